@@ -1,0 +1,47 @@
+# make run    serve the demo and print a curl line that works
+# make chain  serve the demo of three backends chained
+# make test   run all tests
+# make check  lint, types, layers
+# make bench  measure beside peers
+# Each makes its own virtual environment and installs what it needs; PYTHON picks the interpreter.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run chain test check bench clean
+
+run: $(VENV)/.run
+	$(BIN)/tornado-idv serve --config config.yaml
+
+chain: $(VENV)/.run
+	deploy/demo/chain.sh $(CURDIR)/$(BIN)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist plugins/*.egg-info .coverage .*_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/.run: setup.py | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: setup.py | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/.run

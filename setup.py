@@ -1,0 +1,78 @@
+"""The package and its plugins: two source roots, one distribution.
+
+``plugins/`` is a second root, so that a plugin's folder name is its import
+name and no package called ``plugins`` is ever installed.
+"""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+TESTS = [
+    "hypothesis>=6.100",
+    "jsonschema>=4.20",
+    "pytest>=9,<10",
+    "pytest-cov>=6",
+    "pytest-tornasync>=0.6.0.post2",
+]
+
+setup(
+    name="tornado-idv",
+    version="0.1.0",
+    description="Does this user exist, and who is it? A lookup service over HTTP and JSON.",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11,<3.14",
+    packages=find_packages(include=["tornado_idv", "tornado_idv.*"]) + find_packages("plugins"),
+    package_dir={"": "plugins", "tornado_idv": "tornado_idv"},
+    package_data={"tornado_idv": ["py.typed"]},
+    install_requires=[
+        "aiohttp>=3.14,<4",
+        "aiosqlite>=0.20",
+        "cachetools>=8,<9",
+        "click>=8.1",
+        "pluggy>=1.5",
+        "pydantic>=2.10,<3",
+        "python-mimeparse>=2",
+        "PyYAML>=6.0.1",
+        "rich>=13",
+        "structlog>=24",
+        "tornado>=6.6.1,<6.7",
+        "uvloop>=0.21",
+        "watchfiles>=1",
+        "yarl>=1.20",
+    ],
+    extras_require={
+        "postgres": ["asyncpg>=0.29"],
+        "redis": ["redis>=5"],
+        "test": TESTS,
+        "dev": [
+            *TESTS,
+            "build>=1.2",
+            "import-linter>=2.1",
+            "mypy>=1.15",
+            "ruff>=0.9",
+            "types-PyYAML",
+        ],
+    },
+    entry_points={
+        "console_scripts": ["tornado-idv = tornado_idv.cli:main"],
+        "tornado_idv": [
+            "sqlite = idv_sqlite",
+            "upstream = idv_upstream",
+            "yaml = idv_yaml",
+        ],
+    },
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Framework :: AsyncIO",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Typing :: Typed",
+    ],
+)
