@@ -1,0 +1,39 @@
+"""What plugin authors import; everything else in this package is its own business."""
+
+from tornado_idv import yamltext
+from tornado_idv.backend import Backend, BackendOptions
+from tornado_idv.errors import (
+    Broken,
+    ConfigError,
+    CouldNotTell,
+    IdvError,
+    Problem,
+    StartError,
+    Unavailable,
+)
+from tornado_idv.hookspecs import hookimpl
+from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+from tornado_idv.scalars import ConfigPath, Duration, Secret, Size
+
+__all__ = [
+    "Answer",
+    "Backend",
+    "BackendOptions",
+    "Broken",
+    "ByCard",
+    "ByNickname",
+    "ConfigError",
+    "ConfigPath",
+    "CouldNotTell",
+    "Duration",
+    "IdvError",
+    "Problem",
+    "Query",
+    "Secret",
+    "Size",
+    "StartError",
+    "Unavailable",
+    "User",
+    "hookimpl",
+    "yamltext",
+]

@@ -1,0 +1,91 @@
+"""The contract that a plugin fulfils: one configured source of users."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.scalars import Duration
+
+
+class BackendOptions(BaseModel):
+    """What every backend takes in ``config.yaml``; a kind adds its own options.
+
+    Durations are in seconds. Without ``cache_ttl`` and ``negative_ttl`` the times
+    of the ``cache`` section hold.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    """What logs, metrics and ``lookup --explain`` call this backend."""
+    kind: str
+    """Which plugin's backend it is."""
+    timeout: Annotated[Duration, Field(gt=0)] = 0.8
+    """The longest that one lookup may take."""
+    cache_ttl: Duration | None = None
+    """How long a user found here is answered from the cache."""
+    negative_ttl: Duration | None = None
+    """How long "not found" is answered from the cache, if this backend was asked."""
+
+
+OptionsT = TypeVar("OptionsT", bound=BackendOptions)
+
+
+class Backend(ABC, Generic[OptionsT]):
+    """One configured source of users.
+
+    `open` is called once before the first `find`, `close` once after the last;
+    all three run on the event loop, so anything that blocks belongs in a thread.
+    """
+
+    options_type: ClassVar[type[BackendOptions]] = BackendOptions
+    """The model of this kind's options."""
+
+    def __init__(self, options: OptionsT) -> None:
+        self.options = options
+        self.name = options.name
+        self._on_change: Callable[[], None] | None = None
+
+    @property
+    def serves(self) -> frozenset[type[Query]]:
+        """The kinds of query that this backend can answer; of others it is not asked."""
+        return frozenset({ByNickname, ByCard})
+
+    async def open(self) -> None:
+        """Makes ready for lookups.
+
+        Raises `StartError`, which says what the operator can do, if that cannot be.
+        """
+
+    @abstractmethod
+    async def find(self, query: Query) -> User | None:
+        """Looks a user up; ``None`` means "not known here" and nothing else.
+
+        Raises `Unavailable` if the backend cannot be asked just now, and `Broken` if
+        what it holds or answers cannot be right.
+        """
+
+    async def close(self) -> None:
+        """Gives back what `open` took."""
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Names the one to be told when this backend's data changed."""
+        self._on_change = listener
+
+    def changed(self) -> None:
+        """To be called on the event loop by a backend that sees its data change.
+
+        Whatever the cache remembers of it is dropped.
+        """
+        if self._on_change is not None:
+            self._on_change()
+
+
+AnyBackend = Backend[Any]

@@ -1,0 +1,85 @@
+"""What can go wrong, as types that carry data and know nothing of HTTP.
+
+No message here may hold a key, a card number or a nickname: these errors are
+logged, and some of their text is shown to operators.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+
+class IdvError(Exception):
+    """Base of every error of this package; never raised directly."""
+
+
+class InvalidFormat(IdvError):
+    """The text asked about is in none of the valid forms; it names no user."""
+
+
+class CouldNotTell(IdvError):
+    """A lookup ended without an answer; never raised directly.
+
+    ``reason`` is one phrase for the operator. ``backend`` is the name of the
+    configured backend, filled in by its guard.
+    """
+
+    def __init__(self, reason: str, *, backend: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.backend = backend
+
+    def __str__(self) -> str:
+        return self.reason if self.backend is None else f"{self.backend}: {self.reason}"
+
+
+class Unavailable(CouldNotTell):
+    """The backend cannot be asked just now: time-out, connection, lock, 5xx."""
+
+
+class Broken(CouldNotTell):
+    """The backend answered with something that cannot be right."""
+
+
+class InvalidKey(IdvError):
+    """The token names no key that is good now; ``reason`` is for the log alone."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a file an operator wrote; lines and columns count from 1."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}"
+        return f"{where}: {self.path}: {self.message}" if self.path else f"{where}: {self.message}"
+
+
+class StartError(IdvError):
+    """The service cannot start; the text says what the operator can do about it."""
+
+
+class ConfigError(StartError):
+    """A file an operator wrote cannot be used; ``problems`` tells everything wrong with it."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+def trace(error: BaseException) -> str:
+    """The kind of an unforeseen error and the code it passed, for a log.
+
+    The error's own text is left out: it may hold what was asked for.
+    """
+    return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__

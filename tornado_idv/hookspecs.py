@@ -1,0 +1,40 @@
+"""The hooks that plugins implement, and the marker to do so with."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+import pluggy
+
+from tornado_idv.backend import Backend
+from tornado_idv.model import Answer, Query
+
+PROJECT = "tornado_idv"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:  # type: ignore[empty-body]
+    """The kinds of backend that this plugin offers, by the name written in ``kind:``."""
+
+
+@hookspec
+def idv_identify(query: Query) -> Coroutine[Any, Any, Answer | None]:  # type: ignore[empty-body]
+    """Looks a user up: the dispatch to every configured backend, in their order.
+
+    Returns a coroutine, or ``None`` to be skipped for this kind of query. Awaited,
+    the coroutine gives the found `Answer` or ``None`` for "not known here", and
+    raises `Unavailable` or `Broken` when it could not tell. The coroutines are
+    awaited one after the other up to the first answer; the rest are closed unstarted.
+    """
+
+
+@hookspec
+def idv_lookup_finished(query: Query, answer: Answer) -> None:
+    """Told after every lookup that came to an answer, also from the cache.
+
+    An observer that raises is logged, and never fails a lookup.
+    """

@@ -1,0 +1,107 @@
+"""Untrusted text to `Query`: profile URLs, nicknames and card numbers.
+
+Pure and total: any text gives a query or `InvalidFormat`. No URL parser is used,
+since parsers repair what must be refused (``urlsplit`` deletes tabs and newlines,
+and takes the host from behind a backslash), and nothing is ever fetched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tornado_idv.errors import InvalidFormat
+from tornado_idv.model import ByCard, ByNickname, Query, User
+
+_SITE = re.compile(
+    r"(?P<scheme>https?)://(?P<host>[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]+))?(?P<path>(?:/[A-Za-z0-9._~-]+)*)"
+)
+_DEFAULT_PORT = {"http": "80", "https": "443"}
+
+
+@dataclass(frozen=True)
+class ProfileSite:
+    """A site whose ``/m/`` pages name users, such as ``https://profiles.example``.
+
+    ``prefix`` is its canonical spelling: scheme and host in lower case, no
+    default port (RFC 3986, 6.2.2.1 and 6.2.3), no slash at the end.
+    """
+
+    prefix: str
+    pattern: re.Pattern[str]
+
+    @classmethod
+    def parse(cls, text: str) -> ProfileSite:
+        """Reads a site as an operator writes it.
+
+        Raises `ValueError` for anything but an ``http`` or ``https`` address
+        without user info, query and fragment.
+        """
+        scheme, mark, rest = text.partition("://")
+        authority, slash, path = rest.partition("/")
+        lowered = f"{scheme}{mark}{authority}".lower() + (slash + path).rstrip("/")
+        match = _SITE.fullmatch(lowered)
+        if match is None or not text.isascii():
+            raise ValueError("not a site address; write it like https://profiles.example")
+        default = _DEFAULT_PORT[match["scheme"]]
+        origin = f"{match['scheme']}://{match['host']}"
+        if match["port"] in (None, default):
+            port = f"(?::{default})?"
+        else:
+            origin += f":{match['port']}"
+            port = ""
+        pattern = f"(?i:{re.escape(origin)}){port}{re.escape(match['path'])}/m/"
+        return cls(origin + match["path"], re.compile(pattern, re.ASCII))
+
+
+@dataclass(frozen=True)
+class Identifiers:
+    """The valid forms of what may be asked.
+
+    ``sites`` are the profile sites; answers use the first. ``nickname`` must
+    match a whole nickname, and ``card_length`` gives the fewest and the most
+    digits of a card number.
+    """
+
+    sites: Sequence[ProfileSite]
+    nickname: re.Pattern[str] = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+    nickname_case: Literal["preserve", "fold"] = "preserve"
+    card_length: tuple[int, int] = (1, 32)
+
+    def parse_input(self, text: str) -> ByNickname:
+        """Reads ``@nickname`` or ``{profile_site}/m/nickname``.
+
+        One trailing slash is allowed on a URL. Raises `InvalidFormat`.
+        """
+        if text.startswith("@"):
+            return self.parse_nickname(text[1:])
+        for site in self.sites:
+            if match := site.pattern.match(text):
+                return self.parse_nickname(text[match.end() :].removesuffix("/"))
+        raise InvalidFormat("neither a nickname nor a profile URL")
+
+    def parse_nickname(self, text: str) -> ByNickname:
+        """Reads a bare nickname. Dots alone are refused: they are path segments."""
+        if not text.isascii() or not text.strip(".") or not self.nickname.fullmatch(text):
+            raise InvalidFormat("not a nickname")
+        return ByNickname(text.lower() if self.nickname_case == "fold" else text)
+
+    def parse_card(self, text: str) -> ByCard:
+        """Reads a card number: ASCII digits and nothing else; zeros in front count.
+
+        ``str.isdigit`` alone would let the digits of other scripts in.
+        """
+        fewest, most = self.card_length
+        if not (text.isascii() and text.isdigit() and fewest <= len(text) <= most):
+            raise InvalidFormat("not a card number")
+        return ByCard(text)
+
+    def parse_any(self, text: str) -> Query:
+        """Reads what a person types: digits are a card number, the rest is input."""
+        return self.parse_card(text) if text.isdigit() else self.parse_input(text)
+
+    def profile_url(self, user: User) -> str:
+        """The user's own profile URL, or the one that follows from the nickname."""
+        return user.profile_url or f"{self.sites[0].prefix}/m/{user.nickname}"

@@ -1,0 +1,70 @@
+"""The scalar types of `config.yaml`: durations, sizes, paths and secrets.
+
+Every YAML scalar reaches the settings as text; these types say what the text means.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"([0-9]+)(B|KiB|MiB|GiB)", re.ASCII)
+_BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+
+
+def _seconds(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.fullmatch(value)
+    if match is None:
+        raise ValueError("not a duration; write a number and ms, s, m, h or d, like 30s")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _bytes(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise ValueError("not a size; write a number and B, KiB, MiB or GiB, like 16KiB")
+    return int(match[1]) * _BYTES[match[2]]
+
+
+def _absolute(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, str):
+        return value
+    if not value:
+        raise ValueError("a path is missing")
+    base: Path = (info.context or {}).get("base_dir", Path())
+    return base / value
+
+
+def _text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
+    return WithJsonSchema(
+        {"type": "string", "pattern": f"^{pattern.pattern}$", "examples": list(examples)}
+    )
+
+
+_TEN_YEARS = 10 * 365 * 86400.0
+
+Duration = Annotated[
+    float,
+    BeforeValidator(_seconds),
+    Field(ge=0, le=_TEN_YEARS),
+    _text_schema(_DURATION, "250ms", "30s", "5m"),
+]
+"""Seconds, written ``250ms``, ``30s``, ``5m``, ``1h`` or ``7d``."""
+
+Size = Annotated[int, BeforeValidator(_bytes), Field(ge=0), _text_schema(_SIZE, "16KiB")]
+"""Bytes, written ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``."""
+
+ConfigPath = Annotated[Path, BeforeValidator(_absolute), WithJsonSchema({"type": "string"})]
+"""A path; a relative one is relative to the folder of the configuration file."""
+
+Secret = Annotated[SecretStr, WithJsonSchema({"type": "string"})]
+"""Text that no repr shows; ``${env:NAME}`` or ``${file:path}`` keep it out of the file, too."""

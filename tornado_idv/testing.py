@@ -1,0 +1,107 @@
+"""What plugin authors test with: the suite that every backend passes.
+
+Import it in tests only: it needs pytest and pytest-tornasync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tornado_idv.backend import AnyBackend
+from tornado_idv.errors import CouldNotTell, StartError
+from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.registry import opened
+
+ALICE = User(plan="Free", card_number="4000123412341234", nickname="alice")
+BOB = User(
+    plan="Pro Ünïcode",
+    card_number="0012345670",
+    nickname="Bob_the.builder-9",
+    profile_url="https://elsewhere.example/people/bob",
+)
+NO = User(plan="no", card_number="0", nickname="no")
+
+MakeBackend = Callable[[Sequence[User]], AnyBackend]
+
+
+def configured(kind: type[AnyBackend], base_dir: Path, /, **options: Any) -> AnyBackend:
+    """Builds a backend as the configuration does, relative paths being below ``base_dir``."""
+    options = {"name": "tested", "kind": "tested", **options}
+    return kind(kind.options_type.model_validate(options, context={"base_dir": base_dir}))
+
+
+class BackendConformance:
+    """The promises of a `Backend`, as tests.
+
+    A subclass named ``Test…`` gives two fixtures: ``make_backend``, which returns a
+    function from users to an unopened backend that knows just these, and
+    ``failing_backend``, an unopened backend whose source cannot be asked.
+    """
+
+    users: ClassVar[Sequence[User]] = (ALICE, BOB, NO)
+
+    async def test_a_user_is_found_by_nickname(self, make_backend: MakeBackend) -> None:
+        """Every field comes back as it was put in."""
+        async with opened([make_backend(self.users)]) as (backend,):
+            for user in self.users:
+                assert await backend.find(ByNickname(user.nickname)) == user
+
+    async def test_a_user_is_found_by_card(self, make_backend: MakeBackend) -> None:
+        """Every field comes back as it was put in."""
+        async with opened([make_backend(self.users)]) as (backend,):
+            for user in self.users:
+                assert await backend.find(ByCard(user.card_number)) == user
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            ByNickname("nobody"),
+            ByNickname("ALICE"),
+            ByNickname("alic"),
+            ByNickname("alice2"),
+            ByNickname("4000123412341234"),
+            ByNickname("%"),
+            ByNickname("a" * 64),
+            ByCard("4999999999999999"),
+            ByCard("12345670"),
+            ByCard("04000123412341234"),
+            ByCard("00"),
+            ByCard("9" * 32),
+        ],
+        ids=repr,
+    )
+    async def test_whoever_is_absent_is_not_known_here(
+        self, make_backend: MakeBackend, query: Query
+    ) -> None:
+        """Case, zeros in front and wild cards make another user, not the same one."""
+        async with opened([make_backend(self.users)]) as (backend,):
+            assert await backend.find(query) is None
+
+    async def test_an_empty_source_knows_nobody(self, make_backend: MakeBackend) -> None:
+        """No users is a valid state, not a failure."""
+        async with opened([make_backend(())]) as (backend,):
+            assert await backend.find(ByNickname("alice")) is None
+
+    async def test_lookups_at_once_do_not_mix_up_users(self, make_backend: MakeBackend) -> None:
+        """Each of many concurrent lookups gets its own answer."""
+        queries = [ByNickname(user.nickname) for user in self.users] * 20
+        async with opened([make_backend(self.users)]) as (backend,):
+            answers = await asyncio.gather(*(backend.find(query) for query in queries))
+        assert answers == list(self.users) * 20
+
+    async def test_opening_and_closing_twice_works(self, make_backend: MakeBackend) -> None:
+        """A second backend over the same source is independent of the first."""
+        for _ in range(2):
+            async with opened([make_backend(self.users)]) as (backend,):
+                assert await backend.find(ByNickname("alice")) == self.users[0]
+
+    async def test_a_failing_source_is_never_not_found(self, failing_backend: AnyBackend) -> None:
+        """It refuses to open, or its lookups raise; ``None`` would be a lie."""
+        with pytest.raises((StartError, CouldNotTell)):
+            async with opened([failing_backend]) as (backend,):
+                await backend.find(ByNickname("alice"))

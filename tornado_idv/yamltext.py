@@ -1,0 +1,153 @@
+"""YAML read as text, with the place of every value.
+
+Scalars stay what was written (``0012``, ``no`` and ``1e5`` are text), and what
+lets a small file mean something else than it shows is refused: anchors, aliases,
+merge keys, tags, members named twice. It knows nothing of what a file means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from tornado_idv.errors import ConfigError, Problem
+
+_MAX_DEPTH = 32
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Mark(NamedTuple):
+    """A place in a file; lines and columns count from 1."""
+
+    line: int
+    column: int
+
+
+class Text(str):
+    """A scalar as written, and where."""
+
+    __slots__ = ("mark",)
+    mark: Mark
+
+
+class Mapping(dict[Text, Any]):
+    """A YAML mapping; its keys carry their own marks."""
+
+    __slots__ = ("mark",)
+    mark: Mark
+
+
+class Items(list[Any]):
+    """A YAML sequence, and where it begins."""
+
+    __slots__ = ("mark",)
+    mark: Mark
+
+
+def read(content: bytes, file: str) -> Any:
+    """Reads one YAML document; ``file`` is the name that problems are told with.
+
+    Returns `Mapping`, `Items` and `Text` nested in each other; an empty document
+    is an empty `Mapping`. Raises `ConfigError`, which tells the first problem.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - (content.rfind(b"\n", 0, error.start) + 1) + 1
+        raise ConfigError(Problem(file, line, column, "", "not UTF-8 text")) from None
+    return _Reader(text, file).document()
+
+
+def locate(root: Any, path: Sequence[int | str]) -> Mark:
+    """Where the value at ``path`` stands, or else the nearest thing around it."""
+    mark: Mark = getattr(root, "mark", Mark(1, 1))
+    for step in path:
+        if isinstance(root, Mapping):
+            key = next((key for key in root if key == step), None)
+            if key is None:
+                return mark
+            mark, root = key.mark, root[key]
+        elif isinstance(root, Items) and isinstance(step, int) and step < len(root):
+            root = root[step]
+            mark = root.mark
+        else:
+            return mark
+    return mark
+
+
+class _Reader:
+    def __init__(self, text: str, file: str) -> None:
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
+        self._file = file
+
+    def document(self) -> Any:
+        try:
+            root = self._root()
+        except yaml.MarkedYAMLError as error:
+            place = error.problem_mark or error.context_mark
+            mark = _mark(place) if place else Mark(1, 1)
+            raise self._problem(mark, f"not valid YAML: {error.problem}") from None
+        except yaml.YAMLError:
+            raise self._problem(Mark(1, 1), "not valid YAML: a character is not allowed") from None
+        return root
+
+    def _root(self) -> Any:
+        next(self._events)
+        if isinstance(next(self._events), yaml.StreamEndEvent):
+            empty = Mapping()
+            empty.mark = Mark(1, 1)
+            return empty
+        root = self._value(next(self._events), 1)
+        next(self._events)
+        end = next(self._events)
+        if not isinstance(end, yaml.StreamEndEvent):
+            raise self._problem(_mark(end.start_mark), "a second document; one is read")
+        return root
+
+    def _value(self, event: Any, depth: int) -> Any:
+        mark = _mark(event.start_mark)
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise self._problem(mark, "anchors and aliases are refused; write the value out")
+        if event.tag is not None:
+            raise self._problem(mark, "tags are refused; every scalar is read as text")
+        if depth > _MAX_DEPTH:
+            raise self._problem(mark, f"nested deeper than {_MAX_DEPTH} levels")
+        value: Text | Items | Mapping
+        if isinstance(event, yaml.ScalarEvent):
+            value = Text(event.value)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = self._items(depth)
+        else:
+            value = self._mapping(depth)
+        value.mark = mark
+        return value
+
+    def _items(self, depth: int) -> Items:
+        items = Items()
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            items.append(self._value(event, depth + 1))
+        return items
+
+    def _mapping(self, depth: int) -> Mapping:
+        mapping = Mapping()
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key = self._value(event, depth + 1)
+            if not isinstance(key, Text):
+                raise self._problem(key.mark, "a member's name must be plain text")
+            if key == "<<":
+                raise self._problem(key.mark, "merge keys are refused; write the members out")
+            if key in mapping:
+                first = next(other for other in mapping if other == key).mark.line
+                raise self._problem(key.mark, f"a member is written twice, first on line {first}")
+            mapping[key] = self._value(next(self._events), depth + 1)
+        return mapping
+
+    def _problem(self, mark: Mark, message: str) -> ConfigError:
+        return ConfigError(Problem(self._file, mark.line, mark.column, "", message))
+
+
+def _mark(mark: yaml.Mark) -> Mark:
+    return Mark(mark.line + 1, mark.column + 1)
