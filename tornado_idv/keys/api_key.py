@@ -1,0 +1,32 @@
+"""What is known of one key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tornado_idv.errors import InvalidKey
+
+Scope = Literal["identify:url", "identify:card", "admin"]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key: ``id`` is public, ``digest`` is the SHA-256 of its token.
+
+    ``not_before`` and ``expires`` are Unix times in seconds; ``None`` sets no bound.
+    """
+
+    id: str
+    digest: bytes = field(repr=False)
+    owner: str = ""
+    scopes: frozenset[Scope] = frozenset({"identify:url", "identify:card"})
+    not_before: float | None = None
+    expires: float | None = None
+
+    def check(self, now: float) -> None:
+        """Raises `InvalidKey` unless the key is good at ``now``."""
+        if self.not_before is not None and now < self.not_before:
+            raise InvalidKey("not valid yet")
+        if self.expires is not None and now >= self.expires:
+            raise InvalidKey("expired")

@@ -1,0 +1,53 @@
+"""The form of a token: ``idv_<id>_<secret>_<crc>``, or any token68 from elsewhere.
+
+The id is public; the secret has 190 random bits; the check digits let a typo be
+told from an unknown key without a look-up. A token itself is never kept, only the
+SHA-256 of it: a slow hash would protect nothing here (there is no password to
+guess) and would let strangers make us work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import string
+import zlib
+
+MAX_LENGTH = 512
+_MIN_LENGTH = 16
+_TOKEN68 = re.compile(r"[A-Za-z0-9\-._~+/]+=*", re.ASCII)
+_ALPHABET = string.ascii_letters + string.digits
+_SECRET_LENGTH = 32
+_OURS = re.compile(r"(?P<checked>idv_[A-Za-z0-9.-]+_[A-Za-z0-9]+)_(?P<crc>[0-9a-f]{8})", re.ASCII)
+
+
+def is_token68(text: str) -> bool:
+    """Whether ``text`` is a token68 (RFC 9110, 11.2) of at most 512 characters."""
+    return len(text) <= MAX_LENGTH and _TOKEN68.fullmatch(text) is not None
+
+
+def digest(token: str) -> bytes:
+    """The SHA-256 of a token, 32 bytes: all that is ever kept of it."""
+    return hashlib.sha256(token.encode("ascii")).digest()
+
+
+def issue(key_id: str) -> str:
+    """A new token for the key of this id."""
+    secret = "".join(secrets.choice(_ALPHABET) for _ in range(_SECRET_LENGTH))
+    checked = f"idv_{key_id}_{secret}"
+    return f"{checked}_{_crc(checked)}"
+
+
+def check_token(text: str) -> None:
+    """Raises `ValueError`, with a plain reason, unless ``text`` may serve as a key."""
+    if not is_token68(text) or len(text) < _MIN_LENGTH:
+        raise ValueError("not a key: 16 to 512 letters, digits and - . _ ~ + / are needed")
+    if text.startswith("idv_"):
+        match = _OURS.fullmatch(text)
+        if match is None or _crc(match["checked"]) != match["crc"]:
+            raise ValueError("the key's check digits are wrong; it was mistyped or cut")
+
+
+def _crc(text: str) -> str:
+    return f"{zlib.crc32(text.encode('ascii')):08x}"
