@@ -1,0 +1,118 @@
+"""Two tiny kinds of backend, and files to load."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from tornado_idv.backend import AnyBackend, Backend, BackendOptions
+from tornado_idv.config.load import load
+from tornado_idv.config.settings import Settings
+from tornado_idv.errors import ConfigError
+from tornado_idv.model import Query, User
+from tornado_idv.scalars import ConfigPath, Secret
+
+
+class Columns(BaseModel):
+    """The columns of a table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    nickname: str = "nickname"
+    """The column of nicknames."""
+    card_number: str = "card_number"
+    """The column of card numbers."""
+
+
+class TableOptions(BackendOptions):
+    """The options of a table."""
+
+    path: ConfigPath
+    """Where the table is."""
+    columns: Columns = Columns()
+    """The names of its columns."""
+
+
+class NoAuth(BaseModel):
+    """Nobody."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    kind: Literal["none"]
+    """Which kind of credential this is."""
+
+
+class TokenAuth(BaseModel):
+    """A token."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    kind: Literal["token"]
+    """Which kind of credential this is."""
+    token: Secret
+    """What is shown."""
+
+
+class RemoteOptions(BackendOptions):
+    """The options of something remote."""
+
+    url: str
+    """Where it is."""
+    auth: Annotated[NoAuth | TokenAuth, Field(discriminator="kind")] | None = None
+    """The credential to show."""
+    pool: int | bool = 4
+    """How many connections, or whether any are kept."""
+    headers: dict[str, int] = Field(default_factory=dict)
+    """Headers to send."""
+
+
+class Table(Backend[TableOptions]):
+    options_type = TableOptions
+
+    async def find(self, query: Query) -> User | None:
+        return None
+
+
+class Remote(Backend[RemoteOptions]):
+    options_type = RemoteOptions
+
+    async def find(self, query: Query) -> User | None:
+        return None
+
+
+Kinds = Mapping[str, type[AnyBackend]]
+Load = Callable[..., Settings]
+
+
+@pytest.fixture
+def kinds() -> Kinds:
+    return {"table": Table, "remote": Remote}
+
+
+@pytest.fixture
+def load_text(tmp_path: Path, kinds: Kinds) -> Load:
+    """Writes a configuration into a folder of its own and loads it."""
+
+    def load_text(text: str, environ: Mapping[str, str] | None = None, **other: Any) -> Settings:
+        path = tmp_path / "config.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load(path, other.get("kinds", kinds), environ or {})
+
+    return load_text
+
+
+@pytest.fixture
+def told(load_text: Load, tmp_path: Path) -> Callable[..., list[str]]:
+    """The problems of a configuration, as printed, without the name of the file."""
+
+    def told(text: str, environ: Mapping[str, str] | None = None, **other: Any) -> list[str]:
+        with pytest.raises(ConfigError) as caught:
+            load_text(text, environ, **other)
+        return [
+            str(problem).removeprefix(f"{tmp_path / 'config.yaml'}:")
+            for problem in caught.value.problems
+        ]
+
+    return told

@@ -1,0 +1,236 @@
+"""A configuration file becomes settings, as it was written."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from tornado_idv.backend import AnyBackend
+from tornado_idv.config.load import load
+from tornado_idv.config.settings import Settings
+from tornado_idv.errors import ConfigError, InvalidFormat, StartError
+from tornado_idv.keys.token import issue
+from tornado_idv.model import ByCard, ByNickname
+
+Load = Callable[..., Settings]
+Kinds = Mapping[str, type[AnyBackend]]
+
+GOOD = """\
+profile_sites: [https://profiles.example]
+backends: [{name: members, kind: table, path: members.db}]
+"""
+TOKEN = "plain-token-of-a-partner"
+
+EVERY_SETTING = f"""\
+profile_sites: [https://profiles.example, "http://old.example:8080/people"]
+server:
+  host: "::"
+  port: 0
+  base_path: /identity/v2
+  max_body: 64KiB
+  idle_timeout: 1m
+  body_timeout: 2.5s
+  request_timeout: 250ms
+  max_connections: 17
+  drain: {{delay: 3s, timeout: 1h}}
+auth:
+  keys:
+    - id: shop
+      sha256: {"AB" * 32}
+      owner: web shop
+      scopes: [identify:card, admin]
+      not_before: 2026-01-01T00:00:00Z
+      expires: 2027-01-01T02:00:00+02:00
+    - {{id: demo, token: {TOKEN}}}
+cache: {{ttl: 0s, negative_ttl: 1d, max_entries: 1, max_negative_entries: 2}}
+identifiers: {{nickname_pattern: "[a-z]+", nickname_case: fold, card_length: [4, 16]}}
+backends:
+  - name: members
+    kind: table
+    timeout: 1s
+    cache_ttl: 2s
+    negative_ttl: 3s
+    path: data/members.db
+    columns: {{nickname: nick, card_number: card}}
+  - {{name: crm, kind: remote, url: "https://crm.example", auth: {{kind: token, token: xyz}}}}
+logging: {{level: debug, format: json}}
+demo: yes
+"""
+
+
+def test_a_short_file_has_the_defaults(load_text: Load) -> None:
+    settings = load_text(GOOD)
+    assert settings.model_dump(exclude={"backends"}) == {
+        "profile_sites": ("https://profiles.example",),
+        "server": {
+            "host": "127.0.0.1",
+            "port": 8080,
+            "base_path": "",
+            "max_body": 16384,
+            "idle_timeout": 10.0,
+            "body_timeout": 5.0,
+            "request_timeout": 2.0,
+            "max_connections": 4000,
+            "drain": {"delay": 0.0, "timeout": 15.0},
+        },
+        "auth": {"keys": ()},
+        "cache": {
+            "ttl": 300.0,
+            "negative_ttl": 30.0,
+            "max_entries": 100_000,
+            "max_negative_entries": 20_000,
+        },
+        "identifiers": {
+            "nickname_pattern": "[A-Za-z0-9_.-]{1,64}",
+            "nickname_case": "preserve",
+            "card_length": (1, 32),
+        },
+        "logging": {"level": "info", "format": "auto"},
+        "demo": False,
+    }
+
+
+def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:
+    settings = load_text(EVERY_SETTING)
+    server, cache, (shop, demo) = settings.server, settings.cache, settings.auth.keys
+    members, crm = (backend.model_dump() for backend in settings.backends)
+    assert settings.profile_sites[1] == "http://old.example:8080/people"
+    assert (server.host, server.port, server.base_path) == ("::", 0, "/identity/v2")
+    assert (server.max_body, server.max_connections) == (65536, 17)
+    assert (server.idle_timeout, server.body_timeout, server.request_timeout) == (60, 2.5, 0.25)
+    assert (server.drain.delay, server.drain.timeout) == (3, 3600)
+    assert (cache.ttl, cache.negative_ttl) == (0, 86400)
+    assert (cache.max_entries, cache.max_negative_entries) == (1, 2)
+    assert settings.identifiers.card_length == (4, 16)
+    assert (settings.logging.level, settings.logging.format) == ("debug", "json")
+    assert settings.demo
+    assert shop.model_dump() == {
+        "id": "shop",
+        "sha256": "AB" * 32,
+        "token": None,
+        "owner": "web shop",
+        "scopes": ("identify:card", "admin"),
+        "not_before": datetime(2026, 1, 1, tzinfo=UTC),
+        "expires": datetime(2027, 1, 1, tzinfo=UTC),
+    }
+    assert (demo.scopes, demo.expires) == (("identify:url", "identify:card"), None)
+    assert members == {
+        "name": "members",
+        "kind": "table",
+        "timeout": 1,
+        "cache_ttl": 2,
+        "negative_ttl": 3,
+        "path": tmp_path / "data/members.db",
+        "columns": {"nickname": "nick", "card_number": "card"},
+    }
+    assert (crm["name"], crm["kind"], crm["url"]) == ("crm", "remote", "https://crm.example")
+
+
+def test_a_backend_can_be_built_of_its_options(load_text: Load, kinds: Kinds) -> None:
+    (options,) = load_text(GOOD).backends
+    assert isinstance(options, kinds["table"].options_type)
+    assert kinds["table"](options).name == "members"
+
+
+def test_the_digest_is_that_of_the_token_either_way(load_text: Load) -> None:
+    shop, demo = load_text(EVERY_SETTING).auth.keys
+    assert shop.digest == bytes.fromhex("ab" * 32)
+    assert demo.digest == sha256(TOKEN.encode()).digest()
+
+
+def test_settings_cannot_be_changed(load_text: Load) -> None:
+    settings = load_text(GOOD)
+    with pytest.raises(ValidationError):
+        settings.server.port = 1
+    with pytest.raises(ValidationError):
+        settings.backends[0].name = "other"
+
+
+def test_no_repr_shows_a_token_or_a_digest(load_text: Load) -> None:
+    shown = repr(load_text(EVERY_SETTING))
+    assert TOKEN not in shown
+    assert "ABAB" not in shown
+    assert "xyz" not in shown
+
+
+@pytest.mark.parametrize("written", ["0012", "no", "1e5", "'quoted'", '"12:30"', "2026-01-01", "~"])
+def test_a_scalar_is_the_text_that_was_written(load_text: Load, written: str) -> None:
+    key = f"auth: {{keys: [{{id: a, sha256: {'a' * 64}, owner: {written}}}]}}"
+    assert load_text(GOOD + key).auth.keys[0].owner == written.strip("'\"")
+
+
+@pytest.mark.parametrize("written", ["0080", "80", '"80"', "'080'"])
+def test_a_number_is_read_from_text(load_text: Load, written: str) -> None:
+    assert load_text(f"{GOOD}server: {{port: {written}}}").server.port == 80
+
+
+@pytest.mark.parametrize(
+    ("written", "demo"), [("no", False), ("yes", True), ("on", True), ("False", False)]
+)
+def test_a_switch_is_read_from_text(load_text: Load, written: str, *, demo: bool) -> None:
+    assert load_text(f"{GOOD}demo: {written}").demo is demo
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", '"::1"', "localhost", "LOCALHOST"])
+def test_a_plain_token_may_stand_where_only_loopback_listens(load_text: Load, host: str) -> None:
+    key = f"server: {{host: {host}}}\nauth: {{keys: [{{id: a, token: {issue('a')}}}]}}"
+    assert load_text(GOOD + key).auth.keys[0].token is not None
+
+
+def test_a_plain_token_may_stand_in_a_demo(load_text: Load) -> None:
+    key = f"server: {{host: 0.0.0.0}}\ndemo: true\nauth: {{keys: [{{id: a, token: {TOKEN}}}]}}"
+    assert load_text(GOOD + key).auth.keys[0].token is not None
+
+
+def test_the_valid_forms_are_those_of_the_settings(load_text: Load) -> None:
+    forms = load_text(EVERY_SETTING).valid_forms()
+    assert forms.parse_card("4000") == ByCard("4000")
+    assert forms.parse_input("http://old.example:8080/people/m/al") == ByNickname("al")
+    with pytest.raises(InvalidFormat):
+        forms.parse_card("400")
+    with pytest.raises(InvalidFormat):
+        forms.parse_nickname("al9")
+
+
+def test_nicknames_are_folded_where_the_settings_say_so(load_text: Load) -> None:
+    text = GOOD + "identifiers: {nickname_case: fold}"
+    assert load_text(text).valid_forms().parse_nickname("Al") == ByNickname("al")
+
+
+def test_paths_are_relative_to_the_file(
+    tmp_path: Path, kinds: Kinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/config.yaml").write_text(GOOD)
+    monkeypatch.chdir(tmp_path)
+    settings = load(Path("conf/config.yaml"), kinds, {})
+    assert settings.backends[0].model_dump()["path"] == tmp_path / "conf/members.db"
+
+
+def test_a_problem_names_the_file_as_it_was_given(
+    tmp_path: Path, kinds: Kinds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.yaml").write_text("a: [")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"^bad\.yaml:[12]:\d: not valid YAML: "):
+        load(Path("bad.yaml"), kinds, {})
+
+
+def test_bytes_that_are_no_text_are_told(tmp_path: Path, kinds: Kinds) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"demo: \xff")
+    with pytest.raises(ConfigError, match=r":1:7: not UTF-8 text$"):
+        load(path, kinds, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("absent.yaml", "No such file or directory"), (".", "Is a directory")]
+)
+def test_a_file_that_cannot_be_read_stops_the_start(
+    tmp_path: Path, kinds: Kinds, name: str, reason: str
+) -> None:
+    with pytest.raises(StartError, match=f": cannot be read: {reason}$"):
+        load(tmp_path / name, kinds, {})

@@ -1,0 +1,484 @@
+"""What is told of a configuration that cannot be used: every problem, at its place."""
+
+import hashlib
+from collections.abc import Callable
+
+import pytest
+
+from tornado_idv.backend import AnyBackend, BackendOptions
+from tornado_idv.keys.token import issue
+
+Told = Callable[..., list[str]]
+
+TOKEN = "plain-token-of-a-partner"
+NO_PLAIN_TOKEN = (
+    "a plain token is refused unless demo is true or server.host is loopback; write sha256 "
+    "instead, as printed by: printf %s TOKEN | sha256sum"
+)
+NO_DATE = "not a date and time; write it like 2027-01-01T00:00:00Z"
+NO_DURATION = "not a duration; write a number and ms, s, m, h or d, like 30s"
+NO_KEY = "not a key: 16 to 512 letters, digits and - . _ ~ + / are needed"
+NO_HOST = "must be an IP address or the name of a host, without a port"
+NO_BASE_PATH = "must be empty or like /identity, without a slash at the end"
+NO_REFERENCE = "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
+SECTIONS = "profile_sites, server, auth, cache, identifiers, backends, logging, demo"
+
+GOOD = """\
+profile_sites: [https://profiles.example]
+backends: [{name: members, kind: table, path: members.db}]
+"""
+
+
+def key(**members: str) -> str:
+    """A configuration with one key, its members beginning at line 4, column 6."""
+    text = ", ".join(f"{name}: {value}" for name, value in members.items())
+    return f"auth: {{keys: [\n    {{{text}}}]}}"
+
+
+DIGEST = "a" * 64
+
+ADDED_TO_A_GOOD_FILE = {
+    "unknown section": ("servr: {}", ['3:1: servr: unknown setting; did you mean "server"?']),
+    "unknown section like none": (
+        "xyz: 1",
+        [f"3:1: xyz: unknown setting; known here are {SECTIONS}"],
+    ),
+    "a later issue's setting": (
+        "server: {workers: 4}",
+        [
+            (
+                "3:10: server.workers: unknown setting; known here are host, port, base_path, "
+                "max_body, idle_timeout, body_timeout, request_timeout, max_connections, drain"
+            )
+        ],
+    ),
+    "section a list": ("server: []", ["3:9: server: must be a mapping, not a list"]),
+    "section text": ("server: on", ["3:9: server: must be a mapping, not text"]),
+    "section empty": ("server:", ["3:8: server: must be a mapping; nothing is written here"]),
+    "host with port": ('server: {host: "127.0.0.1:80"}', [f"3:16: server.host: {NO_HOST}"]),
+    "host empty": ('server: {host: ""}', [f"3:16: server.host: {NO_HOST}"]),
+    "host a list": ("server: {host: [a]}", ["3:16: server.host: must be text, not a list"]),
+    "port in words": ("server: {port: http}", ["3:16: server.port: must be a whole number"]),
+    "port with exponent": ("server: {port: 1e5}", ["3:16: server.port: must be a whole number"]),
+    "port too high": ("server: {port: 65536}", ["3:16: server.port: must be at most 65535"]),
+    "port negative": ("server: {port: -1}", ["3:16: server.port: must be at least 0"]),
+    "port a mapping": (
+        "server: {port: {http: 80}}",
+        ["3:16: server.port: must be a whole number, not a mapping"],
+    ),
+    "base path bare": ("server: {base_path: x}", [f"3:21: server.base_path: {NO_BASE_PATH}"]),
+    "base path open": ("server: {base_path: /x/}", [f"3:21: server.base_path: {NO_BASE_PATH}"]),
+    "base path dots": ("server: {base_path: /../x}", [f"3:21: server.base_path: {NO_BASE_PATH}"]),
+    "body without unit": (
+        "server: {max_body: 16384}",
+        ["3:20: server.max_body: not a size; write a number and B, KiB, MiB or GiB, like 16KiB"],
+    ),
+    "body too large": (
+        "server: {max_body: 2MiB}",
+        ["3:20: server.max_body: must be from 1B to 1MiB"],
+    ),
+    "body too small": (
+        "server: {max_body: 0B}",
+        ["3:20: server.max_body: must be from 1B to 1MiB"],
+    ),
+    "time-out without unit": (
+        "server: {idle_timeout: 10}",
+        [f"3:24: server.idle_timeout: {NO_DURATION}"],
+    ),
+    "time-out of none": (
+        "server: {body_timeout: 0s, request_timeout: 0ms}",
+        [
+            "3:24: server.body_timeout: must be greater than 0",
+            "3:45: server.request_timeout: must be greater than 0",
+        ],
+    ),
+    "no connections": (
+        "server: {max_connections: 0}",
+        ["3:27: server.max_connections: must be at least 1"],
+    ),
+    "drain in words": (
+        "server:\n  drain:\n    delay: now\n    timeout: [1s]",
+        [
+            f"5:12: server.drain.delay: {NO_DURATION}",
+            "6:14: server.drain.timeout: must be a number, not a list",
+        ],
+    ),
+    "cache": (
+        "cache: {ttl: 5, negative_ttl: -1s, max_entries: 0, max_negative_entries: many, size: 1}",
+        [
+            f"3:14: cache.ttl: {NO_DURATION}",
+            f"3:31: cache.negative_ttl: {NO_DURATION}",
+            "3:49: cache.max_entries: must be at least 1",
+            "3:74: cache.max_negative_entries: must be a whole number",
+            (
+                "3:80: cache.size: unknown setting; known here are ttl, negative_ttl, max_entries, "
+                "max_negative_entries"
+            ),
+        ],
+    ),
+    "pattern unbalanced": (
+        'identifiers: {nickname_pattern: "[a-z"}',
+        ["3:33: identifiers.nickname_pattern: not a regular expression; it fails at character 1"],
+    ),
+    "pattern of another alphabet": (
+        'identifiers: {nickname_pattern: "(?u)a"}',
+        ["3:33: identifiers.nickname_pattern: not a regular expression that can be used"],
+    ),
+    "nickname case": (
+        "identifiers: {nickname_case: lower}",
+        ["3:30: identifiers.nickname_case: must be preserve or fold"],
+    ),
+    "card length of one figure": (
+        "identifiers: {card_length: [1]}",
+        ["3:28: identifiers.card_length[1]: is missing"],
+    ),
+    "card length of three": (
+        "identifiers: {card_length: [1, 2, 3]}",
+        ["3:28: identifiers.card_length: too many items: at most 2, not 3"],
+    ),
+    "card length out of bounds": (
+        "identifiers: {card_length: [0, 65]}",
+        [
+            "3:29: identifiers.card_length[0]: must be at least 1",
+            "3:32: identifiers.card_length[1]: must be at most 64",
+        ],
+    ),
+    "card length turned round": (
+        "identifiers: {card_length: [8, 4]}",
+        ["3:28: identifiers.card_length: the fewest digits come first, then the most"],
+    ),
+    "card length a number": (
+        "identifiers: {card_length: 16}",
+        ["3:28: identifiers.card_length: must be a list, not text"],
+    ),
+    "logging": (
+        "logging: {level: loud, format: xml}",
+        [
+            "3:18: logging.level: must be debug, info, warning or error",
+            "3:32: logging.format: must be auto, console or json",
+        ],
+    ),
+    "demo in doubt": ("demo: maybe", ["3:7: demo: must be true or false"]),
+    "keys empty": (
+        "auth:\n  keys:",
+        ["4:8: auth.keys: must be a list; nothing is written here"],
+    ),
+    "key without id": (key(sha256=DIGEST), ["4:5: auth.keys[0].id: is missing"]),
+    "key without token": (
+        key(id="shop"),
+        ["4:5: auth.keys[0]: needs sha256, or token in a demo"],
+    ),
+    "key with both": (
+        key(id="a", token=TOKEN, sha256=DIGEST),
+        ["4:46: auth.keys[0]: has sha256 and token; leave one out"],
+    ),
+    "key id": (
+        key(id="my_shop", sha256=DIGEST),
+        ["4:10: auth.keys[0].id: must be 1 to 64 letters, digits, . and -"],
+    ),
+    "digest too short": (
+        key(id="a", sha256="abc"),
+        ["4:21: auth.keys[0].sha256: must be 64 hexadecimal digits"],
+    ),
+    "token too short": (key(id="a", token="short"), [f"4:20: auth.keys[0].token: {NO_KEY}"]),
+    "token mistyped": (
+        key(id="a", token=issue("a")[:-1] + "_"),
+        ["4:20: auth.keys[0].token: the key's check digits are wrong; it was mistyped or cut"],
+    ),
+    "token in the open": (
+        "server: {host: 0.0.0.0}\n" + key(id="a", token=TOKEN),
+        [f"5:20: auth.keys[0].token: {NO_PLAIN_TOKEN}"],
+    ),
+    "token on a host by name": (
+        "server: {host: idv.example}\ndemo: no\n" + key(id="a", token=TOKEN),
+        [f"6:20: auth.keys[0].token: {NO_PLAIN_TOKEN}"],
+    ),
+    "owner a list": (
+        key(id="a", sha256=DIGEST, owner="[me]"),
+        ["4:94: auth.keys[0].owner: must be text, not a list"],
+    ),
+    "scope unknown": (
+        key(id="a", sha256=DIGEST, scopes="[identify]"),
+        ["4:96: auth.keys[0].scopes[0]: must be identify:url, identify:card or admin"],
+    ),
+    "scopes none": (
+        key(id="a", sha256=DIGEST, scopes="[]"),
+        ["4:95: auth.keys[0].scopes: too few items: at least 1, not 0"],
+    ),
+    "expiry a year": (
+        key(id="a", sha256=DIGEST, expires="2027"),
+        [f"4:96: auth.keys[0].expires: {NO_DATE}"],
+    ),
+    "expiry without zone": (
+        key(id="a", sha256=DIGEST, expires="2027-01-01T00:00:00"),
+        [
+            (
+                "4:96: auth.keys[0].expires: the time zone is missing; add Z for UTC, as in "
+                "2027-01-01T00:00:00Z"
+            )
+        ],
+    ),
+    "expiry a mapping": (
+        key(id="a", sha256=DIGEST, expires="{}"),
+        ["4:96: auth.keys[0].expires: must be a date and time, not a mapping"],
+    ),
+    "expiry at the beginning": (
+        key(
+            id="a", sha256=DIGEST, not_before="2027-01-01T00:00Z", expires="2027-01-01T01:00+01:00"
+        ),
+        ["4:127: auth.keys[0].expires: must be after not_before"],
+    ),
+    "key id twice": (
+        f"auth:\n  keys:\n  - {{id: a, sha256: {DIGEST}}}\n  - {{id: a, sha256: {'b' * 64}}}",
+        ["6:10: auth.keys[1].id: another key has this id, see line 5"],
+    ),
+    "digest twice": (
+        f"auth:\n  keys:\n  - {{id: a, sha256: {DIGEST}}}\n  - {{id: b, sha256: {'A' * 64}}}",
+        ["6:21: auth.keys[1].sha256: another key has this token, see line 5"],
+    ),
+    "token not set": (
+        "server: {host: 0.0.0.0}\n" + key(id="a", token='"${env:NO_TOKEN}"'),
+        ["5:20: auth.keys[0].token: the environment variable NO_TOKEN is not set"],
+    ),
+    "port not set": (
+        "server: {port: '${env:NO_PORT}'}",
+        ["3:16: server.port: the environment variable NO_PORT is not set"],
+    ),
+    "two references": (
+        "auth:\n  keys: [{id: a, sha256: '${env:ONE}${file:two}'}]",
+        [
+            "4:26: auth.keys[0].sha256: the environment variable ONE is not set",
+            "4:26: auth.keys[0].sha256: the file two cannot be read: No such file or directory",
+        ],
+    ),
+    "reference to a folder": (
+        "logging: {level: '${file:.}'}",
+        ["3:18: logging.level: the file . cannot be read: Is a directory"],
+    ),
+    "reference of another kind": (
+        "logging: {level: '${LEVEL}'}",
+        [f"3:18: logging.level: {NO_REFERENCE}"],
+    ),
+    "reference cut": ("logging: {level: '${env:LEVEL'}", [f"3:18: logging.level: {NO_REFERENCE}"]),
+    "reference nowhere": ("logging: {level: '${file:}'}", [f"3:18: logging.level: {NO_REFERENCE}"]),
+    "reference in an unknown setting": (
+        "x: ['${env:NOT_SET}']",
+        [
+            f"3:1: x: unknown setting; known here are {SECTIONS}",
+            "3:5: x[0]: the environment variable NOT_SET is not set",
+        ],
+    ),
+}
+
+SITE = "profile_sites: [https://profiles.example]\n"
+KINDS = "the kinds are remote, table"
+
+WHOLE_FILES = {
+    "empty": ("", ["1:1: profile_sites: is missing", "1:1: backends: is missing"]),
+    "a list": ("- profile_sites", ["1:1: must be a mapping, not a list"]),
+    "text": ("profile_sites", ["1:1: must be a mapping, not text"]),
+    "an anchor": (
+        "demo: &on true",
+        ["1:7: anchors and aliases are refused; write the value out"],
+    ),
+    "member twice": (
+        f"{SITE}{SITE}",
+        ["2:1: a member is written twice, first on line 1"],
+    ),
+    "no sites": (
+        GOOD.replace("[https://profiles.example]", "[]"),
+        ["1:16: profile_sites: too few items: at least 1, not 0"],
+    ),
+    "sites text": (
+        GOOD.replace("[https://profiles.example]", "https://profiles.example"),
+        ["1:16: profile_sites: must be a list, not text"],
+    ),
+    "site no site": (
+        GOOD.replace("https://profiles.example", "profiles.example"),
+        ["1:17: profile_sites[0]: not a site address; write it like https://profiles.example"],
+    ),
+    "no backends": (
+        f"{SITE}backends: []",
+        ["2:11: backends: too few items: at least 1, not 0"],
+    ),
+    "backends a mapping": (
+        f"{SITE}backends:\n  members: {{kind: table}}",
+        ["3:3: backends: must be a list, not a mapping"],
+    ),
+    "backend text": (
+        f"{SITE}backends: [table]",
+        ["2:12: backends[0]: must be a mapping, not text"],
+    ),
+    "unknown kind": (
+        f"{SITE}backends: [{{name: a, kind: tabel, whatever: 1}}]",
+        [f'2:28: backends[0].kind: unknown kind; did you mean "table"? {KINDS}'],
+    ),
+    "unknown kind like none": (
+        f"{SITE}backends: [{{name: a, kind: ldap}}]",
+        [f"2:28: backends[0].kind: unknown kind; {KINDS}"],
+    ),
+    "no kind": (
+        f"{SITE}backends:\n  - name: a",
+        [f"3:5: backends[0].kind: is missing; {KINDS}"],
+    ),
+    "kind not set": (
+        f"{SITE}backends: [{{name: a, kind: '${{env:KIND}}'}}]",
+        ["2:28: backends[0].kind: the environment variable KIND is not set"],
+    ),
+    "backend's options": (
+        f"{SITE}backends:\n  - kind: table\n    columns: {{nick: a}}\n    paht: a\n",
+        [
+            "3:5: backends[0].name: is missing",
+            "3:5: backends[0].path: is missing",
+            '4:15: backends[0].columns.nick: unknown setting; did you mean "nickname"?',
+            '5:5: backends[0].paht: unknown setting; did you mean "path"?',
+        ],
+    ),
+    "backend's scalars": (
+        f"{SITE}backends:\n  - {{kind: table, name: a b, path: '', timeout: 0s, cache_ttl: null}}",
+        [
+            "3:25: backends[0].name: must match ^[A-Za-z0-9_.-]{1,64}$",
+            "3:36: backends[0].path: a path is missing",
+            "3:49: backends[0].timeout: must be greater than 0",
+            f"3:64: backends[0].cache_ttl: {NO_DURATION}",
+        ],
+    ),
+    "backend's unions": (
+        (
+            f"{SITE}backends:\n"
+            "  - {name: a, kind: remote, url: x, pool: many}\n"
+            "  - {name: b, kind: remote, url: x, auth: {kind: tokn}}\n"
+            "  - {name: c, kind: remote, url: x, auth: {kind: token}}\n"
+            "  - {name: d, kind: remote, url: x, headers: {remote: x}}\n"
+        ),
+        [
+            "3:43: backends[0].pool: must be a whole number",
+            "3:43: backends[0].pool: must be true or false",
+            (
+                '4:50: backends[1].auth.kind: unknown kind; did you mean "token"? '
+                "the kinds are none, token"
+            ),
+            "5:43: backends[2].auth.token: is missing",
+            "6:55: backends[3].headers.remote: must be a whole number",
+        ],
+    ),
+    "backend name twice": (
+        (
+            f"{SITE}backends:\n"
+            "  - {name: a, kind: table, path: a}\n"
+            "  - {name: b, kind: table, path: a}\n"
+            "  - {name: a, kind: remote, url: a}\n"
+        ),
+        ["5:12: backends[2].name: another backend has this name, see line 3"],
+    ),
+    "everything at once": (
+        (
+            "server: {port: no}\n"
+            "demo: perhaps\n"
+            "auth:\n"
+            "  keys:\n"
+            "    - {id: a, token: abc}\n"
+            "    - {id: a, sha256: '${env:SHA}', expires: soon}\n"
+            "    - later\n"
+            "backends:\n"
+            "  - {name: a, kind: table}\n"
+            "  - {name: a, kind: tables}\n"
+        ),
+        [
+            "1:1: profile_sites: is missing",
+            "1:16: server.port: must be a whole number",
+            "2:7: demo: must be true or false",
+            f"5:22: auth.keys[0].token: {NO_KEY}",
+            "6:12: auth.keys[1].id: another key has this id, see line 5",
+            "6:23: auth.keys[1].sha256: the environment variable SHA is not set",
+            f"6:46: auth.keys[1].expires: {NO_DATE}",
+            "7:7: auth.keys[2]: must be a mapping, not text",
+            "9:5: backends[0].path: is missing",
+            "10:12: backends[1].name: another backend has this name, see line 9",
+            f'10:21: backends[1].kind: unknown kind; did you mean "table"? {KINDS}',
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("added", "problems"), ADDED_TO_A_GOOD_FILE.values(), ids=ADDED_TO_A_GOOD_FILE
+)
+def test_a_misused_setting_is_told_at_its_place(
+    told: Told, added: str, problems: list[str]
+) -> None:
+    assert told(GOOD + added) == problems
+
+
+@pytest.mark.parametrize(("text", "problems"), WHOLE_FILES.values(), ids=WHOLE_FILES)
+def test_a_misshapen_file_is_told_at_its_places(told: Told, text: str, problems: list[str]) -> None:
+    assert told(text) == problems
+
+
+def test_a_token_and_its_own_digest_are_one_key(told: Told) -> None:
+    sha256 = hashlib.sha256(TOKEN.encode()).hexdigest()
+    keys = f"auth:\n  keys:\n  - {{id: a, token: {TOKEN}}}\n  - {{id: b, sha256: {sha256}}}"
+    assert told(GOOD + keys) == [
+        "6:21: auth.keys[1].sha256: another key has this token, see line 5"
+    ]
+
+
+def test_an_unknown_kind_is_one_problem_where_one_kind_is_installed(
+    told: Told, kinds: dict[str, object]
+) -> None:
+    text = f"{SITE}backends: [{{name: a, kind: remote, url: x, timeout: x}}]"
+    assert told(text, kinds={"table": kinds["table"]}) == [
+        "2:28: backends[0].kind: unknown kind; the kinds are table"
+    ]
+
+
+def test_a_bad_option_is_told_where_one_kind_is_installed(
+    told: Told, kinds: dict[str, object]
+) -> None:
+    text = f"{SITE}backends: [{{name: a, kind: table, path: x, table: x}}]"
+    assert told(text, kinds={"table": kinds["table"]}) == [
+        (
+            "2:44: backends[0].table: unknown setting; known here are name, kind, timeout, "
+            "cache_ttl, negative_ttl, path, columns"
+        )
+    ]
+
+
+def test_a_type_without_words_of_its_own_is_told_as_not_valid(
+    told: Told, kinds: dict[str, type[AnyBackend]]
+) -> None:
+    class Odd(BackendOptions):
+        phase: complex
+
+    class OddBackend(kinds["table"]):
+        options_type = Odd
+
+    text = f"{SITE}backends: [{{name: a, kind: odd, phase: canary}}]"
+    assert told(text, kinds={"odd": OddBackend}) == ["2:40: backends[0].phase: is not valid"]
+
+
+def test_without_any_kind_every_backend_is_a_problem(told: Told) -> None:
+    assert told(GOOD, kinds={}) == [
+        "2:12: backends[0]: no kind of backend is installed; install a plugin"
+    ]
+
+
+def test_no_problem_repeats_a_value(told: Told) -> None:
+    """The canary stands wherever a scalar may: as text it fits nowhere."""
+    canary = "canary 4000123412341234"
+    text = f"""\
+profile_sites: [{canary}]
+server: {{host: {canary}, port: {canary}, base_path: {canary}, max_body: {canary}}}
+auth: {{keys: [{{id: {canary}, sha256: {canary}, scopes: [{canary}], expires: {canary}}},
+               {{id: b, token: {canary}}}, {canary}]}}
+cache: {canary}
+identifiers: {{nickname_pattern: '({canary}', nickname_case: {canary}, card_length: [{canary}]}}
+backends: [{{name: {canary}, kind: table, path: x, timeout: {canary}}},
+           {{name: b, kind: {canary}}},
+           {{name: c, kind: remote, url: x, pool: {canary}, auth: {{kind: {canary}}}}}]
+logging: {{level: {canary}}}
+demo: {canary}
+"""
+    problems = told(text)
+    assert len(problems) > 20
+    assert not [problem for problem in problems if "canary" in problem or "4000" in problem]

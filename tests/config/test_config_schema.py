@@ -1,0 +1,160 @@
+"""The JSON Schema agrees with what is loaded, and describes all of it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel
+
+from tornado_idv.backend import AnyBackend, BackendOptions
+from tornado_idv.config import settings as settings_module
+from tornado_idv.config.schema import json_schema
+from tornado_idv.config.settings import Section, Settings
+
+Kinds = Mapping[str, type[AnyBackend]]
+
+GOOD = f"""\
+profile_sites: [https://profiles.example]
+server: {{port: 0, base_path: /identity, max_body: 16KiB, drain: {{delay: 1.5s}}}}
+auth:
+  keys:
+    - {{id: shop, sha256: {"a" * 64}, scopes: [admin], expires: "2027-01-01T00:00:00Z"}}
+    - {{id: demo, token: plain-token-of-a-partner}}
+cache: {{ttl: 1h, max_entries: 7}}
+identifiers: {{card_length: [4, 16]}}
+backends:
+  - {{name: members, kind: table, path: members.db, columns: {{nickname: nick}}}}
+  - {{name: crm, kind: remote, url: x, timeout: 1s, auth: {{kind: token, token: x}}}}
+logging: {{level: debug}}
+demo: true
+"""
+
+
+def errors(kinds: Kinds, text: str) -> list[str]:
+    validator = Draft202012Validator(json_schema(kinds))
+    return [error.json_path for error in validator.iter_errors(yaml.safe_load(text))]
+
+
+def test_the_schema_is_a_valid_schema(kinds: Kinds) -> None:
+    schema = json_schema(kinds)
+    Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["title"] == "tornado-idv configuration"
+    assert schema["description"] == "Everything that `config.yaml` may say."
+
+
+def test_a_good_configuration_passes(kinds: Kinds, load_text: Callable[..., Settings]) -> None:
+    load_text(GOOD)
+    assert errors(kinds, GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("profile_sites", "profile_site"),
+        ("port: 0", "port: 65536"),
+        ("port: 0", "port: http"),
+        ("/identity", "/identity/"),
+        ("16KiB", "16384"),
+        ("1.5s", "1.5"),
+        ("id: shop, ", ""),
+        (f"sha256: {'a' * 64}, ", ""),
+        (f"sha256: {'a' * 64}, ", f"sha256: {'a' * 64}, token: plain-token-of-a-partner, "),
+        ("[admin]", "[administrator]"),
+        ("max_entries: 7", "max_entries: 0"),
+        ("[4, 16]", "[4]"),
+        ("[4, 16]", "[4, 16, 17]"),
+        ("kind: table", "kind: tables"),
+        ("kind: table", "kind: remote"),
+        ("nickname: nick", "nick: nickname"),
+        ("timeout: 1s", "timeout: null"),
+        ("level: debug", "level: loud"),
+        ("demo: true", "demo: perhaps"),
+        ("demo: true", "demonstration: true"),
+    ],
+)
+def test_a_bad_configuration_fails(
+    kinds: Kinds, told: Callable[..., list[str]], right: str, wrong: str
+) -> None:
+    """What the schema refuses, loading refuses too."""
+    assert right in GOOD
+    text = GOOD.replace(right, wrong)
+    assert errors(kinds, text)
+    assert told(text)
+
+
+@pytest.mark.parametrize("installed", [["table"], ["remote"], ["remote", "table"]], ids=str)
+def test_the_kinds_are_those_installed(kinds: Kinds, installed: list[str]) -> None:
+    schema = json_schema({name: kinds[name] for name in installed})
+    backends = schema["properties"]["backends"]["items"]
+    assert list(backends["discriminator"]["mapping"]) == installed
+    assert len(backends["oneOf"]) == len(installed)
+
+
+def test_without_kinds_no_backend_passes() -> None:
+    Draft202012Validator.check_schema(json_schema({}))
+    assert "$.backends[0]" in errors({}, GOOD)
+
+
+def test_defaults_are_shown_as_they_are_written(kinds: Kinds) -> None:
+    server = json_schema(kinds)["$defs"]["ServerSettings"]["properties"]
+    assert {name: each["default"] for name, each in server.items() if "default" in each} == {
+        "host": "127.0.0.1",
+        "port": 8080,
+        "base_path": "",
+        "max_body": "16KiB",
+        "idle_timeout": "10s",
+        "body_timeout": "5s",
+        "request_timeout": "2s",
+        "max_connections": 4000,
+    }
+
+
+def test_every_default_is_valid(kinds: Kinds) -> None:
+    schema = json_schema(kinds)
+    for name, each in members(schema):
+        if "default" in each:
+            validator = Draft202012Validator({**each, "$defs": schema["$defs"]})
+            assert validator.is_valid(each["default"]), name
+
+
+def test_every_setting_and_option_is_described_in_the_schema(kinds: Kinds) -> None:
+    schema = json_schema(kinds)
+    for name, each in members(schema):
+        section = schema["$defs"].get(each.get("$ref", "").rpartition("/")[2], {})
+        assert each.get("description") or section.get("description"), name
+
+
+def members(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every setting of every section, and every option of every kind."""
+    for title, section in {**schema["$defs"], "Settings": schema}.items():
+        for name, each in section["properties"].items():
+            yield f"{title}.{name}", each
+
+
+SECTIONS = [
+    each
+    for each in vars(settings_module).values()
+    if isinstance(each, type) and issubclass(each, Section) and each is not Section
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.__name__)
+def test_every_setting_is_described(section: type[BaseModel]) -> None:
+    assert section.model_fields
+    for name, field in section.model_fields.items():
+        assert field.description, name
+
+
+def test_an_option_that_has_no_schema_may_be_anything(kinds: Kinds) -> None:
+    class Odd(BackendOptions):
+        clock: Callable[[], float] | None = None
+
+    class OddBackend(kinds["table"]):
+        options_type = Odd
+
+    schema = json_schema({"odd": OddBackend})
+    Draft202012Validator.check_schema(schema)
+    assert schema["$defs"]["Odd"]["properties"]["clock"] == {"title": "Clock"}

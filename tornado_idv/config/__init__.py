@@ -1,0 +1,1 @@
+"""`config.yaml` turned into frozen `Settings`, with every problem told at its place."""

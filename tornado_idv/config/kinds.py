@@ -1,0 +1,71 @@
+"""The settings model for the installed kinds of backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, create_model
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from tornado_idv.backend import AnyBackend, BackendOptions
+from tornado_idv.config.settings import Settings
+
+
+@dataclass(frozen=True)
+class _ByKind:
+    """Validates an entry of ``backends`` as the options that its ``kind`` names.
+
+    A plain union would do for two kinds, but Python folds a union of one into the
+    one, and then an unknown kind would be told as a heap of unknown options.
+    """
+
+    choices: Mapping[str, type[BackendOptions]]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        if not self.choices:
+            return core_schema.no_info_plain_validator_function(_refuse)
+        choices: dict[Any, CoreSchema] = {
+            kind: handler.generate_schema(options) for kind, options in self.choices.items()
+        }
+        return core_schema.tagged_union_schema(choices, discriminator="kind")
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return handler(schema) if self.choices else {"not": {}}
+
+
+def settings_type(kinds: Mapping[str, type[AnyBackend]]) -> type[Settings]:
+    """Makes the model in which ``backends`` holds the options of these kinds.
+
+    ``kinds`` are what the plugins offer, by the name written in ``kind:``.
+    """
+    field = Settings.model_fields["backends"]
+    by_kind = _ByKind({kind: _options(kind, kinds[kind]) for kind in sorted(kinds)})
+    entries = tuple[Annotated[BackendOptions, by_kind], ...]
+    return create_model(
+        "Settings",
+        __base__=Settings,
+        __doc__=Settings.__doc__,
+        backends=(entries, Field(min_length=1, description=field.description)),
+    )
+
+
+def _options(kind: str, backend: type[AnyBackend]) -> type[BackendOptions]:
+    base = backend.options_type
+    only: Any = Literal[kind]
+    return create_model(
+        base.__name__,
+        __base__=base,
+        __doc__=base.__doc__,
+        __module__=base.__module__,
+        kind=(only, Field(description=base.model_fields["kind"].description)),
+    )
+
+
+def _refuse(_: object) -> BackendOptions:
+    raise PydanticCustomError("no_kinds", "no kind of backend is installed; install a plugin")

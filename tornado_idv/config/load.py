@@ -1,0 +1,53 @@
+"""Reads a configuration file and tells everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from tornado_idv import yamltext
+from tornado_idv.backend import AnyBackend
+from tornado_idv.config.checks import cross_checks
+from tornado_idv.config.kinds import settings_type
+from tornado_idv.config.problems import problems
+from tornado_idv.config.references import resolve
+from tornado_idv.config.schema import schema_of
+from tornado_idv.config.settings import Settings
+from tornado_idv.errors import ConfigError, Problem, StartError
+
+
+def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:
+    """The settings in the file at ``path``.
+
+    ``kinds`` are the installed kinds of backend, ``environ`` is what ``${env:NAME}``
+    refers to. Raises `ConfigError` with every problem in the order of the file, and
+    `StartError` if the file cannot be read.
+    """
+    file, base_dir = str(path), path.absolute().parent
+    written = yamltext.read(_content(path), file)
+    tree, unresolved = resolve(written, file, base_dir, environ)
+    found = list(cross_checks(tree, file))
+    model = settings_type(kinds)
+    try:
+        settings = model.model_validate(tree, context={"base_dir": base_dir})
+    except ValidationError as error:
+        found += problems(error, schema_of(model), tree, file)
+    if unresolved or found:
+        raise ConfigError(*_in_order(unresolved, found))
+    return settings
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StartError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _in_order(unresolved: list[Problem], found: list[Problem]) -> list[Problem]:
+    """All problems by position; nothing is said of a value that is not known."""
+    unknown = {problem.path for problem in unresolved}
+    told = [*unresolved, *(problem for problem in found if problem.path not in unknown)]
+    return sorted(told, key=lambda problem: (problem.line, problem.column))

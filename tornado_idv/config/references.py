@@ -1,0 +1,89 @@
+"""``${env:NAME}`` and ``${file:path}`` in values, replaced by what they name.
+
+``$${`` stands for a plain ``${``; names of settings are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tornado_idv import yamltext
+from tornado_idv.errors import Problem
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<source>env|file):(?P<name>[^{}]+)\})?")
+
+
+def resolve(
+    tree: Any, file: str, base_dir: Path, environ: Mapping[str, str]
+) -> tuple[Any, list[Problem]]:
+    """A copy of the tree in which references are replaced, and what could not be.
+
+    A relative path is relative to ``base_dir``; one newline at the end of a file's
+    text is dropped. A value whose reference cannot be resolved stays as written.
+    """
+    resolver = _Resolver(file, base_dir, environ)
+    return resolver.value(tree, ""), resolver.problems
+
+
+class _Resolver:
+    def __init__(self, file: str, base_dir: Path, environ: Mapping[str, str]) -> None:
+        self._file = file
+        self._base_dir = base_dir
+        self._environ = environ
+        self.problems: list[Problem] = []
+
+    def value(self, value: Any, path: str) -> Any:
+        if isinstance(value, yamltext.Text):
+            return self._text(value, path)
+        copy: yamltext.Mapping | yamltext.Items
+        if isinstance(value, yamltext.Mapping):
+            copy = yamltext.Mapping(
+                {key: self.value(each, f"{path}.{key}".lstrip(".")) for key, each in value.items()}
+            )
+        else:
+            copy = yamltext.Items(self.value(each, f"{path}[{i}]") for i, each in enumerate(value))
+        copy.mark = value.mark
+        return copy
+
+    def _text(self, text: yamltext.Text, path: str) -> yamltext.Text:
+        resolved = True
+
+        def replace(match: re.Match[str]) -> str:
+            nonlocal resolved
+            try:
+                return self._replacement(match)
+            except ValueError as error:
+                resolved = False
+                self.problems.append(Problem(self._file, *text.mark, path, str(error)))
+                return ""
+
+        replaced = yamltext.Text(_REFERENCE.sub(replace, text))
+        replaced.mark = text.mark
+        return replaced if resolved else text
+
+    def _replacement(self, match: re.Match[str]) -> str:
+        if match[0] == "$${":
+            return "${"
+        if match["source"] == "env":
+            return self._variable(match["name"])
+        if match["source"] == "file":
+            return self._content(match["name"])
+        raise ValueError("not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${")
+
+    def _variable(self, name: str) -> str:
+        try:
+            return self._environ[name]
+        except KeyError:
+            raise ValueError(f"the environment variable {name} is not set") from None
+
+    def _content(self, name: str) -> str:
+        try:
+            text = (self._base_dir / name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"the file {name} cannot be read: {error.strerror}") from None
+        except ValueError:
+            raise ValueError(f"the file {name} holds no UTF-8 text") from None
+        return text.removesuffix("\n")

@@ -1,0 +1,49 @@
+"""The JSON Schema of `config.yaml`, for editors and for finding one's way in the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from tornado_idv.backend import AnyBackend
+from tornado_idv.config.kinds import settings_type
+from tornado_idv.config.settings import Settings
+from tornado_idv.config.written import duration, size
+
+
+class _Generator(GenerateJsonSchema):
+    """Describes the file as it is written, where pydantic describes what comes of it."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        # A setting that is not wanted is left out; null would be read as text.
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        described = super().default_schema(schema)
+        default = described.pop("default", None)
+        if default is None or isinstance(default, dict):
+            return described  # an absent section has the defaults of its members
+        if described.get("type") == "string" and not isinstance(default, str):
+            default = duration(default) if isinstance(default, float) else size(default)
+        return {**described, "default": default}
+
+    def handle_invalid_for_json_schema(self, *_: Any, **__: Any) -> JsonSchemaValue:
+        # An option that JSON Schema cannot describe may be anything to an editor.
+        return {}
+
+
+def json_schema(kinds: Mapping[str, type[AnyBackend]]) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a configuration file for these kinds of backend."""
+    return {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        **schema_of(settings_type(kinds)),
+        "title": "tornado-idv configuration",
+    }
+
+
+def schema_of(model: type[Settings]) -> dict[str, Any]:
+    """The schema of one settings model."""
+    return model.model_json_schema(schema_generator=_Generator)

@@ -1,0 +1,133 @@
+"""Types of single settings that the shared scalars do not cover, with plain words for misuse.
+
+None of these words repeats what was written: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import ip_address
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from tornado_idv.identifiers import ProfileSite
+from tornado_idv.scalars import Duration, Size
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
+_MOST_BODY = 1024**2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Asks text to match a whole pattern, which the JSON Schema shows; ``otherwise`` is told."""
+
+    pattern: str
+    otherwise: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return handler(schema) | {"pattern": f"^({self.pattern})$"}
+
+    def _check(self, text: str) -> str:
+        if not re.fullmatch(self.pattern, text, re.ASCII):
+            raise ValueError(self.otherwise)
+        return text
+
+
+def _site(text: str) -> str:
+    ProfileSite.parse(text)
+    return text
+
+
+def is_ip_address(text: str) -> bool:
+    """Whether ``text`` is an IPv4 or IPv6 address, the latter without brackets."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_host(text: str) -> bool:
+    """Whether ``text`` is an IP address or may be the name of a host."""
+    return is_ip_address(text) or _HOST_NAME.fullmatch(text) is not None
+
+
+def _host(text: str) -> str:
+    if not is_host(text):
+        raise ValueError("must be an IP address or the name of a host, without a port")
+    return text
+
+
+def _body_limit(size: int) -> int:
+    if not 1 <= size <= _MOST_BODY:
+        raise ValueError("must be from 1B to 1MiB")
+    return size
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text, re.ASCII)
+    except re.error as error:
+        at = "" if error.pos is None else f"; it fails at character {error.pos + 1}"
+        raise ValueError(f"not a regular expression{at}") from None
+    except (ValueError, OverflowError, RecursionError):
+        raise ValueError("not a regular expression that can be used") from None
+    return text
+
+
+def _moment(value: object) -> object:
+    # Left alone, pydantic would read "2027" as so many seconds after 1970.
+    if not isinstance(value, str):
+        return value
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("not a date and time; write it like 2027-01-01T00:00:00Z") from None
+
+
+def _aware(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("the time zone is missing; add Z for UTC, as in 2027-01-01T00:00:00Z")
+    return moment
+
+
+Site = Annotated[str, AfterValidator(_site)]
+"""A profile site, as `ProfileSite.parse` reads it."""
+
+Host = Annotated[str, AfterValidator(_host)]
+"""Where to listen: an address or a name."""
+
+BodyLimit = Annotated[Size, AfterValidator(_body_limit)]
+"""A size from one byte to a mebibyte."""
+
+Timeout = Annotated[Duration, Field(gt=0)]
+"""A duration that is longer than none."""
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+"""A regular expression, in ASCII."""
+
+Moment = Annotated[
+    datetime,
+    BeforeValidator(_moment),
+    AfterValidator(_aware),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""A point in time with its time zone."""

@@ -1,0 +1,58 @@
+"""What the settings amount to, on one screen."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from tornado_idv.backend import BackendOptions
+from tornado_idv.config.settings import CacheSettings, KeySettings, ServerSettings, Settings
+from tornado_idv.config.written import duration
+
+_MOST_KEYS = 10
+
+
+def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
+    """Labels and texts, a line each; ``now``, with a time zone, tells which keys are good."""
+    backends = enumerate(settings.backends, start=1)
+    return [
+        ("listens on", _address(settings.server)),
+        ("profile sites", ", ".join(settings.profile_sites)),
+        ("keys", _keys(settings.auth.keys, now)),
+        *((f"backend {i}", _backend(each, settings.cache)) for i, each in backends),
+        ("cache", _cache(settings.cache)),
+        ("demo", "yes: plain tokens may stand in the file" if settings.demo else "no"),
+    ]
+
+
+def _address(server: ServerSettings) -> str:
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    port = server.port or "any free port"
+    return f"http://{host}:{port}{server.base_path}"
+
+
+def _keys(keys: tuple[KeySettings, ...], now: datetime) -> str:
+    if not keys:
+        return "none: every request will be refused"
+    told = [_key(key, now) for key in keys[:_MOST_KEYS]]
+    if len(keys) > _MOST_KEYS:
+        told.append(f"and {len(keys) - _MOST_KEYS} more")
+    return f"{len(keys)}: {', '.join(told)}"
+
+
+def _key(key: KeySettings, now: datetime) -> str:
+    if key.expires is not None and key.expires <= now:
+        return f"{key.id} (expired {key.expires:%Y-%m-%d %H:%M %Z})"
+    if key.not_before is not None and key.not_before > now:
+        return f"{key.id} (valid from {key.not_before:%Y-%m-%d %H:%M %Z})"
+    return key.id
+
+
+def _backend(options: BackendOptions, cache: CacheSettings) -> str:
+    found = cache.ttl if options.cache_ttl is None else options.cache_ttl
+    missed = cache.negative_ttl if options.negative_ttl is None else options.negative_ttl
+    times = f"timeout {duration(options.timeout)}, cached {duration(found)}"
+    return f"{options.name} ({options.kind}), {times}, not found {duration(missed)}"
+
+
+def _cache(cache: CacheSettings) -> str:
+    return f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"
