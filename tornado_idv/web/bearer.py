@@ -1,0 +1,38 @@
+"""The caller's key, from the ``Authorization`` header and from nowhere else."""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+from tornado_idv.errors import InvalidKey
+from tornado_idv.keys.api_key import Scope
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.web.handler import JsonHandler
+from tornado_idv.web.refusals import Refusal, Refused
+
+_BEARER = re.compile(r"bearer +([!-~]+)", re.ASCII | re.IGNORECASE)
+
+
+class BearerAuthMixin:
+    """Lets a `JsonHandler` know its caller (RFC 6750, 2.1).
+
+    Needs the application setting ``keys``, a `KeyRing`.
+    """
+
+    def require_key(self, scope: Scope) -> None:
+        """Lets a good key with this scope pass.
+
+        Raises `InvalidKey` unless there is exactly one ``Authorization`` header with a
+        key that is good now, and `Refused` if the key lacks the scope.
+        """
+        handler = cast(JsonHandler, self)
+        values = handler.request.headers.get_list("Authorization")
+        match = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
+        if match is None:
+            raise InvalidKey("malformed")
+        keys: KeyRing = handler.settings["keys"]
+        key = keys.authenticate(match[1])
+        handler.key_id = key.id
+        if scope not in key.scopes:
+            raise Refused(Refusal.SCOPE)

@@ -1,0 +1,64 @@
+"""JSON as the contract has it: the body that asks, and the bytes that answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tornado_idv.errors import InvalidFormat
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.model import User
+from tornado_idv.web.refusals import Refusal
+
+
+def read_member(body: bytes, name: str) -> str:
+    """The text member ``name`` of the one JSON object in ``body``.
+
+    Strict UTF-8 and RFC 8259; no member twice, no NaN, no byte order mark. Other
+    members are ignored, whatever they hold, so numbers stay text (an integer of
+    5,000 digits is an error to Python). Raises `InvalidFormat`.
+    """
+    try:
+        record = _DECODER.decode(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise InvalidFormat("not a JSON object") from None
+    value = record.get(name) if isinstance(record, dict) else None
+    if type(value) is not str:
+        raise InvalidFormat(f'no text member "{name}"')
+    return value
+
+
+def encode_user(user: User | None, identifiers: Identifiers) -> bytes:
+    """The answer's body for a user found, or for "not found"."""
+    if user is None:
+        return Refusal.NOT_FOUND.body
+    record = {
+        "status": "ok",
+        "plan": user.plan,
+        "card_number": user.card_number,
+        "nickname": f"@{user.nickname}",
+        "profile_url": identifiers.profile_url(user),
+    }
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class _Number(str):
+    """A number as written: not text, though it is held as such."""
+
+    __slots__ = ()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a member named twice")
+    return members
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_Number, parse_int=_Number
+)
