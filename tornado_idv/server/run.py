@@ -1,0 +1,41 @@
+"""One process from start to stop: the loop, the signals, the drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+import pluggy
+import uvloop
+
+from tornado_idv.config.settings import Settings
+from tornado_idv.server.service import Service, listening
+
+_log = logging.getLogger(__name__)
+
+
+def run(
+    settings: Settings, manager: pluggy.PluginManager, announce: Callable[[Service], None]
+) -> None:
+    """Serves until SIGTERM or SIGINT, then finishes the requests in flight.
+
+    ``announce`` is called once the service can be asked. Raises `StartError`.
+    """
+    uvloop.run(_serve(settings, manager, announce))
+
+
+async def _serve(
+    settings: Settings, manager: pluggy.PluginManager, announce: Callable[[Service], None]
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with listening(settings, manager) as service:
+        announce(service)
+        await stop.wait()
+        _log.info("stopping: no new connections, finishing the requests in flight")
+        if not await service.drain(settings.server.drain):
+            _log.warning("stopped with requests unanswered after the drain timeout")

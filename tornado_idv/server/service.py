@@ -1,0 +1,139 @@
+"""The service put together from its settings: backends, directory, keys, application."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pluggy
+from tornado.netutil import bind_sockets
+
+from tornado_idv.cache import AnswerCache, CacheLimits
+from tornado_idv.config.settings import DrainSettings, KeySettings, ServerSettings, Settings
+from tornado_idv.directory import Directory
+from tornado_idv.errors import StartError
+from tornado_idv.guard import Asked, unheard
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.registry import backend_kinds, build_backends, opened
+from tornado_idv.server.http import HttpLimits, LimitedServer
+from tornado_idv.web.app import make_app
+from tornado_idv.web.in_flight import InFlight
+from tornado_idv.web.wire import encode_user
+
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 names to ask by, not to bind
+
+
+@asynccontextmanager
+async def open_directory(
+    settings: Settings,
+    manager: pluggy.PluginManager,
+    told: Callable[[Asked], None] = unheard,
+) -> AsyncIterator[Directory]:
+    """The configured backends, open, behind the one door to lookups.
+
+    ``told`` hears what each backend said. Raises `StartError` if one cannot be opened.
+    """
+    backends = build_backends(backend_kinds(manager), settings.backends)
+    identifiers = settings.valid_forms()
+    encode = partial(encode_user, identifiers=identifiers)
+    cache = AnswerCache(CacheLimits(**settings.cache.model_dump()))
+    directory = Directory(
+        manager, backends, cache, encode, timeout=settings.server.request_timeout, told=told
+    )
+    async with opened(backends):
+        yield directory
+
+
+class Service:
+    """A service that listens at ``host`` and ``port``, and can be drained."""
+
+    def __init__(self, server: LimitedServer, in_flight: InFlight, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        self._server = server
+        self._in_flight = in_flight
+
+    @property
+    def url(self) -> str:
+        """Where the service can be asked, without a slash at the end."""
+        host = _EVERYWHERE.get(self.host, self.host)
+        host = f"[{host}]" if ":" in host else host
+        return f"http://{host}:{self.port}"
+
+    async def drain(self, limits: DrainSettings) -> bool:
+        """Stops listening and waits for the requests in flight; tells whether all were answered.
+
+        For ``limits.delay`` seconds requests are still taken, so that a load balancer
+        can learn of the stop; then those in flight have ``limits.timeout`` seconds.
+        """
+        await asyncio.sleep(limits.delay)
+        self._server.stop()
+        self._server.conn_params.no_keep_alive = True
+        try:
+            await asyncio.wait_for(self._in_flight.drained(), limits.timeout)
+        except TimeoutError:
+            return False
+        return True
+
+
+@asynccontextmanager
+async def listening(settings: Settings, manager: pluggy.PluginManager) -> AsyncIterator[Service]:
+    """The whole service, from open backends to a listening socket.
+
+    Raises `StartError` if a backend cannot be opened or the address cannot be taken.
+    """
+    in_flight = InFlight()
+    keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
+    async with open_directory(settings, manager) as directory:
+        app = make_app(
+            directory,
+            settings.valid_forms(),
+            keys,
+            in_flight,
+            settings.server.base_path,
+        )
+        server = LimitedServer(app, http_limits(settings.server))
+        sockets = _bind(settings.server.host, settings.server.port)
+        server.add_sockets(sockets)
+        try:
+            port = sockets[0].getsockname()[1]
+            yield Service(server, in_flight, settings.server.host, port)
+        finally:
+            server.stop()
+            await server.close_all_connections()
+
+
+def api_key(entry: KeySettings) -> ApiKey:
+    """A key as it is written in ``config.yaml``."""
+    return ApiKey(
+        id=entry.id,
+        digest=entry.digest,
+        owner=entry.owner,
+        scopes=frozenset(entry.scopes),
+        not_before=entry.not_before.timestamp() if entry.not_before else None,
+        expires=entry.expires.timestamp() if entry.expires else None,
+    )
+
+
+def http_limits(settings: ServerSettings) -> HttpLimits:
+    """The limits of the HTTP side, as far as the process has descriptors for them."""
+    return HttpLimits(
+        max_body=settings.max_body,
+        idle_timeout=settings.idle_timeout,
+        body_timeout=settings.body_timeout,
+        max_connections=settings.max_connections,
+    ).within_descriptors()
+
+
+def _bind(host: str, port: int) -> list[socket.socket]:
+    try:
+        return bind_sockets(port, host)
+    except OSError as error:
+        raise StartError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; "
+            "change server.host or server.port"
+        ) from None
