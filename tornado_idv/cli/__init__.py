@@ -1,0 +1,27 @@
+"""The ``tornado-idv`` command; one module for each command group."""
+
+from __future__ import annotations
+
+import click
+
+from tornado_idv.cli.check import check, schema
+from tornado_idv.cli.init import init
+from tornado_idv.cli.lookup import lookup
+from tornado_idv.cli.plugins import plugins
+from tornado_idv.cli.serve import serve
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="tornado-idv", message="%(prog)s %(version)s")
+def main() -> None:
+    """Does this user exist, and who is it? A lookup service over HTTP and JSON.
+
+    Begin with `tornado-idv init`, then `tornado-idv serve`.
+
+    Exit codes: 0 done; 1 the answer is no (not found, check failed); 2 wrong use;
+    3 could not tell.
+    """
+
+
+for command in (serve, init, check, schema, lookup, plugins):
+    main.add_command(command)

@@ -1,0 +1,87 @@
+"""``tornado-idv init``."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+import click
+
+from tornado_idv.cli.common import Exit, told_as
+from tornado_idv.config.schema import json_schema
+from tornado_idv.errors import StartError
+from tornado_idv.keys.token import digest, issue
+from tornado_idv.registry import backend_kinds, plugin_manager
+
+_CONFIG = """\
+# yaml-language-server: $schema=config.schema.json
+# After a change: tornado-idv check
+
+profile_sites: [https://profiles.example]   # where profile URLs begin; answers use the first
+
+server: {{host: 127.0.0.1, port: 8080}}
+
+auth:
+  keys:
+    - {{id: {key_id}, sha256: {sha256}, owner: whoever ran init}}
+
+backends:                                   # asked in this order
+  - {{name: users, kind: yaml, path: users.yaml}}
+"""
+
+_USERS = """\
+# Replace this file as a whole (write a new one, then rename it over this one);
+# `count` lets the service notice a copy that was cut short.
+count: 2
+users:
+  - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
+  - {nickname: "@bob", card_number: "0012345670", plan: Pro}
+"""
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
+def init(folder: Path) -> None:
+    """Write a starter configuration and a key into FOLDER.
+
+    That is config.yaml and users.yaml, in the current folder if none is named.
+    The schema beside them lets an editor complete and check config.yaml.
+
+    Nothing that exists is overwritten. The key is shown once: only its SHA-256 is kept.
+    """
+    key_id = "first"
+    token = issue(key_id)
+    with told_as(Exit.NO):
+        files = {
+            folder / "config.yaml": _CONFIG.format(key_id=key_id, sha256=digest(token).hex()),
+            folder / "users.yaml": _USERS,
+            folder / "config.schema.json": json.dumps(_schema(), indent=2) + "\n",
+        }
+        _write(files)
+    config = shlex.quote(str(folder / "config.yaml"))
+    click.echo(f"Wrote {', '.join(str(path) for path in files)}.\n")
+    click.echo(f"Your key, shown this once:\n\n  {token}\n")
+    click.echo(f"Now run\n\n  tornado-idv serve --config {config}\n\nand ask\n")
+    click.echo(
+        "  curl http://127.0.0.1:8080/api/v1/identify/url -H 'Content-Type: application/json'"
+        f" -H 'Authorization: Bearer {token}' -d '{{\"input\": \"@alice\"}}'"
+    )
+
+
+def _write(files: dict[Path, str]) -> None:
+    existing = [str(path) for path in files if os.path.lexists(path)]
+    if existing:
+        raise StartError(f"{' and '.join(existing)}: already there; nothing was written")
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+    except OSError as error:
+        raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error
+
+
+def _schema() -> dict[str, object]:
+    return json_schema(backend_kinds(plugin_manager()))

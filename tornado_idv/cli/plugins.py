@@ -1,0 +1,25 @@
+"""``tornado-idv plugins``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from tornado_idv.cli.common import Exit, json_option, told_as
+from tornado_idv.registry import backend_kinds, plugin_manager
+
+
+@click.command()
+@json_option
+def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
+    """List the kinds of backend that the installed plugins offer."""
+    with told_as(Exit.NO):
+        kinds = backend_kinds(plugin_manager())
+    rows = {kind: kinds[kind].__module__.partition(".")[0] for kind in sorted(kinds)}
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    for kind, module in rows.items():
+        summary = (kinds[kind].__doc__ or "").partition("\n")[0]
+        click.echo(f"{kind:12} {module:16} {summary}")

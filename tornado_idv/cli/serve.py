@@ -1,0 +1,44 @@
+"""``tornado-idv serve``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tornado_idv.cli.common import Exit, config_option, load_settings, told_as
+from tornado_idv.config.settings import Settings
+from tornado_idv.server.logs import configure_logging
+from tornado_idv.server.run import run
+from tornado_idv.server.service import Service
+
+
+@click.command()
+@config_option
+def serve(config_path: Path) -> None:
+    """Answer lookups over HTTP until SIGTERM."""
+    with told_as(Exit.NO):
+        settings, manager = load_settings(config_path)
+        configure_logging(settings.logging.level, settings.logging.format)
+        run(settings, manager, lambda service: announce(service, settings))
+
+
+def announce(service: Service, settings: Settings) -> None:
+    """Says on standard output where the service is and what it serves.
+
+    In demo mode it also gives a command that asks for the demo's @alice.
+    """
+    url = service.url + settings.server.base_path
+    backends = ", ".join(f"{each.name} ({each.kind})" for each in settings.backends)
+    click.echo(f"Listening on {url}")
+    click.echo(f"Asking, in this order: {backends}")
+    click.echo(f"Keys: {len(settings.auth.keys)}")
+    token = next((key.token for key in settings.auth.keys if key.token), None)
+    if settings.demo and token is not None:
+        body = json.dumps({"input": "@alice"})
+        click.echo("Demo mode. Try:\n")
+        click.echo(
+            f"  curl {url}/api/v1/identify/url -H 'Content-Type: application/json'"
+            f" -H 'Authorization: Bearer {token.get_secret_value()}' -d '{body}'\n"
+        )
