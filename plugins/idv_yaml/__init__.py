@@ -1,0 +1,15 @@
+"""Users from a YAML fixture, read anew as it is edited: the kind ``yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from idv_yaml.backend import YamlBackend
+from tornado_idv import Backend, hookimpl
+
+
+@hookimpl
+def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:
+    """Offers the kind ``yaml``."""
+    return {"yaml": YamlBackend}

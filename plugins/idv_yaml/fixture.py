@@ -1,0 +1,185 @@
+"""A fixture's bytes to an index of users: pure, strict, and told with line and column.
+
+No message holds a nickname or a card number; it names the line they stand on. The
+name of a member that is not known is left out too: it may be a nickname.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from tornado_idv import ConfigError, Problem, User, yamltext
+
+Steps = tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixture:
+    """The users of one file, by nickname and by card; ``counted`` if it says how many."""
+
+    by_nickname: Mapping[str, User] = field(repr=False)
+    by_card: Mapping[str, User] = field(repr=False)
+    counted: bool
+
+
+class _Rule(NamedTuple):
+    pattern: re.Pattern[str]
+    wanted: str
+    required: bool = True
+
+
+_MEMBERS = ("count", "users")
+_FIELDS = {
+    "nickname": _Rule(
+        re.compile(r"(?!\.+\Z)[!-~]{1,64}"),
+        "write 1 to 64 printable ASCII characters without white space, not dots alone",
+    ),
+    "card_number": _Rule(re.compile(r"[0-9]{1,32}"), "write 1 to 32 of the digits 0 to 9"),
+    "plan": _Rule(re.compile(r".+", re.DOTALL), "write a plan"),
+    "profile_url": _Rule(
+        re.compile(r"https?://\S+"),
+        "write an address that begins with https:// or http://, or leave the member out",
+        required=False,
+    ),
+}
+_UNIQUE = ("nickname", "card_number")
+_NO_USERS = "missing or empty, as in a cut file; that there are no users is written users: []"
+_NO_LIST = "a list is wanted, each item beginning with a dash"
+_COUNT = re.compile(r"[0-9]{1,9}")
+
+
+def parse(content: bytes, file: str, *, counted: bool = False) -> Fixture:
+    """Reads a fixture; with ``counted`` one without ``count`` is refused as cut short.
+
+    Raises `ConfigError` with every problem of the file; ``file`` is the name that
+    they are told with. Text that is no YAML is told by its first problem alone.
+    """
+    root = _read(content, file)
+    if not isinstance(root, yamltext.Mapping):
+        message = 'write a mapping with the member "users"'
+        raise ConfigError(Problem(file, root.mark.line, root.mark.column, "", message))
+    checker = _Checker(root, file)
+    users = checker.users()
+    checker.count(len(users), whole=content.endswith(b"\n"), needed=counted)
+    if checker.problems:
+        raise ConfigError(*sorted(checker.problems, key=lambda each: (each.line, each.column)))
+    known = [user for user in users if user is not None]
+    return Fixture(
+        MappingProxyType({user.nickname: user for user in known}),
+        MappingProxyType({user.card_number: user for user in known}),
+        counted="count" in root,
+    )
+
+
+def _read(content: bytes, file: str) -> Any:
+    try:
+        return yamltext.read(content, file)
+    except ConfigError as error:
+        raise _with_quoting_hint(error, content) from None
+
+
+def _with_quoting_hint(error: ConfigError, content: bytes) -> ConfigError:
+    """YAML keeps a leading ``@`` for itself, which who writes nicknames meets first."""
+    (problem,) = error.problems
+    line = content.decode("utf-8-sig", "replace").split("\n")[problem.line - 1 :][:1]
+    if line and line[0][problem.column - 1 :].startswith("@"):
+        message = "a value that begins with @ must stand in quotes"
+        return ConfigError(Problem(problem.file, problem.line, problem.column, "", message))
+    return error
+
+
+class _Checker:
+    """Walks a document once, keeping every problem it meets."""
+
+    def __init__(self, root: dict[Any, Any], file: str) -> None:
+        self.problems: list[Problem] = []
+        self._root = root
+        self._file = file
+        self._firsts: dict[str, dict[str, int]] = {name: {} for name in _UNIQUE}
+
+    def users(self) -> list[User | None]:
+        """The users in the order of the file, ``None`` for one with a problem."""
+        self._refuse_unknown(self._root, _MEMBERS, ())
+        items = self._root.get("users", "")
+        if isinstance(items, yamltext.Items):
+            return [self._user(number, item) for number, item in enumerate(items)]
+        self._tell(("users",), _NO_LIST if items else _NO_USERS)
+        return []
+
+    def count(self, users: int, *, whole: bool, needed: bool) -> None:
+        """Holds ``count`` against the users there are, and against a cut last line."""
+        written = self._root.get("count")
+        if written is None:
+            if needed:
+                self._tell(("count",), "missing, and was there before; the file may be cut")
+        elif not (isinstance(written, yamltext.Text) and _COUNT.fullmatch(written)):
+            self._tell(("count",), "write a number")
+        elif int(written) != users:
+            message = f"says {int(written)}, the users are {users}; the file may be cut"
+            self._tell(("count",), message)
+        elif not whole:
+            message = "a file with a count ends with a line break; this one may be cut"
+            self._tell(("count",), message)
+
+    def _user(self, number: int, item: Any) -> User | None:
+        path = ("users", number)
+        if not isinstance(item, yamltext.Mapping):
+            self._tell(path, "write a mapping with nickname, card_number and plan")
+            return None
+        self._refuse_unknown(item, _FIELDS, path)
+        nickname = self._field(item, "nickname", path)
+        card_number = self._field(item, "card_number", path)
+        plan = self._field(item, "plan", path)
+        profile_url = self._field(item, "profile_url", path)
+        if nickname is None or card_number is None or plan is None:
+            return None
+        return User(plan, card_number, nickname, profile_url)
+
+    def _field(self, item: dict[Any, Any], name: str, path: Steps) -> str | None:
+        rule = _FIELDS[name]
+        value = item.get(name)
+        if value is None:
+            if rule.required:
+                self._tell((*path, name), "missing")
+            return None
+        if not isinstance(value, yamltext.Text):
+            self._tell((*path, name), "plain text is wanted")
+            return None
+        # A plain str from here on: encoders refuse its subclasses.
+        text = str(value.removeprefix("@") if name == "nickname" else value)
+        if not (text.strip() and rule.pattern.fullmatch(text)):
+            self._tell((*path, name), rule.wanted if text.strip() else "empty")
+            return None
+        if name in _UNIQUE:
+            self._refuse_second(text, name, path)
+        return text
+
+    def _refuse_second(self, value: str, name: str, path: Steps) -> None:
+        number = path[-1]
+        first = self._firsts[name].setdefault(value, int(number))
+        if first != number:
+            lines = [self._line(("users", first, name)), self._line((*path, name))]
+            self._tell((*path, name), f"lines {lines[0]} and {lines[1]} hold the same {name}")
+
+    def _refuse_unknown(self, item: dict[Any, Any], known: Collection[str], path: Steps) -> None:
+        for name in item:
+            if name not in known:
+                near = difflib.get_close_matches(name[:64], known, n=1)
+                hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(known)}"
+                self._add(name.mark, path, f"this member is not known; {hint}")
+
+    def _line(self, path: Steps) -> int:
+        return yamltext.locate(self._root, path).line
+
+    def _tell(self, path: Steps, message: str) -> None:
+        self._add(yamltext.locate(self._root, path), path, message)
+
+    def _add(self, mark: yamltext.Mark, path: Steps, message: str) -> None:
+        spelt = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+        problem = Problem(self._file, mark.line, mark.column, spelt.removeprefix("."), message)
+        self.problems.append(problem)

@@ -1,0 +1,185 @@
+"""The YAML backend: the promises of every backend, and what becomes of a bad file."""
+
+import logging
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import idv_yaml
+from idv_yaml.backend import YamlBackend
+from tornado_idv import ByCard, ByNickname, ConfigError, StartError, User
+from tornado_idv.backend import AnyBackend
+from tornado_idv.registry import backend_kinds, opened, plugin_manager
+from tornado_idv.testing import BackendConformance, MakeBackend, configured
+
+ALICE = User("Free", "4000123412341234", "alice")
+BOB = User("Pro", "0012345670", "bob")
+
+
+def fixture(*users: User) -> str:
+    lines = [f"count: {len(users)}", "users:" if users else "users: []"]
+    for user in users:
+        lines += [f'  - nickname: "@{user.nickname}"', f"    card_number: {user.card_number}"]
+        lines += [f"    profile_url: {user.profile_url}"] if user.profile_url else []
+        lines += [f"    plan: {user.plan}"]
+    return "\n".join(lines) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A fixture file that knows alice alone."""
+    path = tmp_path / "users.yaml"
+    write(path, fixture(ALICE))
+    return path
+
+
+@asynccontextmanager
+async def unwatched(path: Path) -> AsyncIterator[tuple[YamlBackend, list[str]]]:
+    """A backend that reloads when it is told to, and the changes it told of."""
+    backend = configured(YamlBackend, path.parent, path=path.name, watch="false")
+    assert isinstance(backend, YamlBackend)
+    changes: list[str] = []
+    backend.on_change(lambda: changes.append("changed"))
+    async with opened([backend]):
+        yield backend, changes
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+class TestConformance(BackendConformance):
+    @pytest.fixture
+    def make_backend(self, tmp_path: Path) -> MakeBackend:
+        def make(users: Sequence[User]) -> AnyBackend:
+            write(tmp_path / "users.yaml", fixture(*users))
+            return configured(YamlBackend, tmp_path, path="users.yaml")
+
+        return make
+
+    @pytest.fixture
+    def failing_backend(self, tmp_path: Path) -> AnyBackend:
+        return configured(YamlBackend, tmp_path, path="absent.yaml")
+
+
+def test_the_plugin_offers_its_kind() -> None:
+    manager = plugin_manager(entry_points=False, plugins=[idv_yaml])
+    assert backend_kinds(manager) == {"yaml": YamlBackend}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("absent.yaml", "absent.yaml: cannot be read: No such file"), (".", "not a file")],
+    ids=["missing", "folder"],
+)
+async def test_what_is_no_file_stops_the_start(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(StartError, match=re.escape(message)):
+        await configured(YamlBackend, tmp_path, path=name).open()
+
+
+async def test_a_file_that_may_not_be_read_stops_the_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused by hand: root, who runs tests in containers, may read any file."""
+
+    def denied(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(StartError, match=r"users\.yaml: cannot be read: Permission denied"):
+        await configured(YamlBackend, path.parent, path=path.name).open()
+
+
+async def test_a_bad_fixture_stops_the_start_with_every_problem(path: Path) -> None:
+    write(path, "users:\n- x\n- y\n")
+    with pytest.raises(ConfigError) as caught:
+        await configured(YamlBackend, path.parent, path=path.name).open()
+    places = [(problem.file, problem.line) for problem in caught.value.problems]
+    assert places == [(str(path), 2), (str(path), 3)]
+
+
+async def test_a_reload_answers_from_the_new_users(path: Path) -> None:
+    async with unwatched(path) as (backend, changes):
+        write(path, fixture(BOB))
+        await backend.reload()
+        assert await backend.find(ByNickname("alice")) is None
+        assert await backend.find(ByCard("0012345670")) == BOB
+        assert changes == ["changed"]
+
+
+async def test_the_same_content_is_no_change(path: Path) -> None:
+    async with unwatched(path) as (backend, changes):
+        write(path, fixture(ALICE))
+        await backend.reload()
+        assert changes == []
+
+
+@pytest.mark.parametrize("counted", ["first", "last"])
+async def test_a_file_cut_at_any_byte_keeps_the_old_users(path: Path, counted: str) -> None:
+    """A reload knows that there was a count, wherever it stood."""
+    count, users = fixture(ALICE, BOB).split("\n", 1)
+    whole = f"{count}\n{users}" if counted == "first" else f"{users}{count}\n"
+    write(path, whole)
+    async with unwatched(path) as (backend, changes):
+        for length in range(len(whole)):
+            write(path, whole[:length])
+            await backend.reload()
+            assert await backend.find(ByNickname("alice")) == ALICE
+            assert await backend.find(ByNickname("bob")) == BOB
+        assert changes == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "users.yaml:1:1: users: missing or empty"),
+        ("users:\n- {nickname: canary canary}\n", "users.yaml:2:4: users[0].nickname: write"),
+        (None, "users.yaml: cannot be read: No such file"),
+    ],
+    ids=["empty", "invalid", "missing"],
+)
+async def test_a_bad_file_is_told_once_and_the_old_users_kept(
+    path: Path, text: str | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with unwatched(path) as (backend, changes):
+        remove(path) if text is None else write(path, text)
+        for _ in range(3):
+            await backend.reload()
+        assert await backend.find(ByNickname("alice")) == ALICE
+        assert changes == []
+    (warning,) = warnings(caplog)
+    assert "backend tested keeps its old users: " in warning
+    assert told in warning
+    assert "canary" not in caplog.text
+
+
+async def test_a_bad_file_after_a_good_one_is_told_again(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with unwatched(path) as (backend, _):
+        for text in ("", fixture(ALICE), "users: [", ""):
+            write(path, text)
+            await backend.reload()
+    assert len(warnings(caplog)) == 3
+
+
+async def test_a_warning_tells_ten_problems_at_most(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with unwatched(path) as (backend, _):
+        write(path, "users:\n" + "- x\n" * 30)
+        await backend.reload()
+    (warning,) = warnings(caplog)
+    assert warning.count("users.yaml:") == 10
+    assert warning.endswith("; and 21 more")

@@ -1,0 +1,223 @@
+"""What a fixture may hold, and how everything else is refused."""
+
+import re
+import time
+
+import pytest
+
+from idv_yaml.fixture import parse
+from tornado_idv import ConfigError, User
+
+ALICE = "{nickname: alice, card_number: '1', plan: Free}"
+BLOCK = """\
+users:
+  - nickname: "@alice"
+    card_number: "4000123412341234"
+    plan: Free
+  - nickname: bob
+    card_number: 0012345670
+    profile_url: https://elsewhere.example/bob
+    plan: Pro
+"""
+COUNTED = "count: 2\n" + BLOCK
+
+
+def problems(text: str | bytes, **options: bool) -> list[str]:
+    content = text.encode() if isinstance(text, str) else text
+    with pytest.raises(ConfigError) as caught:
+        parse(content, "u.yaml", **options)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def of_one(**fields: str) -> str:
+    """A fixture of one user, each member on a line of its own from line 2 on."""
+    user = {"nickname": "alice", "card_number": "'1'", "plan": "Free", **fields}
+    lines = [f"    {name}: {value}\n" for name, value in user.items()]
+    return "users:\n  -" + "".join(lines)[3:]
+
+
+def test_users_are_indexed_by_nickname_and_by_card() -> None:
+    """Values stay the text that is written; the ``@`` is no part of the nickname."""
+    fixture = parse(BLOCK.encode(), "u.yaml")
+    bob = User("Pro", "0012345670", "bob", "https://elsewhere.example/bob")
+    assert fixture.by_nickname == {"alice": User("Free", "4000123412341234", "alice"), "bob": bob}
+    assert fixture.by_card["0012345670"] is fixture.by_nickname["bob"]
+
+
+def test_values_are_plain_text() -> None:
+    """Encoders refuse subclasses of ``str``."""
+    fixture = parse(BLOCK.encode(), "u.yaml")
+    (nickname,) = (name for name in fixture.by_nickname if name == "bob")
+    user = fixture.by_nickname["bob"]
+    values = (nickname, user.plan, user.card_number, user.nickname, user.profile_url)
+    assert {type(value) for value in values} == {str}
+
+
+def test_an_index_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        parse(BLOCK.encode(), "u.yaml").by_card["1"] = None  # type: ignore[index]
+
+
+def test_a_repr_tells_no_user() -> None:
+    assert "alice" not in repr(parse(BLOCK.encode(), "u.yaml"))
+
+
+@pytest.mark.parametrize(
+    "text", ["users: []", "users: []\n", "count: 0\nusers: []\n", "# nobody\nusers: []"]
+)
+def test_no_users_is_a_valid_fixture(text: str) -> None:
+    assert parse(text.encode(), "u.yaml").by_nickname == {}
+
+
+@pytest.mark.parametrize(
+    "nickname", ["a" * 64, '"@' + "a" * 64 + '"', "no", "0", "~", "a.b", '"..x"', '"!#$%&"']
+)
+def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
+    (user,) = parse(of_one(nickname=nickname).encode(), "u.yaml").by_card.values()
+    assert user.nickname == nickname.strip('"').removeprefix("@")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        pytest.param("", "1:1: users", "missing or empty", id="empty document"),
+        pytest.param("# users\n", "1:1: users", "missing or empty", id="only a comment"),
+        pytest.param("users:\n", "1:1: users", "missing or empty", id="nothing after users"),
+        pytest.param("\nusers: ''", "2:1: users", "missing or empty", id="users empty text"),
+        pytest.param("users: null", "1:1: users", "a list is wanted", id="users null"),
+        pytest.param("users: {}", "1:1: users", "missing or empty", id="users empty mapping"),
+        pytest.param("users: {a: b}", "1:1: users", "a list is wanted", id="users a mapping"),
+        pytest.param("---\n", "2:1", "write a mapping", id="empty scalar"),
+        pytest.param(f"- {ALICE}", "1:1", "write a mapping", id="root a list"),
+        pytest.param("users: [alice]", "1:9: users[0]", "write a mapping", id="user a text"),
+        pytest.param(
+            "user: []\nusers: []", "1:1", 'did you mean "users"?', id="unknown member near"
+        ),
+        pytest.param(
+            "users: []\nzz: 1", "2:1", "not known; there are count, users", id="unknown member"
+        ),
+        pytest.param(
+            of_one(plam="x"), "5:5: users[0]", 'did you mean "plan"?', id="unknown member of a user"
+        ),
+        pytest.param("users: [{}, ]", "1:9: users[0].nickname", "missing", id="empty user"),
+        pytest.param(
+            "users:\n- {nickname: a, plan: b}", "2:3: users[0].card_number", "missing", id="no card"
+        ),
+        pytest.param(of_one(plan=""), "4:5: users[0].plan", "empty", id="plan empty"),
+        pytest.param(of_one(plan="'  '"), "4:5: users[0].plan", "empty", id="plan white space"),
+        pytest.param(of_one(plan="[]"), "4:5: users[0].plan", "plain text", id="plan a list"),
+        pytest.param(of_one(nickname=""), "2:5: users[0].nickname", "empty", id="no nickname"),
+        pytest.param(of_one(nickname='"@"'), "2:5: users[0].nickname", "empty", id="@ alone"),
+        pytest.param(of_one(nickname=".."), "2:5: users[0].nickname", "not dots", id="dots"),
+        pytest.param(of_one(nickname="'@.'"), "2:5: users[0].nickname", "not dots", id="@ and dot"),
+        pytest.param(of_one(nickname="a b"), "2:5: users[0].nickname", "ASCII", id="white space"),
+        pytest.param(of_one(nickname='"a\\n"'), "2:5: users[0].nickname", "ASCII", id="line break"),
+        pytest.param(of_one(nickname='"a\\0"'), "2:5: users[0].nickname", "ASCII", id="NUL"),
+        pytest.param(of_one(nickname="älice"), "2:5: users[0].nickname", "ASCII", id="umlaut"),
+        pytest.param(of_one(nickname="a" * 65), "2:5: users[0].nickname", "64", id="too long"),
+        pytest.param(of_one(nickname="@al"), "2:15", "in quotes", id="@ without quotes"),
+        pytest.param(of_one(card_number="12a"), "3:5: users[0].card_number", "32", id="letter"),
+        pytest.param(of_one(card_number="-1"), "3:5: users[0].card_number", "32", id="sign"),
+        pytest.param(of_one(card_number="1" * 33), "3:5: users[0].card_number", "32", id="33"),
+        pytest.param(of_one(card_number="١٢"), "3:5: users[0].card_number", "32", id="Arabic"),
+        pytest.param(of_one(card_number="1\uff11"), "3:5: users[0].card_number", "32", id="wide"),
+        pytest.param(of_one(card_number='"1\\n"'), "3:5: users[0].card_number", "32", id="break"),
+        pytest.param(
+            of_one(profile_url="null"), "5:5: users[0].profile_url", "https://", id="null address"
+        ),
+        pytest.param(of_one(profile_url=""), "5:5: users[0].profile_url", "empty", id="no address"),
+        pytest.param("count: two\nusers: []\n", "1:1: count", "a number", id="count a word"),
+        pytest.param("count: -1\nusers: []\n", "1:1: count", "a number", id="count negative"),
+        pytest.param("count: ٢\nusers: []\n", "1:1: count", "a number", id="count other digits"),
+        pytest.param(f"count: {'9' * 5000}\nusers: []\n", "1:1: count", "a number", id="huge"),
+        pytest.param("count: [1]\nusers: []\n", "1:1: count", "a number", id="count a list"),
+        pytest.param("count: 2\nusers: []\n", "1:1: count", "says 2, the users are 0", id="count"),
+        pytest.param("count: 0\nusers: []", "1:1: count", "line break", id="last line unfinished"),
+        pytest.param("a: &x 1", "1:4", "anchors", id="anchor"),
+        pytest.param("users: *x", "1:8", "aliases", id="alias"),
+        pytest.param("users:\n- <<: {}", "2:3", "merge keys", id="merge key"),
+        pytest.param("users: !!seq []", "1:8", "tags", id="tag"),
+        pytest.param("users: []\nusers: []", "2:1", "first on line 1", id="member twice"),
+        pytest.param("users: []\n---\nusers: []", "2:1", "second document", id="two documents"),
+        pytest.param("users: [", "2:1", "not valid YAML", id="cut in a list"),
+        pytest.param(b"users: []\n# \xff", "2:3", "not UTF-8", id="not UTF-8"),
+        pytest.param(b"users: []\n\x00", "1:1", "not valid YAML", id="NUL byte"),
+    ],
+)
+def test_a_bad_fixture_is_refused(text: str | bytes, place: str, message: str) -> None:
+    """With the place of what is wrong."""
+    told = problems(text)
+    assert told[0].startswith(f"u.yaml:{place}: ")
+    assert message in told[0]
+
+
+@pytest.mark.parametrize(
+    ("second", "line", "name"),
+    [
+        pytest.param("nickname: '@alice'\n    card_number: '2'", 5, "nickname", id="nickname"),
+        pytest.param("nickname: bob\n    card_number: 1", 6, "card_number", id="card number"),
+    ],
+)
+def test_a_second_user_of_one_name_is_told_with_both_lines(
+    second: str, line: int, name: str
+) -> None:
+    text = of_one() + f"  - {second}\n    plan: Pro\n"
+    first = line - 3
+    assert problems(text) == [
+        f"u.yaml:{line}:5: users[1].{name}: lines {first} and {line} hold the same {name}"
+    ]
+
+
+def test_all_problems_are_told_in_the_order_of_the_file() -> None:
+    text = "count: 9\nuser: 1\nusers:\n- {nickname: a b, card_number: x}\n- {plan: Free}\n"
+    places = [told.rpartition(": ")[0] for told in problems(text)]
+    assert [re.sub(r"^u.yaml:(\d+):\d+: ", r"\1 ", place) for place in places] == [
+        "1 count",
+        "u.yaml:2:1",
+        "4 users[0].plan",
+        "4 users[0].nickname",
+        "4 users[0].card_number",
+        "5 users[1].nickname",
+        "5 users[1].card_number",
+    ]
+
+
+def test_no_problem_tells_a_nickname_or_a_card_number() -> None:
+    """Not even where one stands for the name of a member."""
+    text = of_one(nickname="canary", card_number="'777'", canary="x")
+    text += "  - {nickname: canary, card_number: '777', '777': x}\n  - canary\n"
+    text += "  - {nickname: canary canary, card_number: 777a, plan: canary}\ncanary: 777\n"
+    told = "\n".join(problems(text))
+    assert told.count("\n") >= 6
+    assert "canary" not in told
+    assert "777" not in told
+
+
+@pytest.mark.parametrize(
+    "whole", [COUNTED, f"{{count: 1, users: [{ALICE}]}}\n"], ids=["block", "flow"]
+)
+def test_a_counted_fixture_cut_at_any_byte_is_never_smaller(whole: str) -> None:
+    """It is refused, or every user is there as it was written."""
+    content = whole.encode()
+    complete = parse(content, "u.yaml")
+    for length in range(len(content)):
+        try:
+            cut = parse(content[:length], "u.yaml")
+        except ConfigError:
+            continue
+        assert cut == complete, length
+
+
+def test_a_count_that_was_there_is_missed() -> None:
+    assert problems(BLOCK, counted=True) == [
+        "u.yaml:1:1: count: missing, and was there before; the file may be cut"
+    ]
+
+
+def test_a_large_fixture_is_read_in_a_few_seconds() -> None:
+    """Half a second on a developer's machine; quadratic work would take minutes."""
+    users = [f"- {{nickname: u{n}, card_number: {n}, plan: Free}}\n" for n in range(20_000)]
+    content = ("count: 20000\nusers:\n" + "".join(users)).encode()
+    begun = time.process_time()
+    assert len(parse(content, "u.yaml").by_card) == 20_000
+    assert time.process_time() - begun < 10

@@ -1,0 +1,198 @@
+"""The YAML backend follows its file, whichever way it is edited."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idv_yaml import backend as backend_module
+from idv_yaml.backend import YamlBackend
+from tornado_idv import ByNickname
+from tornado_idv.backend import AnyBackend
+from tornado_idv.registry import opened
+from tornado_idv.testing import configured
+
+AwaitUser = Callable[[str], Awaitable[None]]
+
+
+def write(path: Path, nickname: str) -> None:
+    """Makes the file a fixture of one user."""
+    text = f"users: [{{nickname: {nickname}, card_number: 1, plan: Free}}]\n"
+    path.write_text(text, encoding="utf-8")
+
+
+def move(path: Path, target: Path) -> None:
+    path.rename(target)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A fixture file in a folder of its own."""
+    path = tmp_path / "users" / "users.yaml"
+    path.parent.mkdir()
+    write(path, "alice")
+    return path
+
+
+@asynccontextmanager
+async def watched(path: Path) -> AsyncIterator[tuple[AnyBackend, AwaitUser]]:
+    """A backend that watches, and a function to await its next change to a user with."""
+    backend = configured(YamlBackend, path.parent, path=path.name)
+    changed = asyncio.Event()
+    backend.on_change(changed.set)
+
+    async def next_user(nickname: str) -> None:
+        await asyncio.wait_for(changed.wait(), timeout=10)
+        changed.clear()
+        assert await backend.find(ByNickname(nickname)) is not None
+
+    async with opened([backend]):
+        yield backend, next_user
+
+
+def logged(text: str) -> Awaitable[None]:
+    """Done when the backend logs the text."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Waiter(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if text in record.getMessage() and not done.done():
+                done.set_result(None)
+
+    logger, waiter = logging.getLogger("idv_yaml.backend"), Waiter()
+    logger.addHandler(waiter)
+    done.add_done_callback(lambda _: logger.removeHandler(waiter))
+    return asyncio.wait_for(done, timeout=10)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+async def test_an_edit_in_place_is_seen(path: Path) -> None:
+    async with watched(path) as (_, next_user):
+        for nickname in ("bob", "carol", "alice"):
+            write(path, nickname)
+            await next_user(nickname)
+
+
+async def test_a_rename_over_the_file_is_seen(path: Path) -> None:
+    async with watched(path) as (_, next_user):
+        for nickname in ("bob", "carol", "alice"):
+            new = path.with_suffix(".new")
+            write(new, nickname)
+            move(new, path)
+            await next_user(nickname)
+
+
+async def test_a_swapped_link_is_seen(tmp_path: Path) -> None:
+    """As Kubernetes swaps ``..data``; and then an edit of the file behind the new link."""
+    for nickname in ("alice", "bob"):
+        (tmp_path / nickname).mkdir()
+        write(tmp_path / nickname / "users.yaml", nickname)
+    (tmp_path / "..data").symlink_to("alice")
+    (tmp_path / "users.yaml").symlink_to("..data/users.yaml")
+    async with watched(tmp_path / "users.yaml") as (_, next_user):
+        for nickname in ("bob", "alice", "bob"):
+            (tmp_path / "..new").symlink_to(nickname)
+            move(tmp_path / "..new", tmp_path / "..data")
+            await next_user(nickname)
+        write(tmp_path / "bob" / "users.yaml", "carol")
+        await next_user("carol")
+
+
+async def test_a_link_changed_further_up_is_seen(tmp_path: Path) -> None:
+    """No watched folder tells of it; the look at the file does."""
+    for nickname in ("alice", "bob"):
+        (tmp_path / nickname).mkdir()
+        write(tmp_path / nickname / "users.yaml", nickname)
+    (tmp_path / "current").symlink_to("alice")
+    async with watched(tmp_path / "current" / "users.yaml") as (_, next_user):
+        for nickname in ("bob", "alice", "bob"):
+            (tmp_path / "new").symlink_to(nickname)
+            move(tmp_path / "new", tmp_path / "current")
+            await next_user(nickname)
+
+
+async def test_a_file_that_comes_back_is_seen(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its users were answered all the while, and one warning told."""
+    async with watched(path) as (backend, next_user):
+        told = logged("keeps its old users")
+        move(path, path.with_suffix(".old"))
+        await told
+        assert await backend.find(ByNickname("alice")) is not None
+        write(path, "bob")
+        await next_user("bob")
+    assert len(warnings(caplog)) == 1
+
+
+async def test_a_replaced_folder_is_seen(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also after a while without any folder, of which two warnings tell."""
+    async with watched(path) as (backend, next_user):
+        for nickname in ("carol", "dave"):
+            write(path, nickname)
+            await next_user(nickname)
+        told = [logged("cannot watch its file"), logged("keeps its old users")]
+        move(path.parent, path.parent.with_name("old"))
+        await asyncio.gather(*told)
+        assert await backend.find(ByNickname("dave")) is not None
+        path.parent.mkdir()
+        write(path, "bob")
+        await next_user("bob")
+    assert sorted(text.partition(": ")[0] for text in warnings(caplog)) == [
+        "backend tested cannot watch its file, and looks at it each 0.5 s",
+        "backend tested keeps its old users",
+    ]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "no more watches"), RuntimeError("unforeseen")])
+async def test_edits_are_seen_where_nothing_can_be_watched(
+    error: Exception,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A watch that dies is told once, and looking takes its place."""
+
+    def failing(*folders: Path, **options: object) -> AsyncIterator[Any]:
+        raise error
+
+    monkeypatch.setattr(backend_module, "awatch", failing)
+    monkeypatch.setattr(backend_module, "_LOOK_EVERY", 0.01)
+    async with watched(path) as (_, next_user):
+        for nickname in ("bob", "carol", "alice"):
+            write(path, nickname)
+            await next_user(nickname)
+        told = logged("keeps its old users")
+        move(path, path.with_suffix(".old"))
+        await told
+    assert len(warnings(caplog)) == 2
+    assert str(error) in warnings(caplog)[0]
+
+
+async def test_a_listener_that_raises_does_not_end_the_watch(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = configured(YamlBackend, path.parent, path=path.name)
+    changed: asyncio.Queue[str] = asyncio.Queue()
+
+    def failing() -> None:
+        changed.put_nowait("changed")
+        raise ValueError("a mistake of the listener")
+
+    backend.on_change(failing)
+    async with opened([backend]):
+        for nickname in ("bob", "carol"):
+            write(path, nickname)
+            await asyncio.wait_for(changed.get(), timeout=10)
+            assert await backend.find(ByNickname(nickname)) is not None
+
+
+async def test_closing_ends_the_watch(path: Path) -> None:
+    async with watched(path):
+        (watch,) = (task for task in asyncio.all_tasks() if task.get_name() == "watch tested")
+    assert watch.cancelled()
