@@ -1,0 +1,211 @@
+"""An upstream that answers as it should: another instance of this service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPServerRequest
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler
+
+import idv_upstream
+from idv_upstream import UpstreamBackend
+from tornado_idv import ByCard, ByNickname, Query, Unavailable, User
+from tornado_idv.backend import AnyBackend
+from tornado_idv.registry import backend_kinds, opened, plugin_manager
+from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, configured
+
+TOKEN = "idv_shop_Zm9v+/=="
+NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}
+
+
+class Identify(RequestHandler):
+    """Answers for the given users as an instance of this service does."""
+
+    def initialize(self, users: Sequence[User], seen: list[HTTPServerRequest]) -> None:
+        self.users = users
+        self.seen = seen
+
+    def post(self, by: str) -> None:
+        self.seen.append(self.request)
+        asked = json.loads(self.request.body)
+        for user in self.users:
+            if asked == ({"input": f"@{user.nickname}"} if by == "url" else card(user)):
+                self.finish(record(user))
+                return
+        self.set_status(404)
+        self.finish(NOT_FOUND)
+
+
+def card(user: User) -> dict[str, str]:
+    return {"card_number": user.card_number}
+
+
+def record(user: User) -> dict[str, Any]:
+    return {
+        "status": "ok",
+        "plan": user.plan,
+        "card_number": user.card_number,
+        "nickname": f"@{user.nickname}",
+        "profile_url": profile_url(user),
+    }
+
+
+def profile_url(user: User) -> str:
+    return user.profile_url or f"https://profiles.example/m/{user.nickname}"
+
+
+class Upstreams:
+    """Starts instances on free ports, and keeps what they were asked."""
+
+    def __init__(self, base_dir: Path) -> None:
+        self.seen: list[HTTPServerRequest] = []
+        self.servers: list[HTTPServer] = []
+        self._base_dir = base_dir
+
+    def __call__(self, users: Sequence[User], **options: Any) -> AnyBackend:
+        arguments = {"users": users, "seen": self.seen}
+        server = HTTPServer(
+            Application([(r"/below/api/v1/identify/(url|card)", Identify, arguments)])
+        )
+        (socket,) = bind_sockets(0, "127.0.0.1")
+        server.add_socket(socket)
+        self.servers.append(server)
+        address = f"http://127.0.0.1:{socket.getsockname()[1]}/below/"
+        return configured(
+            UpstreamBackend, self._base_dir, base_url=address, timeout="5s", **options
+        )
+
+
+@pytest.fixture
+def upstreams(io_loop: Any, tmp_path: Path) -> Iterator[Upstreams]:
+    started = Upstreams(tmp_path)
+    yield started
+    for server in started.servers:
+        server.stop()
+        io_loop.run_sync(server.close_all_connections)
+
+
+def test_the_kind_is_offered_to_the_registry() -> None:
+    """`kind: upstream` names this backend."""
+    manager = plugin_manager(entry_points=False, plugins=[idv_upstream])
+    assert backend_kinds(manager) == {"upstream": UpstreamBackend}
+
+
+class TestConformance(BackendConformance):
+    """An upstream is a backend like any other."""
+
+    users = tuple(
+        User(user.plan, user.card_number, user.nickname, profile_url(user))
+        for user in BackendConformance.users
+    )
+
+    @pytest.fixture
+    def make_backend(self, upstreams: Upstreams) -> MakeBackend:
+        return upstreams
+
+    @pytest.fixture
+    def failing_backend(self, unused_port: int, tmp_path: Path) -> AnyBackend:
+        return configured(
+            UpstreamBackend, tmp_path, base_url=f"http://127.0.0.1:{unused_port}", timeout="5s"
+        )
+
+
+@pytest.fixture
+def unused_port() -> int:
+    (socket,) = bind_sockets(0, "127.0.0.1")
+    with socket:
+        port: int = socket.getsockname()[1]
+    return port
+
+
+@pytest.mark.parametrize(
+    ("query", "path", "body"),
+    [
+        (ByNickname("alice"), "/below/api/v1/identify/url", b'{"input": "@alice"}'),
+        (ByNickname('"\\\n&'), "/below/api/v1/identify/url", b'{"input": "@\\"\\\\\\n&"}'),
+        (ByCard("0012"), "/below/api/v1/identify/card", b'{"card_number": "0012"}'),
+    ],
+    ids=["nickname", "hostile nickname", "card"],
+)
+async def test_a_request_is_what_the_protocol_says_and_no_more(
+    upstreams: Upstreams, query: Query, path: str, body: bytes
+) -> None:
+    """What is asked reaches its place in the body, and neither path nor headers."""
+    backend = upstreams([], auth={"kind": "bearer", "token": TOKEN})
+    async with opened([backend]):
+        assert await backend.find(query) is None
+    (request,) = upstreams.seen
+    assert (request.method, request.uri, request.body) == ("POST", path, body)
+    assert sorted(request.headers.get_all()) == [
+        ("Accept", "application/json"),
+        ("Accept-Encoding", "identity"),
+        ("Authorization", f"Bearer {TOKEN}"),
+        ("Content-Length", str(len(body))),
+        ("Content-Type", "application/json"),
+        ("Host", request.host),
+        ("User-Agent", "tornado-idv"),
+    ]
+
+
+async def test_without_a_credential_none_is_sent(
+    upstreams: Upstreams, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither proxies nor the `.netrc` of the environment are looked at."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login somebody password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    backend = upstreams([ALICE])
+    async with opened([backend]):
+        assert await backend.find(ByCard(ALICE.card_number)) is not None
+    assert "Authorization" not in upstreams.seen[0].headers
+
+
+async def test_one_connection_serves_many_lookups(upstreams: Upstreams) -> None:
+    """Whether the user is known or not, the connection is kept."""
+    backend = upstreams([ALICE])
+    async with opened([backend]):
+        for _ in range(25):
+            assert await backend.find(ByNickname("alice")) is not None
+            assert await backend.find(ByNickname("nobody")) is None
+    assert len(upstreams.seen) == 50
+    assert len({peer_of(request) for request in upstreams.seen}) == 1
+
+
+def peer_of(request: HTTPServerRequest) -> Any:
+    return request.connection.context.address  # type: ignore[union-attr]
+
+
+async def test_cookies_are_not_kept(upstreams: Upstreams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one lookup brought back does not go along with the next."""
+
+    def prepare(self: Identify) -> None:
+        self.set_cookie("a", "b")
+
+    monkeypatch.setattr(Identify, "prepare", prepare)
+    backend = upstreams([ALICE])
+    async with opened([backend]):
+        for _ in range(2):
+            await backend.find(ByNickname("alice"))
+    assert [request.headers.get("Cookie") for request in upstreams.seen] == [None, None]
+
+
+async def test_an_upstream_may_come_up_after_us(
+    upstreams: Upstreams, unused_port: int, tmp_path: Path
+) -> None:
+    """Opening does not ask it, and the first lookup after it came finds it."""
+    address = f"http://127.0.0.1:{unused_port}/below"
+    backend = configured(UpstreamBackend, tmp_path, base_url=address, timeout="5s")
+    async with opened([backend]):
+        with pytest.raises(Unavailable, match="no connection"):
+            await backend.find(ByNickname("alice"))
+        upstreams([ALICE])
+        upstreams.servers[0].listen(unused_port, "127.0.0.1")
+        assert await backend.find(ByNickname("alice")) is not None
