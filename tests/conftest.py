@@ -1,0 +1,3 @@
+"""What more than one room of tests needs."""
+
+pytest_plugins = ["pytester"]

@@ -1,0 +1,97 @@
+"""The answers of the contract, byte for byte, and what every answer carries."""
+
+from __future__ import annotations
+
+import pytest
+from serving import CARDS_ONLY_KEY, KEY, Client, Reply
+
+ALICE = (
+    b'{"status":"ok","plan":"Free","card_number":"4000123412341234","nickname":"@alice",'
+    b'"profile_url":"https://profiles.example/m/alice"}'
+)
+NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
+INVALID_FORMAT = b'{"status":"error","code":"invalid_format","message":"Invalid format"}'
+INVALID_KEY = (
+    b'{"status":"error","code":"token_invalid_or_expired","message":"Token invalid or expired"}'
+)
+
+
+def check_headers(reply: Reply) -> None:
+    """What §2 of the contract promises of every answer."""
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.headers["cache-control"] == "no-store"
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert 1 <= len(reply.headers["x-request-id"]) <= 64
+    assert "server" not in reply.headers
+    assert "etag" not in reply.headers
+
+
+@pytest.mark.parametrize("text", ["@alice", "https://profiles.example/m/alice"])
+def test_a_user_found_by_input_is_answered_in_full(client: Client, text: str) -> None:
+    reply = client.by_input(text)
+    assert (reply.status, reply.body) == (200, ALICE)
+    check_headers(reply)
+
+
+def test_a_user_found_by_card_is_answered_in_full(client: Client) -> None:
+    reply = client.by_card("4000123412341234")
+    assert (reply.status, reply.body) == (200, ALICE)
+    check_headers(reply)
+
+
+def test_an_absent_user_is_not_found(client: Client) -> None:
+    for reply in (client.by_input("@nobody"), client.by_card("4999999999999999")):
+        assert (reply.status, reply.body) == (404, NOT_FOUND)
+        check_headers(reply)
+
+
+def test_a_value_in_no_valid_form_is_refused(client: Client) -> None:
+    for reply in (client.by_input("alice"), client.by_card("4000-1234")):
+        assert (reply.status, reply.body) == (422, INVALID_FORMAT)
+        check_headers(reply)
+
+
+def test_a_bad_key_is_refused_before_all_else(client: Client) -> None:
+    """No stranger learns whether a body or a media type was right."""
+    headers = {"Authorization": f"Bearer {KEY[:-1]}x", "Content-Type": "text/plain"}
+    reply = client.post("/api/v1/identify/url", b"{", headers)
+    assert (reply.status, reply.body) == (401, INVALID_KEY)
+    assert reply.headers["www-authenticate"] == "Bearer"
+    check_headers(reply)
+
+
+def test_a_key_without_the_scope_may_not(wire: Client) -> None:
+    headers = {"Authorization": f"Bearer {CARDS_ONLY_KEY}"}
+    refused = wire.post("/api/v1/identify/url", b"{", headers)
+    assert (refused.status, refused.code) == (403, "insufficient_scope")
+    allowed = wire.post("/api/v1/identify/card", b'{"card_number": "1"}', headers)
+    assert allowed.status == 404
+
+
+def test_the_caller_s_request_id_comes_back_if_it_is_one(wire: Client) -> None:
+    for asked, echoed in (("Job-1_2.3", True), ("x" * 64, True), ("x" * 65, False), ("a b", False)):
+        reply = wire.post("/api/v1/identify/url", b"{}", {"X-Request-ID": asked})
+        assert (reply.headers["x-request-id"] == asked) is echoed
+
+
+def test_every_answer_on_every_path_is_the_error_record(wire: Client) -> None:
+    """A wrong path never reads as "no such user"."""
+    for method, path, status, code in (
+        ("GET", "/", 404, "no_such_route"),
+        ("POST", "/api/v1/identify", 404, "no_such_route"),
+        ("BREW", "/favicon.ico", 404, "no_such_route"),
+        ("GET", "/api/v1/identify/card", 405, "method_not_allowed"),
+        ("BREW", "/api/v1/identify/card", 405, "method_not_allowed"),
+    ):
+        reply = wire.send(method, path, {"Host": "x"})
+        assert (reply.status, reply.code) == (status, code)
+        check_headers(reply)
+
+
+def test_a_wrong_method_is_told_the_right_one(wire: Client) -> None:
+    reply = wire.send("DELETE", "/api/v1/identify/url", {"Host": "x"})
+    assert (reply.status, reply.headers["allow"]) == (405, "POST")
+    (head,) = wire.raw(
+        b"HEAD /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    assert (head.status, head.body) == (405, b"")

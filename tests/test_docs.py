@@ -1,0 +1,109 @@
+"""The prose is true: every setting, hook, command and error code is in it, and no other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from tornado_idv import BackendOptions, hookspecs
+from tornado_idv.cli import main
+from tornado_idv.config.load import load
+from tornado_idv.config.settings import Settings
+from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.web.refusals import Refusal
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+HTTP = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+PLUGINS = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+
+
+def first_cells(text: str) -> set[str]:
+    """What stands in backquotes at the beginning of the rows of the tables."""
+    return set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE))
+
+
+def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The dotted names of a model's settings; those of a list's items with ``[]``."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        kind = field.annotation
+        inner = next(iter(getattr(kind, "__args__", ())), kind)
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from settings_of(inner, f"{prefix}{name}{'' if inner is kind else '[]'}.")
+
+
+def code_blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def test_every_setting_is_documented() -> None:
+    assert first_cells(CONFIGURATION) == set(settings_of(Settings))
+
+
+def test_every_option_of_every_kind_is_in_its_plugin_s_readme() -> None:
+    for kind, backend in backend_kinds(plugin_manager()).items():
+        own = set(backend.options_type.model_fields) - set(BackendOptions.model_fields)
+        readme = (ROOT / "plugins" / f"idv_{kind}" / "README.md").read_text(encoding="utf-8")
+        documented = {cell.partition(".")[0] for cell in first_cells(readme)}
+        assert own - documented == set(), kind
+        headings = re.findall(r"^#+ (.+)$", readme, re.MULTILINE)
+        assert [*filter({*HEADINGS}.__contains__, headings)] == HEADINGS
+
+
+HEADINGS = ["Name", "Description", "Options", "Failures", "Examples"]
+
+
+def test_every_error_code_is_documented_with_its_status() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d{3}) \|", HTTP, re.MULTILINE)
+    assert {(code, int(status)) for code, status in rows} == {
+        (refusal.code, refusal.status) for refusal in Refusal
+    }
+
+
+def test_every_hook_is_documented_with_its_arguments() -> None:
+    rows = re.findall(r"^\| `(idv_\w+)` \|([^|]*)\|", PLUGINS, re.MULTILINE)
+    documented = {hook: tuple(re.findall(r"`(\w+)`", arguments)) for hook, arguments in rows}
+    specs = {name: spec for name, spec in vars(hookspecs).items() if name.startswith("idv_")}
+    assert documented == {
+        name: spec.__code__.co_varnames[: spec.__code__.co_argcount] for name, spec in specs.items()
+    }
+
+
+def test_every_command_is_documented() -> None:
+    assert {f"tornado-idv {name}" for name in main.commands} == {
+        cell for cell in first_cells(README) if cell.startswith("tornado-idv ")
+    }
+
+
+def test_every_configuration_in_the_documents_is_right(tmp_path: Path) -> None:
+    """Each is laid over a whole one, as the text around it says."""
+    blocks = code_blocks(README, "yaml") + code_blocks(CONFIGURATION, "yaml")
+    assert len(blocks) == 3
+    base = "profile_sites: [https://profiles.example]\n"
+    environ = {"FIRST_KEY": "idv-first-key-of-another", "SHOP_KEY_SHA256": "0" * 64}
+    for block in blocks:
+        path = tmp_path / "config.yaml"
+        path.write_text(block if "profile_sites" in block else base + block, encoding="utf-8")
+        assert load(path, backend_kinds(plugin_manager()), environ).backends
+
+
+def test_the_plugin_in_the_documents_works(pytester: pytest.Pytester) -> None:
+    """It passes the suite that the same page gives for it."""
+    plugin, suite = code_blocks(PLUGINS, "python")
+    pytester.makepyfile(idv_csv=plugin, test_idv_csv=suite)
+    pytester.makeini("[pytest]\naddopts = -W ignore::Warning")
+    outcome = pytester.runpytest_subprocess("-q")
+    outcome.assert_outcomes(passed=18)
+
+
+def test_the_first_screen_s_key_opens_the_demo() -> None:
+    token = re.search(r"Bearer (idv_demo_\w+)", README)
+    assert token is not None
+    assert token[1] in (ROOT / "config.yaml").read_text(encoding="utf-8")
