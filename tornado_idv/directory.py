@@ -44,7 +44,7 @@ class Directory:
         self._options = {backend.name: backend.options for backend in backends}
         for backend in reversed(backends):  # pluggy calls the last registered first
             manager.register(Guard(backend, told))
-            backend.on_change(partial(cache.purge, backend.name))
+            backend.on_change(partial(self._forget, backend.name))
 
     async def find(self, query: Query) -> Answer:
         """The answer to a query; raises `Unavailable` or `Broken` when none could be had.
@@ -94,10 +94,19 @@ class Directory:
             )
             return limits.ttl if own is None else own
         own_times = (options.negative_ttl for options in self._options.values())
-        return min((own for own in own_times if own is not None), default=limits.negative_ttl)
+        times = (limits.negative_ttl if own is None else own for own in own_times)
+        return min(times, default=limits.negative_ttl)
+
+    def _forget(self, changed: str) -> None:
+        """Drops what this backend answered, and the later ones, whom it may now forestall."""
+        names = list(self._options)
+        for name in names[names.index(changed) :]:
+            self._cache.purge(name)
 
     def _tell_observers(self, query: Query, answer: Answer) -> None:
-        try:
-            self._hook.idv_lookup_finished(query=query, answer=answer)
-        except Exception as error:  # noqa: BLE001 an observer never fails a lookup
-            _log.error("an observer of lookups failed:\n%s", trace(error))
+        given = {"query": query, "answer": answer}
+        for observer in reversed(self._hook.idv_lookup_finished.get_hookimpls()):
+            try:  # one at a time: pluggy ends the call at the first that raises
+                observer.function(*(given[name] for name in observer.argnames))
+            except Exception as error:  # noqa: BLE001 an observer never fails a lookup
+                _log.error("an observer of lookups failed:\n%s", trace(error))

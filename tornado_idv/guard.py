@@ -71,6 +71,11 @@ class Guard:
             raise
         except TimeoutError:
             raise Unavailable(f"no answer within {self._timeout:g} s") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise Broken("its own work was cancelled") from None
         except Exception as error:  # noqa: BLE001 a plugin may raise anything
             _log.error("backend %s failed unforeseen:\n%s", self.name, trace(error))
             raise Broken(f"failed with {type(error).__name__}") from None

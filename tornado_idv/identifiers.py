@@ -16,7 +16,10 @@ from tornado_idv.errors import InvalidFormat
 from tornado_idv.model import ByCard, ByNickname, Query, User
 
 _SITE = re.compile(
-    r"(?P<scheme>https?)://(?P<host>[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]+))?(?P<path>(?:/[A-Za-z0-9._~-]+)*)"
+    r"(?P<scheme>https?)://"
+    r"(?P<host>[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])"
+    r"(?::(?P<port>[1-9][0-9]{0,4}))?"
+    r"(?P<path>(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)*)"
 )
 _DEFAULT_PORT = {"http": "80", "https": "443"}
 
@@ -78,8 +81,10 @@ class Identifiers:
         if text.startswith("@"):
             return self.parse_nickname(text[1:])
         for site in self.sites:
-            if match := site.pattern.match(text):
-                return self.parse_nickname(text[match.end() :].removesuffix("/"))
+            match = site.pattern.match(text)
+            name = text[match.end() :].removesuffix("/") if match else ""
+            if name and "/" not in name:  # with one, another site may fit: /m/m/alice
+                return self.parse_nickname(name)
         raise InvalidFormat("neither a nickname nor a profile URL")
 
     def parse_nickname(self, text: str) -> ByNickname:

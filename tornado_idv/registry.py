@@ -25,9 +25,9 @@ def plugin_manager(
     """
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    for plugin in plugins:
-        manager.register(plugin)
     try:
+        for plugin in plugins:
+            manager.register(plugin)
         if entry_points:
             manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         manager.check_pending()

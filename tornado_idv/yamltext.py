@@ -55,8 +55,9 @@ def read(content: bytes, file: str) -> Any:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        column = error.start - (content.rfind(b"\n", 0, error.start) + 1) + 1
+        before = error.object[: error.start].decode()  # a byte order mark is not counted
+        line = before.count("\n") + 1
+        column = len(before) - before.rfind("\n")
         raise ConfigError(Problem(file, line, column, "", "not UTF-8 text")) from None
     return _Reader(text, file).document()
 

@@ -1,0 +1,195 @@
+"""Tokens, keys and the ring of keys: what is good now, and nothing else."""
+
+import hashlib
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tornado_idv.errors import InvalidKey
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.token import check_token, digest, is_token68, issue
+
+TOKEN = issue("shop")
+FOREIGN = "a-key.from~elsewhere+/0=="
+CHARACTERS = string.ascii_letters + string.digits + "-._~+/="
+
+
+class Clock:
+    """Tells the time it is set to."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def refusal(ring: KeyRing, token: str) -> str:
+    """Why a token is refused."""
+    with pytest.raises(InvalidKey) as caught:
+        ring.authenticate(token)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a", "a=", "a==", "-._~+/", "A9", "a" * 512],
+    ids=["one", "padded", "padded twice", "signs", "letter and digit", "512"],
+)
+def test_a_token68_is_read(text: str) -> None:
+    assert is_token68(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "=", "a=b", "a b", "a\n", " a", "a,b", 'a"', "a" * 513, "\u00fc", "\u0664", "a\0", "a:b"],
+    ids=ascii,
+)
+def test_what_is_no_token68_is_refused(text: str) -> None:
+    assert not is_token68(text)
+
+
+@given(st.text(string.ascii_letters + string.digits + ".-", min_size=1, max_size=64))
+def test_an_issued_token_may_serve_as_a_key(key_id: str) -> None:
+    token = issue(key_id)
+    check_token(token)
+    assert token.startswith(f"idv_{key_id}_")
+
+
+def test_no_two_tokens_are_alike_and_their_secrets_have_190_bits() -> None:
+    """32 characters of 62 each."""
+    secrets = {issue("shop").split("_")[2] for _ in range(100)}
+    assert len(secrets) == 100
+    assert {len(secret) for secret in secrets} == {32}
+
+
+@given(st.integers(len("idv_"), len(TOKEN) - 1), st.sampled_from(CHARACTERS))
+def test_a_token_mistyped_in_one_place_is_refused(place: int, character: str) -> None:
+    mistyped = TOKEN[:place] + character + TOKEN[place + 1 :]
+    if mistyped != TOKEN:
+        with pytest.raises(ValueError, match=r"check digits|not a key"):
+            check_token(mistyped)
+
+
+@pytest.mark.parametrize("place", range(len("idv_")))
+def test_a_token_mistyped_in_its_prefix_is_another_s_token(place: int) -> None:
+    """It is no longer one of ours, so there are no check digits; the ring does not know it."""
+    mistyped = TOKEN[:place] + "x" + TOKEN[place + 1 :]
+    check_token(mistyped)
+    assert refusal(KeyRing([ApiKey("shop", digest(TOKEN))]), mistyped) == "unknown"
+
+
+@pytest.mark.parametrize("end", range(len("idv_"), len(TOKEN)))
+def test_a_token_cut_short_is_refused(end: int) -> None:
+    with pytest.raises(ValueError, match=r"check digits|not a key"):
+        check_token(TOKEN[:end])
+
+
+@pytest.mark.parametrize("text", [FOREIGN, "a" * 16, "a" * 512, "Idv_shop_x_00000000"])
+def test_a_token_from_elsewhere_needs_no_check_digits(text: str) -> None:
+    check_token(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a" * 15, "a" * 513, "a" * 16 + "\n", "\u00fc" * 16, "idv_ " + "a" * 16, f"{TOKEN} "],
+    ids=ascii,
+)
+def test_what_cannot_be_sent_as_a_key_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a key: 16 to 512") as caught:
+        check_token(text)
+    assert not text or text not in str(caught.value)
+
+
+def test_the_digest_is_the_sha_256_of_the_whole_token() -> None:
+    assert digest(TOKEN) == hashlib.sha256(TOKEN.encode()).digest()
+
+
+@pytest.mark.parametrize(
+    ("not_before", "expires", "now", "reason"),
+    [
+        (None, None, 0.0, None),
+        (100.0, None, 99.999, "not valid yet"),
+        (100.0, None, 100.0, None),
+        (None, 200.0, 199.999, None),
+        (None, 200.0, 200.0, "expired"),
+        (None, 200.0, 1e12, "expired"),
+        (0.0, 0.0, -1.0, "not valid yet"),
+        (0.0, 0.0, 0.0, "expired"),
+        (100.0, 200.0, 150.0, None),
+    ],
+)
+def test_a_key_is_good_from_its_first_second_until_its_last(
+    not_before: float | None, expires: float | None, now: float, reason: str | None
+) -> None:
+    key = ApiKey("shop", digest(TOKEN), not_before=not_before, expires=expires)
+    if reason is None:
+        key.check(now)
+    else:
+        with pytest.raises(InvalidKey, match=reason):
+            key.check(now)
+
+
+def test_a_key_may_ask_both_questions_and_no_more_unless_told() -> None:
+    assert ApiKey("shop", digest(TOKEN)).scopes == {"identify:url", "identify:card"}
+
+
+def test_the_ring_tells_which_key_a_token_is() -> None:
+    keys = [ApiKey("shop", digest(TOKEN)), ApiKey("partner", digest(FOREIGN))]
+    ring = KeyRing(keys)
+    assert ring.authenticate(TOKEN) is keys[0]
+    assert ring.authenticate(FOREIGN) is keys[1]
+
+
+@pytest.mark.parametrize(
+    ("token", "reason"),
+    [
+        ("", "malformed"),
+        ("a b", "malformed"),
+        (f"{TOKEN}\n", "malformed"),
+        ("\u00fcber-secret-token", "malformed"),
+        ("\ud800" * 16, "malformed"),
+        ("a" * 513, "malformed"),
+        ("a" * 512, "unknown"),
+        (TOKEN.swapcase(), "unknown"),
+        (TOKEN[:-1], "unknown"),
+        (f"{TOKEN}=", "unknown"),
+        (digest(TOKEN).hex(), "unknown"),
+    ],
+    ids=lambda value: ascii(value)[:24],
+)
+def test_the_ring_refuses_any_other_token(token: str, reason: str) -> None:
+    assert refusal(KeyRing([ApiKey("shop", digest(TOKEN))]), token) == reason
+
+
+def test_a_ring_without_keys_refuses_all() -> None:
+    assert refusal(KeyRing([]), TOKEN) == "unknown"
+
+
+@given(st.text())
+def test_any_text_is_a_key_or_refused_and_never_repeated(text: str) -> None:
+    reason = refusal(KeyRing([ApiKey("shop", digest(TOKEN))]), text)
+    assert reason in {"malformed", "unknown"}
+
+
+def test_a_key_comes_into_force_and_expires_as_time_goes_by() -> None:
+    clock = Clock(99.0)
+    ring = KeyRing([ApiKey("shop", digest(TOKEN), not_before=100.0, expires=200.0)], clock)
+    assert refusal(ring, TOKEN) == "not valid yet"
+    clock.now = 100.0
+    assert ring.authenticate(TOKEN).id == "shop"
+    clock.now = 199.9
+    assert ring.authenticate(TOKEN).id == "shop"
+    clock.now = 200.0
+    assert refusal(ring, TOKEN) == "expired"
+
+
+def test_a_repr_holds_no_digest() -> None:
+    key = ApiKey("shop", digest(TOKEN), owner="web shop")
+    for text in (repr(key), repr(KeyRing([key]))):
+        assert repr(digest(TOKEN)) not in text
+        assert digest(TOKEN).hex() not in text
+        assert TOKEN not in text

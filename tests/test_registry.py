@@ -1,0 +1,223 @@
+"""Plugins are found or refused, kinds collected, backends opened in order and closed in reverse."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint
+from types import ModuleType
+
+import pluggy
+import pytest
+
+from tornado_idv import hookspecs
+from tornado_idv.backend import AnyBackend, Backend, BackendOptions
+from tornado_idv.errors import StartError
+from tornado_idv.hookspecs import hookimpl
+from tornado_idv.model import Query, User
+from tornado_idv.registry import backend_kinds, build_backends, opened, plugin_manager
+
+
+class FakeBackend(Backend[BackendOptions]):
+    """Writes down when it is opened and closed, and fails when it is told to."""
+
+    def __init__(
+        self,
+        options: BackendOptions,
+        log: list[str] | None = None,
+        fails_to_open: BaseException | None = None,
+        fails_to_close: Exception | None = None,
+    ) -> None:
+        super().__init__(options)
+        self.log = [] if log is None else log
+        self._fails_to_open = fails_to_open
+        self._fails_to_close = fails_to_close
+
+    async def open(self) -> None:
+        if self._fails_to_open:
+            raise self._fails_to_open
+        self.log.append(f"open {self.name}")
+
+    async def find(self, query: Query) -> User | None:
+        return None
+
+    async def close(self) -> None:
+        self.log.append(f"close {self.name}")
+        if self._fails_to_close:
+            raise self._fails_to_close
+
+
+class OtherBackend(FakeBackend):
+    """Another kind."""
+
+
+class Offering:
+    """A plugin that offers kinds."""
+
+    def __init__(self, **kinds: type[AnyBackend]) -> None:
+        self._kinds = kinds
+
+    @hookimpl
+    def idv_backend_kinds(self) -> Mapping[str, type[AnyBackend]]:
+        return self._kinds
+
+
+class Misspelt:
+    """A plugin with a hook that there is not."""
+
+    @hookimpl
+    def idv_backend_kindz(self) -> Mapping[str, type[AnyBackend]]:
+        return {}
+
+
+class WrongArguments:
+    """A plugin whose hook asks for more than there is."""
+
+    @hookimpl
+    def idv_lookup_finished(self, query: Query, nickname: str) -> None:
+        """Hears nothing."""
+
+
+def options(name: str, kind: str = "fake") -> BackendOptions:
+    return BackendOptions(name=name, kind=kind)
+
+
+def test_a_manager_without_entry_points_knows_no_kind() -> None:
+    assert backend_kinds(plugin_manager(entry_points=False)) == {}
+
+
+def test_no_two_managers_share_their_plugins() -> None:
+    plugin_manager(entry_points=False, plugins=[Offering(fake=FakeBackend)])
+    assert backend_kinds(plugin_manager(entry_points=False)) == {}
+
+
+def test_installed_plugins_are_found_by_their_entry_point() -> None:
+    assert {"sqlite", "upstream", "yaml"} <= backend_kinds(plugin_manager()).keys()
+
+
+def test_every_hook_says_what_it_is_for() -> None:
+    manager = plugin_manager(entry_points=False)
+    for name in ("idv_backend_kinds", "idv_identify", "idv_lookup_finished"):
+        assert hasattr(manager.hook, name)
+        assert getattr(hookspecs, name).__doc__
+
+
+def test_kinds_of_all_plugins_come_in_the_order_of_the_plugins() -> None:
+    plugins = [Offering(b=FakeBackend), Offering(a=OtherBackend, c=FakeBackend)]
+    kinds = backend_kinds(plugin_manager(entry_points=False, plugins=plugins))
+    assert list(kinds.items()) == [("b", FakeBackend), ("a", OtherBackend), ("c", FakeBackend)]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "told"),
+    [(Misspelt(), "idv_backend_kindz"), (WrongArguments(), "nickname")],
+    ids=["unknown hook", "unknown argument"],
+)
+def test_a_plugin_that_does_not_fit_stops_the_start(plugin: object, told: str) -> None:
+    with pytest.raises(StartError, match="a plugin cannot be loaded") as caught:
+        plugin_manager(entry_points=False, plugins=[plugin])
+    assert told in str(caught.value)
+
+
+def test_an_installed_plugin_that_cannot_be_imported_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(self: EntryPoint) -> ModuleType:
+        raise ImportError("no module named gone")
+
+    monkeypatch.setattr(EntryPoint, "load", load)
+    with pytest.raises(StartError, match="a plugin cannot be loaded: no module named gone"):
+        plugin_manager()
+
+
+def test_one_kind_offered_by_two_plugins_stops_the_start() -> None:
+    plugins = [Offering(fake=FakeBackend), Offering(fake=OtherBackend)]
+    manager = plugin_manager(entry_points=False, plugins=plugins)
+    with pytest.raises(StartError, match='two plugins offer the kind "fake": test_registry and'):
+        backend_kinds(manager)
+
+
+def test_backends_are_built_in_the_order_of_the_file_several_of_one_kind() -> None:
+    kinds: dict[str, type[AnyBackend]] = {"fake": FakeBackend, "other": OtherBackend}
+    wanted = [options("c"), options("a", "other"), options("b")]
+    backends = build_backends(kinds, wanted)
+    assert [(each.name, type(each)) for each in backends] == [
+        ("c", FakeBackend),
+        ("a", OtherBackend),
+        ("b", FakeBackend),
+    ]
+    assert [each.options for each in backends] == wanted
+
+
+async def test_backends_are_opened_in_order_and_closed_in_reverse() -> None:
+    log: list[str] = []
+    backends = [FakeBackend(options(name), log) for name in "abc"]
+    async with opened(backends) as given:
+        assert given is backends
+        assert log == ["open a", "open b", "open c"]
+    assert log[3:] == ["close c", "close b", "close a"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StartError("no such file"), OSError("no such file"), asyncio.CancelledError()],
+    ids=lambda error: type(error).__name__,
+)
+async def test_when_one_fails_to_open_those_before_it_are_closed(error: BaseException) -> None:
+    log: list[str] = []
+    backends = [
+        FakeBackend(options("a"), log),
+        FakeBackend(options("b"), log),
+        FakeBackend(options("c"), log, fails_to_open=error),
+        FakeBackend(options("d"), log),
+    ]
+    with pytest.raises(type(error)) as caught:
+        async with opened(backends):
+            log.append("served")
+    assert caught.value is error
+    assert log == ["open a", "open b", "close b", "close a"]
+
+
+async def test_backends_are_closed_when_the_service_fails() -> None:
+    log: list[str] = []
+    with pytest.raises(RuntimeError, match="while serving"):
+        async with opened([FakeBackend(options("a"), log)]):
+            raise RuntimeError("while serving")
+    assert log == ["open a", "close a"]
+
+
+async def test_a_backend_that_fails_to_close_is_logged_and_the_others_are_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The text of its error stays out of the log: it may hold what was asked for."""
+    caplog.set_level(logging.DEBUG)
+    log: list[str] = []
+    nickname = "alice"
+    async with opened(
+        [
+            FakeBackend(options("a"), log),
+            FakeBackend(options("b"), log, fails_to_close=KeyError(nickname)),
+            FakeBackend(options("c"), log),
+        ]
+    ):
+        log.clear()
+    assert log == ["close c", "close b", "close a"]
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "backend b failed to close" in caplog.text
+    assert "KeyError" in caplog.text
+    assert nickname not in caplog.text
+
+
+async def test_a_failure_to_close_does_not_hide_a_failure_to_open() -> None:
+    error = StartError("no such file")
+    backends = [
+        FakeBackend(options("a"), fails_to_close=OSError("gone")),
+        FakeBackend(options("b"), fails_to_open=error),
+    ]
+    with pytest.raises(StartError) as caught:
+        async with opened(backends):
+            pass
+    assert caught.value is error
+
+
+def test_a_manager_is_pluggy_s_own() -> None:
+    assert isinstance(plugin_manager(entry_points=False), pluggy.PluginManager)

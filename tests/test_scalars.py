@@ -1,0 +1,114 @@
+"""The scalar types of `config.yaml`: what each text means, and what is refused."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from tornado_idv.scalars import ConfigPath, Duration, Secret, Size
+
+DURATION: TypeAdapter[float] = TypeAdapter(Duration)
+SIZE: TypeAdapter[int] = TypeAdapter(Size)
+PATH: TypeAdapter[Path] = TypeAdapter(ConfigPath)
+
+GOOD_DURATIONS = {
+    "0s": 0,
+    "250ms": 0.25,
+    "0.5s": 0.5,
+    "30s": 30,
+    "007s": 7,
+    "5m": 300,
+    "1.5h": 5400,
+    "7d": 604800,
+}
+BAD_DURATIONS = [
+    "",
+    "5",
+    "s",
+    "5 s",
+    " 5s",
+    "5s\n",
+    "-5s",
+    "+5s",
+    "5S",
+    "5sec",
+    ".5s",
+    "5.s",
+    "1e3s",
+]
+BAD_DURATIONS += ["1h30m", "inf", "nan", "\u0665s"]
+
+GOOD_SIZES = {"0B": 0, "512B": 512, "16KiB": 16384, "1MiB": 1048576, "2GiB": 2147483648}
+BAD_SIZES = ["", "16", "KiB", "16 KiB", "16KB", "16kib", "1.5KiB", "-1B", "1B\n", "\u0661B", "0x1B"]
+
+
+@pytest.mark.parametrize(("text", "seconds"), GOOD_DURATIONS.items(), ids=GOOD_DURATIONS)
+def test_a_duration_is_seconds(text: str, seconds: float) -> None:
+    assert DURATION.validate_python(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", BAD_DURATIONS, ids=ascii)
+def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValidationError, match=r"not a duration; .* like 30s"):
+        DURATION.validate_python(text)
+
+
+@pytest.mark.parametrize(("text", "size"), GOOD_SIZES.items(), ids=GOOD_SIZES)
+def test_a_size_is_bytes(text: str, size: int) -> None:
+    assert SIZE.validate_python(text) == size
+
+
+@pytest.mark.parametrize("text", BAD_SIZES, ids=ascii)
+def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValidationError, match=r"not a size; .* like 16KiB"):
+        SIZE.validate_python(text)
+
+
+@pytest.mark.parametrize("adapter", [DURATION, SIZE], ids=["duration", "size"])
+def test_a_number_is_taken_as_it_is_but_never_below_nothing(adapter: TypeAdapter[float]) -> None:
+    """Defaults in code are numbers; what is written in a file is text."""
+    assert adapter.validate_python(3) == 3
+    with pytest.raises(ValidationError):
+        adapter.validate_python(-1)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "good", "bad"),
+    [(DURATION, GOOD_DURATIONS, BAD_DURATIONS), (SIZE, GOOD_SIZES, BAD_SIZES)],
+    ids=["duration", "size"],
+)
+def test_the_schema_accepts_the_same_text(
+    adapter: TypeAdapter[float], good: dict[str, float], bad: list[str]
+) -> None:
+    """A pattern of JSON Schema is a search; only a last line feed is Python's own affair."""
+    schema: dict[str, Any] = adapter.json_schema()
+    pattern = re.compile(schema["pattern"])
+    assert all(pattern.search(text) for text in [*good, *schema["examples"]])
+    assert not any(pattern.search(text) for text in bad if not text.endswith("\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [("users.yaml", "/etc/idv/users.yaml"), ("../a", "/etc/idv/../a"), ("/srv/a", "/srv/a")],
+)
+def test_a_relative_path_begins_at_the_configuration_file(text: str, path: str) -> None:
+    assert PATH.validate_python(text, context={"base_dir": Path("/etc/idv")}) == Path(path)
+
+
+def test_a_path_without_a_configuration_file_stays_as_it_is() -> None:
+    assert PATH.validate_python("users.yaml") == Path("users.yaml")
+    assert PATH.validate_python(Path("users.yaml")) == Path("users.yaml")
+
+
+def test_an_empty_path_is_refused() -> None:
+    """It would be the folder itself, and nobody means that."""
+    with pytest.raises(ValidationError, match="a path is missing"):
+        PATH.validate_python("")
+
+
+def test_a_secret_shows_in_no_repr() -> None:
+    secret = TypeAdapter(Secret).validate_python("hunter2")
+    assert secret.get_secret_value() == "hunter2"
+    assert "hunter2" not in f"{secret!r} {secret}"

@@ -1,0 +1,263 @@
+"""The conformance suite passes an honest backend, and fails each backend that lies."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tornado_idv.backend import AnyBackend, Backend, BackendOptions
+from tornado_idv.errors import StartError, Unavailable
+from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.scalars import ConfigPath
+from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, configured
+
+SUITE = BackendConformance()
+QUERIES: Sequence[Query] = BackendConformance.test_whoever_is_absent_is_not_known_here.pytestmark[  # type: ignore[attr-defined]
+    0
+].args[1]
+
+
+class Honest(Backend[BackendOptions]):
+    """Knows the users it is given, and says so when it cannot be asked."""
+
+    def __init__(self, users: Sequence[User] | None) -> None:
+        super().__init__(BackendOptions(name="tested", kind="tested"))
+        self.users = users
+
+    async def find(self, query: Query) -> User | None:
+        if self.users is None:
+            raise Unavailable("down")
+        return next((user for user in self.users if self.fits(user, query)), None)
+
+    def fits(self, user: User, query: Query) -> bool:
+        if isinstance(query, ByNickname):
+            return user.nickname == query.nickname
+        return user.card_number == query.card_number
+
+
+class RefusesToOpen(Honest):
+    """Says at the start that it cannot be asked."""
+
+    async def open(self) -> None:
+        if self.users is None:
+            raise StartError("no such file")
+
+
+class NoneWhenFailing(Honest):
+    """Takes a failure for an absence."""
+
+    async def find(self, query: Query) -> User | None:
+        return await super().find(query) if self.users is not None else None
+
+
+class IgnoresCase(Honest):
+    """Compares as a database with the wrong collation does."""
+
+    def fits(self, user: User, query: Query) -> bool:
+        if isinstance(query, ByNickname):
+            return user.nickname.lower() == query.nickname.lower()
+        return super().fits(user, query)
+
+
+class StripsZeros(Honest):
+    """Takes card numbers for numbers."""
+
+    def fits(self, user: User, query: Query) -> bool:
+        if isinstance(query, ByCard):
+            return int(user.card_number) == int(query.card_number)
+        return super().fits(user, query)
+
+
+class LooksForBeginnings(Honest):
+    """Finds whoever's name begins so."""
+
+    def fits(self, user: User, query: Query) -> bool:
+        if isinstance(query, ByNickname):
+            return user.nickname.startswith(query.nickname)
+        return super().fits(user, query)
+
+
+class TakesWildCards(Honest):
+    """Hands what it is asked to LIKE."""
+
+    def fits(self, user: User, query: Query) -> bool:
+        return query == ByNickname("%") or super().fits(user, query)
+
+
+class MixesUpColumns(Honest):
+    """Looks for what it is asked in every column."""
+
+    def fits(self, user: User, query: Query) -> bool:
+        text = query.nickname if isinstance(query, ByNickname) else query.card_number
+        return text in (user.nickname, user.card_number)
+
+
+class ForgetsProfileUrls(Honest):
+    """Loses a column."""
+
+    async def find(self, query: Query) -> User | None:
+        user = await super().find(query)
+        return user and User(user.plan, user.card_number, user.nickname)
+
+
+class TypesPlans(Honest):
+    """Reads the plan "no" as YAML does."""
+
+    async def find(self, query: Query) -> User | None:
+        user = await super().find(query)
+        return user and User(
+            "False" if user.plan == "no" else user.plan,
+            user.card_number,
+            user.nickname,
+            user.profile_url,
+        )
+
+
+class ServesNoCards(Honest):
+    """Knows nobody by card."""
+
+    def fits(self, user: User, query: Query) -> bool:
+        return isinstance(query, ByNickname) and super().fits(user, query)
+
+
+class FailsWhenEmpty(Honest):
+    """Takes an empty source for a failure."""
+
+    async def find(self, query: Query) -> User | None:
+        if not self.users:
+            raise Unavailable("no users")
+        return await super().find(query)
+
+
+class KnowsAliceAlways(Honest):
+    """Has a user built in."""
+
+    async def find(self, query: Query) -> User | None:
+        return ALICE if query == ByNickname("alice") else await super().find(query)
+
+
+class SharesOneCursor(Honest):
+    """Keeps the query where the next one overwrites it."""
+
+    async def find(self, query: Query) -> User | None:
+        self.query = query
+        others_had_a_turn = asyncio.Event()
+        asyncio.get_running_loop().call_soon(others_had_a_turn.set)
+        await others_had_a_turn.wait()
+        return await super().find(self.query)
+
+
+class OpensOnce(Honest):
+    """Leaves its source locked."""
+
+    opened: set[Sequence[User]] = set()  # noqa: RUF012 shared on purpose: that is the fault
+
+    async def open(self) -> None:
+        if self.users is not None and tuple(self.users) in self.opened:
+            raise StartError("locked")
+        self.opened.add(tuple(self.users or ()))
+
+
+FOUND_BY_NICKNAME = "test_a_user_is_found_by_nickname"
+FOUND_BY_CARD = "test_a_user_is_found_by_card"
+ABSENT = "test_whoever_is_absent_is_not_known_here"
+EMPTY = "test_an_empty_source_knows_nobody"
+AT_ONCE = "test_lookups_at_once_do_not_mix_up_users"
+TWICE = "test_opening_and_closing_twice_works"
+FAILING = "test_a_failing_source_is_never_not_found"
+
+LIARS: dict[type[Honest], set[str]] = {
+    NoneWhenFailing: {FAILING},
+    IgnoresCase: {ABSENT},
+    StripsZeros: {ABSENT},
+    LooksForBeginnings: {ABSENT},
+    TakesWildCards: {ABSENT},
+    MixesUpColumns: {ABSENT},
+    ForgetsProfileUrls: {FOUND_BY_NICKNAME, FOUND_BY_CARD, AT_ONCE},
+    TypesPlans: {FOUND_BY_NICKNAME, FOUND_BY_CARD, AT_ONCE},
+    ServesNoCards: {FOUND_BY_CARD},
+    FailsWhenEmpty: {EMPTY},
+    KnowsAliceAlways: {EMPTY, FAILING},
+    SharesOneCursor: {AT_ONCE},
+}
+
+
+async def failed(backend: Callable[[Sequence[User] | None], AnyBackend]) -> set[str]:
+    """The tests of the suite that a backend fails."""
+    runs = [
+        (name, partial(getattr(SUITE, name), backend))
+        for name in (FOUND_BY_NICKNAME, FOUND_BY_CARD, EMPTY, AT_ONCE, TWICE)
+    ]
+    absent = SUITE.test_whoever_is_absent_is_not_known_here
+    runs += [(ABSENT, partial(absent, backend, query)) for query in QUERIES]
+    runs += [(FAILING, partial(SUITE.test_a_failing_source_is_never_not_found, backend(None)))]
+    names = set()
+    for name, run in runs:
+        try:
+            await run()
+        except (AssertionError, pytest.fail.Exception, Unavailable, StartError):
+            names.add(name)
+    return names
+
+
+def test_every_test_of_the_suite_is_tried_here() -> None:
+    tests = {name for name in dir(BackendConformance) if name.startswith("test_")}
+    assert tests == {FOUND_BY_NICKNAME, FOUND_BY_CARD, ABSENT, EMPTY, AT_ONCE, TWICE, FAILING}
+
+
+@pytest.mark.parametrize("backend", [Honest, RefusesToOpen])
+async def test_an_honest_backend_passes(backend: type[Honest]) -> None:
+    assert await failed(backend) == set()
+
+
+@pytest.mark.parametrize(
+    ("backend", "names"), LIARS.items(), ids=lambda v: getattr(v, "__name__", "")
+)
+async def test_a_backend_that_lies_fails(backend: type[Honest], names: set[str]) -> None:
+    assert await failed(backend) == names
+
+
+async def test_a_backend_that_keeps_its_source_locked_fails() -> None:
+    OpensOnce.opened.clear()
+    assert TWICE in await failed(OpensOnce)
+
+
+class TestHonest(BackendConformance):
+    """The suite as a plugin author uses it."""
+
+    @pytest.fixture
+    def make_backend(self) -> MakeBackend:
+        return Honest
+
+    @pytest.fixture
+    def failing_backend(self) -> AnyBackend:
+        return Honest(None)
+
+
+class PathOptions(BackendOptions):
+    """The options of a backend over a file."""
+
+    path: ConfigPath
+    """Where the file is."""
+
+
+class OverAFile(Backend[PathOptions]):
+    """Is only built."""
+
+    options_type = PathOptions
+
+    async def find(self, query: Query) -> User | None:
+        return None
+
+
+def test_a_backend_is_configured_as_by_the_file(tmp_path: Path) -> None:
+    backend = configured(OverAFile, tmp_path, path="users.yaml", timeout="50ms")
+    assert backend.options.path == tmp_path / "users.yaml"
+    assert backend.options.timeout == pytest.approx(0.05)
+    assert backend.name == "tested"
+
+
+def test_a_backend_is_configured_under_a_name_of_its_own(tmp_path: Path) -> None:
+    assert configured(OverAFile, tmp_path, path="users.yaml", name="crm").name == "crm"
