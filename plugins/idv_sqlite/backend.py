@@ -1,0 +1,162 @@
+"""Lookups in a SQLite file that may be written, replaced or damaged at any time.
+
+Each second the backend looks at the file. What it sees comes to one of three things:
+
+- Written by way of SQLite: every connection sees the new rows by itself; the cache is told.
+- Replaced, or written without SQLite knowing (a copy over it): the file is opened anew and
+  checked, lookups are switched to it, the cache is told, and the old connections close.
+- Gone, or bad: lookups can no longer be sure. While the old file is intact behind its open
+  connections (deleted, or another renamed over it), the users in it are still *found*, but
+  "not known" is no longer said of anybody: `Unavailable` or `Broken` is raised instead. A
+  file that was damaged in place is closed, and every lookup raises. The backend mends
+  itself at the first look that finds a good file.
+
+An answer counts only while the file's time and size are those of the last look; else the
+backend looks first. (After a copy over the file, a query may read some pages of the old file
+from SQLite's memory and some of the new one, and find the nickname of one user in an index
+that leads to the row of another.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from typing import ClassVar
+
+from idv_sqlite.faults import is_locked
+from idv_sqlite.openfile import OpenFile, Stamp
+from idv_sqlite.options import SqliteOptions
+from tornado_idv import Backend, ByNickname, CouldNotTell, Query, StartError, Unavailable, User
+
+_log = logging.getLogger(__name__)
+
+
+class SqliteBackend(Backend[SqliteOptions]):
+    """Users in one table or view of a SQLite file."""
+
+    options_type = SqliteOptions
+    look_every: ClassVar[float] = 1.0
+    """Seconds between two looks at the file."""
+
+    def __init__(self, options: SqliteOptions) -> None:
+        super().__init__(options)
+        self._file: OpenFile | None = None
+        self._trouble: CouldNotTell | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Opens and checks the file."""
+        try:
+            self._adopt(await OpenFile.open(self.options))
+        except CouldNotTell as error:
+            where = f"backend {self.name}: {self.options.path}"
+            raise StartError(f"{where}: {error.reason}") from None
+        self._watching = asyncio.create_task(self._watch())
+
+    async def find(self, query: Query) -> User | None:
+        """Asks the table; answers from a file that was meddled with are asked for anew."""
+        value = query.nickname if isinstance(query, ByNickname) else query.card_number
+        while True:
+            file = self._file
+            if file is None:
+                raise self._fault()
+            user = await file.find(query, value)
+            if self._trouble is None and not file.is_untouched():
+                await self.look()
+            if self._file is file:
+                break
+        if user is None and self._trouble is not None:
+            raise self._fault()
+        return user
+
+    async def close(self) -> None:
+        """Stops what still runs, closes every connection and ends its thread."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        if self._looking is not None:
+            await asyncio.wait([self._looking])
+        await self._drop()
+
+    async def look(self) -> None:
+        """Looks at the file and follows what happened to it; callers at once share one look.
+
+        A caller that is cancelled leaves the look running.
+        """
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        await asyncio.shield(self._looking)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self.look_every)
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - the watch outlives whatever one look meets
+                _log.exception("backend %s: a look at the file failed", self.name)
+
+    async def _look(self) -> None:
+        try:
+            if self._file is None or not await self._is_followed(self._file):
+                await self._reopen()
+        except CouldNotTell as error:
+            await self._suffer(error)
+        else:
+            self._recover()
+
+    async def _is_followed(self, file: OpenFile) -> bool:
+        """Whether the open file is the one at the path, and SQLite knows what was written to it."""
+        was = file.state
+        if not Stamp.of(self.options.path).same_file(was.stamp):
+            return False
+        try:
+            now = await file.look()
+        except sqlite3.Error as error:
+            return is_locked(error)
+        if now == was:
+            return True
+        if not now.written_by_sqlite_since(was):
+            return False
+        file.state = now
+        self.changed()
+        return True
+
+    async def _reopen(self) -> None:
+        new, old = await OpenFile.open(self.options), self._file
+        self._adopt(new)
+        self.changed()
+        if old is not None:
+            _log.info("backend %s: the file was replaced; the new one answers", self.name)
+            await old.close()
+
+    def _adopt(self, file: OpenFile) -> None:
+        self._file = file
+        for caution in file.users.cautions:
+            _log.warning("backend %s: %s", self.name, caution)
+
+    async def _suffer(self, error: CouldNotTell) -> None:
+        """Remembers why lookups cannot be sure; closes a file that was damaged in place."""
+        if self._trouble is None or self._trouble.reason != error.reason:
+            _log.error("backend %s: %s", self.name, error.reason)
+        self._trouble = error
+        if self._file is not None and not self._file.was_set_aside():
+            await self._drop()
+
+    def _recover(self) -> None:
+        if self._trouble is not None:
+            self._trouble = None
+            _log.info("backend %s: the file is good again", self.name)
+
+    async def _drop(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.stop()
+            await file.close()
+
+    def _fault(self) -> CouldNotTell:
+        """A new error each time, because the one who catches it adds to it."""
+        if self._trouble is None:
+            return Unavailable("the file is not open")
+        return type(self._trouble)(self._trouble.reason)

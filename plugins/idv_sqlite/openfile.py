@@ -1,0 +1,166 @@
+"""One SQLite file as it was opened: its connections, and whether it is still the same.
+
+The file is never opened except by SQLite: closing any other descriptor of it would drop
+the locks that SQLite holds in this process (POSIX), and a lookup could then read what a
+writer has half written. So its header's change counter is read by way of SQLite, whose
+``data_version`` moves when the counter does, and the rest is `os.stat`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import aiosqlite
+
+from idv_sqlite import table
+from idv_sqlite.faults import could_not_tell
+from idv_sqlite.options import SqliteOptions
+from idv_sqlite.reader import PATIENCE, Reader, connect
+from tornado_idv import Broken, Query, Unavailable, User
+
+CHECKED_SIZE = 64 * 1024**2
+"""Bytes up to which a file's every page is checked; of a larger one, header and schema are."""
+
+
+class Stamp(NamedTuple):
+    """What the file system tells of the file at a path."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        """Raises `Unavailable` if there is no file, or none that can be reached."""
+        try:
+            status = os.stat(path)  # noqa: PTH116 - a third of the time, and asked in lookups
+        except OSError as error:
+            raise Unavailable(f"the file cannot be reached: {error.strerror}") from None
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def same_file(self, other: Stamp) -> bool:
+        """Whether both are of one file, whatever was written to it."""
+        return self[:2] == other[:2]
+
+
+class State(NamedTuple):
+    """What is compared from one look to the next."""
+
+    stamp: Stamp
+    data_version: int
+    schema_version: int
+
+    def written_by_sqlite_since(self, earlier: State) -> bool:
+        """Whether it is the same file, with rows that SQLite saw change, and the same schema."""
+        return (
+            self.stamp.same_file(earlier.stamp)
+            and self.schema_version == earlier.schema_version
+            and self.data_version != earlier.data_version
+        )
+
+
+class OpenFile:
+    """The connections to one file, opened and checked."""
+
+    def __init__(
+        self,
+        path: Path,
+        users: table.Table,
+        readers: list[Reader],
+        watcher: aiosqlite.Connection,
+        state: State,
+    ) -> None:
+        self.users = users
+        self.state = state
+        self._path = path
+        self._readers = readers
+        self._watcher = watcher
+
+    @classmethod
+    async def open(cls, options: SqliteOptions) -> OpenFile:
+        """Opens and checks the file; raises `Unavailable` or `Broken` with nothing left open."""
+        path = options.path
+        before = Stamp.of(path)
+        if before.size == 0:
+            raise Unavailable("the file is empty")
+        try:
+            async with AsyncExitStack() as stack:
+                watcher = await connect(path, patience=PATIENCE)
+                stack.push_async_callback(watcher.close)
+                await _check(watcher, before.size)
+                users = await table.inspect(watcher, options)
+                readers = []
+                for _ in range(options.readers):
+                    connection = await connect(path, patience=0)
+                    stack.push_async_callback(connection.close)
+                    readers.append(await Reader.over(connection))
+                state = await _state(path, watcher)
+                if not state.stamp.same_file(before):
+                    raise Unavailable("the file was replaced while it was opened")
+                stack.pop_all()
+        except sqlite3.Error as error:
+            raise could_not_tell(error) from None
+        return cls(path, users, readers, watcher, state)
+
+    def is_untouched(self) -> bool:
+        """Whether nobody wrote to the file, or replaced it, since its `state` was taken."""
+        try:
+            return Stamp.of(self._path) == self.state.stamp
+        except Unavailable:
+            return False
+
+    def was_set_aside(self) -> bool:
+        """Whether the path leads elsewhere or nowhere, while this file is intact."""
+        try:
+            return not Stamp.of(self._path).same_file(self.state.stamp)
+        except Unavailable:
+            return True
+
+    async def look(self) -> State:
+        """The state of now; raises `sqlite3.Error`, and `Unavailable` if the file is gone."""
+        return await _state(self._path, self._watcher)
+
+    async def find(self, query: Query, value: str) -> User | None:
+        """Asks the reader for whom the fewest wait; raises `Unavailable` or `Broken`."""
+        reader = min(self._readers, key=lambda each: each.waiting)
+        try:
+            rows = await reader.fetch(self.users.statements[type(query)], value)
+        except sqlite3.Error as error:
+            raise could_not_tell(error) from None
+        return self.users.user(query, rows)
+
+    def stop(self) -> None:
+        """Stops the queries that run or wait; whoever awaits one is told `Unavailable`."""
+        for reader in self._readers:
+            reader.stopping = True
+
+    async def close(self) -> None:
+        """Closes every connection after its queries, and ends its thread."""
+        closing = [self._watcher.close(), *(reader.close() for reader in self._readers)]
+        await asyncio.gather(*closing)
+
+
+async def _check(watcher: aiosqlite.Connection, size: int) -> None:
+    """Reads every page of a file that is not too large for it; SQLite's thread does the work."""
+    if size <= CHECKED_SIZE:
+        ((verdict,),) = await watcher.execute_fetchall("PRAGMA quick_check(1)")
+        if verdict != "ok":
+            raise Broken("the database is damaged")
+
+
+async def _state(path: Path, watcher: aiosqlite.Connection) -> State:
+    # The transaction's lock keeps writers out, so that stamp and version are of one moment.
+    # (Not in WAL mode, where a checkpoint can come between; the file is then opened anew.)
+    await watcher.execute_fetchall("BEGIN")
+    try:
+        ((schema_version,),) = await watcher.execute_fetchall("PRAGMA schema_version")
+        ((data_version,),) = await watcher.execute_fetchall("PRAGMA data_version")
+        return State(Stamp.of(path), data_version, schema_version)
+    finally:
+        await watcher.execute_fetchall("ROLLBACK")

@@ -1,0 +1,41 @@
+"""What is written in ``config.yaml`` for a backend of the kind ``sqlite``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tornado_idv import BackendOptions, ConfigPath
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+class Columns(BaseModel):
+    """Which column of the table holds what; every value in them is text."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+    nickname: Name = "nickname"
+    """The nickname, without ``@`` in front."""
+    card_number: Name = "card_number"
+    """The card number, declared as text so that zeros in front stay."""
+    plan: Name = "plan"
+    """The plan."""
+    profile_url: Name | None = None
+    """The profile URL; if not given, the column ``profile_url``, if the table has one."""
+
+
+class SqliteOptions(BackendOptions):
+    """The options of the kind ``sqlite``, beside those of every backend."""
+
+    path: ConfigPath
+    """The SQLite file; a relative path starts at the folder of the configuration file."""
+    table: Name = "users"
+    """The table or view that holds one user in each row."""
+    columns: Columns = Columns()
+    """The names of the table's columns, where they are not the usual ones."""
+    readers: Annotated[int, Field(ge=1, le=16)] = 1
+    """How many connections look users up; more than one helps only where queries are slow."""

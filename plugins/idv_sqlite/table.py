@@ -1,0 +1,187 @@
+"""The table or view with the users: what is asked of it, and whether it fits.
+
+Columns are always written with the table in front (``u."name"``): SQLite reads a lone
+``"name"`` that is no column as a text, and would answer "no such user" from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import aiosqlite
+
+from idv_sqlite.options import SqliteOptions
+from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, User
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that was looked at and fits.
+
+    ``cautions`` are sentences for the log: what works, but slowly or not for sure.
+    """
+
+    statements: dict[type[Query], str]
+    cautions: tuple[str, ...]
+
+    def user(self, query: Query, rows: Sequence[Sequence[Any]]) -> User | None:
+        """The one user that a query's rows tell of; raises `Broken` if they do not fit."""
+        if not rows:
+            return None
+        if len(rows) > 1:
+            raise Broken("two rows answer one query")
+        plan, card_number, nickname, profile_url = rows[0]
+        for name, value in (("plan", plan), ("card number", card_number), ("nickname", nickname)):
+            _require_text(name, value)
+        if profile_url is not None:
+            _require_text("profile URL", profile_url)
+        user = User(plan, card_number, nickname, profile_url)
+        if query not in (ByNickname(nickname), ByCard(card_number)):
+            raise Broken("the row found is not that of the user asked for")
+        return user
+
+
+async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> Table:
+    """Finds the table and its columns.
+
+    Raises `Unavailable` for what is not there, with the names of what is, `Broken` for a
+    column whose type cannot hold text, and `sqlite3.Error`.
+    """
+    kind = await _kind(connection, options.table)
+    types = await _column_types(connection, options)
+    statements = _statements(options, kind, types)
+    cautions = [await _scan(connection, kind, statements)]
+    if kind == "table":
+        wanted = (options.columns.nickname, options.columns.card_number)
+        cautions += [await _two_rows(connection, options.table, column) for column in wanted]
+        cautions.append(await _at_signs(connection, options))
+    return Table(statements, tuple(caution for caution in cautions if caution))
+
+
+def quoted(name: str) -> str:
+    """A name as an SQLite identifier, whatever characters it has."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _require_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise Broken(f"the {name} of a row is not text, or empty")
+
+
+async def _kind(connection: aiosqlite.Connection, table: str) -> str:
+    rows = await connection.execute_fetchall(
+        "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
+    )
+    kinds = {_folded(name): kind for name, kind in rows}
+    if _folded(table) not in kinds:
+        raise Unavailable(f"there is no table {_listed(table, [name for name, _ in rows])}")
+    return str(kinds[_folded(table)])
+
+
+async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions) -> dict[str, str]:
+    """The declared types by folded column name, once it is known that those wanted are there."""
+    rows = await connection.execute_fetchall(
+        "SELECT name, type FROM pragma_table_xinfo(?)", [options.table]
+    )
+    types = {_folded(name): str(declared).upper() for name, declared in rows}
+    for column in options.columns.model_dump(exclude_none=True).values():
+        if _folded(column) not in types:
+            names = _listed(column, [name for name, _ in rows])
+            raise Unavailable(f"the table {quoted(options.table)} has no column {names}")
+    for column in (options.columns.nickname, options.columns.card_number):
+        declared = types[_folded(column)]
+        if _is_numeric(declared):
+            raise Broken(
+                f"the column {quoted(column)} is declared {declared}, which turns digits into "
+                "numbers and drops zeros in front; declare it TEXT and load the users again"
+            )
+    return types
+
+
+def _is_numeric(declared: str) -> bool:
+    """Whether a column of this type turns text that looks like a number into one.
+
+    These are SQLite's rules for the affinity of a column, in their order.
+    """
+    if "INT" in declared:
+        return True
+    return bool(declared) and not re.search("CHAR|CLOB|TEXT|BLOB", declared)
+
+
+def _statements(options: SqliteOptions, kind: str, types: dict[str, str]) -> dict[type[Query], str]:
+    columns = options.columns
+    profile_url = columns.profile_url or "profile_url"
+    selected = ", ".join(
+        f"u.{quoted(name)}" if _folded(name) in types else "NULL"
+        for name in (columns.plan, columns.card_number, columns.nickname, profile_url)
+    )
+    select = f"SELECT {selected} FROM {quoted(options.table)} AS u WHERE "  # noqa: S608 - quoted
+    card = f"u.{quoted(columns.card_number)}"
+    # Without a declared type an integer stays one and equals no text: find it, to say so.
+    untyped = kind == "table" and not types[_folded(columns.card_number)]
+    by_card = f"{card} IN (?1, CAST(?1 AS INTEGER))" if untyped else _equals(card)
+    return {
+        ByNickname: f"{select}{_equals(f'u.{quoted(columns.nickname)}')} LIMIT 2",
+        ByCard: f"{select}{by_card} LIMIT 2",
+    }
+
+
+def _equals(column: str) -> str:
+    """Equal to the byte; the first half can use an index of the column's own collation."""
+    return f"{column} = ?1 AND {column} = ?1 COLLATE BINARY"
+
+
+async def _scan(
+    connection: aiosqlite.Connection, kind: str, statements: dict[type[Query], str]
+) -> str:
+    # A view's own rows are read one by one as they come: only the tables behind it count.
+    harmless = {"SCAN CONSTANT ROW", "SCAN u" if kind == "view" else ""}
+    slow = []
+    for query, sql in statements.items():
+        plan = await connection.execute_fetchall(f"EXPLAIN QUERY PLAN {sql}", [""])
+        if any(str(row[-1]).startswith("SCAN") and row[-1] not in harmless for row in plan):
+            slow.append("nickname" if query is ByNickname else "card number")
+    return f"a lookup by {' or '.join(slow)} reads the whole table; an index is missing" * bool(
+        slow
+    )
+
+
+async def _two_rows(connection: aiosqlite.Connection, table: str, column: str) -> str:
+    rows = await connection.execute_fetchall(
+        "SELECT group_concat(c.name, char(0)) FROM pragma_index_list(?) AS i, "
+        'pragma_index_info(i.name) AS c WHERE i."unique" AND NOT i.partial GROUP BY i.name',
+        [table],
+    )
+    if any(name is not None and _folded(name) == _folded(column) for (name,) in rows):
+        return ""
+    index = quoted(f"{table}_{column}")
+    return (
+        f"no unique index forbids two rows for one query by {quoted(column)}; this one does: "
+        f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({quoted(column)})"
+    )
+
+
+async def _at_signs(connection: aiosqlite.Connection, options: SqliteOptions) -> str:
+    column = f"u.{quoted(options.columns.nickname)}"
+    rows = await connection.execute_fetchall(
+        f"SELECT 1 FROM {quoted(options.table)} AS u "  # noqa: S608 - quoted
+        f"WHERE {column} >= '@' AND {column} < 'A' LIMIT 1"
+    )
+    return "some nicknames are stored with @ in front: they are never found" * bool(rows)
+
+
+def _folded(name: str) -> str:
+    """As SQLite compares names: the case of ASCII letters does not count."""
+    return re.sub("[A-Z]+", lambda match: match[0].lower(), name)
+
+
+def _listed(wanted: str, names: Iterable[str]) -> str:
+    """The missing name, the nearest one, and all that there are."""
+    names = list(names)
+    near = get_close_matches(wanted, names, n=1)
+    hint = f" (did you mean {quoted(near[0])}?)" if near else ""
+    return f"{quoted(wanted)}{hint}; there are: {', '.join(map(quoted, names)) or 'none'}"

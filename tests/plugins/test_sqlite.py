@@ -1,0 +1,426 @@
+"""The SQLite backend: the promises of every backend, its start, and which tables fit."""
+
+import logging
+import re
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import idv_sqlite
+from idv_sqlite import table
+from idv_sqlite.backend import SqliteBackend
+from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yamltext
+from tornado_idv.backend import AnyBackend
+from tornado_idv.registry import backend_kinds, opened, plugin_manager
+from tornado_idv.testing import BackendConformance, MakeBackend, configured
+
+ALICE = User("Free", "4000123412341234", "alice")
+BOB = User("Pro", "0012345670", "bob", "https://elsewhere.example/bob")
+README = Path(idv_sqlite.__file__).with_name("README.md").read_text(encoding="utf-8")
+USERS = """CREATE TABLE users (
+    nickname TEXT PRIMARY KEY, card_number TEXT NOT NULL UNIQUE, plan TEXT NOT NULL,
+    profile_url TEXT
+);"""
+
+
+def run(path: Path, script: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+
+
+def insert(path: Path, *users: User, into: str = "users") -> None:
+    rows = [(user.nickname, user.card_number, user.plan, user.profile_url) for user in users]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executemany(f"INSERT INTO {into} VALUES (?, ?, ?, ?)", rows)
+
+
+def write(path: Path, *users: User) -> Path:
+    run(path, USERS)
+    insert(path, *users)
+    return path
+
+
+@asynccontextmanager
+async def serving(path: Path, **options: Any) -> AsyncIterator[SqliteBackend]:
+    """An open backend that looks at its file only when it is told to."""
+    backend = configured(SqliteBackend, path.parent, path=path.name, **options)
+    assert isinstance(backend, SqliteBackend)
+    backend.look_every = 3600
+    async with opened([backend]):
+        yield backend
+
+
+def levels(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == level]
+
+
+@contextmanager
+def no_thread_left() -> Iterator[None]:
+    """Every thread begun within has ended, or is about to without being asked again."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=5)
+        assert not thread.is_alive()
+
+
+class TestConformance(BackendConformance):
+    @pytest.fixture
+    def make_backend(self, tmp_path: Path) -> MakeBackend:
+        def make(users: Sequence[User]) -> AnyBackend:
+            path = tmp_path / "users.db"
+            path.unlink(missing_ok=True)
+            write(path, *users)
+            return configured(SqliteBackend, tmp_path, path="users.db")
+
+        return make
+
+    @pytest.fixture
+    def failing_backend(self, tmp_path: Path) -> AnyBackend:
+        return configured(SqliteBackend, tmp_path, path="absent.db")
+
+
+class TestConformanceOfAnOddTable(BackendConformance):
+    """Names that need quotes, collations that ignore case, no rowid, two readers."""
+
+    @pytest.fixture
+    def make_backend(self, tmp_path: Path) -> MakeBackend:
+        def make(users: Sequence[User]) -> AnyBackend:
+            path = tmp_path / "odd %3f#? name.db"
+            path.unlink(missing_ok=True)
+            run(
+                path,
+                """CREATE TABLE "my ""users""; --" (
+                    "select" TEXT COLLATE NOCASE PRIMARY KEY, "card'number" VARCHAR(32) UNIQUE,
+                    "a b" CLOB, "u.""x" TEXT
+                ) WITHOUT ROWID""",
+            )
+            insert(path, *users, into='"my ""users""; --"')
+            columns = {"nickname": "SELECT", "card_number": "card'number", "plan": "a b"}
+            return configured(
+                SqliteBackend,
+                tmp_path,
+                path=path.name,
+                table='my "users"; --',
+                columns={**columns, "profile_url": 'u."x'},
+                readers="2",
+            )
+
+        return make
+
+    @pytest.fixture
+    def failing_backend(self, tmp_path: Path) -> AnyBackend:
+        (tmp_path / "garbage.db").write_bytes(b"no database" * 500)
+        return configured(SqliteBackend, tmp_path, path="garbage.db")
+
+
+def test_the_plugin_offers_its_kind() -> None:
+    manager = plugin_manager(entry_points=False, plugins=[idv_sqlite])
+    assert backend_kinds(manager) == {"sqlite": SqliteBackend}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"path": ""},
+        {"path": "users.db", "readers": "0"},
+        {"path": "users.db", "readers": "17"},
+        {"path": "users.db", "table": ""},
+        {"path": "users.db", "columns": {"nick": "login"}},
+        {"path": "users.db", "tables": "users"},
+    ],
+    ids=["no path", "empty path", "no reader", "17 readers", "no table", "a column", "an option"],
+)
+def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        configured(SqliteBackend, tmp_path, **options)
+
+
+def test_parameters_of_queries_are_never_logged() -> None:
+    assert not logging.getLogger("aiosqlite").isEnabledFor(logging.DEBUG)
+
+
+START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
+    "empty": (b"", {}, "users.db: the file is empty"),
+    "garbage": (b"no database" * 500, {}, "users.db: the file is not a database"),
+    "no tables": ("PRAGMA user_version = 1", {}, 'no table "users"; there are: none'),
+    "another table": (
+        "CREATE TABLE user (a); CREATE TABLE cars (b); CREATE VIEW all_users AS SELECT 1",
+        {},
+        'no table "users" (did you mean "user"?); there are: "all_users", "cars", "user"',
+    ),
+    "another column": (
+        "CREATE TABLE users (nick TEXT, card_number TEXT, plan TEXT)",
+        {},
+        (
+            'the table "users" has no column "nickname" (did you mean "nick"?); '
+            'there are: "nick", "card_number", "plan"'
+        ),
+    ),
+    "no such profile_url": (
+        USERS,
+        {"columns": {"profile_url": "homepage"}},
+        'no column "homepage"',
+    ),
+    "integer card": (
+        "CREATE TABLE users (nickname TEXT, card_number BIGINT, plan TEXT)",
+        {},
+        'the column "card_number" is declared BIGINT, which turns digits into numbers',
+    ),
+    "string nickname": (
+        "CREATE TABLE users (nickname STRING, card_number TEXT, plan TEXT)",
+        {},
+        'the column "nickname" is declared STRING',
+    ),
+    "a view that fails": (
+        "CREATE VIEW users AS SELECT a AS nickname, b AS card_number, c AS plan FROM gone",
+        {},
+        "the table, or a column of it, is gone",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"), list(START_ERRORS.values()), ids=list(START_ERRORS)
+)
+async def test_a_file_that_does_not_fit_stops_the_start(
+    tmp_path: Path, content: str | bytes, options: dict[str, Any], message: str
+) -> None:
+    """The text says what there is, and no thread is left behind."""
+    path = tmp_path / "users.db"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        run(path, content)
+    backend = configured(SqliteBackend, tmp_path, path="users.db", **options)
+    with no_thread_left(), pytest.raises(StartError, match=re.escape(message)) as caught:
+        await backend.open()
+    assert str(caught.value).startswith(f"backend tested: {path}: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("absent.db", "cannot be reached: No such file"), (".", "cannot be (read|opened)")],
+    ids=["missing", "folder"],
+)
+async def test_what_is_no_file_stops_the_start(tmp_path: Path, path: str, message: str) -> None:
+    with pytest.raises(StartError, match=message):
+        await configured(SqliteBackend, tmp_path, path=path).open()
+
+
+async def test_a_connection_that_fails_while_it_is_made_leaves_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*args: object) -> None:
+        raise sqlite3.OperationalError
+
+    monkeypatch.setattr("aiosqlite.Connection.execute_fetchall", failing)
+    write(tmp_path / "users.db", ALICE)
+    with no_thread_left(), pytest.raises(StartError):
+        await configured(SqliteBackend, tmp_path, path="users.db").open()
+
+
+async def test_a_file_replaced_while_it_is_opened_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connections might lead to either."""
+    path = write(tmp_path / "users.db", ALICE)
+
+    async def replacing(*args: Any) -> table.Table:
+        found = await inspect(*args)
+        write(tmp_path / "new.db", BOB).replace(path)
+        return found
+
+    inspect = table.inspect
+    monkeypatch.setattr(table, "inspect", replacing)
+    with no_thread_left(), pytest.raises(StartError, match="replaced while it was opened"):
+        await configured(SqliteBackend, tmp_path, path="users.db").open()
+
+
+async def test_a_damaged_database_stops_the_start(tmp_path: Path) -> None:
+    """Every page is read before the first lookup, not when a user happens to be on it."""
+    path = write(tmp_path / "users.db", ALICE)
+    content = bytearray(path.read_bytes())
+    content[-4096:] = b"\xff" * 4096
+    path.write_bytes(content)
+    with pytest.raises(StartError, match="the database is damaged"):
+        await configured(SqliteBackend, tmp_path, path="users.db").open()
+
+
+async def test_a_damaged_database_too_large_to_check_is_broken_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("idv_sqlite.openfile.CHECKED_SIZE", 0)
+    path = tmp_path / "users.db"
+    run(path, "CREATE TABLE users (nickname TEXT UNIQUE, card_number TEXT UNIQUE, plan TEXT)")
+    run(path, "INSERT INTO users VALUES ('alice', '4000', 'Free')")
+    content = bytearray(path.read_bytes())
+    content[-4096:] = b"\xff" * 4096
+    path.write_bytes(content)
+    async with serving(path) as backend:
+        with pytest.raises(Broken, match="the database is damaged"):
+            await backend.find(ByCard("4000"))
+
+
+async def test_a_backend_that_is_not_open_cannot_tell(tmp_path: Path) -> None:
+    backend = configured(SqliteBackend, tmp_path, path="users.db")
+    with pytest.raises(Unavailable, match="not open"):
+        await backend.find(ByNickname("alice"))
+    await backend.close()
+
+
+CAUTIONS: dict[str, tuple[str, list[str]]] = {
+    "usual table": (USERS, []),
+    "no index": (
+        "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT)",
+        [
+            "reads the whole table; an index is missing",
+            'CREATE UNIQUE INDEX "users_nickname" ON "users" ("nickname")',
+            'CREATE UNIQUE INDEX "users_card_number" ON "users" ("card_number")',
+        ],
+    ),
+    "other indexes": (
+        """CREATE TABLE users (nickname TEXT PRIMARY KEY, card_number TEXT, plan TEXT);
+        CREATE INDEX plain ON users (card_number);
+        CREATE UNIQUE INDEX pair ON users (card_number, plan);
+        CREATE UNIQUE INDEX part ON users (card_number) WHERE plan = 'Free';
+        CREATE UNIQUE INDEX expression ON users (lower(card_number));""",
+        ['CREATE UNIQUE INDEX "users_card_number" ON "users" ("card_number")'],
+    ),
+    "index of a collation": (
+        """CREATE TABLE users (nickname TEXT COLLATE NOCASE UNIQUE, card_number TEXT, plan TEXT);
+        CREATE UNIQUE INDEX cards ON users (card_number COLLATE NOCASE)""",
+        ["a lookup by card number reads the whole table"],
+    ),
+    "untyped": ("CREATE TABLE users (nickname UNIQUE, card_number UNIQUE, plan)", []),
+    "with @": (
+        USERS + "INSERT INTO users VALUES ('@alice', '1', 'Free', NULL)",
+        ["with @ in front"],
+    ),
+    "view": (
+        "CREATE VIEW users AS SELECT 'alice' AS nickname, '4000' AS card_number, 'Free' AS plan",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "cautions"), list(CAUTIONS.values()), ids=list(CAUTIONS))
+async def test_the_start_warns_of_what_is_slow_or_not_sure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, cautions: list[str]
+) -> None:
+    run(tmp_path / "users.db", script)
+    async with serving(tmp_path / "users.db"):
+        logged = levels(caplog, logging.WARNING)
+    assert len(logged) == len(cautions)
+    for caution in cautions:
+        assert any(caution in line for line in logged)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("('alice', '4000', NULL, NULL), ('ALICE', '4001', 'Free', NULL)", "plan"),
+        ("('alice', '4000', '', NULL)", "plan"),
+        ("('alice', '4000', 7, NULL)", "plan"),
+        ("('alice', NULL, 'Free', NULL)", "card number"),
+        ("('alice', 4000, 'Free', NULL)", "card number"),
+        ("('alice', '4000', 'Free', '')", "profile URL"),
+        ("('alice', '4000', 'Free', x'00')", "profile URL"),
+        ("('alice', '4000', CAST(x'ff' AS TEXT), NULL)", "not valid UTF-8"),
+        ("('alice', '4000', 'Free', NULL), ('alice', '4001', 'Free', NULL)", "two rows"),
+    ],
+    ids=[
+        *("plan NULL", "plan empty", "plan a number", "card NULL", "card a number"),
+        *("URL empty", "URL a blob", "not UTF-8", "twice"),
+    ],
+)
+async def test_a_row_that_cannot_be_right_is_broken(tmp_path: Path, row: str, reason: str) -> None:
+    path = tmp_path / "users.db"
+    run(path, "CREATE TABLE users (nickname, card_number, plan, profile_url)")
+    run(path, f"INSERT INTO users VALUES {row}")
+    async with serving(path) as backend:
+        with pytest.raises(Broken, match=reason) as caught:
+            await backend.find(ByNickname("alice"))
+        assert "alice" not in repr(caught.value)
+        assert caught.value.__cause__ is None
+
+
+def test_a_row_of_somebody_else_is_broken() -> None:
+    """A damaged index may lead to any row."""
+    with pytest.raises(Broken, match="not that of the user asked for"):
+        table.Table({}, ()).user(ByNickname("bob"), [("Free", "4000", "alice", None)])
+
+
+@pytest.mark.parametrize("card", ["4000", "04000"])
+async def test_a_card_kept_as_a_number_is_broken(tmp_path: Path, card: str) -> None:
+    """Whether it once had zeros in front, nobody can tell."""
+    path = tmp_path / "users.db"
+    run(path, "CREATE TABLE users (nickname, card_number, plan)")
+    run(path, "INSERT INTO users VALUES ('alice', 4000, 'Free'), ('bob', '4001', 'Free')")
+    async with serving(path) as backend:
+        with pytest.raises(Broken, match="card number"):
+            await backend.find(ByCard(card))
+        assert await backend.find(ByCard("4001")) == User("Free", "4001", "bob")
+        assert await backend.find(ByCard("04001")) is None
+
+
+async def test_two_users_with_one_card_are_broken(tmp_path: Path) -> None:
+    path = tmp_path / "users.db"
+    run(path, "CREATE TABLE users (nickname TEXT UNIQUE, card_number TEXT, plan TEXT)")
+    run(path, "INSERT INTO users VALUES ('alice', '4000', 'Free'), ('bob', '4000', 'Free')")
+    async with serving(path) as backend:
+        with pytest.raises(Broken, match="two rows"):
+            await backend.find(ByCard("4000"))
+        assert await backend.find(ByNickname("bob")) == User("Free", "4000", "bob")
+
+
+async def test_users_that_differ_in_case_alone_are_two(tmp_path: Path) -> None:
+    """Also where the column's collation holds them for one."""
+    path = tmp_path / "users.db"
+    run(
+        path,
+        """CREATE TABLE users (nickname TEXT COLLATE NOCASE, card_number TEXT UNIQUE, plan TEXT);
+        CREATE INDEX nicknames ON users (nickname);
+        INSERT INTO users VALUES ('ALICE', '1', 'Free'), ('Alice', '2', 'Free'),
+            ('aLICE', '3', 'Free'), ('alice', '4', 'Free')""",
+    )
+    async with serving(path) as backend:
+        assert await backend.find(ByNickname("alice")) == User("Free", "4", "alice")
+        assert await backend.find(ByNickname("alicE")) is None
+
+
+def examples() -> Iterable[Any]:
+    scripts = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
+    entries = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    for script, entry in zip(scripts, entries, strict=True):
+        yield pytest.param(script, entry, id=re.findall(r"name: (\w+)", entry)[0])
+
+
+@pytest.mark.parametrize(("script", "entry"), list(examples()))
+async def test_every_example_of_the_readme_finds_its_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, entry: str
+) -> None:
+    """By nickname and by card, without a warning."""
+    run(tmp_path / "users.db", script)
+    (options,) = yamltext.read(entry.encode(), "README.md")["backends"]
+    async with opened([configured(SqliteBackend, tmp_path, **options)]) as (backend,):
+        assert await backend.find(ByNickname("alice")) == ALICE
+        assert await backend.find(ByCard("4000123412341234")) == ALICE
+        assert await backend.find(ByNickname("Alice")) is None
+    assert levels(caplog, logging.WARNING) == []
+
+
+def test_the_readme_has_its_headings_and_every_option() -> None:
+    headings = re.findall(r"^## (.*)", README, re.MULTILINE)
+    assert headings == ["Name", "Description", "Options", "Failures", "Examples"]
+    fields = SqliteBackend.options_type.model_fields
+    columns = fields["columns"].default
+    own = {"path", "table", "readers", *(f"columns.{name}" for name in type(columns).model_fields)}
+    assert set(re.findall(r"^\| `([a-z_.]+)` \|", README, re.MULTILINE)) == own

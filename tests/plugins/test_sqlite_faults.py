@@ -1,0 +1,415 @@
+"""The SQLite backend while its file is written, locked, replaced, damaged or slow."""
+
+import asyncio
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from test_sqlite import ALICE, BOB, USERS, insert, levels, no_thread_left, run, serving, write
+
+from idv_sqlite.backend import SqliteBackend
+from tornado_idv import Broken, ByCard, ByNickname, CouldNotTell, Unavailable, User
+from tornado_idv.testing import configured
+
+KNOWN = ByNickname("alice")
+ABSENT = ByNickname("nobody")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database that knows alice alone, and was written a while ago."""
+    path = write(tmp_path / "users.db", ALICE)
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    return path
+
+
+def changes_of(backend: SqliteBackend) -> list[str]:
+    changes: list[str] = []
+    backend.on_change(lambda: changes.append("changed"))
+    return changes
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """In place: the file stays the same one."""
+    with path.open("r+b") as file:
+        file.truncate(0)
+        file.write(content)
+
+
+async def test_rows_written_are_answered_and_told_of(path: Path) -> None:
+    async with serving(path) as backend:
+        changes = changes_of(backend)
+        assert await backend.find(ByNickname("bob")) is None
+        await backend.look()
+        assert changes == []
+        insert(path, BOB)
+        assert await backend.find(ByNickname("bob")) == BOB
+        await backend.look()
+        await backend.look()
+        assert changes == ["changed"]
+
+
+async def test_a_not_known_that_meets_a_write_looks_first(path: Path) -> None:
+    async with serving(path) as backend:
+        changes = changes_of(backend)
+        insert(path, BOB)
+        assert await backend.find(ABSENT) is None
+        assert changes == ["changed"]
+
+
+async def test_rows_written_in_wal_mode_are_told_of(path: Path) -> None:
+    """There the file itself does not change until a checkpoint."""
+    run(path, "PRAGMA journal_mode = WAL")
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        async with serving(path) as backend:
+            changes = changes_of(backend)
+            before = path.stat()
+            writer.execute("INSERT INTO users VALUES ('bob', '0012345670', 'Pro', NULL)")
+            assert path.stat().st_mtime_ns == before.st_mtime_ns
+            await backend.look()
+            assert changes == ["changed"]
+            assert await backend.find(ByCard("0012345670")) is not None
+            writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            await backend.look()
+            assert await backend.find(KNOWN) == ALICE
+            assert await backend.find(ABSENT) is None
+
+
+async def test_a_lookup_waits_for_no_writer_of_a_wal_database(path: Path) -> None:
+    run(path, "PRAGMA journal_mode = WAL")
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        async with serving(path) as backend:
+            writer.execute("BEGIN IMMEDIATE")
+            assert await backend.find(KNOWN) == ALICE
+
+
+async def test_a_locked_database_is_unavailable_for_every_caller_at_once(path: Path) -> None:
+    """The last of many waits no longer than the first, and a look learns nothing."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        async with serving(path) as backend:
+            writer.execute("BEGIN EXCLUSIVE")
+            begun = time.monotonic()
+            asked = [backend.find(query) for query in [KNOWN, ABSENT] * 10]
+            outcomes = await asyncio.gather(*asked, return_exceptions=True)
+            assert 0.2 < time.monotonic() - begun < 1
+            assert {(type(each), str(each)) for each in outcomes} == {
+                (Unavailable, "the database is locked")
+            }
+            await backend.look()
+            writer.execute("COMMIT")
+            assert await backend.find(KNOWN) == ALICE
+
+
+async def test_a_short_lock_is_waited_for(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        async with serving(path) as backend:
+            writer.execute("BEGIN EXCLUSIVE")
+            asyncio.get_running_loop().call_later(0.03, writer.execute, "COMMIT")
+            assert await backend.find(KNOWN) == ALICE
+
+
+async def test_a_file_renamed_over_the_old_one_answers(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with no_thread_left():
+        async with serving(path) as backend:
+            changes = changes_of(backend)
+            write(path.with_name("new.db"), BOB).replace(path)
+            await backend.look()
+            assert changes == ["changed"]
+            assert await backend.find(ByNickname("bob")) == BOB
+            assert await backend.find(KNOWN) is None
+            assert "the new one answers" in caplog.messages[-1]
+
+
+async def test_a_replaced_file_is_never_not_known_before_the_look(path: Path) -> None:
+    async with serving(path) as backend:
+        write(path.with_name("new.db"), BOB).replace(path)
+        assert await backend.find(ByNickname("bob")) == BOB
+
+
+async def test_a_link_that_is_switched_is_followed(path: Path) -> None:
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    async with serving(link) as backend:
+        new = path.with_name("new-link")
+        new.symlink_to(write(path.with_name("new.db"), BOB))
+        new.replace(link)
+        await backend.look()
+        assert await backend.find(ByNickname("bob")) == BOB
+
+
+async def test_a_copy_over_the_file_is_never_answered_from_old_pages(path: Path) -> None:
+    """Both files have one size and one change counter, so SQLite sees no difference."""
+    other = write(path.with_name("other.db"), BOB).read_bytes()
+    assert other[24:40] == path.read_bytes()[24:40]
+    async with serving(path) as backend:
+        changes = changes_of(backend)
+        assert await backend.find(KNOWN) == ALICE
+        assert await backend.find(ByNickname("bob")) is None
+        overwrite(path, other)
+        assert await backend.find(ByNickname("bob")) == BOB
+        assert await backend.find(KNOWN) is None
+        assert changes == ["changed"]
+
+
+async def test_a_copy_over_the_file_never_mixes_up_users(path: Path) -> None:
+    """An index of the old file would lead to another user's row in the new one."""
+    users = [User("Free", f"4{number:031}", f"user{number}") for number in range(500)]
+    path.unlink()
+    run(write(path, *users), "VACUUM")
+    run(write(path.with_name("other.db"), *reversed(users)), "VACUUM")
+    other = path.with_name("other.db").read_bytes()
+    assert other[24:40] == path.read_bytes()[24:40]
+    async with serving(path) as backend:
+        assert await backend.find(ByNickname("user0")) == users[0]
+        overwrite(path, other)
+        for user in users:
+            assert await backend.find(ByNickname(user.nickname)) == user
+
+
+async def test_a_table_that_gets_a_column_is_read_with_it(path: Path) -> None:
+    path.unlink()
+    run(path, USERS.replace("profile_url", "homepage"))
+    insert(path, BOB)
+    async with serving(path) as backend:
+        bob = await backend.find(ByNickname("bob"))
+        assert bob is not None
+        assert bob.profile_url is None
+        run(path, "ALTER TABLE users RENAME COLUMN homepage TO profile_url")
+        await backend.look()
+        assert await backend.find(ByNickname("bob")) == BOB
+
+
+IN_PLACE = {
+    "zero-length": (lambda good: b"", Unavailable),
+    "garbage": (lambda good: b"no database" * 1000, Broken),
+    "garbage of the same size": (lambda good: b"x" * len(good), Broken),
+    "truncated to a page": (lambda good: good[:4096], Broken),
+    "truncated within a page": (lambda good: good[:-100], Broken),
+    "truncated to half a header": (lambda good: good[:50], Broken),
+    "pages of noise": (lambda good: good[:4096] + b"\xff" * (len(good) - 4096), Broken),
+}
+
+
+@pytest.mark.parametrize(("damage", "error"), list(IN_PLACE.values()), ids=list(IN_PLACE))
+async def test_a_file_damaged_in_place_is_never_not_known(
+    path: Path,
+    damage: Callable[[bytes], bytes],
+    error: type[CouldNotTell],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Before the look and after it; it is logged once, and mends itself."""
+    good = path.read_bytes()
+    async with serving(path) as backend:
+        changes = changes_of(backend)
+        overwrite(path, damage(good))
+        with pytest.raises(CouldNotTell):
+            await backend.find(ABSENT)
+        for _ in range(3):
+            await backend.look()
+            for query in (KNOWN, ABSENT, ByCard("4000123412341234")):
+                with pytest.raises(error):
+                    await backend.find(query)
+        assert len(levels(caplog, logging.ERROR)) == 1
+        overwrite(path, good)
+        await backend.look()
+        assert await backend.find(KNOWN) == ALICE
+        assert await backend.find(ABSENT) is None
+        assert changes == ["changed"]
+
+
+def delete(path: Path) -> None:
+    path.rename(path.with_name("aside.db"))
+
+
+def replace_by_garbage(path: Path) -> None:
+    delete(path)
+    path.write_bytes(b"no database" * 1000)
+
+
+def replace_by_nothing(path: Path) -> None:
+    delete(path)
+    path.touch()
+
+
+def replace_by_another_schema(path: Path) -> None:
+    delete(path)
+    run(path, "CREATE TABLE cars (wheels)")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (delete, "cannot be reached"),
+        (replace_by_garbage, "not a database"),
+        (replace_by_nothing, "the file is empty"),
+        (replace_by_another_schema, 'no table "users"; there are: "cars"'),
+    ],
+    ids=["deleted", "garbage renamed over it", "an empty file", "another schema"],
+)
+async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_rest(
+    path: Path, fault: Callable[[Path], None], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its pages are intact behind the open connections; it is logged once, and mends itself."""
+    async with serving(path) as backend:
+        changes = changes_of(backend)
+        fault(path)
+        for _ in range(3):
+            assert await backend.find(KNOWN) == ALICE
+            with pytest.raises(CouldNotTell, match=reason):
+                await backend.find(ABSENT)
+            await backend.look()
+        assert len(levels(caplog, logging.ERROR)) == 1
+        path.with_name("aside.db").replace(path)
+        await backend.look()
+        assert await backend.find(ABSENT) is None
+        assert changes == []
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["DROP TABLE users", "ALTER TABLE users RENAME COLUMN nickname TO nick"],
+    ids=["table", "column"],
+)
+async def test_a_table_or_column_that_goes_is_unavailable(path: Path, script: str) -> None:
+    """A quoted name of no column would be a text to SQLite, and nobody would be known."""
+    async with serving(path) as backend:
+        run(path, script)
+        for query in (KNOWN, ABSENT):
+            with pytest.raises(Unavailable, match="is gone"):
+                await backend.find(query)
+        await backend.look()
+        for query in (KNOWN, ABSENT):
+            with pytest.raises(Unavailable, match="users"):
+                await backend.find(query)
+
+
+SLOW = """
+CREATE TABLE quick (nickname TEXT PRIMARY KEY, card_number TEXT UNIQUE, plan TEXT);
+INSERT INTO quick VALUES ('alice', '4000123412341234', 'Free');
+CREATE VIEW users AS
+    SELECT nickname, card_number, plan, NULL AS profile_url FROM quick
+    UNION ALL
+    SELECT 'slow', card_number, 'Free', NULL FROM (
+        WITH RECURSIVE far (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM far WHERE n < 1000000000)
+        SELECT CAST(max(n) AS TEXT) AS card_number FROM far
+    )
+"""
+
+
+@pytest.fixture
+def slow_path(tmp_path: Path) -> Path:
+    """A view in which alice is found at once by nickname, and "slow" after minutes."""
+    run(tmp_path / "slow.db", SLOW)
+    return tmp_path / "slow.db"
+
+
+async def begun(backend: SqliteBackend) -> None:
+    """Waits until SQLite is at work on a query."""
+    assert backend._file is not None
+    (reader,) = backend._file._readers
+    deadline = time.monotonic() + 5
+    while reader.running is None or not reader.running.wanted:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0)
+
+
+async def test_a_query_that_nobody_waits_for_holds_up_no_other(slow_path: Path) -> None:
+    """Neither the one that runs nor those that wait behind it."""
+    async with serving(slow_path) as backend:
+        slow = [asyncio.create_task(backend.find(ByNickname("slow"))) for _ in range(5)]
+        await begun(backend)
+        alice = asyncio.create_task(backend.find(KNOWN))
+        for task in slow:
+            task.cancel()
+        assert await asyncio.wait_for(alice, timeout=2) == ALICE
+        assert all(isinstance(each, asyncio.CancelledError) for each in await _outcomes(slow))
+        assert await asyncio.wait_for(backend.find(KNOWN), timeout=2) == ALICE
+
+
+async def test_a_query_that_is_waited_for_survives_the_end_of_others(slow_path: Path) -> None:
+    """Each of many callers that leave stops its own query alone."""
+    async with serving(slow_path) as backend:
+        for _ in range(20):
+            leaving = asyncio.create_task(backend.find(ByNickname("slow")))
+            staying = asyncio.create_task(backend.find(KNOWN))
+            await begun(backend)
+            leaving.cancel()
+            assert await asyncio.wait_for(staying, timeout=2) == ALICE
+
+
+async def test_closing_ends_what_still_runs(slow_path: Path) -> None:
+    """Whoever waits is told, and no thread stays."""
+    with no_thread_left():
+        async with serving(slow_path) as backend:
+            asked = [asyncio.create_task(backend.find(ByNickname("slow"))) for _ in range(3)]
+            await begun(backend)
+        outcomes = await asyncio.wait_for(_outcomes(asked), timeout=5)
+        assert {type(each) for each in outcomes} == {Unavailable}
+
+
+async def _outcomes(tasks: list[asyncio.Task]) -> list:
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_the_file_is_looked_at_by_itself(path: Path) -> None:
+    backend = configured(SqliteBackend, path.parent, path=path.name)
+    changed = asyncio.Event()
+    backend.on_change(changed.set)
+    backend.look_every = 0.01
+    await backend.open()
+    try:
+        insert(path, BOB)
+        await asyncio.wait_for(changed.wait(), timeout=5)
+    finally:
+        await backend.close()
+
+
+async def test_a_look_that_fails_is_logged_and_not_the_last(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = configured(SqliteBackend, path.parent, path=path.name)
+    told: asyncio.Queue[str] = asyncio.Queue()
+
+    def listener() -> None:
+        told.put_nowait("changed")
+        raise RuntimeError("the listener's own fault")
+
+    backend.on_change(listener)
+    backend.look_every = 0.01
+    await backend.open()
+    try:
+        insert(path, BOB)
+        await asyncio.wait_for(told.get(), timeout=5)
+        run(path, "DELETE FROM users")
+        await asyncio.wait_for(told.get(), timeout=5)
+    finally:
+        await backend.close()
+    assert "a look at the file failed" in caplog.text
+
+
+async def test_a_lookup_that_comes_after_the_close_is_unavailable(path: Path) -> None:
+    """As one that waits for a lock may, when the file is replaced meanwhile."""
+    async with serving(path) as backend:
+        file = backend._file
+    assert file is not None
+    with pytest.raises(Unavailable, match="the connection is closed"):
+        await file.find(KNOWN, "alice")
+
+
+async def test_a_caller_that_leaves_does_not_end_the_look(path: Path) -> None:
+    async with serving(path) as backend:
+        changes = changes_of(backend)
+        insert(path, BOB)
+        leaving = asyncio.create_task(backend.look())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await backend.look()
+        assert changes == ["changed"]
