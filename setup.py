@@ -16,6 +16,7 @@ TESTS = [
     "pytest>=9,<10",
     "pytest-cov>=6",
     "pytest-tornasync>=0.6.0.post2",
+    "setuptools>=77",
 ]
 
 setup(

@@ -10,6 +10,7 @@ from tornado_idv.errors import (
     Problem,
     StartError,
     Unavailable,
+    trace,
 )
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -35,5 +36,6 @@ __all__ = [
     "Unavailable",
     "User",
     "hookimpl",
+    "trace",
     "yamltext",
 ]

@@ -31,7 +31,7 @@ def plugin_manager(
         if entry_points:
             manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         manager.check_pending()
-    except (ImportError, pluggy.PluginValidationError) as error:
+    except Exception as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     return manager
 

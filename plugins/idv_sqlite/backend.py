@@ -27,7 +27,16 @@ from typing import ClassVar
 from idv_sqlite.faults import is_locked
 from idv_sqlite.openfile import OpenFile, Stamp
 from idv_sqlite.options import SqliteOptions
-from tornado_idv import Backend, ByNickname, CouldNotTell, Query, StartError, Unavailable, User
+from tornado_idv import (
+    Backend,
+    ByNickname,
+    CouldNotTell,
+    Query,
+    StartError,
+    Unavailable,
+    User,
+    trace,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -94,8 +103,8 @@ class SqliteBackend(Backend[SqliteOptions]):
             await asyncio.sleep(self.look_every)
             try:
                 await self.look()
-            except Exception:  # noqa: BLE001 - the watch outlives whatever one look meets
-                _log.exception("backend %s: a look at the file failed", self.name)
+            except Exception as error:  # noqa: BLE001 - the watch outlives what one look meets
+                _log.error("backend %s: a look at the file failed:\n%s", self.name, trace(error))
 
     async def _look(self) -> None:
         try:

@@ -27,6 +27,7 @@ from tornado_idv import (
     Query,
     StartError,
     User,
+    trace,
 )
 
 _LOOK_EVERY = 0.5
@@ -141,8 +142,8 @@ class YamlBackend(Backend[YamlOptions]):
         if repr(error) != self._unwatched:
             self._unwatched = repr(error)
             text = "backend %s cannot watch its file, and looks at it each %s s: %s"
-            unforeseen = not isinstance(error, OSError)
-            _log.warning(text, self.name, _LOOK_EVERY, error, exc_info=unforeseen)
+            why = error if isinstance(error, OSError) else trace(error)
+            _log.warning(text, self.name, _LOOK_EVERY, why)
 
 
 def _read(path: Path) -> tuple[str, bytes]:

@@ -1,0 +1,88 @@
+"""What the commands say of themselves, and which plugins there are."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import sys
+from importlib.metadata import version
+
+import click
+import pytest
+from running import Invoke, command
+
+from tornado_idv.cli import main
+
+COMMANDS = ["check", "init", "lookup", "plugins", "schema", "serve"]
+
+
+def test_every_command_has_a_whole_line(invoke: Invoke) -> None:
+    """None is cut short for want of room."""
+    result = invoke("--help")
+    assert result.exit_code == 0
+    listed = re.findall(
+        r"^  (\w+) {2,}(\S.*)$", result.stdout.partition("Commands:")[2], re.MULTILINE
+    )
+    assert [name for name, _ in listed] == COMMANDS
+    assert all(text.endswith(".") and not text.endswith("...") for _, text in listed)
+
+
+def test_the_exit_codes_are_told(invoke: Invoke) -> None:
+    text = " ".join(invoke("--help").stdout.split())
+    for code in ("0 done", "1 the answer is no", "2 wrong use", "3 could not tell"):
+        assert code in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_tells_its_use(invoke: Invoke, name: str) -> None:
+    """Also by ``-h``; every option has a text."""
+    result = invoke(name, "--help")
+    assert result.exit_code == 0
+    assert result.stdout == invoke(name, "-h").stdout
+    assert result.stdout.startswith(f"Usage: main {name}")
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    options = [each for each in main.commands[name].params if isinstance(each, click.Option)]
+    assert all(option.help and option.help.endswith(".") for option in options)
+
+
+@pytest.mark.parametrize("arguments", [["--no-such"], ["no-such"], ["serve", "more"]])
+def test_wrong_use_is_told_with_the_use(invoke: Invoke, arguments: list[str]) -> None:
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: ")
+
+
+def test_the_version_is_told() -> None:
+    """By the module, which has the command's name."""
+    result = command("--version")
+    assert result.stdout == f"tornado-idv {version('tornado-idv')}\n"
+
+
+def test_the_module_is_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["__main__.py", "plugins", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("tornado_idv", run_name="__main__")
+    assert capsys.readouterr().out.startswith("Usage: tornado-idv plugins")
+
+
+def test_our_plugins_are_listed_each_with_a_sentence(invoke: Invoke) -> None:
+    rows = [line.split(maxsplit=2) for line in invoke("plugins").stdout.splitlines()]
+    kinds = {kind: module for kind, module, _ in rows}
+    assert list(kinds) == sorted(kinds)
+    ours = {"sqlite": "idv_sqlite", "upstream": "idv_upstream", "yaml": "idv_yaml"}
+    assert kinds.items() >= ours.items()
+    assert all(text.endswith(".") for _, _, text in rows)
+    assert json.loads(invoke("plugins", "--json").stdout) == kinds
+
+
+@pytest.mark.parametrize("name", ["plugins", "schema"])
+def test_a_plugin_that_cannot_be_loaded_is_told_in_a_sentence(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "idv_yaml", None)
+    result = invoke(name)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("a plugin cannot be loaded: ")

@@ -1,0 +1,118 @@
+"""``tornado-idv init``: a start that works as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from running import Invoke, command
+from serving import Client, serving
+
+from tornado_idv.keys.token import check_token
+
+FILES = ["config.schema.json", "config.yaml", "users.yaml"]
+
+
+def key_in(output: str) -> str:
+    match = re.search(r"^  (idv_\S+)$", output, re.MULTILINE)
+    assert match is not None
+    return match[1]
+
+
+def test_a_start_is_written_and_told(invoke: Invoke, tmp_path: Path) -> None:
+    """Folders on the way are made; the key is in no file, only its digest."""
+    folder = tmp_path / "new" / "folder"
+    result = invoke("init", folder)
+    assert result.exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    key = key_in(result.stdout)
+    check_token(key)
+    assert all(str(folder / name) in result.stdout for name in FILES)
+    assert not any(key in path.read_text() for path in folder.iterdir())
+
+
+def test_two_starts_have_two_keys(invoke: Invoke, tmp_path: Path) -> None:
+    keys = {key_in(invoke("init", tmp_path / name).stdout) for name in "ab"}
+    assert len(keys) == 2
+
+
+def test_the_current_folder_is_meant_if_none_is_named(tmp_path: Path) -> None:
+    result = command("init", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == FILES
+
+
+def test_what_was_written_passes_the_check(invoke: Invoke, tmp_path: Path) -> None:
+    invoke("init", tmp_path)
+    result = invoke("check", "--config", tmp_path / "config.yaml")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_the_schema_beside_it_is_that_of_the_plugins(invoke: Invoke, tmp_path: Path) -> None:
+    """And the configuration's first line points an editor at it."""
+    invoke("init", tmp_path)
+    assert (tmp_path / "config.schema.json").read_text() == invoke("schema").stdout
+    first, _, _ = (tmp_path / "config.yaml").read_text().partition("\n")
+    assert first == "# yaml-language-server: $schema=config.schema.json"
+
+
+def test_the_key_opens_the_service_and_no_other_does(invoke: Invoke, tmp_path: Path) -> None:
+    """The curl line asks for a user that the fixture holds."""
+    output = invoke("init", tmp_path).stdout
+    curl = shlex.split(output.splitlines()[-1])
+    headers = dict(curl[i + 1].split(": ", 1) for i, word in enumerate(curl) if word == "-H")
+    assert curl[:2] == ["curl", "http://127.0.0.1:8080/api/v1/identify/url"]
+    body = curl[curl.index("-d") + 1].encode()
+    config = (tmp_path / "config.yaml").read_text()
+    with serving(config.replace("port: 8080", "port: 0"), tmp_path) as service:
+        client = Client(service.port)
+        found = client.post("/api/v1/identify/url", body, headers)
+        assert (found.status, json.loads(found.body)["nickname"]) == (200, "@alice")
+        assert client.post("/api/v1/identify/url", body).status == 401
+
+
+def test_a_folder_with_a_blank_is_told_so_that_it_can_be_pasted(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    output = invoke("init", tmp_path / "my service").stdout
+    (line,) = [line for line in output.splitlines() if "tornado-idv serve" in line]
+    config = str(tmp_path / "my service" / "config.yaml")
+    assert shlex.split(line) == ["tornado-idv", "serve", "--config", config]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_is_overwritten_and_then_nothing_is_written(
+    invoke: Invoke, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("mine")
+    result = invoke("init", tmp_path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"{tmp_path / name}: already there; nothing was written\n"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_link_that_leads_nowhere_is_not_written_through(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").symlink_to(tmp_path / "elsewhere.yaml")
+    result = invoke("init", tmp_path)
+    assert (result.exit_code, result.stderr.count("already there")) == (1, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["users.yaml"]
+
+
+def test_a_place_that_cannot_be_written_to_is_told_in_a_sentence(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    result = invoke("init", tmp_path / "file" / "folder")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "cannot be written: Not a directory" in result.stderr
+
+
+def test_a_file_is_no_folder(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = invoke("init", tmp_path / "file")
+    assert result.exit_code == 2
+    assert "is a file" in result.stderr

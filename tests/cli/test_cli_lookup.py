@@ -1,0 +1,135 @@
+"""``tornado-idv lookup``: the backends asked from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running import Invoke, command
+from serving import make_database
+
+Config = Callable[..., Path]
+USERS = "name: users, kind: yaml, path: users.yaml"
+NOBODY_LISTENS = "name: origin, kind: upstream, base_url: 'http://127.0.0.1:1'"
+ALICE = {
+    "status": "ok",
+    "plan": "Größer",
+    "card_number": "4000123412341234",
+    "nickname": "@alice",
+    "profile_url": "https://profiles.example/m/alice",
+}
+NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}
+
+
+@pytest.mark.parametrize(
+    "who",
+    ["@alice", "https://profiles.example/m/alice", "4000123412341234"],
+    ids=["@", "URL", "card"],
+)
+def test_a_user_is_found_however_asked_for(invoke: Invoke, config: Config, who: str) -> None:
+    result = invoke("lookup", who, "-c", config(USERS), "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert json.loads(result.stdout) == {**ALICE, "backend": "users"}
+
+
+def test_a_user_is_told_in_lines(invoke: Invoke, config: Config) -> None:
+    result = invoke("lookup", "@alice", "-c", config(USERS))
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "status:       ok",
+        "plan:         Größer",
+        "card_number:  4000123412341234",
+        "nickname:     @alice",
+        "profile_url:  https://profiles.example/m/alice",
+        "backend:      users",
+    ]
+
+
+def test_an_absent_user_is_the_answer_no(invoke: Invoke, config: Config) -> None:
+    result = invoke("lookup", "@nobody", "-c", config(USERS), "--json")
+    assert (result.exit_code, json.loads(result.stdout)) == (1, NOT_FOUND)
+
+
+def test_who_could_not_tell_says_so_and_why(invoke: Invoke, config: Config) -> None:
+    result = invoke("lookup", "@alice", "-c", config(NOBODY_LISTENS), "--json")
+    assert result.exit_code == 3
+    record = json.loads(result.stdout)
+    assert record["status"] == "could_not_tell"
+    assert record["reason"].startswith("origin: ")
+
+
+@pytest.mark.parametrize(
+    "who",
+    ["alice", "@", "", "@a b", "https://evil.example/m/alice", "1" * 33, "\u0664\u0660"],
+    ids=ascii,
+)
+def test_what_names_nobody_is_wrong_use(invoke: Invoke, config: Config, who: str) -> None:
+    """The forms that are right are told."""
+    result = invoke("lookup", "-c", config(USERS), "--", who)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "write @nick, https://profiles.example/m/nick, or a card's digits" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("@alice", "@bob"), ("@alice", "--no-such")])
+def test_what_click_cannot_read_is_wrong_use(invoke: Invoke, arguments: tuple[str, ...]) -> None:
+    assert invoke("lookup", *arguments).exit_code == 2
+
+
+def test_each_backend_that_was_asked_is_explained_in_order(
+    invoke: Invoke, config: Config, folder: Path
+) -> None:
+    """One after the one that knew the user was not asked."""
+    make_database(folder / "users.db", ("bob", "1", "Pro", None))
+    database = "name: members, kind: sqlite, path: users.db"
+    path = config(database, USERS, NOBODY_LISTENS)
+    result = invoke("lookup", "@alice", "-c", path, "--explain", "--json")
+    asked = json.loads(result.stdout)["asked"]
+    assert [(each["backend"], each["said"]) for each in asked] == [
+        ("members", "not known here"),
+        ("users", "found"),
+    ]
+    assert all(0 <= each["ms"] < 10_000 for each in asked)
+    lines = invoke("lookup", "@alice", "-c", path, "--explain").stdout.splitlines()
+    assert re.fullmatch(r"  asked members: not known here \([\d.]+ ms\)", lines[-2])
+    assert re.fullmatch(r"  asked users: found \([\d.]+ ms\)", lines[-1])
+
+
+def test_a_failure_is_explained(invoke: Invoke, config: Config) -> None:
+    path = config(USERS, NOBODY_LISTENS)
+    result = invoke("lookup", "@nobody", "-c", path, "--explain")
+    assert result.exit_code == 3
+    assert "  asked users: not known here" in result.stdout
+    assert "  asked origin: " in result.stdout
+
+
+def test_a_backend_that_cannot_be_opened_could_not_tell(invoke: Invoke, config: Config) -> None:
+    result = invoke("lookup", "@alice", "-c", config("name: gone, kind: yaml, path: gone.yaml"))
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "gone.yaml" in result.stderr
+
+
+def test_a_bad_configuration_could_not_tell(invoke: Invoke, config: Config) -> None:
+    path = config("name: users, kind: yml")
+    result = invoke("lookup", "@alice", "-c", path)
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith(f"{path}:3:")
+
+
+@pytest.mark.parametrize(
+    ("backend", "who", "code"),
+    [
+        (USERS, "@alice", 0),
+        (USERS, "@nobody", 1),
+        (USERS, "nobody", 2),
+        (NOBODY_LISTENS, "@alice", 3),
+    ],
+    ids=["found", "not found", "wrong use", "could not tell"],
+)
+def test_the_exit_code_is_the_answer(config: Config, backend: str, who: str, code: int) -> None:
+    """Of a real process, whose errors are sentences."""
+    result = command("lookup", who, "--config", str(config(backend)))
+    assert result.returncode == code
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,134 @@
+"""``tornado-idv serve``: a real process that says where it is, and stops when told."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from loggers import put_back
+from running import Invoke, command, running
+from serving import KEY, Client
+
+from tornado_idv.cli.serve import announce
+from tornado_idv.config.settings import Settings
+from tornado_idv.server.service import Service
+
+Config = Callable[..., Path]
+USERS = "name: users, kind: yaml, path: users.yaml"
+ASKING = f"auth: {{keys: [{{id: caller, token: {KEY}}}]}}\n"
+ANY_PORT = "server: {port: 0}\n"
+
+
+def test_it_says_where_it_is_and_whom_it_asks(config: Config) -> None:
+    """No key is shown outside of a demo."""
+    path = config(USERS, "name: more, kind: yaml, path: users.yaml", more=ANY_PORT + ASKING)
+    with running(path) as service:
+        assert Client(service.port).by_input("@alice").status == 200
+        service.tell()
+        assert service.ended() == 0
+    assert service.announced == [
+        f"Listening on http://127.0.0.1:{service.port}\n",
+        "Asking, in this order: users (yaml), more (yaml)\n",
+        "Keys: 1\n",
+    ]
+    assert "Traceback" not in service.told()
+
+
+@pytest.mark.parametrize("base_path", ["", "/identity"])
+def test_the_line_of_a_demo_works_when_pasted(config: Config, base_path: str) -> None:
+    server = f'server: {{port: 0, base_path: "{base_path}"}}\n'
+    with running(config(USERS, more=f"demo: true\n{server}{ASKING}")) as service:
+        line = shlex.split(service.read_up_to("curl"))
+        assert _run(line)["nickname"] == "@alice"
+        service.tell()
+        assert service.ended() == 0
+
+
+def test_the_demo_of_the_repository_answers_its_own_line(tmp_path: Path) -> None:
+    """As `make run` serves it, but for the port."""
+    root = Path(__file__).parents[2]
+    text = (root / "config.yaml").read_text(encoding="utf-8")
+    assert "port: 8080" in text
+    text = text.replace("port: 8080", "port: 0").replace("deploy/", f"{root}/deploy/")
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+    with running(tmp_path / "config.yaml") as service:
+        assert _run(shlex.split(service.read_up_to("curl")))["status"] == "ok"
+
+
+def _run(line: list[str]) -> dict[str, str]:
+    """What the pasted line prints; without curl on the machine, what it would."""
+    if shutil.which("curl"):
+        environment = {
+            name: value for name, value in os.environ.items() if "proxy" not in name.lower()
+        }
+        done = subprocess.run(
+            [*line, "--silent"], capture_output=True, check=True, timeout=20, env=environment
+        )
+        answer = done.stdout
+    else:
+        port, _, path = line[1].removeprefix("http://127.0.0.1:").partition("/")
+        fields = dict(line[i + 1].split(": ", 1) for i, word in enumerate(line) if word == "-H")
+        body = line[line.index("-d") + 1].encode()
+        answer = Client(int(port)).post(f"/{path}", body, fields).body
+    record: dict[str, str] = json.loads(answer)
+    return record
+
+
+def test_a_port_in_use_is_told_in_a_sentence(config: Config) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path = config(USERS, more=f"server: {{port: {port}}}\n")
+        result = command("serve", "--config", str(path))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"cannot listen on 127.0.0.1 port {port}: Address already in use; "
+        "change server.host or server.port\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "told"),
+    [
+        ("name: users, kind: yml", "config.yaml:4:"),
+        ("name: users, kind: yaml, path: gone.yaml", "gone.yaml"),
+        ("name: users, kind: sqlite, path: gone.db", "gone.db"),
+    ],
+    ids=["a bad configuration", "no fixture", "no database"],
+)
+def test_what_stops_the_start_is_told_in_a_sentence(
+    config: Config, backend: str, told: str
+) -> None:
+    result = command("serve", "--config", str(config(backend, more=ANY_PORT)))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert told in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("demo", ["true", "false"], ids=["a demo", "no demo"])
+def test_serving_is_set_up_as_configured(
+    invoke: Invoke, config: Config, monkeypatch: pytest.MonkeyPatch, demo: str
+) -> None:
+    """In this process: it announces itself, is told to stop, and has logged in its format."""
+
+    def announce_and_stop(service: Service, settings: Settings) -> None:
+        announce(service, settings)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    module = importlib.import_module("tornado_idv.cli.serve")  # not the command of that name
+    monkeypatch.setattr(module, "announce", announce_and_stop)
+    more = f"demo: {demo}\nlogging: {{level: info, format: json}}\n{ANY_PORT}{ASKING}"
+    path = config(USERS, more=more)
+    with put_back():
+        result = invoke("serve", "-c", path)
+    assert result.exit_code == 0
+    assert ("Demo mode. Try:" in result.stdout) is (KEY in result.stdout) is (demo == "true")
+    assert json.loads(result.stderr.splitlines()[0])["level"] == "info"

@@ -1,0 +1,105 @@
+"""The command as a real process, which is ended by its own id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from click.testing import Result
+
+COMMAND = (sys.executable, "-m", "tornado_idv")
+PATIENCE = 20.0
+
+Invoke = Callable[..., Result]
+"""Runs one command without a process, as the fixture ``invoke`` does."""
+
+
+@dataclass
+class Running:
+    """A served process: what it announced up to now, and where its log goes."""
+
+    process: subprocess.Popen[str]
+    log: Path
+    announced: list[str]
+    port: int = 0
+
+    def read_up_to(self, beginning: str) -> str:
+        """Reads announced lines up to one that begins so, blanks aside."""
+        stdout: IO[str] = self.process.stdout  # type: ignore[assignment]
+        for line in stdout:
+            self.announced.append(line)
+            if line.strip().startswith(beginning):
+                return line.strip()
+        raise AssertionError(f"ended before it said {beginning!r}: {self.log.read_text()}")
+
+    def told(self) -> str:
+        """All that the process logged up to now."""
+        return self.log.read_text()
+
+    def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Sends a signal to the process."""
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Waits for the end, and gives the exit code."""
+        stdout: IO[str] = self.process.stdout  # type: ignore[assignment]
+        self.announced += stdout.readlines()
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def running(config: Path, *, path: Path | None = None) -> Iterator[Running]:
+    """Serves a configuration; ``path`` is a folder with plugins to be found beside the others."""
+    log = config.with_suffix(".log")
+    visible = [str(path), os.environ.get("PYTHONPATH", "")] if path else []
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, visible))} if path else None
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [*COMMAND, "serve", "--config", str(config)],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=env,
+        )
+    net = threading.Timer(PATIENCE, process.kill)
+    net.start()
+    try:
+        service = Running(process, log, [])
+        service.port = int(service.read_up_to("Listening on").split("/")[2].rpartition(":")[2])
+        service.read_up_to("Keys:")
+        yield service
+    finally:
+        net.cancel()
+        process.kill()
+        process.communicate()
+
+
+def command(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs one command to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Asks again and again until the condition holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came to hold"

@@ -1,0 +1,179 @@
+"""A stop lets the requests in flight finish; a real process, a real signal."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from running import Running, eventually, running
+from serving import KEY, Client
+
+PLUGIN = """\
+import asyncio
+
+import tornado_idv
+
+
+class WaitingOptions(tornado_idv.BackendOptions):
+    port: int
+
+
+class Waiting(tornado_idv.Backend[WaitingOptions]):
+    '''Knows everybody, once the test hangs up.'''
+
+    options_type = WaitingOptions
+
+    async def find(self, query):
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.options.port)
+        await reader.read()
+        writer.close()
+        return tornado_idv.User(plan="Free", card_number="1", nickname=query.nickname)
+
+
+@tornado_idv.hookimpl
+def idv_backend_kinds():
+    return {"waiting": Waiting}
+"""
+CONFIG = """\
+profile_sites: [https://profiles.example]
+server: {{port: 0, request_timeout: 20s, drain: {drain}}}
+auth: {{keys: [{{id: caller, token: {key}}}]}}
+backends: [{{name: waiting, kind: waiting, port: {port}, timeout: 20s}}]
+logging: {{level: info, format: json}}
+"""
+BODY = b'{"input": "@alice"}'
+HEAD = (
+    b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+    b"Authorization: Bearer %s\r\n" % (len(BODY), KEY.encode())
+)
+REQUEST = HEAD + b"\r\n" + BODY
+
+
+@pytest.fixture
+def asked() -> Iterator[socket.socket]:
+    """Where the backend calls when it is asked, and waits until its call is ended."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        yield listener
+
+
+@contextmanager
+def waiting_service(folder: Path, asked: socket.socket, drain: str = "{}") -> Iterator[Running]:
+    """Serves a backend from elsewhere, found by its entry point."""
+    info = folder / "plugins" / "idv_waiting-1.dist-info"
+    info.mkdir(parents=True)
+    (folder / "plugins" / "idv_waiting.py").write_text(PLUGIN)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: idv-waiting\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[tornado_idv]\nwaiting = idv_waiting\n")
+    config = folder / "config.yaml"
+    config.write_text(CONFIG.format(drain=drain, key=KEY, port=asked.getsockname()[1]))
+    with running(config, path=folder / "plugins") as service:
+        yield service
+
+
+@contextmanager
+def caller(service: Running) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as sock:
+        yield sock
+
+
+def refuses(port: int) -> bool:
+    """Whether nobody listens at the port any more."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        return False
+    return False
+
+
+def read_all(sock: socket.socket) -> bytes:
+    return sock.makefile("rb").read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_request_in_flight_is_answered_before_the_exit(
+    tmp_path: Path, asked: socket.socket, number: signal.Signals
+) -> None:
+    """New callers are refused meanwhile; the one who waits is answered and then left."""
+    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
+        sock.sendall(REQUEST)
+        call, _ = asked.accept()
+        service.tell(number)
+        eventually(lambda: refuses(service.port))
+        assert service.process.poll() is None
+        call.close()
+        answer = read_all(sock)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b'"nickname":"@alice"' in answer
+        assert service.ended() == 0
+    assert "unanswered" not in service.told()
+    assert "Traceback" not in service.told()
+
+
+def test_a_request_half_read_is_read_and_answered(tmp_path: Path, asked: socket.socket) -> None:
+    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
+        sock.sendall(HEAD + b"Expect: 100-continue\r\n\r\n" + BODY[:5])
+        assert sock.recv(12) == b"HTTP/1.1 100"
+        service.tell()
+        eventually(lambda: refuses(service.port))
+        sock.sendall(BODY[5:])
+        asked.accept()[0].close()
+        assert b"HTTP/1.1 200 OK\r\n" in read_all(sock)
+        assert service.ended() == 0
+
+
+def test_an_idle_connection_holds_nothing_up(tmp_path: Path, asked: socket.socket) -> None:
+    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
+        sock.sendall(REQUEST.replace(KEY.encode(), b"unknown"))
+        assert sock.recv(12) == b"HTTP/1.1 401"
+        service.tell()
+        assert service.ended() == 0
+    assert "unanswered" not in service.told()
+
+
+@pytest.mark.parametrize("sent", [BODY[:5], BODY], ids=["half the body", "the body"])
+def test_a_caller_who_left_is_not_waited_for(
+    tmp_path: Path, asked: socket.socket, sent: bytes
+) -> None:
+    with waiting_service(tmp_path, asked, "{timeout: 10s}") as service:
+        with caller(service) as sock:
+            sock.sendall(HEAD + b"Expect: 100-continue\r\n\r\n")
+            assert sock.recv(25) == b"HTTP/1.1 100 (Continue)\r\n"
+            sock.sendall(sent)
+            call = asked.accept() if sent == BODY else None
+        service.tell()
+        assert service.ended() == 0
+        if call:
+            call[0].close()
+    assert "unanswered" not in service.told()
+    assert "Traceback" not in service.told()
+
+
+def test_a_request_without_end_is_given_up(tmp_path: Path, asked: socket.socket) -> None:
+    """After ``drain.timeout`` the process exits all the same, and says so."""
+    drain = "{timeout: 50ms}"
+    with waiting_service(tmp_path, asked, drain) as service, caller(service) as sock:
+        sock.sendall(REQUEST)
+        call, _ = asked.accept()
+        service.tell()
+        assert service.ended() == 0
+        call.close()
+    assert "requests unanswered after the drain timeout" in service.told()
+    assert "Traceback" not in service.told()
+
+
+def test_requests_are_taken_while_the_drain_is_delayed(
+    tmp_path: Path, asked: socket.socket
+) -> None:
+    """A load balancer learns of the stop in that time."""
+    with waiting_service(tmp_path, asked, "{delay: 700ms}") as service:
+        service.tell()
+        eventually(lambda: "stopping" in service.told())
+        assert Client(service.port).send("GET", "/", {"Host": "x"}).status == 404
+        assert service.ended() == 0

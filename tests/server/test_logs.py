@@ -1,0 +1,337 @@
+"""What is in the logs, and what never is: here every secret is called tweety."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+import pytest
+from loggers import put_back
+from running import Running, eventually, running
+from serving import Client, make_database, serving
+from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPServerRequest, RequestStartLine
+from tornado.web import Application, RequestHandler
+
+from tornado_idv.server.logs import configure_logging, keep_out_secrets
+from tornado_idv.web.access import log_access
+from tornado_idv.web.handler import JsonHandler
+from tornado_idv.web.in_flight import InFlight
+
+NICKNAME = "Tweety.Bird"
+CARD = "8008135800813580081358"
+KEY = "tweety-bird-from-elsewhere-0123456789"
+OUR_CREDENTIAL = "tweety-bird-for-the-origin-0123456789"
+SECRETS = ("tweety", CARD)
+
+FIXTURE = f'users: [{{nickname: "@{NICKNAME}", card_number: "{CARD}", plan: Free}}]\n'
+CONFIG = f"""\
+profile_sites: [https://profiles.example]
+server: {{port: 0, body_timeout: 100ms, idle_timeout: 1s}}
+auth: {{keys: [{{id: caller, token: {KEY}}}, {{id: origin, token: {OUR_CREDENTIAL}}}]}}
+cache: {{ttl: 0s, negative_ttl: 0s}}
+"""
+URL = "/api/v1/identify/url"
+LINE = b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\n"
+AUTH = b"Authorization: Bearer " + KEY.encode()
+MALFORMED = {
+    "a NUL behind the key": LINE + AUTH + b"\0\r\n\r\n",
+    "a key on a folded line": LINE + b"X: y\r\n " + AUTH + b"\r\n\r\n",
+    "a header without a colon": LINE + AUTH.replace(b":", b"") + b"\r\n\r\n",
+    "a header's name with the key": LINE + KEY.encode() + b" : x\r\n\r\n",
+    "a length of tweety": LINE + b"Content-Length: tweety\r\n\r\n",
+    "a host of tweety": LINE.replace(b"x", b"tweety/bird") + b"\r\n",
+    "an encoding of tweety": LINE + AUTH + b"\r\nTransfer-Encoding: tweety\r\n\r\n",
+    "a chunk of tweety": LINE + AUTH + b"\r\nTransfer-Encoding: chunked\r\n\r\ntweety\r\n\r\n",
+    "a first line of tweety": b"tweety\r\n\r\n",
+    "a version of tweety": b"GET / tweety/1.1\r\n\r\n",
+    "a target of tweety": b"GET tweety HTTP/1.1\r\nHost: x\r\n\r\n",
+    "headers without end": LINE + b"X: " + b"tweety" * 20_000,
+    "a body that stops": LINE + AUTH + b"\r\nContent-Length: 99\r\n\r\ntweety",
+    "a query that is none": b"GET /?%zz=%tweety&;=%ff HTTP/1.1\r\nHost: x\r\n\r\n",
+    "bytes beyond ASCII": b"GET /tweety\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+@dataclass
+class Case:
+    """A running service, and how to make its backend fail."""
+
+    service: Running
+    fail: Callable[[], object]
+
+    @property
+    def client(self) -> Client:
+        return Client(self.service.port)
+
+    def fails_visibly(self, words: str) -> bool:
+        """Asks once more, and looks whether the log says so."""
+        ask(self.client, f"@{NICKNAME}")
+        return words in self.service.told()
+
+
+Make = Callable[[str, str], Case]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Runs the service over one kind of backend with one format of logs."""
+    with ExitStack() as stack:
+
+        def start(kind: str, log_format: str) -> Case:
+            backend, fail = PREPARE[kind](tmp_path, stack)
+            config = tmp_path / "config.yaml"
+            logs = f"logging: {{level: debug, format: {log_format}}}\n"
+            config.write_text(f"{CONFIG}{logs}backends: [{{name: users, {backend}}}]\n")
+            return Case(stack.enter_context(running(config)), fail)
+
+        yield start
+
+
+def _yaml(folder: Path, _: ExitStack) -> tuple[str, Callable[[], object]]:
+    users = folder / "users.yaml"
+    users.write_text(FIXTURE)
+    return "kind: yaml, path: users.yaml", lambda: users.write_text(FIXTURE + FIXTURE)
+
+
+def _sqlite(folder: Path, _: ExitStack) -> tuple[str, Callable[[], object]]:
+    users = folder / "users.db"
+    make_database(users, (NICKNAME, CARD, "Free", None))
+    return "kind: sqlite, path: users.db", lambda: users.write_bytes(b"tweety" * 2000)
+
+
+def _upstream(folder: Path, stack: ExitStack) -> tuple[str, Callable[[], object]]:
+    origin_folder = folder / "origin"
+    origin_folder.mkdir()
+    (origin_folder / "users.yaml").write_text(FIXTURE)
+    origin = stack.enter_context(ExitStack())
+    config = f"{CONFIG}backends: [{{name: users, kind: yaml, path: users.yaml}}]\n"
+    url = origin.enter_context(serving(config, origin_folder)).url
+    auth = f"auth: {{kind: bearer, token: {OUR_CREDENTIAL}}}"
+    return f"kind: upstream, base_url: '{url}', {auth}", origin.close
+
+
+PREPARE = {"yaml": _yaml, "sqlite": _sqlite, "upstream": _upstream}
+FAILED = {"yaml": "users.yaml", "sqlite": "lookup ", "upstream": "lookup unavailable"}
+
+
+def play_requests(client: Client) -> None:
+    """Asks whatever can be asked with a secret in it, rightly and wrongly."""
+    key = {"Authorization": f"Bearer {KEY}"}
+    statuses = [
+        ask(client, f"@{NICKNAME}"),
+        ask(client, f"https://profiles.example/m/{NICKNAME}"),
+        ask(client, "@tweety-the-unknown"),
+        ask(client, "tweety"),
+        client.post("/api/v1/identify/card", b'{"card_number": "%s"}' % CARD.encode(), key).status,
+        client.post(URL, b'{"input": "@tweety', key).status,
+        client.post(URL, b'{"tweety": "@tweety"}', key).status,
+        client.post(URL, b"tweety" * 3000, key).status,
+        client.post(URL, b"tweety", {**key, "Content-Type": "text/tweety"}).status,
+        client.post(URL, b"tweety", {**key, "Content-Encoding": "tweety"}).status,
+        client.post(URL, b"{}", {**key, "Accept": "text/tweety"}).status,
+        client.post(URL, b"{}", {**key, "Expect": "tweety"}).status,
+        client.post(URL, b"{}", {"Authorization": f"Bearer {KEY}x"}).status,
+        client.post(URL, b"{}", {"Authorization": f"Tweety {KEY}"}).status,
+        client.post(f"/{NICKNAME}", b"{}", key).status,
+        client.post(f"{URL}?key={KEY}&card={CARD}", b"{}").status,
+        client.send("TWEETY", URL, {"Host": "x"}).status,
+        client.send(CARD, "/", {"Host": "tweety", "Cookie": f"key={KEY}"}).status,
+    ]
+    assert statuses == [
+        *(200, 200, 404, 422, 200),
+        *(422, 422, 413, 415, 415, 406, 417),
+        *(401, 401, 404, 401, 405, 404),
+    ]
+    for data in MALFORMED.values():
+        with contextlib.suppress(ConnectionResetError):  # what it sent was not read to the end
+            client.until_closed(data)
+
+
+def ask(client: Client, text: str) -> int:
+    body = json.dumps({"input": text}).encode()
+    return client.post(URL, body, {"Authorization": f"Bearer {KEY}"}).status
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+@pytest.mark.parametrize("kind", PREPARE)
+def test_no_secret_is_ever_logged(make: Make, kind: str, log_format: str) -> None:
+    """At the level debug, with every backend, when all is well and when nothing is."""
+    case = make(kind, log_format)
+    play_requests(case.client)
+    case.fail()
+    eventually(lambda: case.fails_visibly(FAILED[kind]))
+    assert ask(case.client, "@tweety-the-unknown") != 401
+    case.service.tell()
+    assert case.service.ended() == 0
+    told = case.service.told() + "".join(case.service.announced)
+    assert "identify/url" in told
+    assert "a request could not be read" in told
+    assert [secret for secret in SECRETS if secret in told.lower()] == []
+    assert "Traceback" not in told
+    if log_format == "json":
+        assert all(json.loads(line)["event"] for line in case.service.told().splitlines())
+
+
+Configure = Callable[[str, Literal["auto", "console", "json"]], io.StringIO]
+
+
+class Stream(io.StringIO):
+    """Standard error, kept."""
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
+    """Configures logging onto a stream; afterwards all is as it was."""
+
+    def configure(level: str, log_format: Literal["auto", "console", "json"]) -> io.StringIO:
+        stream = Stream()
+        monkeypatch.setattr("sys.stderr", stream)
+        configure_logging(level, log_format)
+        return stream
+
+    with put_back():
+        yield configure
+
+
+def test_a_json_line_holds_level_logger_time_and_fields(
+    logged: Configure,
+) -> None:
+    stream = logged("info", "json")
+    logging.getLogger("some.room").warning("what %s", "happened", extra={"status": 200})
+    record = json.loads(stream.getvalue())
+    assert record.pop("timestamp").endswith("Z")
+    assert record == {
+        "event": "what happened",
+        "level": "warning",
+        "logger": "some.room",
+        "status": 200,
+    }
+
+
+def test_a_console_line_is_for_people(logged: Configure) -> None:
+    """Without colours where it is no terminal."""
+    stream = logged("info", "console")
+    logging.getLogger("some.room").info("it happened", extra={"status": 200})
+    assert "it happened" in stream.getvalue()
+    assert "status=200" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(("on_terminal", "for_machines"), [(True, False), (False, True)])
+def test_auto_looks_where_it_writes_to(
+    logged: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+    on_terminal: bool,  # noqa: FBT001
+    for_machines: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr(Stream, "isatty", lambda _: on_terminal)
+    stream = logged("info", "auto")
+    logging.getLogger("some.room").info("it happened")
+    assert stream.getvalue().startswith("{") is for_machines
+
+
+def test_what_is_less_severe_than_the_level_is_left_out(
+    logged: Configure,
+) -> None:
+    stream = logged("warning", "json")
+    logging.getLogger("some.room").info("it happened")
+    logging.getLogger("aiohttp").info("it happened")
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["aiosqlite", "asyncio", "aiohttp", "aiohttp.client", "watchfiles"]
+)
+def test_libraries_are_not_debugged(logged: Configure, name: str) -> None:
+    stream = logged("debug", "json")
+    logging.getLogger(name).debug("executing with %s", "tweety")
+    assert stream.getvalue() == ""
+
+
+def test_the_bytes_that_tornado_refuses_are_left_out(
+    logged: Configure,
+) -> None:
+    stream = logged("debug", "json")
+    logger = logging.getLogger("tornado.general")
+    logger.info("Malformed HTTP message from %s: %s", "peer", "tweety")
+    logger.error("Uncaught exception", exc_info=ValueError("tweety"))
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first["event"] == "a request could not be read"
+    assert second["event"] == "Uncaught exception"
+    assert "tweety" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["tornado.application", "asyncio"])
+def test_of_an_error_that_nobody_caught_only_the_way_is_logged(
+    logged: Configure, name: str
+) -> None:
+    stream = logged("debug", "json")
+    try:
+        int(NICKNAME)
+    except ValueError:
+        logging.getLogger(name).exception("Exception in callback %r", "tweety")
+    event = json.loads(stream.getvalue())["event"]
+    assert event.startswith("failed unforeseen:\n")
+    assert event.endswith("ValueError")
+    assert "test_logs.py" in event
+    assert "tweety" not in stream.getvalue()
+    logging.getLogger(name).warning("as it was")
+    assert "as it was" in stream.getvalue()
+
+
+def test_keeping_secrets_out_twice_is_keeping_them_out_once(
+    logged: Configure,
+) -> None:
+    logged("debug", "json")
+    keep_out_secrets()
+    assert len(logging.getLogger("tornado.general").filters) == 1
+
+
+class _Connection:
+    def set_close_callback(self, callback: object) -> None:
+        """Nobody closes anything here."""
+
+
+def handled(kind: type[RequestHandler], method: str) -> RequestHandler:
+    line = RequestStartLine(method, "/tweety?tweety", "HTTP/1.1")
+    connection = cast(HTTPConnection, _Connection())
+    headers = HTTPHeaders({"Host": "x"})
+    request = HTTPServerRequest(start_line=line, headers=headers, connection=connection)
+    return kind(Application(in_flight=InFlight()), request)
+
+
+@pytest.mark.parametrize(("method", "told"), [("POST", "POST"), ("TWEETY", "other")])
+async def test_an_access_line_holds_nothing_of_the_input(
+    caplog: pytest.LogCaptureFixture, method: str, told: str
+) -> None:
+    handler = handled(JsonHandler, method)
+    assert isinstance(handler, JsonHandler)
+    handler.key_id = "caller"
+    with caplog.at_level(logging.INFO, "tornado_idv.access"):
+        log_access(handler)
+    (record,) = caplog.records
+    fields = vars(record)
+    assert (fields["method"], fields["route"], fields["status"]) == (told, "none", 200)
+    assert (fields["key"], fields["request_id"]) == ("caller", handler.request_id)
+    assert fields["ms"] >= 0
+    assert "tweety" not in str(fields).lower()
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"),
+    [(JsonHandler, logging.WARNING), (RequestHandler, logging.INFO)],
+    ids=["above info", "of another handler"],
+)
+async def test_no_access_line_is_made(
+    caplog: pytest.LogCaptureFixture, kind: type[RequestHandler], level: int
+) -> None:
+    with caplog.at_level(level, "tornado_idv.access"):
+        log_access(handled(kind, "POST"))
+    assert caplog.records == []

@@ -1,0 +1,112 @@
+"""One process from start to stop, seen from inside; the real ones are in test_drain."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from serving import Client
+
+from tornado_idv.config.load import load
+from tornado_idv.errors import StartError
+from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.server.run import run
+from tornado_idv.server.service import Service
+
+CONFIG = """\
+profile_sites: [https://profiles.example]
+server: {host: HOST, port: 0, drain: {timeout: 10ms}}
+backends: [{name: users, kind: yaml, path: users.yaml}]
+"""
+Serve = Callable[..., None]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Serve:
+    """Runs the service of one fixture until it is told to stop."""
+
+    def start(announce: Callable[[Service], None], host: str = "127.0.0.1") -> None:
+        (tmp_path / "users.yaml").write_text("users: []\n")
+        (tmp_path / "config.yaml").write_text(CONFIG.replace("HOST", host))
+        manager = plugin_manager()
+        settings = load(tmp_path / "config.yaml", backend_kinds(manager), {})
+        run(settings, manager, announce)
+
+    return start
+
+
+def stop(_: Service) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_it_announces_itself_once_it_can_be_asked(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    urls: list[str] = []
+
+    def announce(service: Service) -> None:
+        urls.append(service.url)
+        Client(service.port).raw(b"", expect=0)
+        stop(service)
+
+    with caplog.at_level(logging.INFO):
+        serve(announce)
+    assert urls[0].startswith("http://127.0.0.1:")
+    assert "finishing the requests in flight" in caplog.text
+    assert "unanswered" not in caplog.text
+
+
+def test_requests_that_do_not_end_are_given_up(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    def announce(service: Service) -> None:
+        service._in_flight.add("one without end")
+        stop(service)
+
+    serve(announce)
+    assert "requests unanswered after the drain timeout" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("0.0.0.0", "http://127.0.0.1:"), ("localhost", "http://localhost:")],
+    ids=["everywhere", "a name"],
+)
+def test_the_address_is_one_to_ask_by(serve: Serve, host: str, url: str) -> None:
+    urls: list[str] = []
+
+    def announce(service: Service) -> None:
+        urls.append(service.url)
+        stop(service)
+
+    serve(announce, host)
+    assert urls[0].startswith(url)
+
+
+@pytest.mark.parametrize("host", ["::", "::1"])
+def test_an_address_of_version_6_has_brackets(host: str) -> None:
+    service = Service(None, None, host, 8080)  # type: ignore[arg-type]
+    assert service.url == "http://[::1]:8080"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(99, "not one of ours"), "not one of ours"),
+        (OSError("no such name"), "no such name"),
+    ],
+    ids=["with a number", "without"],
+)
+def test_an_address_that_cannot_be_taken_is_told(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tornado_idv.server.service.bind_sockets", refuse)
+    with pytest.raises(StartError, match=f"^cannot listen on 192.0.2.1 port 0: {reason}; change"):
+        serve(stop, "192.0.2.1")

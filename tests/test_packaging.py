@@ -1,0 +1,141 @@
+"""What is built from this tree, and that it runs where the tree is not."""
+
+from __future__ import annotations
+
+import email
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOT_SOURCE = shutil.ignore_patterns(
+    ".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules", "htmlcov"
+)
+BUILD = (
+    "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+)
+PLUGINS = {"idv_sqlite", "idv_upstream", "idv_yaml"}
+WHERE = """\
+import idv_sqlite, idv_upstream, idv_yaml, tornado_idv
+print(*(each.__file__ for each in (idv_sqlite, idv_upstream, idv_yaml, tornado_idv)), sep="\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Built:
+    """The archives: a wheel of the tree, and a source archive with a wheel of it."""
+
+    wheel: Path
+    sdist: Path
+    wheel_of_sdist: Path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Builds from a copy of the tree, without any network."""
+    folder = tmp_path_factory.mktemp("built")
+    shutil.copytree(ROOT, folder / "tree", ignore=NOT_SOURCE)
+    sdist = build("build_sdist", folder / "tree", folder / "sdist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (source,) = (folder / "unpacked").iterdir()
+    return Built(
+        wheel=build("build_wheel", folder / "tree", folder / "wheel"),
+        sdist=sdist,
+        wheel_of_sdist=build("build_wheel", source, folder / "wheel_of_sdist"),
+    )
+
+
+def build(what: str, source: Path, target: Path) -> Path:
+    target.mkdir()
+    run(sys.executable, "-c", BUILD, what, str(target), cwd=source)
+    (archive,) = target.iterdir()
+    return archive
+
+
+def run(*line: str, cwd: Path) -> str:
+    done = subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter with the wheel installed, which borrows only our dependencies.
+
+    Of a folder that is lent by a ``.pth`` file no ``.pth`` file is read, so the way
+    back to the checkout of an editable install is not there.
+    """
+    folder = tmp_path_factory.mktemp("venv")
+    run(sys.executable, "-m", "venv", "--without-pip", str(folder), cwd=folder)
+    interpreter = str(folder / "bin" / "python")
+    report = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(run(interpreter, "-c", report, cwd=folder).strip())
+    with zipfile.ZipFile(built.wheel) as archive:
+        archive.extractall(site)
+    lent = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (site / "borrowed.pth").write_text("\n".join(sorted(lent)))
+    return interpreter
+
+
+def test_the_source_archive_builds_the_same_wheel(built: Built) -> None:
+    """Byte for byte, the list of files and their digests included."""
+    ours, theirs = contents(built.wheel), contents(built.wheel_of_sdist)
+    assert sorted(ours) == sorted(theirs)
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+    assert any(name.endswith(".dist-info/RECORD") for name in ours)
+
+
+def test_the_wheel_holds_the_package_and_the_plugins_and_nothing_else(built: Built) -> None:
+    """No package is called ``plugins`` or ``tests``."""
+    names = contents(built.wheel)
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"tornado_idv", *PLUGINS}
+    assert "tornado_idv/py.typed" in names
+
+
+def test_every_module_of_the_tree_is_in_the_wheel(built: Built) -> None:
+    sources = [*(ROOT / "tornado_idv").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
+    modules = {str(path.relative_to(ROOT)).removeprefix("plugins/") for path in sources}
+    assert modules == {name for name in contents(built.wheel) if name.endswith(".py")}
+
+
+def test_the_wheel_says_what_it_is(built: Built) -> None:
+    names = contents(built.wheel)
+    (metadata,) = (names[name].decode() for name in names if name.endswith("/METADATA"))
+    (points,) = (names[name].decode() for name in names if name.endswith("/entry_points.txt"))
+    told = email.message_from_string(metadata)
+    assert told["Name"] == "tornado-idv"
+    assert "Apache-2.0" in (told["License-Expression"], told["License"])
+    assert set(told["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
+    assert any(name.endswith("/LICENSE") for name in names)
+    assert "tornado-idv = tornado_idv.cli:main" in points
+    assert all(f"= {plugin}\n" in points for plugin in PLUGINS)
+
+
+def test_the_wheel_runs_far_from_the_tree(python: str, tmp_path: Path) -> None:
+    """The modules are those installed; a start that is written passes, and finds its user."""
+    files = run(python, "-I", "-c", WHERE, cwd=tmp_path).splitlines()
+    installed = Path(python).parents[1]
+    assert all(Path(file).is_relative_to(installed) for file in files)
+
+    command = (python, "-I", "-m", "tornado_idv")
+    kinds = json.loads(run(*command, "plugins", "--json", cwd=tmp_path))
+    assert set(kinds.values()) == PLUGINS
+    assert "Your key" in run(*command, "init", "here", cwd=tmp_path)
+    assert run(*command, "check", "--config", "here/config.yaml", cwd=tmp_path).startswith("ok\n")
+    found = run(*command, "lookup", "@alice", "--json", "-c", "here/config.yaml", cwd=tmp_path)
+    assert json.loads(found)["nickname"] == "@alice"

@@ -1,0 +1,47 @@
+"""Media types that no request of the contract's table has."""
+
+from __future__ import annotations
+
+import pytest
+from tornado.httputil import HTTPHeaders
+
+from tornado_idv.web.media import check_media
+from tornado_idv.web.refusals import Refusal, Refused
+
+READ = {
+    "nothing said": {},
+    "blanks": {"Content-Type": "  ", "Accept": " ", "Content-Encoding": " "},
+    "a vendor's JSON": {"Content-Type": "application/vnd.example.v1+json"},
+    "the charset without a dash": {"Content-Type": "application/json; charset=utf8"},
+    "a parameter of no concern": {"Content-Type": "application/json; version=1"},
+    "JSON among others": {"Accept": "text/html;q=0.9, APPLICATION/JSON"},
+    "what cannot be read": {"Accept": "json"},
+}
+REFUSED = {
+    "a type cut short": ({"Content-Type": "application/"}, Refusal.MEDIA_TYPE),
+    "a type of its own": ({"Content-Type": "json"}, Refusal.MEDIA_TYPE),
+    "JSON of another branch": ({"Content-Type": "model/gltf+json"}, Refusal.MEDIA_TYPE),
+    "JSON in a name": ({"Content-Type": "application/json-seq"}, Refusal.MEDIA_TYPE),
+    "another charset": ({"Content-Type": "application/json;charset=utf-16"}, Refusal.MEDIA_TYPE),
+    "two codings": ({"Content-Encoding": "identity, identity"}, Refusal.MEDIA_TYPE),
+    "JSON ruled out": ({"Accept": "application/json;q=0, */*;q=0"}, Refusal.NOT_ACCEPTABLE),
+    "an image": ({"Accept": "image/*"}, Refusal.NOT_ACCEPTABLE),
+}
+
+
+@pytest.mark.parametrize("headers", READ.values(), ids=READ)
+def test_json_in_utf_8_passes(headers: dict[str, str]) -> None:
+    check_media(HTTPHeaders(headers))
+
+
+@pytest.mark.parametrize(("headers", "refusal"), REFUSED.values(), ids=REFUSED)
+def test_everything_else_is_refused(headers: dict[str, str], refusal: Refusal) -> None:
+    with pytest.raises(Refused) as refused:
+        check_media(HTTPHeaders(headers))
+    assert refused.value.refusal is refusal
+
+
+def test_the_type_of_a_body_is_told_before_the_type_of_the_answer() -> None:
+    with pytest.raises(Refused) as refused:
+        check_media(HTTPHeaders({"Content-Type": "text/html", "Accept": "text/html"}))
+    assert refused.value.refusal is Refusal.MEDIA_TYPE
