@@ -75,7 +75,7 @@ class Reader:
         return reader
 
     async def fetch(self, sql: str, value: str) -> list[Any]:
-        """All rows of a query with one parameter; raises `sqlite3.Error`.
+        """All rows of a query that takes its value twice; raises `sqlite3.Error`.
 
         A database that stays locked is given up after `PATIENCE`.
         """
@@ -110,7 +110,7 @@ class Reader:
 
 
 class _Parameter(Sequence[str]):
-    """The one parameter of a query; SQLite's thread reads it just before the query runs."""
+    """The value of a query, for both its places; SQLite's thread reads it just before it runs."""
 
     __slots__ = ("_reader", "_value", "wanted")
 
@@ -120,7 +120,7 @@ class _Parameter(Sequence[str]):
         self.wanted = True
 
     def __len__(self) -> int:
-        return 1
+        return 2
 
     @overload
     def __getitem__(self, index: int) -> str: ...

@@ -22,6 +22,7 @@ from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, User
 class Table:
     """A table that was looked at and fits.
 
+    Each of the ``statements`` takes the value asked for twice.
     ``cautions`` are sentences for the log: what works, but slowly or not for sure.
     """
 
@@ -123,7 +124,7 @@ def _statements(options: SqliteOptions, kind: str, types: dict[str, str]) -> dic
     card = f"u.{quoted(columns.card_number)}"
     # Without a declared type an integer stays one and equals no text: find it, to say so.
     untyped = kind == "table" and not types[_folded(columns.card_number)]
-    by_card = f"{card} IN (?1, CAST(?1 AS INTEGER))" if untyped else _equals(card)
+    by_card = f"{card} IN (?, CAST(? AS INTEGER))" if untyped else _equals(card)
     return {
         ByNickname: f"{select}{_equals(f'u.{quoted(columns.nickname)}')} LIMIT 2",
         ByCard: f"{select}{by_card} LIMIT 2",
@@ -132,7 +133,7 @@ def _statements(options: SqliteOptions, kind: str, types: dict[str, str]) -> dic
 
 def _equals(column: str) -> str:
     """Equal to the byte; the first half can use an index of the column's own collation."""
-    return f"{column} = ?1 AND {column} = ?1 COLLATE BINARY"
+    return f"{column} = ? AND {column} = ? COLLATE BINARY"
 
 
 async def _scan(
@@ -142,7 +143,7 @@ async def _scan(
     harmless = {"SCAN CONSTANT ROW", "SCAN u" if kind == "view" else ""}
     slow = []
     for query, sql in statements.items():
-        plan = await connection.execute_fetchall(f"EXPLAIN QUERY PLAN {sql}", [""])
+        plan = await connection.execute_fetchall(f"EXPLAIN QUERY PLAN {sql}", ["", ""])
         if any(str(row[-1]).startswith("SCAN") and row[-1] not in harmless for row in plan):
             slow.append("nickname" if query is ByNickname else "card number")
     return f"a lookup by {' or '.join(slow)} reads the whole table; an index is missing" * bool(

@@ -18,6 +18,8 @@ GOOD_BODIES = {
     "an integer without bounds in one": b'{"input": "@alice", "x": ' + b"7" * 5000 + b"}",
     "a lone surrogate in one": b'{"input": "@alice", "x": "\\udc00"}',
     "some nesting in one": b'{"input": "@alice", "x": ' + b"[" * 60 + b"]" * 60 + b"}",
+    "many lists beside each other": b'{"input": "@alice", "x": [' + b"[]," * 1000 + b"1]}",
+    "brackets in text": b'{"input": "@alice", "x": "\\"' + b"[" * 1000 + b'"}',
     "every character escaped": b'{"\\u0069nput": "\\u0040\\u0061lice"}',
     "slashes escaped": b'{"input": "https:\\/\\/profiles.example\\/m\\/alice"}',
     "white space all around": b'\r\n\t {"input" :\n"@alice" } \n',
@@ -56,6 +58,7 @@ BAD_BODIES = {
     "a raw line feed in text": b'{"input": "@ali\nce"}',
     "a raw NUL in text": b'{"input": "@ali\x00ce"}',
     "nesting without end": b'{"input": "@alice", "x": ' + b"[" * 8000 + b"]" * 8000 + b"}",
+    "nesting of 257": b'{"input": "@alice", "x": ' + b"[" * 256 + b"]" * 256 + b"}",
     "brackets without end": b"[" * 8000,
     "XML": b"<input>@alice</input>",
 }

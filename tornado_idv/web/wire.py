@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.model import User
 from tornado_idv.web.refusals import Refusal
+
+_MAX_DEPTH = 256
+_TEXT_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def read_member(body: bytes, name: str) -> str:
@@ -19,7 +24,9 @@ def read_member(body: bytes, name: str) -> str:
     5,000 digits is an error to Python). Raises `InvalidFormat`.
     """
     try:
-        record = _DECODER.decode(body.decode("utf-8"))
+        text = body.decode("utf-8")
+        _check_depth(text)
+        record = _DECODER.decode(text)
     except (ValueError, RecursionError):
         raise InvalidFormat("not a JSON object") from None
     value = record.get(name) if isinstance(record, dict) else None
@@ -40,6 +47,17 @@ def encode_user(user: User | None, identifiers: Identifiers) -> bytes:
         "profile_url": identifiers.profile_url(user),
     }
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _check_depth(text: str) -> None:
+    """Raises `ValueError` for nesting without end; how deep Python itself goes has varied."""
+    if text.count("[") + text.count("{") <= _MAX_DEPTH:
+        return
+    depth = 0
+    for token in _TEXT_OR_BRACKET.findall(text):
+        depth += _STEP.get(token, 0)
+        if depth > _MAX_DEPTH:
+            raise ValueError("nested too deep")
 
 
 class _Number(str):
