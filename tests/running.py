@@ -57,8 +57,13 @@ class Running:
 
 
 @contextmanager
-def running(config: Path, *, path: Path | None = None) -> Iterator[Running]:
-    """Serves a configuration; ``path`` is a folder with plugins to be found beside the others."""
+def running(
+    config: Path, *, path: Path | None = None, patience: float = PATIENCE
+) -> Iterator[Running]:
+    """Serves a configuration, for at most ``patience`` seconds.
+
+    ``path`` is a folder with plugins to be found beside the others.
+    """
     log = config.with_suffix(".log")
     visible = [str(path), os.environ.get("PYTHONPATH", "")] if path else []
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, visible))} if path else None
@@ -70,7 +75,7 @@ def running(config: Path, *, path: Path | None = None) -> Iterator[Running]:
             text=True,
             env=env,
         )
-    net = threading.Timer(PATIENCE, process.kill)
+    net = threading.Timer(patience, process.kill)
     net.start()
     try:
         service = Running(process, log, [])

@@ -1,61 +1,40 @@
 """Answers are remembered for their time, asked for once, and forgotten when they should be."""
 
 import asyncio
+import contextlib
+import gc
+import tracemalloc
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from fakes import Source, Ticker, steady_cache
 
 from tornado_idv.cache import AnswerCache, CacheLimits
-from tornado_idv.errors import Unavailable
+from tornado_idv.errors import Broken, CouldNotTell, Unavailable
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 ALICE = ByNickname("alice")
+ALICE_S_CARD = ByCard("1")
+BOB = ByNickname("bob")
 FOUND = Answer(User("Free", "1", "alice"), "members")
 ELSEWHERE = Answer(User("Pro", "1", "alice"), "crm")
+FOUND_BOB = Answer(User("Free", "2", "bob"), "members")
 ABSENT = Answer(None)
 LIMITS = CacheLimits(ttl=300, negative_ttl=30, max_entries=10, max_negative_entries=3)
 
 
-class Ticker:
-    """A timer that a test moves."""
+class Hurrying(Ticker):
+    """A timer that never shows the same time twice, once it has a step."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    def __init__(self, step: float = 0.0) -> None:
+        super().__init__()
+        self.step = step
 
     def __call__(self) -> float:
+        self.now += self.step
         return self.now
-
-
-class Source:
-    """Gives the answer it is set to, and counts how often it was asked.
-
-    While it is held it gives none: ``release`` lets all who wait go on.
-    """
-
-    def __init__(self, answer: Answer | Exception) -> None:
-        self.answer = answer
-        self.asked = 0
-        self.begun = asyncio.Event()
-        self._gate = asyncio.Event()
-        self.release()
-
-    def hold(self) -> None:
-        self._gate.clear()
-
-    def release(self) -> None:
-        self._gate.set()
-
-    async def ask(self, query: Query) -> Answer:
-        self.asked += 1
-        answer = self.answer
-        self.begun.set()
-        await self._gate.wait()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
 
 @pytest.fixture
@@ -65,27 +44,65 @@ def ticker() -> Ticker:
 
 @pytest.fixture
 def cache(ticker: Ticker) -> AnswerCache:
-    return AnswerCache(LIMITS, ticker)
-
-
-def ttl(answer: Answer) -> float:
-    return LIMITS.ttl if answer.found else LIMITS.negative_ttl
+    return steady_cache(LIMITS, ticker)
 
 
 async def remember(cache: AnswerCache, query: Query, answer: Answer) -> None:
-    await cache.fetch(query, Source(answer).ask, ttl)
+    await cache.fetch(query, Source(answer).ask)
+
+
+def begin(cache: AnswerCache, source: Source, query: Query = ALICE) -> asyncio.Task[Answer]:
+    """A caller of many: they come in the order in which they are begun."""
+    return asyncio.create_task(cache.fetch(query, source.ask))
 
 
 async def held(cache: AnswerCache, source: Source) -> asyncio.Task[Answer]:
     """A caller who waits for a source that is asked and gives no answer yet."""
     source.hold()
-    caller = asyncio.create_task(cache.fetch(ALICE, source.ask, ttl))
+    caller = begin(cache, source)
     await asyncio.wait_for(source.begun.wait(), timeout=5)
     return caller
 
 
+async def leave(caller: asyncio.Task[Answer]) -> None:
+    """The caller goes, and is gone."""
+    caller.cancel()
+    await asyncio.wait([caller], timeout=5)
+    assert caller.cancelled()
+
+
+async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> CouldNotTell:
+    """Why there is no answer."""
+    with pytest.raises(CouldNotTell) as caught:
+        await cache.fetch(query, source.ask)
+    return caught.value
+
+
+# For how long
+
+
 @pytest.mark.parametrize(
-    ("answer", "seconds"), [(FOUND, 300), (ABSENT, 30)], ids=["found", "not found"]
+    ("answer", "seconds"),
+    [
+        (FOUND, 300),
+        (ABSENT, 30),
+        (replace(FOUND, ttl=7.0), 7),
+        (replace(FOUND, ttl=400.0), 400),
+        (replace(ABSENT, ttl=5.0), 5),
+        (replace(FOUND, degraded=True), 30),
+        (replace(FOUND, degraded=True, ttl=7.0), 7),
+        (replace(FOUND, degraded=True, ttl=400.0), 30),
+    ],
+    ids=[
+        "found",
+        "not found",
+        "found, a shorter time of its own",
+        "found, a longer time of its own",
+        "not found, a time of its own",
+        "degraded",
+        "degraded, a shorter time of its own",
+        "degraded, a longer time of its own",
+    ],
 )
 async def test_an_answer_expires_exactly_at_its_ttl(
     cache: AnswerCache, ticker: Ticker, answer: Answer, seconds: float
@@ -94,7 +111,35 @@ async def test_an_answer_expires_exactly_at_its_ttl(
     assert cache.get(ALICE) is answer
     ticker.now += seconds - 0.001
     assert cache.get(ALICE) is answer
-    ticker.now += 0.001
+    ticker.now = 1000 + seconds
+    assert cache.get(ALICE) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "ttl"), [(FOUND, 300), (ABSENT, 30)], ids=["found", "not found"]
+)
+async def test_chance_shortens_a_life_by_a_tenth_at_most_and_never_makes_it_longer(
+    ticker: Ticker, answer: Answer, ttl: float
+) -> None:
+    for chance in range(101):
+        ticker.now = 1000.0
+        cache = AnswerCache(LIMITS, ticker, lambda chance=chance: chance / 100)
+        await remember(cache, ALICE, answer)
+        ticker.now = 1000 + 0.9 * ttl - 0.001
+        assert cache.get(ALICE) is answer
+        ticker.now = 1000 + ttl
+        assert cache.get(ALICE) is None
+
+
+@pytest.mark.parametrize(("chance", "seconds"), [(0.0, 300), (0.5, 285), (1.0, 270)], ids=str)
+async def test_chance_spreads_lives_over_the_last_tenth(
+    ticker: Ticker, chance: float, seconds: float
+) -> None:
+    cache = AnswerCache(LIMITS, ticker, lambda: chance)
+    await remember(cache, ALICE, FOUND)
+    ticker.now = 1000 + seconds - 0.001
+    assert cache.get(ALICE) is FOUND
+    ticker.now = 1000 + seconds + 0.001
     assert cache.get(ALICE) is None
 
 
@@ -106,9 +151,12 @@ async def test_a_hit_does_not_extend_a_life(cache: AnswerCache, ticker: Ticker) 
     assert cache.get(ALICE) is None
 
 
-async def test_an_answer_good_for_no_time_is_not_remembered(cache: AnswerCache) -> None:
-    answer = await cache.fetch(ALICE, Source(FOUND).ask, lambda answer: 0.0)
-    assert answer is FOUND
+@pytest.mark.parametrize("answer", [FOUND, ABSENT], ids=["found", "not found"])
+async def test_an_answer_good_for_no_time_is_given_and_not_remembered(
+    cache: AnswerCache, answer: Answer
+) -> None:
+    answer = replace(answer, ttl=0.0)
+    assert await cache.fetch(ALICE, Source(answer).ask) is answer
     assert cache.get(ALICE) is None
 
 
@@ -119,13 +167,21 @@ async def test_each_query_has_its_own_answer(cache: AnswerCache) -> None:
     assert cache.get(ByNickname("1")) is FOUND
 
 
-async def test_a_flood_of_guesses_pushes_no_user_out(cache: AnswerCache) -> None:
-    await remember(cache, ALICE, FOUND)
-    for number in range(100):
-        await remember(cache, ByCard(str(number)), ABSENT)
-    assert cache.get(ALICE) is FOUND
-    remembered = [number for number in range(100) if cache.get(ByCard(str(number)))]
-    assert remembered == [97, 98, 99]
+@pytest.mark.parametrize(
+    ("first", "then"), [(FOUND, ABSENT), (ABSENT, FOUND)], ids=["found first", "absent first"]
+)
+async def test_a_later_answer_replaces_an_earlier_one(
+    cache: AnswerCache, ticker: Ticker, first: Answer, then: Answer
+) -> None:
+    """Also when the earlier one could live longer: it does not come back afterwards."""
+    await remember(cache, ALICE, replace(first, ttl=1000.0))
+    await remember(cache, ALICE, then)
+    assert cache.get(ALICE) is then
+    ticker.now += 500
+    assert cache.get(ALICE) is None
+
+
+# How many
 
 
 async def test_the_user_not_asked_for_longest_makes_room(cache: AnswerCache) -> None:
@@ -137,28 +193,56 @@ async def test_the_user_not_asked_for_longest_makes_room(cache: AnswerCache) -> 
     assert cache.get(ByCard("1")) is None
 
 
-@pytest.mark.parametrize(
-    ("first", "then"), [(FOUND, ABSENT), (ABSENT, FOUND)], ids=["found first", "absent first"]
-)
-async def test_a_later_answer_replaces_an_earlier_one(
-    cache: AnswerCache, ticker: Ticker, first: Answer, then: Answer
+@pytest.mark.parametrize("answer", [ABSENT, Unavailable("down")], ids=["not found", "failing"])
+async def test_a_flood_of_guesses_pushes_no_user_out_and_grows_no_memory(
+    ticker: Ticker, answer: object
 ) -> None:
-    """Also when the earlier one could live longer: it does not come back afterwards."""
-    await cache.fetch(ALICE, Source(first).ask, lambda answer: 1000.0)
-    await remember(cache, ALICE, then)
-    assert cache.get(ALICE) is then
-    ticker.now += 500
-    assert cache.get(ALICE) is None
+    """What is held after many times as many guesses as there is room for does not grow."""
+    limits = replace(LIMITS, max_negative_entries=100)
+    cache = steady_cache(limits, ticker)
+    await remember(cache, ALICE, FOUND)
+    source = Source(answer)
+    tracemalloc.start()
+    try:
+        held_after = [await _flood(cache, source, count) for count in (500, 2_500)]
+    finally:
+        tracemalloc.stop()
+    assert source.asked == 3_000
+    assert cache.get(ALICE) is FOUND
+    assert held_after[1] < held_after[0] * 1.2
+    remembered = [number for number in range(3_000) if cache.get(ByCard(f"9{number}"))]
+    assert len(remembered) <= 100
+
+
+async def _flood(cache: AnswerCache, source: Source, count: int) -> int:
+    """The bytes that are held after so many more guesses."""
+    for number in range(source.asked, source.asked + count):
+        with contextlib.suppress(Unavailable):
+            await cache.fetch(ByCard(f"9{number}"), source.ask)
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+async def test_the_last_guesses_are_those_remembered(cache: AnswerCache) -> None:
+    for number in range(100):
+        await remember(cache, ByCard(str(number)), ABSENT)
+    remembered = [number for number in range(100) if cache.get(ByCard(str(number)))]
+    assert remembered == [97, 98, 99]
+
+
+# One asking for all
 
 
 async def test_500_callers_at_once_ask_once(cache: AnswerCache) -> None:
+    """All but the one who began it are told that they share its answer."""
     source = Source(FOUND)
     first = await held(cache, source)
-    others = [asyncio.create_task(cache.fetch(ALICE, source.ask, ttl)) for _ in range(499)]
+    others = [begin(cache, source) for _ in range(499)]
     asyncio.get_running_loop().call_soon(source.release)
     answers = await asyncio.wait_for(asyncio.gather(first, *others), timeout=5)
-    assert answers == [FOUND] * 500
+    assert answers == [FOUND] + [replace(FOUND, coalesced=True)] * 499
     assert source.asked == 1
+    assert cache.get(ALICE) is FOUND
 
 
 async def test_two_queries_are_asked_side_by_side(cache: AnswerCache) -> None:
@@ -173,37 +257,32 @@ async def test_two_queries_are_asked_side_by_side(cache: AnswerCache) -> None:
 async def test_a_first_caller_who_leaves_harms_nobody(cache: AnswerCache) -> None:
     source = Source(FOUND)
     leader = await held(cache, source)
-    follower = asyncio.create_task(cache.fetch(ALICE, source.ask, ttl))
-    leader.cancel()
-    assert (await asyncio.wait([leader], timeout=5))[0] == {leader}
-    assert leader.cancelled()
+    follower = begin(cache, source)
+    await leave(leader)
     source.release()
-    assert await asyncio.wait_for(follower, timeout=5) is FOUND
+    answer = await asyncio.wait_for(follower, timeout=5)
+    assert (answer.user, answer.coalesced) == (FOUND.user, True)
+    assert source.asked == 1
+
+
+async def test_a_later_caller_who_leaves_harms_nobody(cache: AnswerCache) -> None:
+    source = Source(FOUND)
+    leader = await held(cache, source)
+    follower = begin(cache, source)
+    await remember(cache, BOB, FOUND_BOB)
+    await leave(follower)
+    source.release()
+    assert await asyncio.wait_for(leader, timeout=5) is FOUND
     assert source.asked == 1
 
 
 async def test_an_answer_nobody_waits_for_any_more_is_remembered(cache: AnswerCache) -> None:
     source = Source(FOUND)
-    leader = await held(cache, source)
-    leader.cancel()
-    await asyncio.wait([leader], timeout=5)
+    await leave(await held(cache, source))
     source.release()
-    assert await cache.fetch(ALICE, source.ask, ttl) is FOUND
+    assert (await cache.fetch(ALICE, source.ask)).found
     assert cache.get(ALICE) is FOUND
     assert source.asked == 1
-
-
-async def test_a_failure_reaches_all_who_wait_and_is_not_remembered(cache: AnswerCache) -> None:
-    source = Source(Unavailable("down"))
-    first = await held(cache, source)
-    others = [asyncio.create_task(cache.fetch(ALICE, source.ask, ttl)) for _ in range(9)]
-    asyncio.get_running_loop().call_soon(source.release)
-    ends = await asyncio.gather(first, *others, return_exceptions=True)
-    assert ends == [source.answer] * 10
-    assert source.asked == 1
-    assert cache.get(ALICE) is None
-    source.answer = FOUND
-    assert await cache.fetch(ALICE, source.ask, ttl) is FOUND
 
 
 async def test_a_failure_nobody_waits_for_makes_no_noise(
@@ -212,11 +291,11 @@ async def test_a_failure_nobody_waits_for_makes_no_noise(
     source = Source(Unavailable("down"))
     leader = await held(cache, source)
     (flight,) = cache._flights.values()
-    leader.cancel()
-    await asyncio.wait([leader], timeout=5)
+    await leave(leader)
     source.release()
     await asyncio.wait([flight], timeout=5)
     del flight
+    gc.collect()
     assert not caplog.records
 
 
@@ -228,45 +307,354 @@ async def test_an_end_of_the_service_ends_a_flight_and_all_who_wait(cache: Answe
     await asyncio.wait([caller], timeout=5)
     assert caller.cancelled()
     source.release()
-    assert await cache.fetch(ALICE, source.ask, ttl) is FOUND
+    assert await cache.fetch(ALICE, source.ask) is FOUND
     assert source.asked == 2
+
+
+async def test_an_abandoned_flight_is_not_joined_and_its_answer_not_remembered(
+    cache: AnswerCache,
+) -> None:
+    """Those who wait for it go on waiting."""
+    old = Source(FOUND)
+    early = await held(cache, old)
+    cache.abandon(ALICE)
+    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask) is ELSEWHERE
+    old.release()
+    assert await early is FOUND
+    assert cache.get(ALICE) is ELSEWHERE
+
+
+def test_to_abandon_what_nobody_asks_for_is_harmless(cache: AnswerCache) -> None:
+    cache.abandon(ALICE)
+    assert cache.get(ALICE) is None
+
+
+# Failures
+
+
+async def test_a_failure_reaches_all_who_wait(cache: AnswerCache) -> None:
+    source = Source(Unavailable("down"))
+    first = await held(cache, source)
+    others = [begin(cache, source) for _ in range(9)]
+    asyncio.get_running_loop().call_soon(source.release)
+    ends = await asyncio.gather(first, *others, return_exceptions=True)
+    assert [str(end) for end in ends] == ["down"] * 10
+    assert source.asked == 1
+    assert cache.get(ALICE) is None
+
+
+@pytest.mark.parametrize("kind", [Unavailable, Broken])
+async def test_a_failure_is_remembered_for_two_seconds(
+    cache: AnswerCache, ticker: Ticker, kind: type[CouldNotTell]
+) -> None:
+    source = Source(kind("down", backend="crm"))
+    await failure(cache, source)
+    source.answer = FOUND
+    for now in (1000.0, 1001.999):
+        ticker.now = now
+        error = await failure(cache, source)
+        assert type(error) is kind
+        assert str(error) == "crm: down"
+    assert source.asked == 1
+    ticker.now = 1002.0
+    assert await cache.fetch(ALICE, source.ask) is FOUND
+
+
+async def test_a_failure_of_one_query_is_none_of_another(cache: AnswerCache) -> None:
+    await failure(cache, Source(Unavailable("down")))
+    await remember(cache, BOB, FOUND_BOB)
+    assert cache.get(BOB) is FOUND_BOB
+
+
+async def test_a_remembered_failure_is_an_error_of_its_own_for_each_who_hears_it(
+    cache: AnswerCache,
+) -> None:
+    """Else the traceback of one would grow with every caller."""
+    first, second, third = [await failure(cache, Source(Unavailable("down"))) for _ in range(3)]
+    assert len({id(first), id(second), id(third)}) == 3
+
+
+class Record:
+    """Stands for what a backend holds while it answers."""
+
+
+async def test_a_remembered_failure_keeps_nothing_alive_of_what_failed(
+    cache: AnswerCache,
+) -> None:
+    alive: list[weakref.ref[Record]] = []
+
+    async def ask(query: Query) -> Answer:
+        record = Record()
+        alive.append(weakref.ref(record))
+        raise Unavailable("down")
+
+    with contextlib.suppress(Unavailable):
+        await cache.fetch(ALICE, ask)
+    await remember(cache, BOB, FOUND_BOB)  # the loop lets go of what it did last
+    gc.collect()
+    assert alive[0]() is None
+    with pytest.raises(Unavailable, match="down"):
+        await cache.fetch(ALICE, ask)
+
+
+async def test_a_failure_that_is_forgotten_between_two_looks_is_no_error() -> None:
+    """Real time goes on within one call."""
+    cache = AnswerCache(LIMITS, Hurrying(0.25))
+    source = Source(Unavailable("down"))
+    for _ in range(100):
+        await failure(cache, source)
+    assert source.asked > 1
+
+
+async def test_an_unforeseen_error_is_raised_and_not_remembered(cache: AnswerCache) -> None:
+    source = Source(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        await cache.fetch(ALICE, source.ask)
+    source.answer = FOUND
+    assert await cache.fetch(ALICE, source.ask) is FOUND
 
 
 async def test_a_failure_leaves_what_is_remembered_alone(cache: AnswerCache) -> None:
     await remember(cache, ALICE, FOUND)
-    with pytest.raises(Unavailable):
-        await cache.fetch(ALICE, Source(Unavailable("down")).ask, ttl)
+    await failure(cache, Source(Unavailable("down")))
     assert cache.get(ALICE) is FOUND
+
+
+async def test_a_found_answer_past_its_time_may_be_served_for_an_hour_more(
+    cache: AnswerCache, ticker: Ticker
+) -> None:
+    await remember(cache, ALICE, FOUND)
+    for now in (1300.0, 4899.999):
+        ticker.now = now
+        assert cache.get(ALICE) is None
+        assert cache.stale(ALICE) == replace(FOUND, stale=True)
+    ticker.now = 4900.0
+    assert cache.stale(ALICE) is None
+
+
+async def test_a_fresh_answer_is_not_called_stale(cache: AnswerCache, ticker: Ticker) -> None:
+    await remember(cache, ALICE, FOUND)
+    ticker.now = 1299.999
+    assert cache.stale(ALICE) is FOUND
+
+
+async def test_not_found_is_never_served_past_its_time(cache: AnswerCache, ticker: Ticker) -> None:
+    await remember(cache, ALICE, ABSENT)
+    assert cache.stale(ALICE) is None
+    ticker.now += 30
+    assert cache.stale(ALICE) is None
+
+
+async def test_not_found_replaces_a_stale_user_for_good(cache: AnswerCache, ticker: Ticker) -> None:
+    await remember(cache, ALICE, FOUND)
+    ticker.now += 300
+    await remember(cache, ALICE, ABSENT)
+    assert cache.get(ALICE) is ABSENT
+    ticker.now += 30
+    assert cache.stale(ALICE) is None
+
+
+# Ahead of time
+
+
+async def test_a_hit_late_in_a_life_asks_for_one_refresh_and_creates_no_task(
+    cache: AnswerCache, ticker: Ticker
+) -> None:
+    await remember(cache, ALICE, FOUND)
+    tasks = asyncio.all_tasks()
+    ticker.now = 1000 + 0.8 * 300 - 0.001
+    assert cache.get(ALICE) is FOUND
+    assert cache.due.qsize() == 0
+    ticker.now = 1000 + 0.8 * 300
+    for _ in range(5):
+        assert cache.get(ALICE) is FOUND
+        ticker.now += 1
+    assert asyncio.all_tasks() == tasks
+    assert cache.due.qsize() == 1
+    assert cache.due.get_nowait() == ALICE
+
+
+@pytest.mark.parametrize(
+    ("answer", "when"),
+    [(FOUND, 1300.0), (ABSENT, 1024.0), (ABSENT, 1029.999)],
+    ids=["found and expired", "not found", "not found, at its end"],
+)
+async def test_no_other_hit_asks_for_a_refresh(
+    cache: AnswerCache, ticker: Ticker, answer: Answer, when: float
+) -> None:
+    await remember(cache, ALICE, answer)
+    ticker.now = when
+    cache.get(ALICE)
+    assert cache.due.empty()
+
+
+async def test_an_entry_that_is_not_hit_asks_for_no_refresh(
+    cache: AnswerCache, ticker: Ticker
+) -> None:
+    await remember(cache, ALICE, FOUND)
+    await remember(cache, BOB, FOUND_BOB)
+    ticker.now += 250
+    cache.get(BOB)
+    assert [cache.due.get_nowait() for _ in range(cache.due.qsize())] == [BOB]
+
+
+async def test_refreshes_that_wait_are_bounded(ticker: Ticker) -> None:
+    cache = steady_cache(replace(LIMITS, max_entries=2000), ticker)
+    for number in range(1100):
+        await remember(cache, ByCard(str(number)), FOUND)
+    ticker.now += 250
+    assert all(cache.get(ByCard(str(number))) is FOUND for number in range(1100))
+    assert cache.due.qsize() == 1000
+
+
+async def test_a_refresh_gives_a_new_life_and_may_be_asked_for_again(
+    cache: AnswerCache, ticker: Ticker
+) -> None:
+    await remember(cache, ALICE, FOUND)
+    ticker.now += 250
+    cache.get(ALICE)
+    await cache.refresh(cache.due.get_nowait(), Source(ELSEWHERE).ask)
+    ticker.now += 239
+    assert cache.get(ALICE) is ELSEWHERE
+    assert cache.due.empty()
+    ticker.now += 2
+    assert cache.get(ALICE) is ELSEWHERE
+    assert cache.due.qsize() == 1
+    ticker.now += 59
+    assert cache.get(ALICE) is None
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("down"), Broken("two"), ZeroDivisionError()], ids=repr
+)
+async def test_a_refresh_that_fails_leaves_the_entry_as_it_is(
+    cache: AnswerCache, ticker: Ticker, error: Exception
+) -> None:
+    await remember(cache, ALICE, FOUND)
+    ticker.now += 250
+    await cache.refresh(ALICE, Source(error).ask)
+    ticker.now = 1299.999
+    assert cache.get(ALICE) is FOUND
+    ticker.now = 1300.0
+    assert cache.get(ALICE) is None
+
+
+async def test_a_refresh_that_finds_nobody_drops_the_user(
+    cache: AnswerCache, ticker: Ticker
+) -> None:
+    await remember(cache, ALICE, FOUND)
+    await cache.refresh(ALICE, Source(ABSENT).ask)
+    assert cache.get(ALICE) is ABSENT
+    assert cache.stale(ALICE) is None
+
+
+async def test_a_refresh_of_what_is_asked_for_already_asks_not_again(cache: AnswerCache) -> None:
+    source = Source(FOUND)
+    caller = await held(cache, source)
+    await asyncio.wait_for(cache.refresh(ALICE, source.ask), timeout=5)
+    source.release()
+    assert await caller is FOUND
+    assert source.asked == 1
+
+
+async def test_who_comes_while_a_refresh_is_under_way_shares_its_answer(
+    cache: AnswerCache,
+) -> None:
+    source = Source(FOUND)
+    source.hold()
+    refresh = asyncio.create_task(cache.refresh(ALICE, source.ask))
+    await asyncio.wait_for(source.begun.wait(), timeout=5)
+    caller = begin(cache, source)
+    asyncio.get_running_loop().call_soon(source.release)
+    assert (await caller).coalesced
+    await refresh
+    assert source.asked == 1
+
+
+# Purges
 
 
 PURGES: dict[str, Callable[[AnswerCache], None]] = {
-    "its backend": lambda cache: cache.purge("members"),
+    "its nickname": lambda cache: cache.purge_user(ALICE),
+    "its card": lambda cache: cache.purge_user(ALICE_S_CARD),
+    "its backend": lambda cache: cache.purge_backend("members"),
     "all": lambda cache: cache.purge(),
 }
+each_purge = pytest.mark.parametrize("purge", PURGES.values(), ids=PURGES)
 
 
-@pytest.mark.parametrize("purge", PURGES.values(), ids=PURGES)
-async def test_a_purge_drops_what_a_backend_answered_and_every_absence(
-    cache: AnswerCache, purge: Callable[[AnswerCache], None]
+@each_purge
+async def test_a_purge_drops_both_entries_of_a_user_and_every_absence(
+    cache: AnswerCache, ticker: Ticker, purge: Callable[[AnswerCache], None]
 ) -> None:
     await remember(cache, ALICE, FOUND)
-    await remember(cache, ByCard("2"), ABSENT)
+    await remember(cache, ALICE_S_CARD, FOUND)
+    await remember(cache, ByCard("3"), ABSENT)
     purge(cache)
-    assert cache.get(ALICE) is None
-    assert cache.get(ByCard("2")) is None
+    for query in (ALICE, ALICE_S_CARD, ByCard("3")):
+        assert cache.get(query) is None
+        assert cache.stale(query) is None
+    ticker.now += 300
+    assert cache.stale(ALICE) is None
     await remember(cache, ALICE, FOUND)
     assert cache.get(ALICE) is FOUND
+
+
+@pytest.mark.parametrize("named", [ALICE, ALICE_S_CARD], ids=["nickname", "card"])
+async def test_a_purge_drops_a_user_also_past_its_time(
+    cache: AnswerCache, ticker: Ticker, named: Query
+) -> None:
+    await remember(cache, ALICE, FOUND)
+    await remember(cache, ALICE_S_CARD, FOUND)
+    ticker.now += 300
+    cache.purge_user(named)
+    assert cache.stale(ALICE) is None
+    assert cache.stale(ALICE_S_CARD) is None
+
+
+async def test_a_purge_of_a_user_keeps_the_others_in_their_order_of_use(cache: AnswerCache) -> None:
+    for number in range(9):
+        await remember(cache, ByCard(str(number)), FOUND_BOB)
+    await remember(cache, ALICE, FOUND)
+    cache.get(ByCard("0"))
+    cache.purge_user(ALICE)
+    for number in range(9, 11):
+        await remember(cache, ByCard(str(number)), FOUND_BOB)
+    kept = [number for number in range(11) if cache.get(ByCard(str(number)))]
+    assert kept == [0, *range(2, 11)]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.125, 0.25, 0.375, 0.5], ids=str)
+async def test_a_time_that_runs_out_within_a_purge_is_no_error(seconds: float) -> None:
+    """Real time goes on within one call."""
+    ticker = Hurrying()
+    cache = steady_cache(replace(LIMITS, stale_if_error=0.0), ticker)
+    await remember(cache, ALICE, FOUND)
+    ticker.step = 0.125
+    ticker.now = 1300.0 - seconds
+    cache.purge_user(ALICE)
+    assert cache.get(ALICE) is None
 
 
 async def test_a_purge_of_one_backend_keeps_what_another_answered(cache: AnswerCache) -> None:
     await remember(cache, ALICE, ELSEWHERE)
-    cache.purge("members")
+    cache.purge_backend("members")
+    cache.purge_backend("of this name there is none")
     assert cache.get(ALICE) is ELSEWHERE
-    cache.purge()
+    cache.purge_backend("crm")
     assert cache.get(ALICE) is None
 
 
-@pytest.mark.parametrize("purge", PURGES.values(), ids=PURGES)
+@each_purge
+async def test_a_purge_forgets_failures_too(
+    cache: AnswerCache, purge: Callable[[AnswerCache], None]
+) -> None:
+    await failure(cache, Source(Unavailable("down")))
+    purge(cache)
+    assert await cache.fetch(ALICE, Source(FOUND).ask) is FOUND
+
+
+@each_purge
 async def test_an_answer_begun_before_a_purge_is_neither_remembered_nor_joined(
     cache: AnswerCache, purge: Callable[[AnswerCache], None]
 ) -> None:
@@ -274,10 +662,34 @@ async def test_an_answer_begun_before_a_purge_is_neither_remembered_nor_joined(
     early = await held(cache, source)
     purge(cache)
     later = Source(ELSEWHERE)
-    assert await cache.fetch(ALICE, later.ask, ttl) is ELSEWHERE
+    assert await cache.fetch(ALICE, later.ask) is ELSEWHERE
     source.release()
     assert await early is FOUND
     assert cache.get(ALICE) is ELSEWHERE
+
+
+@each_purge
+async def test_nothing_begun_before_a_purge_enters_after_it(
+    cache: AnswerCache, purge: Callable[[AnswerCache], None]
+) -> None:
+    """A user, an absence, a failure; for a caller, or as a refresh."""
+    ends = {ALICE: FOUND, ALICE_S_CARD: ABSENT, BOB: Unavailable("down")}
+    sources = {query: Source(end) for query, end in ends.items()}
+    for source in sources.values():
+        source.hold()
+    early = [begin(cache, source, query) for query, source in sources.items()]
+    refreshed = Source(FOUND_BOB)
+    refreshed.hold()
+    early.append(asyncio.create_task(cache.refresh(ByCard("2"), refreshed.ask)))
+    await asyncio.wait_for(refreshed.begun.wait(), timeout=5)
+    purge(cache)
+    for source in (*sources.values(), refreshed):
+        source.release()
+    await asyncio.gather(*early, return_exceptions=True)
+    for query in (*sources, ByCard("2")):
+        assert cache.get(query) is None
+        assert cache.stale(query) is None
+    assert await cache.fetch(BOB, Source(FOUND_BOB).ask) is FOUND_BOB
 
 
 async def test_an_answer_begun_before_a_purge_does_not_end_a_later_flight(
@@ -291,52 +703,7 @@ async def test_an_answer_begun_before_a_purge_does_not_end_a_later_flight(
     old.release()
     assert await early is FOUND
     assert cache.get(ALICE) is None
-    joined = asyncio.create_task(cache.fetch(ALICE, new.ask, ttl))
+    joined = begin(cache, new)
     asyncio.get_running_loop().call_soon(new.release)
-    assert [await late, await joined] == [ELSEWHERE] * 2
+    assert [await late, await joined] == [ELSEWHERE, replace(ELSEWHERE, coalesced=True)]
     assert new.asked == 1
-
-
-class CacheMachine(RuleBasedStateMachine):
-    """The cache beside a plain mapping from query to answer and end of its time."""
-
-    queries = st.sampled_from([ByNickname("a"), ByNickname("b"), ByCard("1")])
-    answers = st.sampled_from([FOUND, ELSEWHERE, ABSENT])
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ticker = Ticker()
-        self.cache = AnswerCache(LIMITS, self.ticker)
-        self.model: dict[Query, tuple[Answer, float]] = {}
-        self.runner = asyncio.Runner()
-
-    def teardown(self) -> None:
-        self.runner.close()
-
-    @rule(query=queries, answer=answers)
-    def fetch(self, query: Query, answer: Answer) -> None:
-        self.runner.run(remember(self.cache, query, answer))
-        self.model[query] = (answer, self.ticker.now + ttl(answer))
-
-    @rule(seconds=st.sampled_from([1, 29, 30, 270, 300]))
-    def tick(self, seconds: float) -> None:
-        self.ticker.now += seconds
-
-    @rule(backend=st.sampled_from(["members", "crm", None]))
-    def purge(self, backend: str | None) -> None:
-        self.cache.purge(backend)
-        self.model = {
-            query: (answer, end)
-            for query, (answer, end) in self.model.items()
-            if answer.found and backend not in (None, answer.backend)
-        }
-
-    @invariant()
-    def remembers_what_the_model_does(self) -> None:
-        for query in (ByNickname("a"), ByNickname("b"), ByCard("1")):
-            answer, end = self.model.get(query, (None, 0.0))
-            assert self.cache.get(query) is (answer if self.ticker.now < end else None)
-
-
-TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)

@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, steady_cache
 
-from tornado_idv.backend import Backend, BackendOptions
-from tornado_idv.cache import AnswerCache, CacheLimits
+from tornado_idv.cache import CacheLimits
 from tornado_idv.directory import Directory
 from tornado_idv.errors import Broken, CouldNotTell, Unavailable
 from tornado_idv.guard import Asked
@@ -20,52 +20,8 @@ from tornado_idv.registry import plugin_manager
 ALICE = User("Free", "4000", "alice")
 OTHER_ALICE = User("Pro", "4001", "alice")
 QUERY = ByNickname("alice")
-
-
-class Ticker:
-    """A timer that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class FakeBackend(Backend[BackendOptions]):
-    """Gives the answer it is set to, and counts how often it was asked."""
-
-    def __init__(self, name: str, answer: User | Exception | None, **options: Any) -> None:
-        super().__init__(BackendOptions(name=name, kind="fake", **options))
-        self.answer = answer
-        self.asked = 0
-
-    async def find(self, query: Query) -> User | None:
-        self.asked += 1
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
-class CardsOnly(FakeBackend):
-    """Knows nothing of nicknames."""
-
-    @property
-    def serves(self) -> frozenset[type[Query]]:
-        return frozenset({ByCard})
-
-
-class Slow(FakeBackend):
-    """Gives its answer when it is released."""
-
-    def __init__(self, name: str, answer: User | Exception | None) -> None:
-        super().__init__(name, answer, timeout=60)
-        self.released = asyncio.Event()
-
-    async def find(self, query: Query) -> User | None:
-        user = await super().find(query)
-        await self.released.wait()
-        return user
+DOWN = Unavailable("down")
+BROKEN = Broken("two users")
 
 
 class Observer:
@@ -87,6 +43,17 @@ class FailingObserver:
         raise KeyError(answer.user and answer.user.nickname)
 
 
+class OwnDispatch:
+    """A plugin that answers by itself, behind no configured backend and no guard."""
+
+    def __init__(self, answer: object = None) -> None:
+        self.source = Source(answer)
+
+    @hookimpl
+    def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None]:
+        return self.source.ask(query)
+
+
 def encode(user: User | None) -> bytes:
     return b"not found" if user is None else user.plan.encode()
 
@@ -99,98 +66,221 @@ def directory(
 ) -> Directory:
     """A directory of some backends, asked in this order."""
     manager = plugin_manager(entry_points=False, plugins=plugins)
-    cache = AnswerCache(CacheLimits(ttl=300, negative_ttl=30), ticker or Ticker())
+    cache = steady_cache(CacheLimits(ttl=300, negative_ttl=30), ticker)
+    options.setdefault("accepts", lambda user: True)
     return Directory(manager, backends, cache, encode, **options)
 
 
-async def failure(asked: Directory) -> CouldNotTell:
+def chain(*answers: object, on_unavailable: str = "fail") -> list[FakeBackend]:
+    """Backends a, b, c, … with these answers."""
+    return [
+        FakeBackend(answer, name, on_unavailable=on_unavailable)
+        for name, answer in zip("abcdefgh", answers, strict=False)
+    ]
+
+
+def counts(backends: Sequence[FakeBackend]) -> list[int]:
+    return [backend.source.asked for backend in backends]
+
+
+async def failure(asked: Directory, query: Query = QUERY) -> CouldNotTell:
     """Why there is no answer."""
     with pytest.raises(CouldNotTell) as caught:
-        await asked.find(QUERY)
+        await asyncio.wait_for(asked.find(query), timeout=5)
     return caught.value
 
 
+async def begin(asked: Directory, source: Source) -> asyncio.Task[Answer]:
+    """A caller who waits for the source, which gives no answer yet."""
+    caller = asyncio.create_task(asked.find(QUERY))
+    await asyncio.wait_for(source.begun.wait(), timeout=5)
+    return caller
+
+
+# The chain
+
+
 async def test_a_user_is_found_with_the_backend_the_time_and_the_bytes() -> None:
-    answer = await directory(FakeBackend("crm", ALICE)).find(QUERY)
+    answer = await directory(FakeBackend(ALICE)).find(QUERY)
     assert answer == Answer(ALICE, "crm", 1000.0, b"Free")
 
 
 async def test_whom_no_backend_knows_is_not_found() -> None:
-    answer = await directory(FakeBackend("a", None), FakeBackend("b", None)).find(QUERY)
+    answer = await directory(*chain(None, None)).find(QUERY)
     assert answer == Answer(None, None, 1000.0, b"not found")
 
 
 async def test_backends_are_asked_in_the_order_of_the_file() -> None:
     told: list[Asked] = []
-    backends = [FakeBackend(name, None) for name in ("c", "a", "b")]
+    backends = [FakeBackend(None, name) for name in ("c", "a", "b")]
     await directory(*backends, told=told.append).find(QUERY)
     assert [asked.backend for asked in told] == ["c", "a", "b"]
 
 
 async def test_the_first_user_wins_and_the_rest_are_not_asked() -> None:
     """Their coroutines are closed unstarted: a warning would fail this test."""
-    first, second, third = (
-        FakeBackend("first", None),
-        FakeBackend("second", ALICE),
-        FakeBackend("third", OTHER_ALICE),
-    )
-    answer = await directory(first, second, third).find(QUERY)
-    assert (answer.user, answer.backend) == (ALICE, "second")
-    assert [first.asked, second.asked, third.asked] == [1, 1, 0]
-
-
-@pytest.mark.parametrize("error", [Unavailable("down"), Broken("two users")], ids=repr)
-async def test_a_backend_that_could_not_tell_ends_the_chain(error: CouldNotTell) -> None:
-    """A user of a later backend may be another one, so none is named."""
-    later = FakeBackend("later", ALICE)
-    assert await failure(directory(FakeBackend("crm", error), later)) is error
-    assert error.backend == "crm"
-    assert later.asked == 0
+    backends = chain(None, ALICE, OTHER_ALICE)
+    answer = await directory(*backends).find(QUERY)
+    assert (answer.user, answer.backend) == (ALICE, "b")
+    assert counts(backends) == [1, 1, 0]
 
 
 async def test_a_backend_that_could_not_tell_is_not_reached_after_a_user() -> None:
-    answer = await directory(
-        FakeBackend("first", ALICE), FakeBackend("later", Unavailable("down"))
-    ).find(QUERY)
-    assert answer.user is ALICE
+    assert (await directory(*chain(ALICE, DOWN)).find(QUERY)).user is ALICE
 
 
-@pytest.mark.parametrize("backends", [[], [CardsOnly("cards", ALICE)]], ids=["none", "cards only"])
+ONE_FAILING: dict[str, tuple[object, type[CouldNotTell], str]] = {
+    "unavailable": (DOWN, Unavailable, "down"),
+    "its own time-out": (TimeoutError(), Unavailable, "no answer within 0.8 s"),
+    "broken": (BROKEN, Broken, "two users"),
+    "unforeseen": (KeyError("alice"), Broken, "failed with KeyError"),
+    "no user": ("alice", Broken, "answered something that is no user"),
+    "another user": (
+        User("Free", "1", "bob"),
+        Broken,
+        "answered another user than asked for",
+    ),
+}
+each_failing = pytest.mark.parametrize(
+    ("answer", "kind", "reason"), ONE_FAILING.values(), ids=ONE_FAILING
+)
+
+
+@each_failing
+async def test_a_backend_that_could_not_tell_ends_the_chain(
+    answer: object, kind: type[CouldNotTell], reason: str
+) -> None:
+    """A user of a later backend may be another one, so none is named."""
+    backends = chain(None, answer, ALICE)
+    error = await failure(directory(*backends))
+    assert type(error) is kind
+    assert (error.backend, error.reason) == ("b", reason)
+    assert counts(backends) == [1, 1, 0]
+
+
+@each_failing
+async def test_with_continue_an_unavailable_backend_is_passed_over_and_no_broken_one(
+    answer: object, kind: type[CouldNotTell], reason: str
+) -> None:
+    backends = chain(None, answer, ALICE, on_unavailable="continue")
+    asked = directory(*backends)
+    if kind is Broken:
+        error = await failure(asked)
+        assert (type(error), error.backend, error.reason) == (Broken, "b", reason)
+        assert counts(backends) == [1, 1, 0]
+    else:
+        found = await asked.find(QUERY)
+        assert (found.user, found.backend, found.degraded) == (ALICE, "c", True)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [(DOWN,), (DOWN, None), (None, DOWN), (None, DOWN, None), (DOWN, DOWN)],
+    ids=["alone", "first", "last", "between", "both"],
+)
+async def test_whom_nobody_knows_while_one_could_not_tell_is_never_not_found(
+    answers: tuple[object, ...],
+) -> None:
+    backends = chain(*answers, on_unavailable="continue")
+    error = await failure(directory(*backends))
+    assert (type(error), error.reason) == (Unavailable, "down")
+    assert counts(backends) == [1] * len(answers)
+
+
+async def test_a_broken_backend_after_a_skipped_one_ends_the_chain() -> None:
+    backends = chain(DOWN, BROKEN, ALICE, on_unavailable="continue")
+    assert isinstance(await failure(directory(*backends)), Broken)
+    assert counts(backends) == [1, 1, 0]
+
+
+@pytest.mark.parametrize(("first", "seconds"), [(DOWN, 30), (None, 300)], ids=["skipped", "asked"])
+async def test_a_user_found_after_a_skipped_backend_is_remembered_for_a_shorter_time(
+    first: object, seconds: float
+) -> None:
+    ticker = Ticker()
+    backends = chain(first, ALICE, on_unavailable="continue")
+    asked = directory(*backends, ticker=ticker)
+    assert await lifetime(ticker, asked, *backends) == seconds
+
+
+@pytest.mark.parametrize("backends", [[], [CardsOnly(ALICE)]], ids=["none", "cards only"])
 async def test_what_no_backend_serves_could_not_be_told(backends: list[FakeBackend]) -> None:
     error = await failure(directory(*backends))
     assert isinstance(error, Unavailable)
-    assert str(error) == "no backend serves ByNickname"
+    assert str(error) == "no backend answers ByNickname"
+    assert counts(backends) == [0] * len(backends)
 
 
 async def test_a_backend_is_skipped_for_what_it_does_not_serve() -> None:
-    cards = CardsOnly("cards", OTHER_ALICE)
-    asked = directory(cards, FakeBackend("all", ALICE))
+    cards = CardsOnly(OTHER_ALICE, "cards")
+    asked = directory(cards, FakeBackend(ALICE, "all"))
     assert (await asked.find(QUERY)).backend == "all"
     assert (await asked.find(ByCard("4001"))).backend == "cards"
-    assert cards.asked == 1
+    assert cards.source.asked == 1
+
+
+async def test_a_kind_of_query_served_by_others_is_not_found_without_this_one() -> None:
+    """Even where the one that does not serve it could not be asked."""
+    assert not (await directory(CardsOnly(DOWN, "cards"), FakeBackend(None)).find(QUERY)).found
+
+
+async def test_whom_a_backend_s_pattern_leaves_out_is_not_known_there() -> None:
+    bobs = FakeBackend(DOWN, "bobs", match="@b.*")
+    assert not (await directory(bobs).find(QUERY)).found
+    assert (await directory(bobs, FakeBackend(ALICE)).find(QUERY)).backend == "crm"
+    assert bobs.source.asked == 0
+
+
+async def test_a_backend_s_record_that_could_not_be_answered_is_broken() -> None:
+    asked = directory(FakeBackend(ALICE), accepts=lambda user: user is not ALICE)
+    assert isinstance(await failure(asked), Broken)
+
+
+async def test_a_plugin_may_answer_by_itself_after_the_backends() -> None:
+    ticker = Ticker()
+    backend = FakeBackend(None, cache_ttl=3)
+    own = OwnDispatch(Answer(ALICE, "own"))
+    asked = directory(backend, plugins=[own], ticker=ticker)
+    assert (await asked.find(QUERY)).backend == "own"
+    assert await lifetime(ticker, asked, backend) == 300
+
+
+@pytest.mark.parametrize(
+    "answer", [Answer(None, "own"), ALICE, "alice", False], ids=["absent", "user", "text", "False"]
+)
+async def test_a_plugin_s_own_dispatch_that_answers_amiss_is_broken(answer: object) -> None:
+    assert isinstance(await failure(directory(plugins=[OwnDispatch(answer)])), Broken)
+
+
+# The cache in front
 
 
 async def test_a_remembered_answer_is_given_without_asking() -> None:
-    backend = FakeBackend("crm", ALICE)
+    backend = FakeBackend(ALICE)
     asked = directory(backend)
     assert await asked.find(QUERY) is await asked.find(QUERY)
-    assert backend.asked == 1
+    assert backend.source.asked == 1
 
 
-async def test_a_failure_is_asked_again() -> None:
-    backend = FakeBackend("crm", Unavailable("down"))
-    asked = directory(backend)
+async def test_a_failure_is_answered_for_two_seconds_and_then_asked_again() -> None:
+    ticker, backend = Ticker(), FakeBackend(DOWN)
+    asked = directory(backend, ticker=ticker)
     await failure(asked)
-    backend.answer = ALICE
+    backend.source.answer = ALICE
+    ticker.now += 1.999
+    error = await failure(asked)
+    assert (type(error), str(error)) == (Unavailable, "crm: down")
+    assert backend.source.asked == 1
+    ticker.now += 0.002
     assert (await asked.find(QUERY)).found
 
 
 async def lifetime(ticker: Ticker, asked: Directory, *backends: FakeBackend) -> float:
     """For how many seconds an answer is remembered, to the second."""
     await asked.find(QUERY)
-    count = sum(backend.asked for backend in backends)
+    count = sum(counts(backends))
     began = ticker.now
-    while sum(backend.asked for backend in backends) == count:
+    while sum(counts(backends)) == count:
         ticker.now += 1
         await asked.find(QUERY)
     return ticker.now - began
@@ -203,7 +293,7 @@ async def test_a_user_is_remembered_for_the_backend_s_own_time(
     own: float | None, seconds: float
 ) -> None:
     ticker = Ticker()
-    backends = FakeBackend("other", None, cache_ttl=3), FakeBackend("crm", ALICE, cache_ttl=own)
+    backends = FakeBackend(None, "other", cache_ttl=3), FakeBackend(ALICE, cache_ttl=own)
     asked = directory(*backends, ticker=ticker)
     assert await lifetime(ticker, asked, *backends) == seconds
 
@@ -225,20 +315,89 @@ async def test_an_absence_is_remembered_for_the_shortest_time_of_all(
     """A backend without a time of its own has that of the cache section."""
     ticker = Ticker()
     backends = [
-        FakeBackend(str(number), None, negative_ttl=each) for number, each in enumerate(own)
+        FakeBackend(None, str(number), negative_ttl=each) for number, each in enumerate(own)
     ]
     asked = directory(*backends, ticker=ticker)
     assert await lifetime(ticker, asked, *backends) == seconds
 
 
+async def test_an_absence_takes_no_time_from_a_backend_that_does_not_serve_it() -> None:
+    ticker, backend = Ticker(), FakeBackend(None)
+    asked = directory(CardsOnly(None, "cards", negative_ttl=3), backend, ticker=ticker)
+    assert await lifetime(ticker, asked, backend) == 30
+
+
+@pytest.mark.parametrize("error", [DOWN, BROKEN], ids=repr)
+async def test_a_user_past_the_time_is_served_while_no_backend_can_tell(
+    error: CouldNotTell,
+) -> None:
+    """Marked as stale, for an hour; what it was and when it was told stay what they were."""
+    ticker, backend = Ticker(), FakeBackend(ALICE)
+    asked = directory(backend, ticker=ticker)
+    fresh = await asked.find(QUERY)
+    backend.source.answer = error
+    for now in (1300.0, 1301.0, 4899.0):
+        ticker.now = now
+        assert await asked.find(QUERY) == replace(fresh, stale=True)
+    assert backend.source.asked == 3
+    ticker.now = 4900.0
+    assert type(await failure(asked)) is type(error)
+
+
+async def test_a_stale_user_is_served_no_longer_once_a_backend_tells() -> None:
+    ticker, backend = Ticker(), FakeBackend(ALICE)
+    asked = directory(backend, ticker=ticker)
+    await asked.find(QUERY)
+    backend.source.answer = DOWN
+    ticker.now += 300
+    assert (await asked.find(QUERY)).stale
+    backend.source.answer = OTHER_ALICE
+    ticker.now += 2
+    answer = await asked.find(QUERY)
+    assert (answer.user, answer.stale) == (OTHER_ALICE, False)
+
+
+async def test_who_is_gone_is_not_found_also_while_backends_fail_later() -> None:
+    ticker, backend = Ticker(), FakeBackend(ALICE)
+    asked = directory(backend, ticker=ticker)
+    await asked.find(QUERY)
+    ticker.now += 300
+    backend.source.answer = None
+    assert not (await asked.find(QUERY)).found
+    ticker.now += 30
+    backend.source.answer = DOWN
+    await failure(asked)
+
+
+async def test_whom_nobody_knew_is_not_answered_so_while_no_backend_can_tell() -> None:
+    ticker, backend = Ticker(), FakeBackend(None)
+    asked = directory(backend, ticker=ticker)
+    await asked.find(QUERY)
+    backend.source.answer = DOWN
+    ticker.now += 30
+    await failure(asked)
+
+
+async def test_no_stale_user_outlives_a_purge() -> None:
+    ticker, backend = Ticker(), FakeBackend(ALICE)
+    asked = directory(backend, ticker=ticker)
+    await asked.find(QUERY)
+    backend.source.answer = DOWN
+    asked.cache.purge_user(ByCard("4000"))
+    await failure(asked)
+
+
+# Changes of data
+
+
 async def test_a_backend_s_change_drops_its_users_and_every_absence() -> None:
-    first, second = FakeBackend("first", None), FakeBackend("second", None)
+    first, second = chain(None, None)
     asked = directory(first, second)
     assert not (await asked.find(QUERY)).found
-    first.answer = ALICE
+    first.source.answer = ALICE
     first.changed()
     assert (await asked.find(QUERY)).user is ALICE
-    first.answer = OTHER_ALICE
+    first.source.answer = OTHER_ALICE
     second.changed()
     assert (await asked.find(QUERY)).user is ALICE
     first.changed()
@@ -247,29 +406,253 @@ async def test_a_backend_s_change_drops_its_users_and_every_absence() -> None:
 
 async def test_a_change_in_an_earlier_backend_is_seen_in_what_a_later_one_answered() -> None:
     """The first that knows a user wins, so it must be asked again."""
-    first, second = FakeBackend("first", None), FakeBackend("second", ALICE)
+    first, second = chain(None, ALICE)
     asked = directory(first, second)
-    assert (await asked.find(QUERY)).backend == "second"
-    first.answer = OTHER_ALICE
+    assert (await asked.find(QUERY)).backend == "b"
+    first.source.answer = OTHER_ALICE
     first.changed()
-    assert (await asked.find(QUERY)).backend == "first"
+    assert (await asked.find(QUERY)).backend == "a"
+
+
+async def test_what_was_asked_before_a_change_is_not_answered_after_it() -> None:
+    backend = FakeBackend(ALICE)
+    backend.source.hold()
+    asked = directory(backend)
+    early = await begin(asked, backend.source)
+    backend.source.answer = OTHER_ALICE
+    backend.changed()
+    backend.source.release()
+    assert (await asked.find(QUERY)).user is OTHER_ALICE
+    assert (await early).user is ALICE
+    assert (await asked.find(QUERY)).user is OTHER_ALICE
 
 
 def test_a_backend_s_change_before_anyone_listens_is_harmless() -> None:
-    FakeBackend("crm", ALICE).changed()
+    FakeBackend(ALICE).changed()
+
+
+# Many at once, and the deadline
+
+
+async def test_500_callers_at_once_make_one_call_of_the_backend() -> None:
+    backend = FakeBackend(ALICE)
+    asked = directory(backend)
+    answers = await asyncio.gather(*(asked.find(QUERY) for _ in range(500)))
+    assert {answer.user for answer in answers} == {ALICE}
+    assert [answer.coalesced for answer in answers] == [False] + [True] * 499
+    assert backend.source.asked == 1
+
+
+async def test_a_caller_who_leaves_harms_neither_the_backend_nor_the_others() -> None:
+    backend = FakeBackend(ALICE)
+    backend.source.hold()
+    asked = directory(backend)
+    leader = await begin(asked, backend.source)
+    follower = asyncio.create_task(asked.find(QUERY))
+    leader.cancel()
+    await asyncio.wait([leader], timeout=5)
+    assert leader.cancelled()
+    assert backend.source.under_way == 1
+    backend.source.release()
+    assert (await follower).user is ALICE
+    assert backend.source.asked == 1
+
+
+@pytest.mark.parametrize("own", [1, 60], ids=["the backend's", "the request's"])
+async def test_a_lookup_that_takes_too_long_is_unavailable(own: float) -> None:
+    clock, backend = LoopClock(), FakeBackend(ALICE, timeout=own)
+    backend.source.hold()
+    caller = await begin(directory(backend, timeout=2), backend.source)
+    clock.forward(2.1)
+    with pytest.raises(Unavailable, match="no answer within"):
+        await caller
+
+
+async def test_each_who_waits_has_a_deadline_of_its_own_and_later_callers_ask_anew() -> None:
+    clock, own = LoopClock(), OwnDispatch(Answer(ALICE, "own"))
+    own.source.hold()
+    asked = directory(plugins=[own], timeout=2)
+    leader = await begin(asked, own.source)
+    clock.forward(1.5)
+    follower = asyncio.create_task(asked.find(QUERY))
+    asyncio.get_running_loop().call_soon(clock.forward, 0.6)
+    with pytest.raises(Unavailable) as caught:
+        await leader
+    assert str(caught.value) == "no answer within 2 s"
+    assert not follower.done()
+    gate, own.source.answer = own.source._gate, Answer(OTHER_ALICE, "own")
+    own.source.hold().set()
+    assert (await asked.find(QUERY)).user is OTHER_ALICE
+    gate.set()
+    late = await follower
+    assert (late.user, late.coalesced) == (ALICE, True)
+    assert (await asked.find(QUERY)).user is OTHER_ALICE
+    assert own.source.asked == 2
+
+
+async def test_a_backend_that_cannot_be_stopped_holds_up_nobody_beyond_the_deadline() -> None:
+    """Not even those who come later: they ask anew."""
+    clock, backend = LoopClock(), FakeBackend(ALICE)
+    backend.source.stubborn = True
+    gate = backend.source.hold()
+    asked = directory(backend, timeout=2)
+    caller = await begin(asked, backend.source)
+    clock.forward(2.1)
+    with pytest.raises(Unavailable, match="no answer within 2 s"):
+        await caller
+    backend.source.hold().set()
+    assert (await asked.find(QUERY)).user is ALICE
+    assert backend.source.asked == 2
+    gate.set()
+
+
+async def test_a_stale_user_is_served_at_the_deadline_too() -> None:
+    clock, ticker, own = LoopClock(), Ticker(), OwnDispatch(Answer(ALICE, "own"))
+    asked = directory(plugins=[own], ticker=ticker, timeout=2)
+    await asked.find(QUERY)
+    own.source.hold()
+    ticker.now += 300
+    caller = await begin(asked, own.source)
+    clock.forward(2.1)
+    answer = await caller
+    assert (answer.user, answer.stale) == (ALICE, True)
+
+
+# Refreshes
+
+
+async def landed(asked: Directory) -> None:
+    """Waits for all that is under way."""
+    await asyncio.wait(asked.cache._flights.values(), timeout=5)
+
+
+async def refreshed(asked: Directory, backend: FakeBackend, ticker: Ticker, answer: object) -> None:
+    """Alice is asked for, hit late in her life, and meanwhile asked for anew.
+
+    The hit does not wait for that.
+    """
+    async with asked.refreshing():
+        await asked.find(QUERY)
+        backend.source.answer = answer
+        backend.source.hold()
+        ticker.now += 250
+        assert (await asked.find(QUERY)).user is ALICE
+        await asyncio.wait_for(backend.source.begun.wait(), timeout=5)
+        backend.source.release()
+        await landed(asked)
+    assert backend.source.asked == 2
+
+
+async def test_what_is_hit_late_in_its_life_is_asked_for_ahead_of_its_end() -> None:
+    ticker, backend = Ticker(), FakeBackend(ALICE)
+    asked = directory(backend, ticker=ticker)
+    await refreshed(asked, backend, ticker, OTHER_ALICE)
+    ticker.now += 239
+    answer = await asked.find(QUERY)
+    assert (answer.user, answer.since) == (OTHER_ALICE, 1250.0)
+    assert backend.source.asked == 2
+
+
+@pytest.mark.parametrize("error", [DOWN, BROKEN, KeyError("alice")], ids=repr)
+async def test_a_refresh_that_fails_leaves_what_is_remembered_to_its_end(error: Exception) -> None:
+    ticker, backend = Ticker(), FakeBackend(ALICE)
+    asked = directory(backend, ticker=ticker)
+    await refreshed(asked, backend, ticker, error)
+    ticker.now += 49
+    answer = await asked.find(QUERY)
+    assert (answer.user, answer.stale, backend.source.asked) == (ALICE, False, 2)
+    ticker.now += 1
+    assert (await asked.find(QUERY)).stale
+
+
+async def test_a_refresh_that_finds_nobody_drops_the_user() -> None:
+    ticker, backend = Ticker(), FakeBackend(ALICE)
+    asked = directory(backend, ticker=ticker)
+    await refreshed(asked, backend, ticker, None)
+    assert not (await asked.find(QUERY)).found
+
+
+async def hot(asked: Directory, ticker: Ticker, count: int) -> None:
+    """So many answers are due to be asked for again."""
+    queries = [ByCard(str(number)) for number in range(count)]
+    for query in queries:
+        await asked.find(query)
+    ticker.now += 250
+    for query in queries:
+        await asked.find(query)
+
+
+async def test_four_refreshes_run_at_once_and_the_others_wait() -> None:
+    ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
+    asked = directory(plugins=[own], ticker=ticker)
+    await hot(asked, ticker, 12)
+    own.source.most_under_way = 0
+    async with asked.refreshing():
+        for _ in range(3):
+            own.source.hold()
+            await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+            own.source.release()
+            await landed(asked)
+    assert own.source.most_under_way == 4
+    assert asked.cache.due.empty()
+
+
+async def test_refreshes_that_never_end_do_not_keep_the_others_from_running() -> None:
+    clock, ticker, own = LoopClock(), Ticker(), OwnDispatch(Answer(ALICE, "own"))
+    asked = directory(plugins=[own], ticker=ticker, timeout=2)
+    await hot(asked, ticker, 5)
+    before = asyncio.all_tasks()
+    gate = own.source.hold()
+    async with asked.refreshing():
+        await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+        assert own.source.under_way == 4
+        own.source.hold().set()
+        clock.forward(2.1)
+        await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+    gate.set()
+    await asyncio.wait(asyncio.all_tasks() - before, timeout=5)
+    assert own.source.asked == 10
+
+
+async def test_a_refresh_is_not_waited_for_at_the_end() -> None:
+    ticker, own = Ticker(), OwnDispatch(Answer(ALICE, "own"))
+    asked = directory(plugins=[own], ticker=ticker)
+    before = asyncio.all_tasks()
+    await hot(asked, ticker, 2)
+    own.source.hold()
+    async with asked.refreshing():
+        await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+        flights = set(asked.cache._flights.values())
+    assert asyncio.all_tasks() == before | flights
+    own.source.release()
+    await landed(asked)
+
+
+# Observers
 
 
 async def test_observers_hear_of_every_answer_also_from_the_cache() -> None:
     observers = Observer(), Observer()
-    asked = directory(FakeBackend("crm", ALICE), plugins=observers)
+    asked = directory(FakeBackend(ALICE), plugins=observers)
     answers = [await asked.find(QUERY), await asked.find(QUERY)]
     for observer in observers:
         assert observer.heard == [(QUERY, answer) for answer in answers]
 
 
+async def test_observers_hear_whether_an_answer_is_stale_or_shared() -> None:
+    ticker, backend, observer = Ticker(), FakeBackend(ALICE), Observer()
+    asked = directory(backend, plugins=[observer], ticker=ticker)
+    await asyncio.gather(asked.find(QUERY), asked.find(QUERY))
+    backend.source.answer = DOWN
+    ticker.now += 300
+    await asked.find(QUERY)
+    marks = [(answer.coalesced, answer.stale) for _, answer in observer.heard]
+    assert marks == [(False, False), (True, False), (False, True)]
+
+
 async def test_observers_do_not_hear_of_a_failure() -> None:
     observer = Observer()
-    await failure(directory(FakeBackend("crm", Unavailable("down")), plugins=[observer]))
+    await failure(directory(FakeBackend(DOWN), plugins=[observer]))
     assert observer.heard == []
 
 
@@ -277,7 +660,7 @@ async def test_an_observer_that_fails_is_logged_and_harmless(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    asked = directory(FakeBackend("crm", ALICE), plugins=[FailingObserver()])
+    asked = directory(FakeBackend(ALICE), plugins=[FailingObserver()])
     assert (await asked.find(QUERY)).found
     assert "an observer of lookups failed" in caplog.text
     assert "KeyError" in caplog.text
@@ -288,68 +671,21 @@ async def test_an_observer_that_fails_is_logged_and_harmless(
 async def test_an_observer_that_fails_keeps_nothing_from_the_others(order: int) -> None:
     observer = Observer()
     plugins = [FailingObserver(), observer][::order]
-    await directory(FakeBackend("crm", ALICE), plugins=plugins).find(QUERY)
+    await directory(FakeBackend(ALICE), plugins=plugins).find(QUERY)
     assert len(observer.heard) == 1
 
 
 @pytest.mark.parametrize(
     ("error", "level"),
-    [
-        (Unavailable("down"), logging.WARNING),
-        (Broken("two users"), logging.ERROR),
-        (KeyError("alice"), logging.ERROR),
-    ],
+    [(DOWN, logging.WARNING), (BROKEN, logging.ERROR), (KeyError("alice"), logging.ERROR)],
     ids=repr,
 )
 async def test_a_failure_is_logged_with_its_cause_and_without_the_user(
     caplog: pytest.LogCaptureFixture, error: Exception, level: int
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    told = await failure(directory(FakeBackend("crm", error)))
+    told = await failure(directory(FakeBackend(error)))
     last = caplog.records[-1]
     assert last.levelno == level
     assert str(told) in last.getMessage()
     assert "alice" not in caplog.text
-
-
-@asynccontextmanager
-async def overdue(backend: Slow) -> AsyncIterator[Directory]:
-    """A directory whose deadline is over while its backend still works."""
-    asked = directory(backend, timeout=0.01)
-    error = await failure(asked)
-    assert isinstance(error, Unavailable)
-    assert str(error) == "no answer within 0.01 s"
-    yield asked
-    backend.released.set()
-
-
-async def test_a_lookup_has_a_deadline_of_its_own() -> None:
-    async with overdue(Slow("crm", ALICE)):
-        pass
-
-
-async def test_who_asks_again_after_the_deadline_gets_the_answer_under_way() -> None:
-    backend = Slow("crm", ALICE)
-    async with overdue(backend) as asked:
-        backend.released.set()
-        assert (await asked.find(QUERY)).user is ALICE
-        assert backend.asked == 1
-
-
-class OwnDispatch:
-    """A plugin that answers by itself, behind no configured backend."""
-
-    @hookimpl
-    def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None]:
-        async def find() -> Answer | None:
-            return Answer(ALICE, "own")
-
-        return find()
-
-
-async def test_a_plugin_may_answer_by_itself_after_the_backends() -> None:
-    ticker = Ticker()
-    backend = FakeBackend("crm", None, cache_ttl=3)
-    asked = directory(backend, plugins=[OwnDispatch()], ticker=ticker)
-    assert (await asked.find(QUERY)).backend == "own"
-    assert await lifetime(ticker, asked, backend) == 300

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
+from running import command
 
 from tornado_idv import BackendOptions, hookspecs
 from tornado_idv.cli import main
 from tornado_idv.config.load import load
-from tornado_idv.config.settings import Settings
+from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.web.refusals import Refusal
 
@@ -87,7 +92,7 @@ def test_every_configuration_in_the_documents_is_right(tmp_path: Path) -> None:
     blocks = code_blocks(README, "yaml") + code_blocks(CONFIGURATION, "yaml")
     assert len(blocks) == 3
     base = "profile_sites: [https://profiles.example]\n"
-    environ = {"FIRST_KEY": "idv-first-key-of-another", "SHOP_KEY_SHA256": "0" * 64}
+    environ = {"ORIGIN_KEY": "idv-first-key-of-another", "SHOP_KEY_SHA256": "0" * 64}
     for block in blocks:
         path = tmp_path / "config.yaml"
         path.write_text(block if "profile_sites" in block else base + block, encoding="utf-8")
@@ -101,6 +106,62 @@ def test_the_plugin_in_the_documents_works(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\naddopts = -W ignore::Warning")
     outcome = pytester.runpytest_subprocess("-q")
     outcome.assert_outcomes(passed=18)
+
+
+def test_the_plugin_in_the_documents_tells_of_a_wrong_header(tmp_path: Path) -> None:
+    """As something an operator can mend, and without a word of the file."""
+    plugin, _ = code_blocks(PLUGINS, "python")
+    (tmp_path / "idv_csv.py").write_text(plugin, encoding="utf-8")
+    (tmp_path / "users.csv").write_text("nick,card\ncanary,4000\n", encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(
+        "profile_sites: [https://profiles.example]\n"
+        "backends: [{name: a, kind: csv, path: users.csv}]\n",
+        encoding="utf-8",
+    )
+    _make_known(tmp_path, code_blocks(PLUGINS, "toml")[0])
+    done = command("check", "-c", "config.yaml", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"config.yaml:2:12: backends[0]: {tmp_path / 'users.csv'}: "
+        "not CSV in UTF-8 with the columns nickname, card_number and plan\n"
+    )
+
+
+def _make_known(folder: Path, project: str) -> None:
+    """Installs the module in the folder, as far as a search for plugins can tell."""
+    points = tomllib.loads(project)["project"]["entry-points"]["tornado_idv"]
+    (folder / "idv_csv-1.0.dist-info").mkdir()
+    lines = "".join(f"{name} = {module}\n" for name, module in points.items())
+    (folder / "idv_csv-1.0.dist-info" / "entry_points.txt").write_text(f"[tornado_idv]\n{lines}")
+    (folder / "idv_csv-1.0.dist-info" / "METADATA").write_text("Name: idv-csv\nVersion: 1.0\n")
+
+
+def test_the_plugin_in_the_documents_can_be_built(tmp_path: Path) -> None:
+    """The wheel holds the module and announces it."""
+    (project,) = code_blocks(PLUGINS, "toml")
+    (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
+    (tmp_path / "idv_csv.py").write_text(code_blocks(PLUGINS, "python")[0], encoding="utf-8")
+    build = "from setuptools import build_meta; build_meta.build_wheel('dist')"
+    subprocess.run(
+        [sys.executable, "-c", build], cwd=tmp_path, check=True, capture_output=True, timeout=60
+    )
+    (wheel,) = (tmp_path / "dist").iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        assert "idv_csv.py" in archive.namelist()
+        (points,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
+        assert archive.read(points).split() == [b"[tornado_idv]", b"csv", b"=", b"idv_csv"]
+
+
+def test_the_demo_and_the_start_hold_no_count_to_keep_in_step() -> None:
+    text = (ROOT / "deploy" / "demo" / "users.yaml").read_text(encoding="utf-8")
+    assert text.startswith("users:\n")
+
+
+def test_no_prose_speaks_of_metrics() -> None:
+    """There are none yet."""
+    described = str(KeySettings.model_json_schema())
+    for text in (README, CONFIGURATION, HTTP, PLUGINS, described):
+        assert "metrics" not in text
 
 
 def test_the_first_screen_s_key_opens_the_demo() -> None:

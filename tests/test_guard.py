@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from fakes import CardsOnly, FakeBackend, LoopClock, Ticker
 
-from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.errors import Broken, CouldNotTell, Unavailable
 from tornado_idv.guard import Asked, Guard
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -15,111 +15,142 @@ from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 ALICE = User("Free", "4000", "alice")
 BY_NICKNAME = ByNickname("alice")
 BY_CARD = ByCard("4000")
+TOO_OFTEN = "not asked: it failed too often, and is tried again soon"
+TOO_LATE = "not asked: too little of the request's time was left"
+TOO_MANY = "not asked: too many lookups are under way"
 
 
-class FakeBackend(Backend[BackendOptions]):
-    """Answers as it is told to."""
-
-    def __init__(self, find: Callable[[Query], Any], timeout: float = 5.0) -> None:
-        super().__init__(BackendOptions(name="crm", kind="fake", timeout=timeout))
-        self._find = find
-
-    async def find(self, query: Query) -> User | None:
-        user: User | None = self._find(query)
-        return user
+def guard(backend: FakeBackend, **options: Any) -> Guard:
+    """A guard that takes any record for one that can be answered."""
+    return Guard(backend, options.pop("accepts", lambda user: True), **options)
 
 
-class CardsOnly(FakeBackend):
-    """Knows nothing of nicknames."""
-
-    @property
-    def serves(self) -> frozenset[type[Query]]:
-        return frozenset({ByCard})
-
-
-class Endless(FakeBackend):
-    """Never answers, and tells that it was stopped."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda query: None, timeout=0.01)
-        self.begun = asyncio.Event()
-        self.stopped = False
-
-    async def find(self, query: Query) -> User | None:
-        self.begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.stopped = True
-        return None
-
-
-def raising(error: BaseException) -> Callable[[Query], Any]:
-    def find(query: Query) -> Any:
-        raise error
-
-    return find
-
-
-def untold(asked: Asked) -> None:
-    """Hears nothing."""
-
-
-def ask(backend: FakeBackend, query: Query) -> Coroutine[Any, Any, Answer | None]:
-    coroutine = Guard(backend, untold).idv_identify(query)
+def ask(
+    asked: Guard, query: Query = BY_NICKNAME, left: float = 60
+) -> Coroutine[Any, Any, Answer | None]:
+    """A lookup of a request that has so many seconds left."""
+    coroutine = asked.idv_identify(query, asyncio.get_running_loop().time() + left)
     assert coroutine is not None
     return coroutine
 
 
-async def failure(backend: FakeBackend, query: Query = BY_NICKNAME) -> CouldNotTell:
+def begin(asked: Guard, left: float = 60) -> asyncio.Task[Answer | None]:
+    """A caller of many: they come in the order in which they are begun."""
+    return asyncio.create_task(ask(asked, left=left))
+
+
+async def failure(asked: Guard, query: Query = BY_NICKNAME, left: float = 60) -> CouldNotTell:
     """Why there is no answer."""
     with pytest.raises(CouldNotTell) as caught:
-        await asyncio.wait_for(ask(backend, query), timeout=5)
+        await asyncio.wait_for(ask(asked, query, left), timeout=5)
     return caught.value
+
+
+async def begun(backend: FakeBackend) -> None:
+    await asyncio.wait_for(backend.source.begun.wait(), timeout=5)
+
+
+async def leave(caller: asyncio.Task[Any]) -> None:
+    """The caller goes, and is gone."""
+    caller.cancel()
+    await asyncio.wait([caller], timeout=5)
+    assert caller.cancelled()
+
+
+# What it says
 
 
 @pytest.mark.parametrize("query", [BY_NICKNAME, BY_CARD], ids=["nickname", "card"])
 async def test_a_user_is_an_answer_in_the_backend_s_name(query: Query) -> None:
-    assert await ask(FakeBackend(lambda query: ALICE), query) == Answer(ALICE, "crm")
+    assert await ask(guard(FakeBackend(ALICE)), query) == Answer(ALICE, "crm")
+
+
+@pytest.mark.parametrize("ttl", [None, 0.0, 7.0], ids=str)
+async def test_an_answer_brings_the_backend_s_own_time(ttl: float | None) -> None:
+    answer = await ask(guard(FakeBackend(ALICE, cache_ttl=ttl)))
+    assert answer is not None
+    assert answer.ttl == ttl
 
 
 async def test_not_known_here_is_no_answer() -> None:
-    assert await ask(FakeBackend(lambda query: None), BY_NICKNAME) is None
+    assert await ask(guard(FakeBackend(None))) is None
 
 
 def test_what_a_backend_does_not_serve_it_is_not_asked() -> None:
-    assert Guard(CardsOnly(lambda query: ALICE), untold).idv_identify(BY_NICKNAME) is None
+    assert guard(CardsOnly(ALICE)).idv_identify(BY_NICKNAME, 0.0) is None
 
 
 async def test_what_a_backend_serves_it_is_asked() -> None:
-    assert await ask(CardsOnly(lambda query: ALICE), BY_CARD) == Answer(ALICE, "crm")
+    assert await ask(guard(CardsOnly(ALICE)), BY_CARD) == Answer(ALICE, "crm")
+
+
+@pytest.mark.parametrize(
+    ("match", "query", "asked"),
+    [
+        ("@a.*", BY_NICKNAME, True),
+        ("@b.*", BY_NICKNAME, False),
+        ("alice", BY_NICKNAME, False),
+        ("@ali", BY_NICKNAME, False),
+        ("@a.*", BY_CARD, False),
+        ("40..", BY_CARD, True),
+        ("400", BY_CARD, False),
+        (r"\d+", BY_CARD, True),
+        (r"@.*|4\d*", BY_CARD, True),
+    ],
+    ids=str,
+)
+async def test_who_does_not_match_as_a_whole_is_not_known_here_and_not_asked_for(
+    match: str, query: Query, *, asked: bool
+) -> None:
+    told: list[Asked] = []
+    backend = FakeBackend(ALICE, match=match)
+    answer = await ask(guard(backend, told=told.append), query)
+    assert (answer is not None, backend.source.asked, len(told)) == (asked, asked, asked)
 
 
 @pytest.mark.parametrize("kind", [Unavailable, Broken])
 async def test_a_backend_that_could_not_tell_is_named(kind: type[CouldNotTell]) -> None:
-    error = await failure(FakeBackend(raising(kind("down for the night"))))
+    error = await failure(guard(FakeBackend(kind("down for the night"))))
     assert type(error) is kind
     assert (error.backend, error.reason) == ("crm", "down for the night")
     assert str(error) == "crm: down for the night"
 
 
-async def test_a_backend_that_never_answers_is_unavailable_and_stopped() -> None:
-    backend = Endless()
-    error = await failure(backend)
-    assert isinstance(error, Unavailable)
-    assert str(error) == "crm: no answer within 0.01 s"
-    assert backend.stopped
+@pytest.mark.parametrize(
+    ("error", "on_unavailable", "continues"),
+    [
+        (Unavailable("down"), "continue", True),
+        (Unavailable("down"), "fail", False),
+        (TimeoutError(), "continue", True),
+        (Broken("two users"), "continue", False),
+        (KeyError("alice"), "continue", False),
+    ],
+    ids=str,
+)
+async def test_only_an_unavailable_backend_may_be_passed_over_and_only_if_so_configured(
+    error: Exception, on_unavailable: str, *, continues: bool
+) -> None:
+    backend = FakeBackend(error, on_unavailable=on_unavailable)
+    assert (await failure(guard(backend))).continues is continues
+
+
+async def test_a_limit_of_our_own_may_be_passed_over_too() -> None:
+    backend = FakeBackend(ALICE, on_unavailable="continue")
+    assert (await failure(guard(backend), left=0)).continues
+
+
+# What it makes of a backend that fails
 
 
 async def test_a_time_out_of_the_backend_s_own_is_unavailable() -> None:
-    assert isinstance(await failure(FakeBackend(raising(TimeoutError()))), Unavailable)
+    assert isinstance(await failure(guard(FakeBackend(TimeoutError("alice")))), Unavailable)
 
 
 async def test_an_unforeseen_error_is_broken_and_its_text_is_in_no_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    error = await failure(FakeBackend(raising(KeyError("alice"))))
+    error = await failure(guard(FakeBackend(KeyError("alice"))))
     assert isinstance(error, Broken)
     assert str(error) == "crm: failed with KeyError"
     assert "crm" in caplog.text
@@ -131,23 +162,9 @@ async def test_an_unforeseen_error_is_broken_and_its_text_is_in_no_log(
 
 async def test_a_backend_whose_own_work_was_cancelled_is_broken() -> None:
     """The caller did not leave, and must hear an answer."""
-    error = await failure(FakeBackend(raising(asyncio.CancelledError("alice"))))
+    error = await failure(guard(FakeBackend(asyncio.CancelledError("alice"))))
     assert isinstance(error, Broken)
-
-
-async def test_a_caller_who_leaves_stops_the_backend() -> None:
-    told: list[Asked] = []
-    backend = Endless()
-    backend.options = BackendOptions(name="crm", kind="fake", timeout=60)
-    coroutine = Guard(backend, told.append).idv_identify(BY_NICKNAME)
-    assert coroutine is not None
-    task = asyncio.ensure_future(coroutine)
-    await asyncio.wait_for(backend.begun.wait(), timeout=5)
-    task.cancel()
-    await asyncio.wait([task], timeout=5)
-    assert task.cancelled()
-    assert backend.stopped
-    assert [each.said for each in told] == ["gave up: the caller left"]
+    assert error.reason == "its own work was cancelled"
 
 
 @pytest.mark.parametrize(
@@ -156,14 +173,14 @@ async def test_a_caller_who_leaves_stops_the_backend() -> None:
     ids=lambda value: type(value).__name__,
 )
 async def test_what_is_no_user_is_broken(answer: object) -> None:
-    error = await failure(FakeBackend(lambda query: answer))
+    error = await failure(guard(FakeBackend(answer)))
     assert isinstance(error, Broken)
     assert error.reason == "answered something that is no user"
 
 
 @pytest.mark.parametrize("answer", [False, 0, "", [], {}], ids=repr)
 async def test_an_empty_answer_is_broken_and_never_not_known(answer: object) -> None:
-    assert isinstance(await failure(FakeBackend(lambda query: answer)), Broken)
+    assert isinstance(await failure(guard(FakeBackend(answer))), Broken)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +211,14 @@ async def test_an_empty_answer_is_broken_and_never_not_known(answer: object) -> 
     ],
 )
 async def test_a_user_who_is_not_whole_is_broken(user: User) -> None:
-    error = await failure(FakeBackend(lambda query: user))
+    error = await failure(guard(FakeBackend(user)))
     assert isinstance(error, Broken)
     assert error.reason == "answered a user with a field missing or not text"
+
+
+async def test_text_beyond_ascii_is_whole() -> None:
+    user = User("Fr\u00e9e", "4000", "alice", "https://x.example/\u00fc")
+    assert await ask(guard(FakeBackend(user))) == Answer(user, "crm")
 
 
 @pytest.mark.parametrize(
@@ -211,27 +233,367 @@ async def test_a_user_who_is_not_whole_is_broken(user: User) -> None:
     ids=["another", "another case", "with the sign", "another card", "a zero in front"],
 )
 async def test_another_user_than_asked_for_is_broken(query: Query, user: User) -> None:
-    error = await failure(FakeBackend(lambda query: user), query)
+    error = await failure(guard(FakeBackend(user)), query)
     assert isinstance(error, Broken)
     assert error.reason == "answered another user than asked for"
 
 
+async def test_a_user_who_could_not_be_asked_for_is_broken() -> None:
+    error = await failure(guard(FakeBackend(ALICE), accepts=lambda user: user is not ALICE))
+    assert isinstance(error, Broken)
+    assert error.reason == "answered a user whose nickname or card number is in no valid form"
+
+
+# How long it waits
+
+
 @pytest.mark.parametrize(
-    ("find", "said"),
+    ("own", "left", "reason"),
+    [(1, 2, "no answer within 1 s"), (2, 1, "no answer within the request's time")],
+    ids=["its own time", "the request's time"],
+)
+async def test_a_backend_that_never_answers_is_stopped_at_the_first_end_of_time(
+    own: float, left: float, reason: str
+) -> None:
+    clock, backend = LoopClock(), FakeBackend(ALICE, timeout=own)
+    backend.source.hold()
+    caller = begin(guard(backend), left)
+    await begun(backend)
+    clock.forward(1.1)
+    with pytest.raises(Unavailable) as caught:
+        await caller
+    assert str(caught.value) == f"crm: {reason}"
+    assert backend.source.under_way == 0
+
+
+@pytest.mark.parametrize(
+    ("left", "asked"), [(-1, 0), (0, 0), (0.049, 0), (1, 1)], ids=["over", "0", "49 ms", "1 s"]
+)
+async def test_with_too_little_time_left_a_backend_is_not_asked(left: float, asked: int) -> None:
+    backend = FakeBackend(Unavailable("down"))
+    error = await failure(guard(backend), left=left)
+    assert backend.source.asked == asked
+    assert error.reason == ("down" if asked else TOO_LATE)
+
+
+async def test_a_caller_who_leaves_stops_the_backend() -> None:
+    told: list[Asked] = []
+    backend = FakeBackend(ALICE)
+    backend.source.hold()
+    caller = begin(guard(backend, told=told.append))
+    await begun(backend)
+    await leave(caller)
+    assert backend.source.under_way == 0
+    assert [each.said for each in told] == ["gave up: the caller left"]
+
+
+# How many it lets in
+
+
+async def test_so_many_are_asked_at_once_as_many_wait_and_one_more_is_refused() -> None:
+    backend = FakeBackend(ALICE, max_concurrent=3)
+    backend.source.hold()
+    asked = guard(backend)
+    callers = [begin(asked) for _ in range(6)]
+    error = await failure(asked)
+    assert isinstance(error, Unavailable)
+    assert str(error) == f"crm: {TOO_MANY}"
+    assert backend.source.asked == 3
+    backend.source.release()
+    assert await asyncio.gather(*callers) == [Answer(ALICE, "crm")] * 6
+    assert (backend.source.asked, backend.source.most_under_way) == (6, 3)
+
+
+async def test_who_waits_for_a_place_is_refused_before_the_request_s_time_is_over() -> None:
+    clock, backend = LoopClock(), FakeBackend(ALICE, max_concurrent=1, timeout=60)
+    backend.source.hold()
+    asked = guard(backend)
+    first, waiting = begin(asked), begin(asked, left=2)
+    await begun(backend)
+    clock.forward(1.96)
+    with pytest.raises(Unavailable) as caught:
+        await waiting
+    assert caught.value.reason == "not asked: too many lookups were under way"
+    another = begin(asked)
+    backend.source.release()
+    assert await asyncio.gather(first, another) == [Answer(ALICE, "crm")] * 2
+    assert backend.source.asked == 2
+
+
+async def test_who_waits_for_a_place_and_leaves_makes_room_for_another() -> None:
+    backend = FakeBackend(ALICE, max_concurrent=1)
+    backend.source.hold()
+    asked = guard(backend)
+    first, waiting = begin(asked), begin(asked)
+    await failure(asked)
+    await leave(waiting)
+    another = begin(asked)
+    backend.source.release()
+    assert await asyncio.gather(first, another) == [Answer(ALICE, "crm")] * 2
+
+
+ENDS: dict[str, object] = {
+    "found": ALICE,
+    "not known": None,
+    "unavailable": Unavailable("down"),
+    "broken": Broken("two users"),
+    "unforeseen": KeyError("alice"),
+    "cancelled": asyncio.CancelledError(),
+    "its own time-out": TimeoutError(),
+    "no user": "alice",
+    "another user": User("Free", "1", "bob"),
+}
+
+
+@pytest.mark.parametrize("answer", ENDS.values(), ids=ENDS)
+async def test_however_a_lookup_ends_its_place_is_free_again(answer: object) -> None:
+    backend = FakeBackend(answer, max_concurrent=1)
+    asked = guard(backend)
+    for _ in range(4):
+        await asyncio.gather(ask(asked), return_exceptions=True)
+    backend.source.answer = ALICE
+    assert await ask(asked) == Answer(ALICE, "crm")
+
+
+# When it leaves the backend alone
+
+
+FAILURES = {name: ENDS[name] for name in ("unavailable", "its own time-out")}
+NO_FAILURES = {name: end for name, end in ENDS.items() if name not in FAILURES}
+
+
+@pytest.mark.parametrize("answer", FAILURES.values(), ids=FAILURES)
+async def test_a_backend_that_fails_five_times_in_a_row_is_left_alone(answer: object) -> None:
+    backend = FakeBackend(answer)
+    asked = guard(backend)
+    for _ in range(5):
+        assert (await failure(asked)).reason != TOO_OFTEN
+    error = await failure(asked)
+    assert isinstance(error, Unavailable)
+    assert error.reason == TOO_OFTEN
+    assert backend.source.asked == 5
+
+
+@pytest.mark.parametrize("answer", NO_FAILURES.values(), ids=NO_FAILURES)
+async def test_what_is_no_failure_of_the_infrastructure_does_not_count(answer: object) -> None:
+    backend = FakeBackend(answer)
+    asked = guard(backend)
+    for _ in range(10):
+        await asyncio.gather(ask(asked), return_exceptions=True)
+    assert backend.source.asked == 10
+
+
+async def test_a_backend_that_never_answers_in_its_time_counts() -> None:
+    clock, backend = LoopClock(), FakeBackend(ALICE, timeout=1)
+    backend.source.hold()
+    asked = guard(backend)
+    callers = [begin(asked) for _ in range(5)]
+    await begun(backend)
+    clock.forward(1.1)
+    await asyncio.wait(callers, timeout=5)
+    assert [str(caller.exception()) for caller in callers] == ["crm: no answer within 1 s"] * 5
+    assert (await failure(asked)).reason == TOO_OFTEN
+
+
+async def test_our_own_limits_and_callers_who_leave_do_not_count() -> None:
+    clock, backend = LoopClock(), FakeBackend(ALICE, timeout=60, max_concurrent=10)
+    backend.source.hold()
+    asked = guard(backend)
+    for _ in range(10):
+        assert (await failure(asked, left=0)).reason == TOO_LATE
+    out_of_time = [begin(asked, left=1) for _ in range(10)]
+    waiting = [begin(asked, left=1) for _ in range(10)]
+    for _ in range(10):
+        assert (await failure(asked)).reason == TOO_MANY
+    clock.forward(1.1)
+    ends = await asyncio.gather(*out_of_time, *waiting, return_exceptions=True)
+    assert {type(end).__base__ for end in ends} == {Unavailable}
+    backend.source.hold()
+    leaving = [begin(asked) for _ in range(10)]
+    await begun(backend)
+    for caller in leaving:
+        await leave(caller)
+    backend.source.release()
+    assert await ask(asked) == Answer(ALICE, "crm")
+    assert backend.source.asked == 21
+
+
+async def test_after_its_time_one_probe_is_let_in_and_its_success_lets_all_in() -> None:
+    ticker, backend = Ticker(), FakeBackend(Unavailable("down"))
+    asked = guard(backend, timer=ticker)
+    for _ in range(5):
+        await failure(asked)
+    ticker.now += 3.9
+    assert (await failure(asked)).reason == TOO_OFTEN
+    ticker.now += 2.2
+    backend.source.answer = ALICE
+    backend.source.hold()
+    probe = begin(asked)
+    await begun(backend)
+    assert (await failure(asked)).reason == TOO_OFTEN
+    backend.source.release()
+    assert await probe == Answer(ALICE, "crm")
+    assert await ask(asked) == Answer(ALICE, "crm")
+    assert backend.source.asked == 7
+
+
+async def test_a_probe_that_fails_opens_it_for_twice_as_long() -> None:
+    ticker, backend = Ticker(), FakeBackend(Unavailable("down"), breaker={"failures": 1})
+    asked = guard(backend, timer=ticker)
+    await failure(asked)
+    ticker.now += 6.1
+    assert (await failure(asked)).reason == "down"
+    ticker.now += 7.9
+    assert (await failure(asked)).reason == TOO_OFTEN
+    ticker.now += 4.2
+    assert (await failure(asked)).reason == "down"
+
+
+@pytest.mark.parametrize("answer", NO_FAILURES.values(), ids=NO_FAILURES)
+async def test_a_probe_that_gets_any_answer_closes_it(answer: object) -> None:
+    """Also a broken one: the backend can be asked."""
+    ticker, backend = Ticker(), FakeBackend(Unavailable("down"), breaker={"failures": 1})
+    asked = guard(backend, timer=ticker)
+    await failure(asked)
+    ticker.now += 6.1
+    backend.source.answer = answer
+    for _ in range(3):
+        await asyncio.gather(ask(asked), return_exceptions=True)
+    assert backend.source.asked == 4
+
+
+async def test_a_probe_whose_caller_leaves_makes_room_for_the_next() -> None:
+    ticker, backend = Ticker(), FakeBackend(Unavailable("down"), breaker={"failures": 1})
+    asked = guard(backend, timer=ticker)
+    await failure(asked)
+    ticker.now += 6.1
+    backend.source.hold()
+    probe = begin(asked)
+    await begun(backend)
+    await leave(probe)
+    backend.source.hold().set()
+    backend.source.answer = ALICE
+    assert await ask(asked) == Answer(ALICE, "crm")
+
+
+async def test_a_probe_that_runs_into_the_request_s_time_makes_room_for_the_next() -> None:
+    clock, ticker = LoopClock(), Ticker()
+    backend = FakeBackend(Unavailable("down"), breaker={"failures": 1}, timeout=60)
+    asked = guard(backend, timer=ticker)
+    await failure(asked)
+    ticker.now += 6.1
+    backend.source.hold()
+    probe = begin(asked, left=1)
+    await begun(backend)
+    clock.forward(1.1)
+    with pytest.raises(Unavailable, match="no answer within the request's time"):
+        await probe
+    backend.source.hold().set()
+    assert (await failure(asked)).reason == "down"
+
+
+async def test_a_late_success_of_a_caller_from_before_does_not_close_it() -> None:
+    ticker, backend = Ticker(), FakeBackend(ALICE, breaker={"failures": 2})
+    asked = guard(backend, timer=ticker)
+    gate = backend.source.hold()
+    late = begin(asked)
+    await begun(backend)
+    backend.source.hold().set()
+    backend.source.answer = Unavailable("down")
+    for _ in range(2):
+        assert (await failure(asked)).reason == "down"
+    gate.set()
+    assert await late == Answer(ALICE, "crm")
+    assert (await failure(asked)).reason == TOO_OFTEN
+
+
+async def test_what_one_backend_does_leaves_the_guard_of_another_alone() -> None:
+    failing, well = guard(FakeBackend(Unavailable("down"), "crm")), guard(FakeBackend(ALICE, "hr"))
+    for _ in range(6):
+        await failure(failing)
+    assert await ask(well) == Answer(ALICE, "hr")
+
+
+# What it tells
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
     [
-        (lambda query: ALICE, "found"),
-        (lambda query: None, "not known here"),
-        (raising(Unavailable("down")), "down"),
-        (raising(KeyError("alice")), "failed with KeyError"),
-        (lambda query: "alice", "answered something that is no user"),
+        (ALICE, "found"),
+        (None, "not known here"),
+        (Unavailable("down"), "down"),
+        (KeyError("alice"), "failed with KeyError"),
+        ("alice", "answered something that is no user"),
     ],
     ids=["found", "not known", "unavailable", "unforeseen", "no user"],
 )
-async def test_every_end_of_a_lookup_is_told(find: Callable[[Query], Any], said: str) -> None:
+async def test_every_end_of_a_lookup_is_told_with_its_time(answer: object, said: str) -> None:
     told: list[Asked] = []
-    coroutine = Guard(FakeBackend(find), told.append).idv_identify(BY_NICKNAME)
-    assert coroutine is not None
-    await asyncio.gather(coroutine, return_exceptions=True)
-    (asked,) = told
-    assert (asked.backend, asked.said) == ("crm", said)
-    assert 0 <= asked.seconds < 5
+    ticker, backend = Ticker(), FakeBackend(answer)
+    backend.source.hold()
+    caller = begin(guard(backend, told=told.append, timer=ticker))
+    await begun(backend)
+    ticker.now += 0.25
+    backend.source.release()
+    await asyncio.gather(caller, return_exceptions=True)
+    assert told == [Asked("crm", said, 0.25)]
+
+
+async def test_one_line_is_logged_for_each_kind_of_trouble_and_one_when_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also when two kinds alternate, as they do while the circuit is open."""
+    caplog.set_level(logging.DEBUG)
+    backend = FakeBackend()
+    asked = guard(backend, timer=Ticker())
+    for number in range(20):
+        backend.source.answer = Unavailable("down" if number % 2 else "locked")
+        await failure(asked)
+        await failure(asked, left=0)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.WARNING, "backend crm: locked"),
+        (logging.WARNING, f"backend crm: {TOO_LATE}"),
+        (logging.WARNING, "backend crm: down"),
+        (logging.WARNING, f"backend crm: {TOO_OFTEN}"),
+    ]
+
+
+@pytest.mark.parametrize("answer", [ALICE, None], ids=["found", "not known"])
+async def test_that_it_answers_again_is_logged_once_and_new_trouble_is_again(
+    caplog: pytest.LogCaptureFixture, answer: User | None
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    backend = FakeBackend()
+    asked = guard(backend)
+    for _ in range(2):
+        for each in (Unavailable("down"), Unavailable("down"), answer, answer):
+            backend.source.answer = each
+            await asyncio.gather(ask(asked), return_exceptions=True)
+    lines = [(logging.WARNING, "backend crm: down"), (logging.INFO, "backend crm answers again")]
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == lines * 2
+
+
+async def test_a_broken_answer_is_logged_as_an_error_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is about one record, and the next may be about another."""
+    asked = guard(FakeBackend(User("Free", "1", "bob")))
+    for _ in range(2):
+        await failure(asked)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.ERROR, "backend crm: answered another user than asked for")
+    ] * 2
+
+
+@pytest.mark.parametrize("answer", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("query", [BY_NICKNAME, BY_CARD], ids=["nickname", "card"])
+async def test_no_log_holds_personal_data(
+    caplog: pytest.LogCaptureFixture, query: Query, answer: object
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    asked = guard(FakeBackend(answer))
+    for _ in range(6):
+        await asyncio.gather(ask(asked, query), return_exceptions=True)
+    for personal in ("alice", "bob", "4000"):
+        assert personal not in caplog.text

@@ -279,6 +279,57 @@ def test_the_profile_url_is_the_user_s_own_or_on_the_first_site() -> None:
     assert IDENTIFIERS.profile_url(derived) == "https://profiles.example/m/alice"
 
 
+@pytest.mark.parametrize(
+    ("nickname", "card_number", "accepted"),
+    [
+        ("alice", "4000", True),
+        ("Alice", "0", True),
+        ("a" * 64, "0" * 32, True),
+        ("@alice", "4000", False),
+        ("", "4000", False),
+        ("a" * 65, "4000", False),
+        ("..", "4000", False),
+        ("al ice", "4000", False),
+        ("alice\n", "4000", False),
+        ("\u017falice", "4000", False),
+        ("https://profiles.example/m/alice", "4000", False),
+        ("alice", "", False),
+        ("alice", "0" * 33, False),
+        ("alice", "4000 ", False),
+        ("alice", "+4000", False),
+        ("alice", "4000 1234", False),
+        ("alice", "\u0664", False),
+    ],
+    ids=ascii,
+)
+def test_a_record_is_accepted_if_it_could_be_asked_for(
+    nickname: str, card_number: str, *, accepted: bool
+) -> None:
+    assert IDENTIFIERS.accepts(User("Free", card_number, nickname)) is accepted
+
+
+@given(inputs | nicknames, cards)
+def test_a_record_that_is_accepted_is_asked_for_by_what_it_holds(
+    nickname: str, card_number: str
+) -> None:
+    expected = is_nickname(nickname) and is_card(card_number)
+    assert IDENTIFIERS.accepts(User("Free", card_number, nickname)) == expected
+
+
+@given(nicknames)
+def test_where_case_is_folded_a_record_in_another_case_could_not_be_asked_for(name: str) -> None:
+    assert FOLDING.accepts(User("Free", "4000", name)) == (name == name.lower())
+
+
+def test_a_record_is_held_to_the_configured_forms() -> None:
+    identifiers = Identifiers(
+        sites=[], nickname=re.compile("[a-z]{3}", re.ASCII), card_length=(4, 4)
+    )
+    assert identifiers.accepts(User("Free", "4000", "abc"))
+    assert not identifiers.accepts(User("Free", "4000", "abcd"))
+    assert not identifiers.accepts(User("Free", "400", "abc"))
+
+
 def test_an_error_does_not_repeat_what_was_asked() -> None:
     for text in ("@alice!", "https://evil.example/m/alice", "alice"):
         with pytest.raises(InvalidFormat) as caught:
@@ -303,3 +354,24 @@ def test_a_repr_holds_no_personal_data(value: object) -> None:
 def test_an_answer_tells_whether_a_user_was_found() -> None:
     assert Answer(ALICE).found
     assert not Answer(None).found
+
+
+@pytest.mark.parametrize(
+    ("named", "is_of"),
+    [
+        (ByNickname("alice"), True),
+        (ByCard("4000123412341234"), True),
+        (ByNickname("Alice"), False),
+        (ByCard("4000"), False),
+        (ByNickname("4000123412341234"), False),
+    ],
+    ids=["nickname", "card", "another case", "another card", "a card as a nickname"],
+)
+def test_an_answer_is_of_the_user_whom_a_query_names(named: Query, *, is_of: bool) -> None:
+    assert Answer(ALICE).is_of(named) is is_of
+    assert not Answer(None).is_of(named)
+
+
+def test_a_query_is_written_as_a_person_would_type_it() -> None:
+    for query in (ByNickname("alice"), ByCard("4000")):
+        assert IDENTIFIERS.parse_any(query.text) == query

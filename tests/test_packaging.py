@@ -136,6 +136,6 @@ def test_the_wheel_runs_far_from_the_tree(python: str, tmp_path: Path) -> None:
     kinds = json.loads(run(*command, "plugins", "--json", cwd=tmp_path))
     assert set(kinds.values()) == PLUGINS
     assert "Your key" in run(*command, "init", "here", cwd=tmp_path)
-    assert run(*command, "check", "--config", "here/config.yaml", cwd=tmp_path).startswith("ok\n")
+    assert run(*command, "check", "--config", "here/config.yaml", cwd=tmp_path).startswith("ok: ")
     found = run(*command, "lookup", "@alice", "--json", "-c", "here/config.yaml", cwd=tmp_path)
     assert json.loads(found)["nickname"] == "@alice"

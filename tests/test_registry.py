@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint
 from types import ModuleType
 
@@ -11,13 +11,13 @@ import pytest
 
 from tornado_idv import hookspecs
 from tornado_idv.backend import AnyBackend, Backend, BackendOptions
-from tornado_idv.errors import StartError
+from tornado_idv.errors import ConfigError, Problem, StartError, Unavailable
 from tornado_idv.hookspecs import hookimpl
-from tornado_idv.model import Query, User
+from tornado_idv.model import Answer, Query, User
 from tornado_idv.registry import backend_kinds, build_backends, opened, plugin_manager
 
 
-class FakeBackend(Backend[BackendOptions]):
+class Recorder(Backend[BackendOptions]):
     """Writes down when it is opened and closed, and fails when it is told to."""
 
     def __init__(
@@ -46,7 +46,7 @@ class FakeBackend(Backend[BackendOptions]):
             raise self._fails_to_close
 
 
-class OtherBackend(FakeBackend):
+class OtherBackend(Recorder):
     """Another kind."""
 
 
@@ -59,6 +59,38 @@ class Offering:
     @hookimpl
     def idv_backend_kinds(self) -> Mapping[str, type[AnyBackend]]:
         return self._kinds
+
+
+class Plain:
+    """An observer as it should be."""
+
+    @hookimpl
+    def idv_lookup_finished(self, query: Query, answer: Answer) -> None:
+        """Hears it."""
+
+
+class Waiting:
+    """An observer that would have to be awaited."""
+
+    @hookimpl
+    async def idv_lookup_finished(self, query: Query, answer: Answer) -> None:
+        """Hears nothing."""
+
+
+class Wrapping:
+    """An observer around the others."""
+
+    @hookimpl(wrapper=True)
+    def idv_lookup_finished(self, query: Query, answer: Answer) -> Iterator[None]:
+        yield
+
+
+class WrappingInTheOldWay:
+    """An observer around the others."""
+
+    @hookimpl(hookwrapper=True)
+    def idv_lookup_finished(self, query: Query, answer: Answer) -> Iterator[None]:
+        yield
 
 
 class Misspelt:
@@ -86,7 +118,7 @@ def test_a_manager_without_entry_points_knows_no_kind() -> None:
 
 
 def test_no_two_managers_share_their_plugins() -> None:
-    plugin_manager(entry_points=False, plugins=[Offering(fake=FakeBackend)])
+    plugin_manager(entry_points=False, plugins=[Offering(fake=Recorder)])
     assert backend_kinds(plugin_manager(entry_points=False)) == {}
 
 
@@ -102,9 +134,9 @@ def test_every_hook_says_what_it_is_for() -> None:
 
 
 def test_kinds_of_all_plugins_come_in_the_order_of_the_plugins() -> None:
-    plugins = [Offering(b=FakeBackend), Offering(a=OtherBackend, c=FakeBackend)]
+    plugins = [Offering(b=Recorder), Offering(a=OtherBackend, c=Recorder)]
     kinds = backend_kinds(plugin_manager(entry_points=False, plugins=plugins))
-    assert list(kinds.items()) == [("b", FakeBackend), ("a", OtherBackend), ("c", FakeBackend)]
+    assert list(kinds.items()) == [("b", Recorder), ("a", OtherBackend), ("c", Recorder)]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +148,20 @@ def test_a_plugin_that_does_not_fit_stops_the_start(plugin: object, told: str) -
     with pytest.raises(StartError, match="a plugin cannot be loaded") as caught:
         plugin_manager(entry_points=False, plugins=[plugin])
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "plugin", [Waiting(), Wrapping(), WrappingInTheOldWay()], ids=lambda each: type(each).__name__
+)
+def test_an_observer_that_would_be_called_in_vain_stops_the_start(plugin: object) -> None:
+    with pytest.raises(StartError, match="a plugin cannot be loaded") as caught:
+        plugin_manager(entry_points=False, plugins=[Plain(), plugin])
+    assert "idv_lookup_finished must be a plain function" in str(caught.value)
+
+
+def test_an_observer_that_is_a_plain_function_is_taken() -> None:
+    manager = plugin_manager(entry_points=False, plugins=[Plain()])
+    assert len(manager.hook.idv_lookup_finished.get_hookimpls()) == 1
 
 
 def test_an_installed_plugin_that_cannot_be_imported_stops_the_start(
@@ -130,27 +176,27 @@ def test_an_installed_plugin_that_cannot_be_imported_stops_the_start(
 
 
 def test_one_kind_offered_by_two_plugins_stops_the_start() -> None:
-    plugins = [Offering(fake=FakeBackend), Offering(fake=OtherBackend)]
+    plugins = [Offering(fake=Recorder), Offering(fake=OtherBackend)]
     manager = plugin_manager(entry_points=False, plugins=plugins)
     with pytest.raises(StartError, match='two plugins offer the kind "fake": test_registry and'):
         backend_kinds(manager)
 
 
 def test_backends_are_built_in_the_order_of_the_file_several_of_one_kind() -> None:
-    kinds: dict[str, type[AnyBackend]] = {"fake": FakeBackend, "other": OtherBackend}
+    kinds: dict[str, type[AnyBackend]] = {"fake": Recorder, "other": OtherBackend}
     wanted = [options("c"), options("a", "other"), options("b")]
     backends = build_backends(kinds, wanted)
     assert [(each.name, type(each)) for each in backends] == [
-        ("c", FakeBackend),
+        ("c", Recorder),
         ("a", OtherBackend),
-        ("b", FakeBackend),
+        ("b", Recorder),
     ]
     assert [each.options for each in backends] == wanted
 
 
 async def test_backends_are_opened_in_order_and_closed_in_reverse() -> None:
     log: list[str] = []
-    backends = [FakeBackend(options(name), log) for name in "abc"]
+    backends = [Recorder(options(name), log) for name in "abc"]
     async with opened(backends) as given:
         assert given is backends
         assert log == ["open a", "open b", "open c"]
@@ -159,16 +205,21 @@ async def test_backends_are_opened_in_order_and_closed_in_reverse() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [StartError("no such file"), OSError("no such file"), asyncio.CancelledError()],
+    [
+        StartError("no such file"),
+        ConfigError(Problem("users.yaml", 1, 1, "", "not UTF-8 text")),
+        Unavailable("locked"),
+        asyncio.CancelledError(),
+    ],
     ids=lambda error: type(error).__name__,
 )
 async def test_when_one_fails_to_open_those_before_it_are_closed(error: BaseException) -> None:
     log: list[str] = []
     backends = [
-        FakeBackend(options("a"), log),
-        FakeBackend(options("b"), log),
-        FakeBackend(options("c"), log, fails_to_open=error),
-        FakeBackend(options("d"), log),
+        Recorder(options("a"), log),
+        Recorder(options("b"), log),
+        Recorder(options("c"), log, fails_to_open=error),
+        Recorder(options("d"), log),
     ]
     with pytest.raises(type(error)) as caught:
         async with opened(backends):
@@ -177,10 +228,32 @@ async def test_when_one_fails_to_open_those_before_it_are_closed(error: BaseExce
     assert log == ["open a", "open b", "close b", "close a"]
 
 
+async def test_a_foreign_error_while_opening_is_told_by_its_kind_and_place_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its text may hold a credential; the log at its lowest level has the way it came."""
+    caplog.set_level(logging.DEBUG)
+    log: list[str] = []
+    secret = "postgres://idv:hunter2@db"
+    backends = [
+        Recorder(options("a"), log),
+        Recorder(options("b"), log, fails_to_open=OSError(secret)),
+    ]
+    with pytest.raises(StartError) as caught:
+        async with opened(backends):
+            log.append("served")
+    line = Recorder.open.__code__.co_firstlineno + 2
+    assert str(caught.value) == (f"backend b failed to open: OSError in {__file__}, line {line}")
+    assert caught.value.__suppress_context__
+    assert log == ["open a", "close a"]
+    assert "in open" in caplog.text
+    assert secret not in caplog.text
+
+
 async def test_backends_are_closed_when_the_service_fails() -> None:
     log: list[str] = []
     with pytest.raises(RuntimeError, match="while serving"):
-        async with opened([FakeBackend(options("a"), log)]):
+        async with opened([Recorder(options("a"), log)]):
             raise RuntimeError("while serving")
     assert log == ["open a", "close a"]
 
@@ -194,9 +267,9 @@ async def test_a_backend_that_fails_to_close_is_logged_and_the_others_are_closed
     nickname = "alice"
     async with opened(
         [
-            FakeBackend(options("a"), log),
-            FakeBackend(options("b"), log, fails_to_close=KeyError(nickname)),
-            FakeBackend(options("c"), log),
+            Recorder(options("a"), log),
+            Recorder(options("b"), log, fails_to_close=KeyError(nickname)),
+            Recorder(options("c"), log),
         ]
     ):
         log.clear()
@@ -210,8 +283,8 @@ async def test_a_backend_that_fails_to_close_is_logged_and_the_others_are_closed
 async def test_a_failure_to_close_does_not_hide_a_failure_to_open() -> None:
     error = StartError("no such file")
     backends = [
-        FakeBackend(options("a"), fails_to_close=OSError("gone")),
-        FakeBackend(options("b"), fails_to_open=error),
+        Recorder(options("a"), fails_to_close=OSError("gone")),
+        Recorder(options("b"), fails_to_open=error),
     ]
     with pytest.raises(StartError) as caught:
         async with opened(backends):

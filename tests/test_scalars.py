@@ -2,15 +2,16 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
-from tornado_idv.scalars import ConfigPath, Duration, Secret, Size
+from tornado_idv.scalars import ConfigPath, Duration, Pattern, Secret, Size, Whole
 
 DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 SIZE: TypeAdapter[int] = TypeAdapter(Size)
+WHOLE: TypeAdapter[int] = TypeAdapter(Whole)
 PATH: TypeAdapter[Path] = TypeAdapter(ConfigPath)
 
 GOOD_DURATIONS = {
@@ -106,6 +107,62 @@ def test_an_empty_path_is_refused() -> None:
     """It would be the folder itself, and nobody means that."""
     with pytest.raises(ValidationError, match="a path is missing"):
         PATH.validate_python("")
+
+
+def test_a_path_with_nul_is_refused() -> None:
+    """No file has one in its name, and asking the system for it is an error of another kind."""
+    with pytest.raises(ValidationError, match="not a path; it holds a NUL character"):
+        PATH.validate_python("a\0b")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "text"),
+    [(SIZE, "9" * 5000 + "B"), (DURATION, "9" * 5000 + "s"), (DURATION, f"0.{'9' * 5000}s")],
+    ids=["size", "duration", "fraction"],
+)
+def test_thousands_of_digits_are_refused_in_our_words(
+    adapter: TypeAdapter[float], text: str
+) -> None:
+    with pytest.raises(ValidationError, match=r"not a (size|duration); write a number and"):
+        adapter.validate_python(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("0", 0), ("80", 80), ("0080", 80), ("9" * 15, 10**15 - 1)]
+)
+def test_a_whole_number_is_read(text: str, number: int) -> None:
+    assert WHOLE.validate_python(text) == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " 80", "80 ", "80\n", "+80", "-80", "8_0", "80.0", "8e1", "0x50", "\u0668", "9" * 5000],
+    ids=lambda text: ascii(text)[:9],
+)
+def test_what_is_not_digits_alone_is_no_whole_number(text: str) -> None:
+    with pytest.raises(ValidationError, match="must be a whole number, written in digits alone"):
+        WHOLE.validate_python(text)
+
+
+@pytest.mark.parametrize("value", [80.0, True, None, [80]], ids=str)
+def test_what_is_neither_text_nor_a_whole_number_is_refused(value: object) -> None:
+    with pytest.raises(ValidationError, match="int"):
+        WHOLE.validate_python(value)
+
+
+def test_bounds_hold_for_whole_numbers() -> None:
+    few: TypeAdapter[int] = TypeAdapter(Annotated[Whole, Field(ge=1, le=16)])
+    assert (few.validate_python("16"), few.validate_python(1)) == (16, 1)
+    for text in ("0", "17"):
+        with pytest.raises(ValidationError, match="than or equal"):
+            few.validate_python(text)
+
+
+@pytest.mark.parametrize("text", ["[a-z", "(?u)a", "a{99999999999}"])
+def test_what_is_no_pattern_is_refused_in_our_words(text: str) -> None:
+    with pytest.raises(ValidationError, match="not a regular expression") as caught:
+        TypeAdapter(Pattern).validate_python(text)
+    assert text not in str(caught.value.errors(include_input=False))
 
 
 def test_a_secret_shows_in_no_repr() -> None:

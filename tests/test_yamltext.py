@@ -102,8 +102,36 @@ REFUSED = {
     "33 levels": (b"[" * 33 + b"]" * 33, "1:33: nested deeper than 32 levels"),
     "no end of a list": (b"a: [1, 2", "2:1: not valid YAML: "),
     "no end of a quote": (b"a: 'b", "1:6: not valid YAML: "),
-    "tab": (b"a:\n\tb: c", "2:1: not valid YAML: "),
-    "control character": (b"a: b\0", "1:1: not valid YAML: a character is not allowed"),
+    "tab": (b"a:\n\tb: c", "2:1: not valid YAML: a tab; YAML is indented with blanks"),
+    "tab after an old line end": (b"\r[\t\r\t", "not valid YAML: "),
+    "a sign": (b"a: b\tc\nd: @e\t", "2:4: not valid YAML: found character that cannot start"),
+    "a sign after an old line end": (b"\r[>", "2:2: not valid YAML: found character that cannot"),
+    "a colon too many": (
+        b"a: b: c",
+        (
+            "1:5: not valid YAML: mapping values are not allowed in this context; "
+            "look at the indentation here and on the line above"
+        ),
+    ),
+    "a brace unquoted": (
+        b"a: {b: [c]d}",
+        (
+            "1:11: not valid YAML: did not find expected ',' or '}'; "
+            "a value with { } [ ] , # or ${...} stands in quotes"
+        ),
+    ),
+    "a bracket unquoted": (
+        b"a: [b: {c}d]",
+        (
+            "1:11: not valid YAML: did not find expected ',' or ']'; "
+            "a value with { } [ ] , # or ${...} stands in quotes"
+        ),
+    ),
+    "control character": (b"a: b\0", "1:5: not valid YAML: a control character"),
+    "control character below": (
+        "\u00fc: b\nc: \u00fc\x1b".encode(),
+        "2:5: not valid YAML: a contr",
+    ),
     "not UTF-8": (b"a: 1\nb: \xff", "2:4: not UTF-8 text"),
     "not UTF-8 after wide letters": ("\u00fc\u00fc: ".encode() + b"\xff", "1:5: not UTF-8 text"),
     "not UTF-8 after a mark": (b"\xef\xbb\xbfa\nb: \xff", "2:4: not UTF-8 text"),
@@ -159,6 +187,23 @@ def test_any_bytes_are_a_document_or_a_problem_with_a_place(content: bytes) -> N
         assert (told.line, told.column) >= (1, 1)
     else:
         assert_marked(root)
+
+
+@given(st.text("abc\n\u00fc \U0001f600"), st.characters(codec="utf-8"), st.text("abc\n\u00fc"))
+def test_what_yaml_does_not_allow_is_told_at_its_place(
+    before: str, character: str, after: str
+) -> None:
+    """Whatever YAML's own grammar allows is another matter, and never said to be a control."""
+    text = f"# {before}{character}{after}".replace("\n", "\n# ")
+    allowed = character in "\t\n\r\x85" or (
+        "\x20" <= character <= "\ufffd" and not "\x7f" <= character <= "\x9f"
+    )
+    if allowed or character > "\uffff":
+        assert "control" not in str(outcome(text))
+    else:
+        lines = text[: text.index(character)].split("\n")
+        place = f"{FILE}:{len(lines)}:{len(lines[-1]) + 1}"
+        assert problem(text.encode()) == f"{place}: not valid YAML: a control character"
 
 
 def assert_marked(value: Any) -> None:

@@ -14,7 +14,7 @@ from tornado_idv.errors import (
 )
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
-from tornado_idv.scalars import ConfigPath, Duration, Secret, Size
+from tornado_idv.scalars import ConfigPath, Duration, Pattern, Secret, Size, Whole
 
 __all__ = [
     "Answer",
@@ -28,6 +28,7 @@ __all__ = [
     "CouldNotTell",
     "Duration",
     "IdvError",
+    "Pattern",
     "Problem",
     "Query",
     "Secret",
@@ -35,6 +36,7 @@ __all__ = [
     "StartError",
     "Unavailable",
     "User",
+    "Whole",
     "hookimpl",
     "trace",
     "yamltext",

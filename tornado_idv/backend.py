@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from tornado_idv.model import ByCard, ByNickname, Query, User
-from tornado_idv.scalars import Duration
+from tornado_idv.scalars import Duration, Pattern, Whole
+
+
+class BreakerOptions(BaseModel):
+    """When a backend that keeps failing is left alone, and for how long."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+    failures: Annotated[Whole, Field(ge=1)] = 5
+    """How many failures in a row open the circuit."""
+    open_for: Annotated[Duration, Field(gt=0)] = 5.0
+    """How long it is open at first; twice as long after each probe that fails."""
+    open_max: Annotated[Duration, Field(gt=0)] = 60.0
+    """How long it is open at most."""
 
 
 class BackendOptions(BaseModel):
@@ -24,11 +39,22 @@ class BackendOptions(BaseModel):
     )
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-    """What logs, metrics and ``lookup --explain`` call this backend."""
+    """What logs and ``lookup --explain`` call this backend."""
     kind: str
     """Which plugin's backend it is."""
     timeout: Annotated[Duration, Field(gt=0)] = 0.8
     """The longest that one lookup may take."""
+    on_unavailable: Literal["fail", "continue"] = "fail"
+    """Whether a lookup ends (fail) or asks the next backend (continue) if this one is unavailable.
+
+    With continue, a user whom no later backend knows is still answered 503, never 404."""
+    match: Pattern | None = None
+    """A regular expression: only queries that match it as a whole, written @nickname or as the
+    digits of a card, are asked here; whoever does not match is not known here."""
+    max_concurrent: Annotated[Whole, Field(ge=1)] = 64
+    """How many lookups may be under way at once; as many again wait, more are unavailable."""
+    breaker: BreakerOptions = BreakerOptions()
+    """When this backend is left alone."""
     cache_ttl: Duration | None = None
     """How long a user found here is answered from the cache."""
     negative_ttl: Duration | None = None

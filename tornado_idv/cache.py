@@ -1,120 +1,255 @@
 """Answers remembered: found and not found apart, and one flight per query.
 
-It never remembers a failure, and no answer that was begun before a purge.
+An answer is *fresh* for its TTL. A found one is kept longer, to be served *stale* while
+the backends cannot tell. No failure is kept beyond its short memo, and no answer that was
+begun before a purge: what a purge forgets never comes back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cachetools import TLRUCache
+from cachetools import Cache, TLRUCache, TTLCache
 
+from tornado_idv.errors import CouldNotTell
 from tornado_idv.model import Answer, Query
 
 Ask = Callable[[Query], Coroutine[Any, Any, Answer]]
+
+_REFRESHES_WAITING = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
     """How long and how many: seconds and entries.
 
-    "Not found" has limits of its own, so that guessing cannot push users out.
+    "Not found" has limits of its own, so that guessing cannot push users out. ``jitter``
+    is the share of a TTL that chance may take off, so that what was filled together does
+    not end together; ``refresh_ahead`` is the share after which a hit asks again.
     """
 
     ttl: float = 300.0
     negative_ttl: float = 30.0
     max_entries: int = 100_000
     max_negative_entries: int = 20_000
+    jitter: float = 0.1
+    stale_if_error: float = 3600.0
+    refresh_ahead: float = 0.8
+    degraded_ttl: float = 30.0
+    failure_memo: float = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+class _Generation:
+    """What one backend answered since its last purge."""
+
+    __slots__ = ("over",)
+
+    def __init__(self) -> None:
+        self.over = False
+
+
 class _Entry:
-    answer: Answer
-    ttl: float
-    generation: int
+    """An answer, until when it is fresh, when to ask again ahead of that, when it is gone."""
+
+    __slots__ = ("answer", "fresh_until", "generation", "gone_at", "refresh_at")
+
+    def __init__(
+        self,
+        answer: Answer,
+        generation: _Generation,
+        fresh_until: float,
+        refresh_at: float,
+        gone_at: float,
+    ) -> None:
+        self.answer = answer
+        self.generation = generation
+        self.fresh_until = fresh_until
+        self.refresh_at = refresh_at
+        self.gone_at = gone_at
 
 
 class _Entries(TLRUCache[Query, _Entry | None]):
-    """Gives ``None`` for what is absent or past its time.
+    """Entries until they are gone; gives ``None`` for what is absent.
 
-    `TLRUCache.get` looks twice, and raises when the time runs out in between.
+    (`TLRUCache.get` looks twice, and raises when the time runs out in between.)
     """
+
+    def __init__(self, maxsize: int, timer: Callable[[], float]) -> None:
+        super().__init__(maxsize, _gone_at, timer)
+
+    def __missing__(self, key: Query) -> None:
+        return None
+
+    def drop(self, query: Query) -> None:
+        """Removes an entry if there is one."""
+        if query in self:
+            with contextlib.suppress(KeyError):  # its time may run out just now
+                del self[query]
+
+    def drop_user(self, named: Query) -> None:
+        """Removes what tells of the user so named; looks at every entry, about 1 µs each."""
+        for query in list(self):
+            entry = Cache.__getitem__(self, query)  # leaves the order of use alone
+            if entry is not None and entry.answer.is_of(named):
+                self.drop(query)
+
+
+class _Failures(TTLCache[Query, CouldNotTell | None]):
+    """Failures for a while; gives ``None`` for what is absent, for the same reason."""
 
     def __missing__(self, key: Query) -> None:
         return None
 
 
 class AnswerCache:
-    """Answers by query. ``timer`` gives seconds and never goes back."""
+    """Answers by query.
 
-    def __init__(self, limits: CacheLimits, timer: Callable[[], float] = time.monotonic) -> None:
+    ``timer`` gives seconds and never goes back; ``chance`` gives numbers from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        limits: CacheLimits,
+        timer: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
         self.limits = limits
         self.timer = timer
-        self._found = _Entries(limits.max_entries, _expiry, timer)
-        self._absent = _Entries(limits.max_negative_entries, _expiry, timer)
+        self._chance = chance
+        self._found = _Entries(limits.max_entries, timer)
+        self._absent = _Entries(limits.max_negative_entries, timer)
+        self._failures = _Failures(limits.max_negative_entries, limits.failure_memo, timer)
         self._flights: dict[Query, asyncio.Task[Answer]] = {}
-        self._generations: dict[str | None, int] = {}
+        self._generations: dict[str | None, _Generation] = {}
+        self.due: asyncio.Queue[Query] = asyncio.Queue(_REFRESHES_WAITING)
+        """Queries whose answers are to be asked for again, ahead of their time."""
 
     def get(self, query: Query) -> Answer | None:
-        """The remembered answer, if it is good still; no I/O, no waiting."""
+        """The remembered answer, if it is fresh; no I/O, no waiting, no task."""
         entry = self._found[query] or self._absent[query]
-        if entry is None or entry.generation != self._generation(entry.answer.backend):
+        if entry is None or entry.generation.over:
             return None
+        now = self.timer()
+        if now >= entry.refresh_at:
+            if now >= entry.fresh_until:
+                return None
+            self._want_refresh(query, entry)
         return entry.answer
 
-    async def fetch(self, query: Query, ask: Ask, ttl: Callable[[Answer], float]) -> Answer:
-        """Asks once for all who want the same answer now, and remembers it.
+    def stale(self, query: Query) -> Answer | None:
+        """The found answer that may be served while the backends cannot tell, if any."""
+        entry = self._found[query]
+        if entry is None or entry.generation.over:
+            return None
+        if self.timer() < entry.fresh_until:
+            return entry.answer
+        return replace(entry.answer, stale=True)
 
-        ``ttl`` says how many seconds an answer is good for. A caller that leaves does
-        not end the flight for the others. Raises what ``ask`` raises.
+    async def fetch(self, query: Query, ask: Ask) -> Answer:
+        """Asks once for all who want the same answer now, and remembers what came of it.
+
+        A caller that leaves does not end the flight for the others. Raises what ``ask``
+        raises; a `CouldNotTell` also for a while after, without asking.
         """
+        failure = self._failures[query]
+        if failure is not None:
+            raise failure.again()
         flight = self._flights.get(query)
         if flight is None:
-            flight = asyncio.create_task(self._fly(query, ask, ttl))
-            self._flights[query] = flight
-            flight.add_done_callback(_retrieve)
-        return await asyncio.shield(flight)
+            return await asyncio.shield(self._launch(query, ask))
+        return replace(await asyncio.shield(flight), coalesced=True)
 
-    def purge(self, backend: str | None = None) -> None:
-        """Forgets what one backend answered and every "not found"; or all, without a name.
+    async def refresh(self, query: Query, ask: Ask) -> None:
+        """Asks again for an answer that is fresh still; a failure leaves it as it is."""
+        if query not in self._flights:
+            await asyncio.wait([self._launch(query, ask)])
 
-        Flights under way end for those who wait for them, and leave no entry.
+    def abandon(self, query: Query) -> None:
+        """Lets the next caller ask anew, while those who wait go on waiting."""
+        self._flights.pop(query, None)
+
+    def purge(self) -> None:
+        """Forgets everything.
+
+        Here as in the other purges, flights under way end for those who wait for them,
+        and leave no entry.
         """
-        if backend is None:
-            self._found.clear()
-        else:
-            self._generations[backend] = self._generation(backend) + 1
+        self._found.clear()
+        self._forget_the_rest()
+
+    def purge_backend(self, backend: str) -> None:
+        """Forgets what one backend answered, and every "not found"."""
+        generation = self._generations.pop(backend, None)
+        if generation is not None:
+            generation.over = True
+        self._forget_the_rest()
+
+    def purge_user(self, query: Query) -> None:
+        """Forgets a user, by nickname and by card, whichever of them is named."""
+        self._found.drop_user(query)
+        self._forget_the_rest()
+
+    def _forget_the_rest(self) -> None:
         self._absent.clear()
+        self._failures.clear()
         self._flights.clear()
 
-    async def _fly(self, query: Query, ask: Ask, ttl: Callable[[Answer], float]) -> Answer:
+    def _want_refresh(self, query: Query, entry: _Entry) -> None:
+        entry.refresh_at = entry.fresh_until
+        with contextlib.suppress(asyncio.QueueFull):
+            self.due.put_nowait(query)
+
+    def _launch(self, query: Query, ask: Ask) -> asyncio.Task[Answer]:
+        flight = asyncio.create_task(self._fly(query, ask))
+        self._flights[query] = flight
+        flight.add_done_callback(_retrieve)
+        return flight
+
+    async def _fly(self, query: Query, ask: Ask) -> Answer:
         flight = asyncio.current_task()
         try:
             answer = await ask(query)
+        except CouldNotTell as error:
             if self._flights.get(query) is flight:
-                self._store(query, answer, ttl(answer))
+                self._failures[query] = error.again()  # without its frames
+            raise
+        else:
+            if self._flights.get(query) is flight:
+                self._store(query, answer)
+            return answer
         finally:
             if self._flights.get(query) is flight:
                 del self._flights[query]
-        return answer
 
-    def _store(self, query: Query, answer: Answer, ttl: float) -> None:
-        fits, other = (self._found, self._absent) if answer.found else (self._absent, self._found)
-        with contextlib.suppress(KeyError):
-            del other[query]
-        fits[query] = _Entry(answer, ttl, self._generation(answer.backend))
+    def _store(self, query: Query, answer: Answer) -> None:
+        limits, now = self.limits, self.timer()
+        ttl = self._ttl(answer) * (1 - limits.jitter * self._chance())
+        fresh_until = refresh_at = gone_at = now + ttl
+        entries, others = self._absent, self._found
+        if answer.found:
+            entries, others = others, entries
+            refresh_at = now + ttl * limits.refresh_ahead
+            gone_at += limits.stale_if_error
+        generation = self._generations.setdefault(answer.backend, _Generation())
+        others.drop(query)
+        entries[query] = _Entry(answer, generation, fresh_until, refresh_at, gone_at)
 
-    def _generation(self, backend: str | None) -> int:
-        return self._generations.get(backend, 0)
+    def _ttl(self, answer: Answer) -> float:
+        limits = self.limits
+        ttl = answer.ttl
+        if ttl is None:
+            ttl = limits.ttl if answer.found else limits.negative_ttl
+        return min(ttl, limits.degraded_ttl) if answer.degraded else ttl
 
 
-def _expiry(_query: Query, entry: _Entry | None, now: float) -> float:
-    return now + entry.ttl if entry else now
+def _gone_at(_query: Query, entry: _Entry | None, now: float) -> float:
+    return entry.gone_at if entry else now
 
 
 def _retrieve(flight: asyncio.Task[Answer]) -> None:

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any, get_args
 
 import pluggy
 
 from tornado_idv.backend import AnyBackend
 from tornado_idv.cache import AnswerCache
-from tornado_idv.errors import Broken, Unavailable, trace
+from tornado_idv.errors import Broken, CouldNotTell, Unavailable, trace
 from tornado_idv.guard import Asked, Guard, unheard
 from tornado_idv.model import Answer, Query, User
 
 _log = logging.getLogger(__name__)
+_REFRESHES_AT_ONCE = 4
 
 
 class Directory:
     """Finds users in the configured backends, asked in order.
 
     ``manager`` dispatches; it is this directory's own from here on. ``encode`` gives
-    the bytes of the wire for a user, or for "not found". ``timeout`` bounds one
-    lookup, in seconds. ``told`` hears what each asked backend said.
+    the bytes of the wire for a user, or for "not found"; ``accepts`` says whether a
+    user's record is one that can be answered. ``timeout`` bounds one lookup, in seconds.
+    ``told`` hears what each asked backend said.
     """
 
     def __init__(
@@ -34,16 +38,25 @@ class Directory:
         cache: AnswerCache,
         encode: Callable[[User | None], bytes],
         *,
+        accepts: Callable[[User], bool],
         timeout: float = 2.0,
         told: Callable[[Asked], None] = unheard,
     ) -> None:
+        self.cache = cache
         self._hook = manager.hook
-        self._cache = cache
+        self._observers = manager.hook.idv_lookup_finished.get_hookimpls()
         self._encode = encode
         self._timeout = timeout
-        self._options = {backend.name: backend.options for backend in backends}
+        self._names = [backend.name for backend in backends]
+        self._negative_ttls = {
+            kind: _shortest(
+                cache.limits.negative_ttl,
+                [each.options.negative_ttl for each in backends if kind in each.serves],
+            )
+            for kind in get_args(Query)
+        }
         for backend in reversed(backends):  # pluggy calls the last registered first
-            manager.register(Guard(backend, told))
+            manager.register(Guard(backend, accepts, told))
             backend.on_change(partial(self._forget, backend.name))
 
     async def find(self, query: Query) -> Answer:
@@ -51,62 +64,99 @@ class Directory:
 
         *Not found* means that every backend which was asked said "not known here".
         """
-        answer = self._cache.get(query)
+        answer = self.cache.get(query)
         if answer is None:
             answer = await self._fetch(query)
-        self._tell_observers(query, answer)
+        if self._observers:
+            self._tell_observers(query, answer)
         return answer
+
+    @asynccontextmanager
+    async def refreshing(self) -> AsyncIterator[None]:
+        """Keeps answers that are asked for fresh, by asking again ahead of their time."""
+        workers = [asyncio.create_task(self._refresh()) for _ in range(_REFRESHES_AT_ONCE)]
+        try:
+            yield
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _refresh(self) -> None:
+        while True:
+            query = await self.cache.due.get()
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await self.cache.refresh(query, self._ask)
+            except TimeoutError:
+                self.cache.abandon(query)
 
     async def _fetch(self, query: Query) -> Answer:
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._cache.fetch(query, self._ask, self._ttl)
+                return await self.cache.fetch(query, self._ask)
         except TimeoutError:
-            raise Unavailable(f"no answer within {self._timeout:g} s") from None
-        except Broken as error:
-            _log.error("lookup broken: %s", error)
-            raise
-        except Unavailable as error:
-            _log.warning("lookup unavailable: %s", error)
-            raise
+            self.cache.abandon(query)
+            failure: CouldNotTell = Unavailable(f"no answer within {self._timeout:g} s")
+        except CouldNotTell as error:
+            failure = error
+        stale = self.cache.stale(query)
+        if stale is None:
+            raise failure.again()
+        return stale
 
     async def _ask(self, query: Query) -> Answer:
-        coroutines = self._hook.idv_identify(query=query)
+        """Asks the backends; the answer is made whole for the cache and the wire."""
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        coroutines = self._hook.idv_identify(query=query, deadline=deadline)
         if not coroutines:
-            raise Unavailable(f"no backend serves {type(query).__name__}")
+            raise Unavailable(f"no backend answers {type(query).__name__}")
         try:
-            for coroutine in coroutines:
-                if answer := await coroutine:
-                    return self._complete(answer)
+            answer = await _first(coroutines)
         finally:
             for coroutine in coroutines:
                 coroutine.close()
-        return self._complete(Answer(None))
-
-    def _complete(self, answer: Answer) -> Answer:
-        return replace(answer, since=self._cache.timer(), body=self._encode(answer.user))
-
-    def _ttl(self, answer: Answer) -> float:
-        limits = self._cache.limits
-        if answer.backend is not None:
-            own = (
-                self._options[answer.backend].cache_ttl if answer.backend in self._options else None
-            )
-            return limits.ttl if own is None else own
-        own_times = (options.negative_ttl for options in self._options.values())
-        times = (limits.negative_ttl if own is None else own for own in own_times)
-        return min(times, default=limits.negative_ttl)
+        if answer is None:
+            answer = Answer(None, ttl=self._negative_ttls[type(query)])
+        return replace(answer, since=self.cache.timer(), body=self._encode(answer.user))
 
     def _forget(self, changed: str) -> None:
         """Drops what this backend answered, and the later ones, whom it may now forestall."""
-        names = list(self._options)
-        for name in names[names.index(changed) :]:
-            self._cache.purge(name)
+        for name in self._names[self._names.index(changed) :]:
+            self.cache.purge_backend(name)
 
     def _tell_observers(self, query: Query, answer: Answer) -> None:
         given = {"query": query, "answer": answer}
-        for observer in reversed(self._hook.idv_lookup_finished.get_hookimpls()):
+        for observer in reversed(self._observers):
             try:  # one at a time: pluggy ends the call at the first that raises
                 observer.function(*(given[name] for name in observer.argnames))
             except Exception as error:  # noqa: BLE001 an observer never fails a lookup
                 _log.error("an observer of lookups failed:\n%s", trace(error))
+
+
+async def _first(coroutines: Iterable[Coroutine[Any, Any, Answer | None]]) -> Answer | None:
+    """The chain: each in turn, up to the first that knows the user.
+
+    ``None`` is said only if every one of them said "not known here".
+    """
+    skipped: CouldNotTell | None = None
+    for coroutine in coroutines:
+        try:
+            answer = await coroutine
+        except CouldNotTell as error:
+            if not error.continues:
+                raise
+            skipped = error
+            continue
+        if answer is not None:
+            if not isinstance(answer, Answer) or not answer.found:
+                raise Broken("a plugin's idv_identify answered what is no found answer")
+            return answer if skipped is None else replace(answer, degraded=True)
+    if skipped is not None:
+        raise skipped
+    return None
+
+
+def _shortest(default: float, own: Sequence[float | None]) -> float:
+    """The shortest of the backends' own times; ``default`` stands for one that has none."""
+    return min((default if each is None else each for each in own), default=default)

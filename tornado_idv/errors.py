@@ -22,13 +22,19 @@ class CouldNotTell(IdvError):
     """A lookup ended without an answer; never raised directly.
 
     ``reason`` is one phrase for the operator. ``backend`` is the name of the
-    configured backend, filled in by its guard.
+    configured backend, filled in by its guard. With ``continues`` the chain may
+    ask the next backend, as ``on_unavailable: continue`` allows.
     """
 
     def __init__(self, reason: str, *, backend: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.backend = backend
+        self.continues = False
+
+    def again(self) -> CouldNotTell:
+        """The same failure, to be raised once more: who catches an error may add to it."""
+        return type(self)(self.reason, backend=self.backend)
 
     def __str__(self) -> str:
         return self.reason if self.backend is None else f"{self.backend}: {self.reason}"

@@ -1,20 +1,29 @@
-"""One backend behind its guard: it answers in time and in shape, or could not tell."""
+"""One backend behind its guard: it answers in time and in shape, or could not tell.
+
+The guard holds what a backend may take of us (time, places) and what we may ask of it (a
+circuit breaker, a pattern). Only a failure of the backend's own counts against it: never
+what was asked, a caller who left, our own limits, or "not known here".
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from tornado_idv.backend import AnyBackend
+from tornado_idv.breaker import Breaker, BreakerLimits, Pass
 from tornado_idv.errors import Broken, CouldNotTell, Unavailable, trace
 from tornado_idv.hookspecs import hookimpl
-from tornado_idv.model import Answer, ByNickname, Query, User
+from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 _log = logging.getLogger(__name__)
+_TOO_LATE = 0.05
+"""Seconds left of a request with which a backend is not asked any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +35,12 @@ class Asked:
     seconds: float
 
 
-def unheard(asked: Asked) -> None:
+def unheard(_asked: Asked) -> None:
     """Listens to nothing: for whoever does not want to be told."""
+
+
+class _NotItsFault(Unavailable):
+    """A limit of our own ended the lookup; it does not count against the backend."""
 
 
 class Guard:
@@ -35,41 +48,116 @@ class Guard:
 
     Whatever the backend does, its lookups end within its ``timeout`` (seconds) as a
     `User` that was asked for, as "not known here", or as `Unavailable` or `Broken`
-    in the backend's name. ``told`` hears of every end.
+    in the backend's name. ``accepts`` says whether a record is one that can be answered,
+    ``told`` hears of every end, ``timer`` gives seconds.
     """
 
-    def __init__(self, backend: AnyBackend, told: Callable[[Asked], None]) -> None:
+    def __init__(
+        self,
+        backend: AnyBackend,
+        accepts: Callable[[User], bool],
+        told: Callable[[Asked], None] = unheard,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        options = backend.options
         self.backend = backend
         self.name = backend.name
+        self._accepts = accepts
         self._told = told
-        self._timeout = backend.options.timeout
+        self._timer = timer
+        self._timeout = options.timeout
+        self._ttl = options.cache_ttl
+        self._continues = options.on_unavailable == "continue"
+        self._match = re.compile(options.match, re.ASCII) if options.match else None
+        self._breaker = Breaker(BreakerLimits(**options.breaker.model_dump()), timer)
+        self._places = asyncio.Semaphore(options.max_concurrent)
+        self._most_queued = options.max_concurrent
+        self._queued = 0
+        self._troubles: set[str] = set()
 
     @hookimpl
-    def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None] | None:
+    def idv_identify(
+        self, query: Query, deadline: float
+    ) -> Coroutine[Any, Any, Answer | None] | None:
         """Asks the backend, unless it does not serve this kind of query."""
-        return self._ask(query) if type(query) in self.backend.serves else None
+        return self._ask(query, deadline) if type(query) in self.backend.serves else None
 
-    async def _ask(self, query: Query) -> Answer | None:
-        began = time.monotonic()
+    async def _ask(self, query: Query, deadline: float) -> Answer | None:
+        if self._match is not None and not self._match.fullmatch(query.text):
+            return None
+        began = self._timer()
         said = "gave up: the caller left"
         try:
-            user = await self._find(query)
+            user = await self._find(query, deadline)
             said = "not known here" if user is None else "found"
+            self._log_recovery()
         except CouldNotTell as error:
-            error.backend = self.name
             said = error.reason
+            self._log_trouble(error)
+            error.backend = self.name
+            error.continues = self._continues and isinstance(error, Unavailable)
             raise
         finally:
-            self._told(Asked(self.name, said, time.monotonic() - began))
-        return None if user is None else Answer(user, self.name)
+            self._told(Asked(self.name, said, self._timer() - began))
+        return None if user is None else Answer(user, self.name, ttl=self._ttl)
 
-    async def _find(self, query: Query) -> User | None:
+    async def _find(self, query: Query, deadline: float) -> User | None:
+        await self._take_place(deadline)
         try:
-            async with asyncio.timeout(self._timeout):
+            left = deadline - asyncio.get_running_loop().time()
+            if left < _TOO_LATE:
+                raise _NotItsFault("not asked: too little of the request's time was left")
+            entered = self._breaker.enter()
+            if entered is None:
+                raise _NotItsFault("not asked: it failed too often, and is tried again soon")
+            return await self._counted(query, left, entered)
+        finally:
+            self._places.release()
+
+    async def _take_place(self, deadline: float) -> None:
+        """Waits for one of the ``max_concurrent`` places, behind at most as many others."""
+        if not self._places.locked():
+            await self._places.acquire()
+            return
+        if self._queued >= self._most_queued:
+            raise _NotItsFault("not asked: too many lookups are under way")
+        self._queued += 1
+        try:
+            async with asyncio.timeout_at(deadline - _TOO_LATE):
+                await self._places.acquire()
+        except TimeoutError:
+            raise _NotItsFault("not asked: too many lookups were under way") from None
+        finally:
+            self._queued -= 1
+
+    async def _counted(self, query: Query, left: float, entered: Pass) -> User | None:
+        """Asks, and tells the breaker how it ended."""
+        tell = self._breaker.abandoned
+        try:
+            user = await self._call(query, left)
+            tell = self._breaker.succeeded
+        except _NotItsFault:
+            raise
+        except Unavailable:
+            tell = self._breaker.failed
+            raise
+        except Broken:
+            tell = self._breaker.succeeded
+            raise
+        finally:
+            tell(entered)
+        return user
+
+    async def _call(self, query: Query, left: float) -> User | None:
+        """Calls the backend; whatever it raises comes out as `Unavailable` or `Broken`."""
+        try:
+            async with asyncio.timeout(min(self._timeout, left)) as scope:
                 user = await self.backend.find(query)
         except CouldNotTell:
             raise
         except TimeoutError:
+            if scope.expired() and left < self._timeout:
+                raise _NotItsFault("no answer within the request's time") from None
             raise Unavailable(f"no answer within {self._timeout:g} s") from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -79,34 +167,50 @@ class Guard:
         except Exception as error:  # noqa: BLE001 a plugin may raise anything
             _log.error("backend %s failed unforeseen:\n%s", self.name, trace(error))
             raise Broken(f"failed with {type(error).__name__}") from None
-        return None if user is None else _checked(user, query)
+        return None if user is None else self._checked(user, query)
 
+    def _checked(self, user: object, query: Query) -> User:
+        if not isinstance(user, User):
+            raise Broken("answered something that is no user")
+        if not _is_whole(user):
+            raise Broken("answered a user with a field missing or not text")
+        if query not in (ByNickname(user.nickname), ByCard(user.card_number)):
+            raise Broken("answered another user than asked for")
+        if not self._accepts(user):
+            raise Broken("answered a user whose nickname or card number is in no valid form")
+        return user
 
-def _checked(user: object, query: Query) -> User:
-    if not isinstance(user, User):
-        raise Broken("answered something that is no user")
-    if not _is_whole(user):
-        raise Broken("answered a user with a field missing or not text")
-    if isinstance(query, ByNickname):
-        fits = user.nickname == query.nickname
-    else:
-        fits = user.card_number == query.card_number
-    if not fits:
-        raise Broken("answered another user than asked for")
-    return user
+    def _log_trouble(self, error: CouldNotTell) -> None:
+        """One line for each kind of trouble, however many lookups meet it."""
+        if isinstance(error, Broken):
+            _log.error("backend %s: %s", self.name, error.reason)
+        elif error.reason not in self._troubles:
+            self._troubles.add(error.reason)
+            _log.warning("backend %s: %s", self.name, error.reason)
+
+    def _log_recovery(self) -> None:
+        if self._troubles:
+            self._troubles.clear()
+            _log.info("backend %s answers again", self.name)
 
 
 def _is_whole(user: User) -> bool:
-    fields = [user.plan, user.card_number, user.nickname]
-    if user.profile_url is not None:
-        fields.append(user.profile_url)
-    return all(isinstance(field, str) and field and _is_encodable(field) for field in fields)
+    return (
+        _is_text(user.plan)
+        and _is_text(user.card_number)
+        and _is_text(user.nickname)
+        and (user.profile_url is None or _is_text(user.profile_url))
+    )
 
 
-def _is_encodable(text: str) -> bool:
-    """Whether the text is UTF-8 on the wire; a lone surrogate is not."""
+def _is_text(value: object) -> bool:
+    """Whether it is text, not empty, that UTF-8 can write; a lone surrogate it cannot."""
+    if not isinstance(value, str) or not value:
+        return False
+    if value.isascii():
+        return True
     try:
-        text.encode()
+        value.encode()
     except UnicodeEncodeError:
         return False
     return True

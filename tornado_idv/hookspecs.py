@@ -22,11 +22,12 @@ def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:  # type: ignore[emp
 
 
 @hookspec
-def idv_identify(query: Query) -> Coroutine[Any, Any, Answer | None]:  # type: ignore[empty-body]
+def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | None]:  # type: ignore[empty-body]
     """Looks a user up: the dispatch to every configured backend, in their order.
 
     Returns a coroutine, or ``None`` to be skipped for this kind of query. Awaited,
-    the coroutine gives the found `Answer` or ``None`` for "not known here", and
+    the coroutine gives the found `Answer` or ``None`` for "not known here" by
+    ``deadline`` (seconds of the event loop's clock), and
     raises `Unavailable` or `Broken` when it could not tell. The coroutines are
     awaited one after the other up to the first answer; the rest are closed unstarted.
     """

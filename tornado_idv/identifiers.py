@@ -107,6 +107,15 @@ class Identifiers:
         """Reads what a person types: digits are a card number, the rest is input."""
         return self.parse_card(text) if text.isdigit() else self.parse_input(text)
 
+    def accepts(self, user: User) -> bool:
+        """Whether a record's nickname and card number are such as can be asked for."""
+        try:
+            nickname = self.parse_nickname(user.nickname).nickname
+            self.parse_card(user.card_number)
+        except InvalidFormat:
+            return False
+        return nickname == user.nickname
+
     def profile_url(self, user: User) -> str:
         """The user's own profile URL, or the one that follows from the nickname."""
         return user.profile_url or f"{self.sites[0].prefix}/m/{user.nickname}"

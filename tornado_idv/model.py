@@ -29,12 +29,22 @@ class ByNickname:
 
     nickname: str = field(repr=False)
 
+    @property
+    def text(self) -> str:
+        """The canonical spelling: ``@`` and the nickname."""
+        return f"@{self.nickname}"
+
 
 @dataclass(frozen=True, slots=True)
 class ByCard:
     """Asks for the user with this card number: ASCII digits, as text."""
 
     card_number: str = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The canonical spelling: the digits."""
+        return self.card_number
 
 
 Query = ByNickname | ByCard
@@ -47,14 +57,30 @@ class Answer:
     ``backend`` is the name of the backend that knew the user, ``None`` when all
     that were asked said "not known here". ``since`` is when a backend said so, in
     seconds of the directory's timer. ``body`` is the answer as bytes of the wire.
+    ``stale`` answers are past their time, and served because no backend could tell;
+    ``coalesced`` ones come from asking that somebody else had begun.
     """
 
     user: User | None
     backend: str | None = None
     since: float = 0.0
     body: bytes = field(default=b"", repr=False)
+    stale: bool = False
+    coalesced: bool = False
+    ttl: float | None = field(default=None, compare=False)
+    """Seconds it may be remembered; ``None`` leaves that to the cache."""
+    degraded: bool = field(default=False, compare=False)
+    """Whether a backend before the one that answered could not be asked."""
 
     @property
     def found(self) -> bool:
         """Whether a user was found."""
         return self.user is not None
+
+    def is_of(self, named: Query) -> bool:
+        """Whether it tells of the user whom the query names."""
+        user = self.user
+        return user is not None and named in (
+            ByNickname(user.nickname),
+            ByCard(user.card_number),
+        )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import traceback
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -10,7 +12,7 @@ import pluggy
 
 from tornado_idv import hookspecs
 from tornado_idv.backend import AnyBackend, BackendOptions
-from tornado_idv.errors import StartError, trace
+from tornado_idv.errors import IdvError, StartError, trace
 
 _log = logging.getLogger(__name__)
 
@@ -31,9 +33,21 @@ def plugin_manager(
         if entry_points:
             manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         manager.check_pending()
+        _check_observers(manager)
     except Exception as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     return manager
+
+
+def _check_observers(manager: pluggy.PluginManager) -> None:
+    """Refuses an observer that could only be called in vain: see `Directory`."""
+    for observer in manager.hook.idv_lookup_finished.get_hookimpls():
+        wraps = observer.wrapper or observer.hookwrapper
+        if wraps or inspect.iscoroutinefunction(observer.function):
+            raise TypeError(
+                f"{observer.plugin_name}: idv_lookup_finished must be a plain function, "
+                "neither a wrapper nor a coroutine function"
+            )
 
 
 def backend_kinds(manager: pluggy.PluginManager) -> dict[str, type[AnyBackend]]:
@@ -66,9 +80,23 @@ async def opened(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequence[AnyBa
     """
     async with AsyncExitStack() as stack:
         for backend in backends:
-            await backend.open()
+            await _open(backend)
             stack.push_async_callback(_close, backend)
         yield backends
+
+
+async def _open(backend: AnyBackend) -> None:
+    try:
+        await backend.open()
+    except IdvError:
+        raise
+    except Exception as error:  # noqa: BLE001 told as what it is: a plugin's failure
+        _log.debug("backend %s failed to open:\n%s", backend.name, trace(error))
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise StartError(
+            f"backend {backend.name} failed to open: {type(error).__name__} "
+            f"in {where.filename}, line {where.lineno}"
+        ) from None
 
 
 async def _close(backend: AnyBackend) -> None:

@@ -1,6 +1,7 @@
-"""The scalar types of `config.yaml`: durations, sizes, paths and secrets.
+"""The scalar types of `config.yaml`: numbers, durations, sizes, patterns, paths and secrets.
 
-Every YAML scalar reaches the settings as text; these types say what the text means.
+Every YAML scalar reaches the settings as text; these types say what the text means. Digits
+are bounded, since Python refuses, in words of its own, to read thousands of them.
 """
 
 from __future__ import annotations
@@ -9,12 +10,29 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(r"([0-9]+)(B|KiB|MiB|GiB)", re.ASCII)
+_SIZE = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB)", re.ASCII)
 _BYTES = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
+
+
+def _whole(value: object) -> object:
+    # Left alone, pydantic would take " 80", "+80", "8_0" and "80.0" too.
+    if not isinstance(value, str):
+        return value
+    if not _WHOLE.fullmatch(value):
+        raise ValueError("must be a whole number, written in digits alone")
+    return int(value)
 
 
 def _seconds(value: object) -> object:
@@ -40,8 +58,21 @@ def _absolute(value: object, info: ValidationInfo) -> object:
         return value
     if not value:
         raise ValueError("a path is missing")
+    if "\0" in value:
+        raise ValueError("not a path; it holds a NUL character")
     base: Path = (info.context or {}).get("base_dir", Path())
     return base / value
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text, re.ASCII)
+    except re.error as error:
+        at = "" if error.pos is None else f"; it fails at character {error.pos + 1}"
+        raise ValueError(f"not a regular expression{at}") from None
+    except (ValueError, OverflowError, RecursionError):
+        raise ValueError("not a regular expression that can be used") from None
+    return text
 
 
 def _text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
@@ -49,6 +80,9 @@ def _text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
         {"type": "string", "pattern": f"^{pattern.pattern}$", "examples": list(examples)}
     )
 
+
+Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
+"""A whole number, written in digits alone."""
 
 _TEN_YEARS = 10 * 365 * 86400.0
 
@@ -68,3 +102,6 @@ ConfigPath = Annotated[Path, BeforeValidator(_absolute), WithJsonSchema({"type":
 
 Secret = Annotated[SecretStr, WithJsonSchema({"type": "string"})]
 """Text that no repr shows; ``${env:NAME}`` or ``${file:path}`` keep it out of the file, too."""
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+"""A regular expression, of which only ASCII counts as letters and digits."""

@@ -15,6 +15,14 @@ import yaml
 from tornado_idv.errors import ConfigError, Problem
 
 _MAX_DEPTH = 32
+_HINTS = {
+    "mapping values are not allowed in this context": (
+        "; look at the indentation here and on the line above"
+    ),
+    "did not find expected ',' or '}'": "; a value with { } [ ] , # or ${...} stands in quotes",
+    "did not find expected ',' or ']'": "; a value with { } [ ] , # or ${...} stands in quotes",
+    "did not find expected key": "; look at the indentation here and on the line above",
+}
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -82,6 +90,7 @@ def locate(root: Any, path: Sequence[int | str]) -> Mark:
 class _Reader:
     def __init__(self, text: str, file: str) -> None:
         self._events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
+        self._text = text
         self._file = file
 
     def document(self) -> Any:
@@ -90,10 +99,24 @@ class _Reader:
         except yaml.MarkedYAMLError as error:
             place = error.problem_mark or error.context_mark
             mark = _mark(place) if place else Mark(1, 1)
-            raise self._problem(mark, f"not valid YAML: {error.problem}") from None
+            raise self._problem(mark, f"not valid YAML: {self._hint(error)}") from None
         except yaml.YAMLError:
-            raise self._problem(Mark(1, 1), "not valid YAML: a character is not allowed") from None
+            message = "not valid YAML: a control character"
+            raise self._problem(self._first_unprintable(), message) from None
         return root
+
+    def _hint(self, error: yaml.MarkedYAMLError) -> str:
+        """What the parser says, and what it mostly comes from."""
+        problem = str(error.problem)
+        place = error.problem_mark.index if error.problem_mark else 0
+        if "cannot start any token" in problem and self._text[place : place + 1] == "\t":
+            return "a tab; YAML is indented with blanks"
+        return f"{problem}{_HINTS.get(problem, '')}"
+
+    def _first_unprintable(self) -> Mark:
+        match = yaml.reader.Reader.NON_PRINTABLE.search(self._text)
+        before = self._text[: match.start()] if match else ""
+        return Mark(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
 
     def _root(self) -> Any:
         next(self._events)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tornado_idv import BackendOptions, ConfigPath
+from tornado_idv import BackendOptions, ConfigPath, Whole
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -37,5 +37,5 @@ class SqliteOptions(BackendOptions):
     """The table or view that holds one user in each row."""
     columns: Columns = Columns()
     """The names of the table's columns, where they are not the usual ones."""
-    readers: Annotated[int, Field(ge=1, le=16)] = 1
+    readers: Annotated[Whole, Field(ge=1, le=16)] = 1
     """How many connections look users up; more than one helps only where queries are slow."""

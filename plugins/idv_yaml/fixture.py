@@ -36,10 +36,12 @@ class _Rule(NamedTuple):
 _MEMBERS = ("count", "users")
 _FIELDS = {
     "nickname": _Rule(
-        re.compile(r"(?!\.+\Z)[!-~]{1,64}"),
-        "write 1 to 64 printable ASCII characters without white space, not dots alone",
+        re.compile(r"(?!\.+\Z)(?!.*[/?#%\\])[!-~]{1,64}"),
+        "write 1 to 64 printable ASCII characters without white space, none of / ? # % \\ and "
+        "not dots alone",
     ),
-    "card_number": _Rule(re.compile(r"[0-9]{1,32}"), "write 1 to 32 of the digits 0 to 9"),
+    # The widest that identifiers.card_length can be set to.
+    "card_number": _Rule(re.compile(r"[0-9]{1,64}"), "write 1 to 64 of the digits 0 to 9"),
     "plan": _Rule(re.compile(r".+", re.DOTALL), "write a plan"),
     "profile_url": _Rule(
         re.compile(r"https?://\S+"),
@@ -114,13 +116,15 @@ class _Checker:
     def count(self, users: int, *, whole: bool, needed: bool) -> None:
         """Holds ``count`` against the users there are, and against a cut last line."""
         written = self._root.get("count")
+        right = f"set count to {users} if that is right"
         if written is None:
             if needed:
-                self._tell(("count",), "missing, and was there before; the file may be cut")
+                message = f"missing, and was there before; the file may be cut; {right}"
+                self._tell(("count",), message)
         elif not (isinstance(written, yamltext.Text) and _COUNT.fullmatch(written)):
             self._tell(("count",), "write a number")
         elif int(written) != users:
-            message = f"says {int(written)}, the users are {users}; the file may be cut"
+            message = f"says {int(written)}, the users are {users}; the file may be cut; {right}"
             self._tell(("count",), message)
         elif not whole:
             message = "a file with a count ends with a line break; this one may be cut"

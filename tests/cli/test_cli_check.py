@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ import jsonschema
 import pytest
 import yaml
 from running import Invoke
+
+from tornado_idv.keys.token import issue
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "config.schema.json"
@@ -23,6 +28,7 @@ OUR_CONFIGS = [
         if "backends:" in path.read_text()
     ),
 ]
+USERS = "name: users, kind: yaml, path: users.yaml"
 BROKEN = """\
 profile_sites: [https://profiles.example]
 sever: {port: 8080}
@@ -40,7 +46,7 @@ def test_a_good_file_is_told_with_what_would_run(
     result = invoke("check", "-c", path)
     assert (result.exit_code, result.stderr) == (0, "")
     ok, blank, *rows = result.stdout.splitlines()
-    assert (ok, blank) == ("ok", "")
+    assert (ok, blank) == (f"ok: {path}", "")
     assert len(rows) < 20
     assert all(re.match(r"[a-z0-9 ]{14} \S", row) for row in rows)
     assert "listens on     http://127.0.0.1:4711" in rows
@@ -79,14 +85,126 @@ def test_every_problem_is_told_to_scripts(invoke: Invoke, tmp_path: Path) -> Non
     assert set(record["problems"][0]) == {"file", "line", "column", "path", "message"}
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)], ids=["for people", "for scripts"])
-def test_a_file_that_is_not_there_is_told_in_a_sentence(
-    invoke: Invoke, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_a_file_that_is_not_there_is_told_in_a_sentence(invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
+    result = invoke("check", "-c", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"{path}: cannot be read: No such file or directory\n"
+
+
+def test_a_file_that_is_not_there_is_told_to_scripts(invoke: Invoke, tmp_path: Path) -> None:
+    """As a problem like any other, that has no place."""
+    path = tmp_path / "config.yaml"
+    result = invoke("check", "-c", path, "--json")
+    assert (result.exit_code, result.stderr) == (1, "")
+    (problem,) = json.loads(result.stdout)["problems"]
+    assert problem == {
+        "file": None,
+        "line": None,
+        "column": None,
+        "path": "",
+        "message": f"{path}: cannot be read: No such file or directory",
+    }
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["for people", "for scripts"])
+def test_a_key_behind_a_forgotten_blank_is_not_printed(
+    invoke: Invoke, config: Callable[..., Path], options: tuple[str, ...]
+) -> None:
+    key = issue("canary")
+    path = config(USERS, more=f"auth: {{keys: [{{id: a, token:{key}}}]}}\n")
     result = invoke("check", "-c", path, *options)
     assert result.exit_code == 1
-    assert result.stderr == f"{path}: cannot be read: No such file or directory\n"
+    assert "a blank is missing after the colon of" in result.output
+    assert key.split("_")[2] not in result.output
+
+
+WRONG_FIXTURE = "users:\n  - {nickname: alice, plan: Free}\n  - {nickname: bob, plan: Free}\n"
+GONE = "name: gone, kind: yaml, path: gone.yaml"
+WRONG = "name: wrong, kind: yaml, path: wrong.yaml"
+
+
+def test_what_would_keep_the_service_from_starting_is_told(
+    invoke: Invoke, config: Callable[..., Path], folder: Path
+) -> None:
+    """Of every backend, all of it, at the backend's place in the file."""
+    (folder / "wrong.yaml").write_text(WRONG_FIXTURE)
+    path = config(GONE, USERS, WRONG)
+    result = invoke("check", "-c", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    gone, wrong = folder / "gone.yaml", folder / "wrong.yaml"
+    assert result.stderr.splitlines() == [
+        f"{path}:3:5: backends[0]: {gone}: cannot be read: No such file or directory",
+        f"{path}:5:5: backends[2]: {wrong}:2:5: users[0].card_number: missing",
+        f"{path}:5:5: backends[2]: {wrong}:3:5: users[1].card_number: missing",
+    ]
+
+
+def test_what_would_keep_the_service_from_starting_is_told_to_scripts(
+    invoke: Invoke, config: Callable[..., Path]
+) -> None:
+    path = config(USERS, GONE)
+    result = invoke("check", "-c", path, "--json")
+    assert (result.exit_code, result.stderr) == (1, "")
+    record = json.loads(result.stdout)
+    (problem,) = record["problems"]
+    assert (record["ok"], record["warnings"]) == (False, [])
+    assert [problem[name] for name in ("file", "line", "column", "path")] == [
+        str(path),
+        4,
+        5,
+        "backends[1]",
+    ]
+    assert "gone.yaml: cannot be read" in problem["message"]
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["for people", "for scripts"])
+def test_the_backends_are_left_alone_if_that_is_asked(
+    invoke: Invoke, config: Callable[..., Path], options: tuple[str, ...]
+) -> None:
+    result = invoke("check", "-c", config(GONE), "--config-only", *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+@pytest.fixture
+def unindexed(folder: Path) -> str:
+    """A table in which a lookup reads every row."""
+    with closing(sqlite3.connect(folder / "users.db")) as database:
+        database.execute("CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT)")
+    return "name: slow, kind: sqlite, path: users.db"
+
+
+def test_what_a_backend_warns_of_is_told(
+    invoke: Invoke, config: Callable[..., Path], unindexed: str
+) -> None:
+    """Once more by each run, though the log is not set up; it is no problem."""
+    path = config(USERS, unindexed)
+    for _ in range(2):
+        result = invoke("check", "-c", path)
+        assert result.exit_code == 0
+        assert result.stdout.startswith("ok: ")
+        lines = result.stderr.splitlines()
+        assert lines
+        assert all(line.startswith(f"warning: {path}:4:5: backends[1]: ") for line in lines)
+    record = json.loads(invoke("check", "-c", path, "--json").stdout)
+    assert (record["ok"], len(record["warnings"])) == (True, len(lines))
+
+
+def test_warnings_are_told_beside_problems(
+    invoke: Invoke, config: Callable[..., Path], unindexed: str
+) -> None:
+    path = config(unindexed, GONE)
+    result = invoke("check", "-c", path)
+    assert result.exit_code == 1
+    first, *_, last = result.stderr.splitlines()
+    assert first.startswith(f"warning: {path}:3:5: backends[0]: ")
+    assert last.startswith(f"{path}:4:5: backends[1]: ")
+
+
+def test_the_log_is_as_before_after_a_check(invoke: Invoke, config: Callable[..., Path]) -> None:
+    before = logging.getLogger().handlers[:]
+    invoke("check", "-c", config(USERS))
+    assert logging.getLogger().handlers == before
 
 
 def test_the_schema_in_the_repository_is_that_of_the_plugins(invoke: Invoke) -> None:
@@ -103,7 +221,7 @@ def test_our_own_configurations_are_good(
     """For the check, and for an editor that reads the schema."""
     for name in re.findall(r"\$\{env:([^}]+)\}", path.read_text(encoding="utf-8")):
         monkeypatch.setenv(name, "a-token-from-the-environment")
-    result = invoke("check", "-c", path)
+    result = invoke("check", "-c", path, "--config-only")
     assert (result.exit_code, result.stderr) == (0, "")
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
     assert [error.message for error in validator.iter_errors(_as_an_editor_reads(path))] == []

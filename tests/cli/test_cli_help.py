@@ -86,3 +86,12 @@ def test_a_plugin_that_cannot_be_loaded_is_told_in_a_sentence(
     result = invoke(name)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("a plugin cannot be loaded: ")
+
+
+def test_a_plugin_that_cannot_be_loaded_is_told_to_scripts(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "idv_yaml", None)
+    result = invoke("plugins", "--json")
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert json.loads(result.stdout)["ok"] is False

@@ -83,6 +83,31 @@ def test_a_folder_with_a_blank_is_told_so_that_it_can_be_pasted(
     assert shlex.split(line) == ["tornado-idv", "serve", "--config", config]
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("my-service", None), ("my service", None), ("my\nservice", "config.yaml")],
+    ids=["plain", "blank", "line break"],
+)
+def test_the_command_after_a_change_is_written_in_full(
+    invoke: Invoke, tmp_path: Path, name: str, told: str | None
+) -> None:
+    """But for a folder that no comment can name."""
+    invoke("init", tmp_path / name)
+    path = tmp_path / name / "config.yaml"
+    (line,) = re.findall(r"^# After a change: (.*)$", path.read_text(), re.MULTILINE)
+    assert shlex.split(line) == ["tornado-idv", "check", "--config", told or str(path)]
+    assert invoke("check", "--config", path).exit_code == 0
+
+
+def test_a_user_can_be_added_to_the_start_with_one_line(invoke: Invoke, tmp_path: Path) -> None:
+    """A count to be kept in step would keep a newcomer's first edit from being seen."""
+    invoke("init", tmp_path)
+    with (tmp_path / "users.yaml").open("a") as file:
+        file.write("  - {nickname: carol, card_number: 3, plan: Free}\n")
+    config = tmp_path / "config.yaml"
+    assert invoke("lookup", "@carol", "-c", config).exit_code == 0
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_nothing_is_overwritten_and_then_nothing_is_written(
     invoke: Invoke, tmp_path: Path, name: str

@@ -73,6 +73,32 @@ def test_what_names_nobody_is_wrong_use(invoke: Invoke, config: Config, who: str
     assert "write @nick, https://profiles.example/m/nick, or a card's digits" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("who", "hint"),
+    [
+        ("alice", "; did you mean @alice?"),
+        ("4000-1234", ", and those alone: no blanks, dashes or dots"),
+        ("4000 1234", ", and those alone: no blanks, dashes or dots"),
+        ("a b", ", or a card's digits"),
+        ("@a b", ", or a card's digits"),
+    ],
+)
+def test_a_guess_is_made_at_what_was_meant(
+    invoke: Invoke, config: Config, who: str, hint: str
+) -> None:
+    result = invoke("lookup", "-c", config(USERS), "--", who)
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].endswith(hint)
+
+
+def test_wrong_use_is_told_to_scripts(invoke: Invoke, config: Config) -> None:
+    result = invoke("lookup", "alice", "-c", config(USERS), "--json")
+    assert (result.exit_code, result.stderr) == (2, "")
+    record = json.loads(result.stdout)
+    assert (record["status"], record["code"]) == ("error", "invalid_format")
+    assert record["message"].endswith("; did you mean @alice?")
+
+
 @pytest.mark.parametrize("arguments", [(), ("@alice", "@bob"), ("@alice", "--no-such")])
 def test_what_click_cannot_read_is_wrong_use(invoke: Invoke, arguments: tuple[str, ...]) -> None:
     assert invoke("lookup", *arguments).exit_code == 2
@@ -109,6 +135,29 @@ def test_a_backend_that_cannot_be_opened_could_not_tell(invoke: Invoke, config: 
     result = invoke("lookup", "@alice", "-c", config("name: gone, kind: yaml, path: gone.yaml"))
     assert (result.exit_code, result.stdout) == (3, "")
     assert "gone.yaml" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("backend", "line"),
+    [("name: users, kind: yml", 3), ("name: gone, kind: yaml, path: gone.yaml", None)],
+    ids=["a bad configuration", "a backend that cannot be opened"],
+)
+def test_what_could_not_be_opened_is_told_to_scripts(
+    invoke: Invoke, config: Config, backend: str, line: int | None
+) -> None:
+    result = invoke("lookup", "@alice", "-c", config(backend), "--json")
+    assert (result.exit_code, result.stderr) == (3, "")
+    record = json.loads(result.stdout)
+    assert record["status"] == "could_not_tell"
+    assert [each["line"] for each in record["problems"]] == [line]
+    assert record["problems"][0]["message"] in record["reason"]
+
+
+def test_a_failure_is_told_once(config: Config) -> None:
+    """Of a real process: what the service would log of it is left out."""
+    result = command("lookup", "@alice", "-c", str(config(NOBODY_LISTENS)))
+    assert (result.returncode, result.stderr) == (3, "")
+    assert len(result.stdout.splitlines()) == 2
 
 
 def test_a_bad_configuration_could_not_tell(invoke: Invoke, config: Config) -> None:

@@ -12,12 +12,15 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from loggers import put_back
 from running import Invoke, command, running
 from serving import KEY, Client
 
+from tornado_idv.cli.common import load_settings
 from tornado_idv.cli.serve import announce
 from tornado_idv.config.settings import Settings
 from tornado_idv.server.service import Service
@@ -51,6 +54,34 @@ def test_the_line_of_a_demo_works_when_pasted(config: Config, base_path: str) ->
         assert _run(line)["nickname"] == "@alice"
         service.tell()
         assert service.ended() == 0
+
+
+GOOD_KEY = f"{{id: good, token: {KEY}}}"
+PAST = "{id: past, token: key-of-the-past-past, expires: 2001-01-01T00:00:00Z}"
+FUTURE = "{id: future, token: key-of-the-future-1, not_before: 2999-01-01T00:00:00Z}"
+CARDS = "{id: cards, token: key-for-the-cards-1, scopes: [identify:card]}"
+HASHED = f"{{id: hashed, sha256: {'a' * 64}}}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "works"),
+    [
+        ([PAST, FUTURE, CARDS, HASHED, GOOD_KEY], True),
+        ([PAST, FUTURE, CARDS, HASHED], False),
+        ([], False),
+    ],
+    ids=["one is good", "none is good", "none"],
+)
+def test_the_line_of_a_demo_has_a_key_that_is_good_now(
+    config: Config, capsys: pytest.CaptureFixture[str], keys: list[str], *, works: bool
+) -> None:
+    """Without one there is no line."""
+    more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
+    settings, _ = load_settings(config(USERS, more=more))
+    announce(cast("Service", SimpleNamespace(url="http://127.0.0.1:1")), settings)
+    told = capsys.readouterr().out
+    assert ("curl" in told) is ("Demo mode" in told) is (f"Bearer {KEY}'" in told) is works
+    assert "key-" not in told
 
 
 def test_the_demo_of_the_repository_answers_its_own_line(tmp_path: Path) -> None:

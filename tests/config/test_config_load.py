@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from tornado_idv.backend import AnyBackend
+from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, InvalidFormat, StartError
@@ -82,6 +82,11 @@ def test_a_short_file_has_the_defaults(load_text: Load) -> None:
             "negative_ttl": 30.0,
             "max_entries": 100_000,
             "max_negative_entries": 20_000,
+            "jitter": 0.1,
+            "stale_if_error": 3600.0,
+            "refresh_ahead": 0.8,
+            "degraded_ttl": 30.0,
+            "failure_memo": 2.0,
         },
         "identifiers": {
             "nickname_pattern": "[A-Za-z0-9_.-]{1,64}",
@@ -117,7 +122,9 @@ def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:
         "expires": datetime(2027, 1, 1, tzinfo=UTC),
     }
     assert (demo.scopes, demo.expires) == (("identify:url", "identify:card"), None)
+    inherited = BackendOptions(name="members", kind="table").model_dump()
     assert members == {
+        **inherited,
         "name": "members",
         "kind": "table",
         "timeout": 1,
@@ -234,3 +241,18 @@ def test_a_file_that_cannot_be_read_stops_the_start(
 ) -> None:
     with pytest.raises(StartError, match=f": cannot be read: {reason}$"):
         load(tmp_path / name, kinds, {})
+
+
+@pytest.mark.parametrize("host", ["idv.example", "idv.example.", "a_b", "-", "a" * 63, "a." * 126])
+def test_a_host_that_passes_can_be_looked_up(load_text: Load, host: str) -> None:
+    assert load_text(f"{GOOD}server: {{host: '{host}'}}").server.host == host
+    host.encode("idna")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [".", "..", ".a", "a..b", "a..", "a" * 64, f"b.{'a' * 64}.c", "a." * 127, "a b", "\u00fc"],
+)
+def test_a_host_that_cannot_be_looked_up_is_refused(load_text: Load, host: str) -> None:
+    with pytest.raises(ConfigError, match=r"server\.host: must be an IP address or the name"):
+        load_text(f"{GOOD}server: {{host: '{host}'}}")

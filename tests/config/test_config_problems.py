@@ -19,6 +19,7 @@ NO_DATE = "not a date and time; write it like 2027-01-01T00:00:00Z"
 NO_DURATION = "not a duration; write a number and ms, s, m, h or d, like 30s"
 NO_KEY = "not a key: 16 to 512 letters, digits and - . _ ~ + / are needed"
 NO_HOST = "must be an IP address or the name of a host, without a port"
+NO_WHOLE = "must be a whole number, written in digits alone"
 NO_BASE_PATH = "must be empty or like /identity, without a slash at the end"
 NO_REFERENCE = "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
 SECTIONS = "profile_sites, server, auth, cache, identifiers, backends, logging, demo"
@@ -58,10 +59,14 @@ ADDED_TO_A_GOOD_FILE = {
     "host with port": ('server: {host: "127.0.0.1:80"}', [f"3:16: server.host: {NO_HOST}"]),
     "host empty": ('server: {host: ""}', [f"3:16: server.host: {NO_HOST}"]),
     "host a list": ("server: {host: [a]}", ["3:16: server.host: must be text, not a list"]),
-    "port in words": ("server: {port: http}", ["3:16: server.port: must be a whole number"]),
-    "port with exponent": ("server: {port: 1e5}", ["3:16: server.port: must be a whole number"]),
+    "host with an empty label": ("server: {host: a..b}", [f"3:16: server.host: {NO_HOST}"]),
+    "port in words": ("server: {port: http}", [f"3:16: server.port: {NO_WHOLE}"]),
+    "port with exponent": ("server: {port: 1e5}", [f"3:16: server.port: {NO_WHOLE}"]),
+    "port with a blank": ('server: {port: " 80"}', [f"3:16: server.port: {NO_WHOLE}"]),
+    "port with a sign": ("server: {port: +80}", [f"3:16: server.port: {NO_WHOLE}"]),
+    "port with a point": ("server: {port: 80.0}", [f"3:16: server.port: {NO_WHOLE}"]),
     "port too high": ("server: {port: 65536}", ["3:16: server.port: must be at most 65535"]),
-    "port negative": ("server: {port: -1}", ["3:16: server.port: must be at least 0"]),
+    "port negative": ("server: {port: -1}", [f"3:16: server.port: {NO_WHOLE}"]),
     "port a mapping": (
         "server: {port: {http: 80}}",
         ["3:16: server.port: must be a whole number, not a mapping"],
@@ -71,6 +76,10 @@ ADDED_TO_A_GOOD_FILE = {
     "base path dots": ("server: {base_path: /../x}", [f"3:21: server.base_path: {NO_BASE_PATH}"]),
     "body without unit": (
         "server: {max_body: 16384}",
+        ["3:20: server.max_body: not a size; write a number and B, KiB, MiB or GiB, like 16KiB"],
+    ),
+    "body of many digits": (
+        f"server: {{max_body: {'9' * 5000}B}}",
         ["3:20: server.max_body: not a size; write a number and B, KiB, MiB or GiB, like 16KiB"],
     ),
     "body too large": (
@@ -109,10 +118,11 @@ ADDED_TO_A_GOOD_FILE = {
             f"3:14: cache.ttl: {NO_DURATION}",
             f"3:31: cache.negative_ttl: {NO_DURATION}",
             "3:49: cache.max_entries: must be at least 1",
-            "3:74: cache.max_negative_entries: must be a whole number",
+            f"3:74: cache.max_negative_entries: {NO_WHOLE}",
             (
                 "3:80: cache.size: unknown setting; known here are ttl, negative_ttl, max_entries, "
-                "max_negative_entries"
+                "max_negative_entries, jitter, stale_if_error, refresh_ahead, degraded_ttl, "
+                "failure_memo"
             ),
         ],
     ),
@@ -270,6 +280,7 @@ ADDED_TO_A_GOOD_FILE = {
     ),
 }
 
+KEY_MEMBERS = "id, sha256, token, owner, scopes, not_before, expires"
 SITE = "profile_sites: [https://profiles.example]\n"
 KINDS = "the kinds are remote, table"
 
@@ -317,6 +328,50 @@ WHOLE_FILES = {
         f"{SITE}backends: [{{name: a, kind: ldap}}]",
         [f"2:28: backends[0].kind: unknown kind; {KINDS}"],
     ),
+    "unknown kind a little like one": (
+        f"{SITE}backends: [{{name: a, kind: remoter}}, {{name: b, kind: maple}}]",
+        [
+            f'2:28: backends[0].kind: unknown kind; did you mean "remote"? {KINDS}',
+            f"2:54: backends[1].kind: unknown kind; {KINDS}",
+        ],
+    ),
+    "required setting misspelt": (
+        GOOD.replace("profile_sites", "profile_site"),
+        ['1:1: profile_site: unknown setting; did you mean "profile_sites"?'],
+    ),
+    "required setting misspelt and wrong": (
+        f"profile_site: []\n{GOOD.replace('[https://profiles.example]', '[]')}",
+        [
+            '1:1: profile_site: unknown setting; did you mean "profile_sites"?',
+            "2:16: profile_sites: too few items: at least 1, not 0",
+        ],
+    ),
+    "a path with NUL": (
+        f'{SITE}backends: [{{name: a, kind: table, path: "a\\0b"}}]',
+        ["2:41: backends[0].path: not a path; it holds a NUL character"],
+    ),
+    "a blank forgotten": (
+        f"{GOOD}auth: {{keys: [{{id: a, token:{TOKEN}}}, {{id:b, sha256: {DIGEST}}}]}}",
+        [
+            '3:23: auth.keys[0]: a blank is missing after the colon of "token"',
+            '3:57: auth.keys[1]: a blank is missing after the colon of "id"',
+        ],
+    ),
+    "a name that may not be told": (
+        f"{GOOD}auth: {{keys: [{{id: a, {TOKEN}: x, sha256: {DIGEST}}}]}}",
+        [f"3:23: auth.keys[0]: unknown setting; known here are {KEY_MEMBERS}"],
+    ),
+    "options below names that may not be told": (
+        (
+            f"{SITE}backends:\n"
+            f"  - {{name: a, kind: remote, url: x, headers: {{{TOKEN}: x, ODD: ['${{env:NO}}']}}}}"
+        ),
+        [
+            "3:73: backends[0].headers: must be a whole number",
+            "3:81: backends[0].headers: must be a whole number, not a list",
+            "3:82: backends[0].headers: the environment variable NO is not set",
+        ],
+    ),
     "no kind": (
         f"{SITE}backends:\n  - name: a",
         [f"3:5: backends[0].kind: is missing; {KINDS}"],
@@ -329,7 +384,6 @@ WHOLE_FILES = {
         f"{SITE}backends:\n  - kind: table\n    columns: {{nick: a}}\n    paht: a\n",
         [
             "3:5: backends[0].name: is missing",
-            "3:5: backends[0].path: is missing",
             '4:15: backends[0].columns.nick: unknown setting; did you mean "nickname"?',
             '5:5: backends[0].paht: unknown setting; did you mean "path"?',
         ],
@@ -386,7 +440,7 @@ WHOLE_FILES = {
         ),
         [
             "1:1: profile_sites: is missing",
-            "1:16: server.port: must be a whole number",
+            f"1:16: server.port: {NO_WHOLE}",
             "2:7: demo: must be true or false",
             f"5:22: auth.keys[0].token: {NO_KEY}",
             "6:12: auth.keys[1].id: another key has this id, see line 5",
@@ -438,8 +492,8 @@ def test_a_bad_option_is_told_where_one_kind_is_installed(
     text = f"{SITE}backends: [{{name: a, kind: table, path: x, table: x}}]"
     assert told(text, kinds={"table": kinds["table"]}) == [
         (
-            "2:44: backends[0].table: unknown setting; known here are name, kind, timeout, "
-            "cache_ttl, negative_ttl, path, columns"
+            "2:44: backends[0].table: unknown setting; known here are "
+            f"{', '.join(BackendOptions.model_fields)}, path, columns"
         )
     ]
 
@@ -482,3 +536,37 @@ demo: {canary}
     problems = told(text)
     assert len(problems) > 20
     assert not [problem for problem in problems if "canary" in problem or "4000" in problem]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "auth: {keys: [{id: a, token:CANARY}]}",
+        "auth: {keys: [{id: a, token:CANARY, sha256: x}]}",
+        "auth: {keys: [{id: a, tokn:CANARY}]}",
+        "auth: {keys: [{id: a, CANARY}]}",
+        "auth: {keys: [{CANARY: {a: '${env:NO}'}}]}",
+        "CANARY: 1",
+        "token:CANARY: 1",
+        "'CANARY\nCANARY': [{a: b}]",
+        "server: {drain: {delay:CANARY}}",
+    ],
+)
+def test_no_problem_repeats_a_name_that_may_hold_a_secret(told: Told, text: str) -> None:
+    canary = issue("canary")
+    problems = "\n".join(told(GOOD + text.replace("CANARY", canary), {}))
+    assert problems
+    assert "idv_" not in problems
+    assert canary.split("_")[2] not in problems
+
+
+def test_a_name_is_told_only_as_far_as_names_go(told: Told) -> None:
+    name = "a" * 40
+    assert told(f"{GOOD}{name}: 1")[0].startswith(f"3:1: {name}: unknown setting; ")
+    assert told(f"{GOOD}{name}a: 1")[0].startswith("3:1: unknown setting; ")
+
+
+def test_a_token_that_is_no_text_of_a_key_is_told_not_hashed(told: Told) -> None:
+    """From the environment come bytes that no encoding has."""
+    keys = "auth: {keys: [{id: a, token: '${env:ODD}'}]}"
+    assert told(GOOD + keys, {"ODD": "\udcff" * 16}) == ["3:30: auth.keys[0].token: must be text"]

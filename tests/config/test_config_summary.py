@@ -23,7 +23,7 @@ def test_a_short_file_in_summary(load_text: Load) -> None:
         ("listens on", "http://127.0.0.1:8080"),
         ("profile sites", "https://profiles.example"),
         ("keys", "none: every request will be refused"),
-        ("backend 1", "members (table), timeout 800ms, cached 5m, not found 30s"),
+        ("backend 1", 'members (table), timeout 800ms, cached 5m, "not found" cached 30s'),
         ("cache", "up to 100000 found, 20000 not found"),
         ("demo", "no"),
     ]
@@ -55,8 +55,8 @@ demo: true
                 "soon (valid from 2026-06-01 00:00 UTC), demo"
             ),
         ),
-        ("backend 1", "crm (remote), timeout 2s, cached 0s, not found 1.5s"),
-        ("backend 2", "members (table), timeout 800ms, cached 90s, not found 2h"),
+        ("backend 1", 'crm (remote), timeout 2s, cached 0s, "not found" cached 1.5s'),
+        ("backend 2", 'members (table), timeout 800ms, cached 90s, "not found" cached 2h'),
         ("cache", "up to 5 found, 6 not found"),
         ("demo", "yes: plain tokens may stand in the file"),
     ]

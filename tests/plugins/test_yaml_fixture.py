@@ -70,11 +70,22 @@ def test_no_users_is_a_valid_fixture(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "nickname", ["a" * 64, '"@' + "a" * 64 + '"', "no", "0", "~", "a.b", '"..x"', '"!#$%&"']
+    "nickname", ["a" * 64, '"@' + "a" * 64 + '"', "no", "0", "~", "a.b", '"..x"', '"!$&:@~"']
 )
 def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
     (user,) = parse(of_one(nickname=nickname).encode(), "u.yaml").by_card.values()
     assert user.nickname == nickname.strip('"').removeprefix("@")
+
+
+@pytest.mark.parametrize("sign", "/?#%\\")
+def test_a_nickname_that_no_profile_url_can_hold_is_refused(sign: str) -> None:
+    (told,) = problems(of_one(nickname=f"'a{sign}b'"))
+    assert told.startswith("u.yaml:2:5: users[0].nickname: write 1 to 64 printable ASCII ")
+    assert "none of / ? # % \\" in told
+
+
+def test_a_card_number_may_be_as_long_as_can_be_configured() -> None:
+    assert list(parse(of_one(card_number="1" * 64).encode(), "u.yaml").by_card) == ["1" * 64]
 
 
 @pytest.mark.parametrize(
@@ -116,12 +127,12 @@ def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
         pytest.param(of_one(nickname="älice"), "2:5: users[0].nickname", "ASCII", id="umlaut"),
         pytest.param(of_one(nickname="a" * 65), "2:5: users[0].nickname", "64", id="too long"),
         pytest.param(of_one(nickname="@al"), "2:15", "in quotes", id="@ without quotes"),
-        pytest.param(of_one(card_number="12a"), "3:5: users[0].card_number", "32", id="letter"),
-        pytest.param(of_one(card_number="-1"), "3:5: users[0].card_number", "32", id="sign"),
-        pytest.param(of_one(card_number="1" * 33), "3:5: users[0].card_number", "32", id="33"),
-        pytest.param(of_one(card_number="١٢"), "3:5: users[0].card_number", "32", id="Arabic"),
-        pytest.param(of_one(card_number="1\uff11"), "3:5: users[0].card_number", "32", id="wide"),
-        pytest.param(of_one(card_number='"1\\n"'), "3:5: users[0].card_number", "32", id="break"),
+        pytest.param(of_one(card_number="12a"), "3:5: users[0].card_number", "64", id="letter"),
+        pytest.param(of_one(card_number="-1"), "3:5: users[0].card_number", "64", id="sign"),
+        pytest.param(of_one(card_number="1" * 65), "3:5: users[0].card_number", "64", id="65"),
+        pytest.param(of_one(card_number="١٢"), "3:5: users[0].card_number", "64", id="Arabic"),
+        pytest.param(of_one(card_number="1\uff11"), "3:5: users[0].card_number", "64", id="wide"),
+        pytest.param(of_one(card_number='"1\\n"'), "3:5: users[0].card_number", "64", id="break"),
         pytest.param(
             of_one(profile_url="null"), "5:5: users[0].profile_url", "https://", id="null address"
         ),
@@ -141,7 +152,7 @@ def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
         pytest.param("users: []\n---\nusers: []", "2:1", "second document", id="two documents"),
         pytest.param("users: [", "2:1", "not valid YAML", id="cut in a list"),
         pytest.param(b"users: []\n# \xff", "2:3", "not UTF-8", id="not UTF-8"),
-        pytest.param(b"users: []\n\x00", "1:1", "not valid YAML", id="NUL byte"),
+        pytest.param(b"users: []\n\x00", "2:1", "not valid YAML", id="NUL byte"),
     ],
 )
 def test_a_bad_fixture_is_refused(text: str | bytes, place: str, message: str) -> None:
@@ -210,7 +221,19 @@ def test_a_counted_fixture_cut_at_any_byte_is_never_smaller(whole: str) -> None:
 
 def test_a_count_that_was_there_is_missed() -> None:
     assert problems(BLOCK, counted=True) == [
-        "u.yaml:1:1: count: missing, and was there before; the file may be cut"
+        (
+            "u.yaml:1:1: count: missing, and was there before; the file may be cut; "
+            "set count to 2 if that is right"
+        )
+    ]
+
+
+def test_a_count_that_does_not_match_is_told_with_what_to_do() -> None:
+    assert problems(COUNTED.replace("count: 2", "count: 3")) == [
+        (
+            "u.yaml:1:1: count: says 3, the users are 2; the file may be cut; "
+            "set count to 2 if that is right"
+        )
     ]
 
 

@@ -2,42 +2,72 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import Exit, config_option, json_option, load_settings, told_as
+from tornado_idv.cli.common import (
+    Exit,
+    as_records,
+    config_option,
+    json_option,
+    load_settings,
+    print_json,
+    told_as,
+)
+from tornado_idv.cli.rehearsal import Rehearsal, rehearse
 from tornado_idv.config.schema import json_schema
+from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
-from tornado_idv.errors import ConfigError
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.server.logs import keep_out_secrets
 
 
 @click.command()
 @config_option
+@click.option("--config-only", is_flag=True, help="Leave the backends and their data alone.")
 @json_option
-def check(config_path: Path, as_json: bool) -> None:  # noqa: FBT001 click's way
-    """Tell what is wrong with config.yaml, or what would run."""
-    with told_as(Exit.NO):
-        try:
-            settings, _ = load_settings(config_path)
-        except ConfigError as error:
-            if not as_json:
-                raise
-            problems = [asdict(problem) for problem in error.problems]
-            click.echo(json.dumps({"ok": False, "problems": problems}))
-            sys.exit(Exit.NO)
-    rows = summary(settings, datetime.now(UTC))
+def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa: FBT001 click's way
+    """Tell what is wrong with config.yaml, or what would run.
+
+    Once the settings are good, each backend is opened and closed, so that a missing
+    file or a table without a column is told too.
+    """
+    keep_out_secrets()
+    with told_as(Exit.NO, as_json=as_json):
+        settings, manager = load_settings(config_path)
+        told = Rehearsal([], [])
+        if not config_only:
+            told = asyncio.run(rehearse(config_path, settings, backend_kinds(manager)))
     if as_json:
-        click.echo(json.dumps({"ok": True, "summary": rows}))
-        return
-    click.echo("ok\n")
-    for label, text in rows:
-        click.echo(f"{label:14} {text}")
+        _print_record(settings, told)
+    else:
+        _print_lines(config_path, settings, told)
+    sys.exit(Exit.NO if told.problems else Exit.DONE)
+
+
+def _print_record(settings: Settings, told: Rehearsal) -> None:
+    warnings = as_records(told.warnings)
+    if told.problems:
+        print_json({"ok": False, "problems": as_records(told.problems), "warnings": warnings})
+    else:
+        rows = summary(settings, datetime.now(UTC))
+        print_json({"ok": True, "summary": rows, "warnings": warnings})
+
+
+def _print_lines(path: Path, settings: Settings, told: Rehearsal) -> None:
+    for warning in told.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    for problem in told.problems:
+        click.echo(str(problem), err=True)
+    if not told.problems:
+        click.echo(f"ok: {click.format_filename(path)}\n")
+        for label, text in summary(settings, datetime.now(UTC)):
+            click.echo(f"{label:14} {text}")
 
 
 @click.command()

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import click
 import pluggy
 
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import IdvError
+from tornado_idv.errors import ConfigError, IdvError, Problem
 from tornado_idv.registry import backend_kinds, plugin_manager
+
+Record = dict[str, Any]
 
 
 class Exit(IntEnum):
@@ -40,13 +45,39 @@ config_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 
 
+def print_json(record: Record) -> None:
+    """Prints one record, which is all that a script reads on standard output."""
+    click.echo(json.dumps(record))
+
+
+def as_records(problems: Iterable[Problem]) -> list[Record]:
+    """Problems for scripts."""
+    return [asdict(problem) for problem in problems]
+
+
+def failure(error: IdvError) -> Record:
+    """An error of ours for scripts; what is wrong with no place in a file has no line."""
+    if isinstance(error, ConfigError):
+        return {"ok": False, "problems": as_records(error.problems)}
+    nowhere = {"file": None, "line": None, "column": None, "path": ""}
+    return {"ok": False, "problems": [{**nowhere, "message": str(error)}]}
+
+
 @contextmanager
-def told_as(code: Exit) -> Iterator[None]:
-    """Prints an error of ours as sentences on standard error and exits with ``code``."""
+def told_as(
+    code: Exit, *, as_json: bool = False, record: Callable[[IdvError], Record] = failure
+) -> Iterator[None]:
+    """Prints an error of ours and exits with ``code``.
+
+    For people it is sentences on standard error, for scripts the ``record`` of it.
+    """
     try:
         yield
     except IdvError as error:
-        click.echo(str(error), err=True)
+        if as_json:
+            print_json(record(error))
+        else:
+            click.echo(str(error), err=True)
         sys.exit(code)
 
 

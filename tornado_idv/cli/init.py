@@ -17,7 +17,7 @@ from tornado_idv.registry import backend_kinds, plugin_manager
 
 _CONFIG = """\
 # yaml-language-server: $schema=config.schema.json
-# After a change: tornado-idv check
+# After a change: tornado-idv check --config {config}
 
 profile_sites: [https://profiles.example]   # where profile URLs begin; answers use the first
 
@@ -32,9 +32,8 @@ backends:                                   # asked in this order
 """
 
 _USERS = """\
-# Replace this file as a whole (write a new one, then rename it over this one);
-# `count` lets the service notice a copy that was cut short.
-count: 2
+# Edits are seen at once. A program that rewrites this file writes a new one and renames it
+# over this one, best with a first line like "count: 2": then a copy cut short is noticed.
 users:
   - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
   - {nickname: "@bob", card_number: "0012345670", plan: Pro}
@@ -53,14 +52,18 @@ def init(folder: Path) -> None:
     """
     key_id = "first"
     token = issue(key_id)
+    config = shlex.quote(str(folder / "config.yaml"))
+    # A comment holds neither a line break nor bytes that are no text.
+    told = config if config.isprintable() else "config.yaml"
     with told_as(Exit.NO):
         files = {
-            folder / "config.yaml": _CONFIG.format(key_id=key_id, sha256=digest(token).hex()),
+            folder / "config.yaml": _CONFIG.format(
+                config=told, key_id=key_id, sha256=digest(token).hex()
+            ),
             folder / "users.yaml": _USERS,
             folder / "config.schema.json": json.dumps(_schema(), indent=2) + "\n",
         }
         _write(files)
-    config = shlex.quote(str(folder / "config.yaml"))
     click.echo(f"Wrote {', '.join(str(path) for path in files)}.\n")
     click.echo(f"Your key, shown this once:\n\n  {token}\n")
     click.echo(f"Now run\n\n  tornado-idv serve --config {config}\n\nand ask\n")

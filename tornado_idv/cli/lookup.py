@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import click
 import pluggy
 
-from tornado_idv.cli.common import Exit, config_option, json_option, load_settings, told_as
+import tornado_idv
+from tornado_idv.cli.common import (
+    Exit,
+    Record,
+    config_option,
+    failure,
+    json_option,
+    load_settings,
+    print_json,
+    told_as,
+)
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import CouldNotTell, InvalidFormat
+from tornado_idv.errors import CouldNotTell, IdvError, InvalidFormat
 from tornado_idv.guard import Asked
 from tornado_idv.model import Query
 from tornado_idv.server.logs import keep_out_secrets
@@ -31,31 +45,66 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
     They are asked directly, without the HTTP service and its cache.
     """
     keep_out_secrets()
-    with told_as(Exit.COULD_NOT_TELL):
+    asked: list[Asked] = []
+    with told_as(Exit.COULD_NOT_TELL, as_json=as_json, record=_could_not_tell):
         settings, manager = load_settings(config_path)
-        query = _parse(settings, who)
-        asked: list[Asked] = []
-        code, record = asyncio.run(_find(settings, manager, query, asked))
+        try:
+            query = settings.valid_forms().parse_any(who)
+        except InvalidFormat as error:
+            _refuse(f"{error}; {_advice(settings, who)}", as_json=as_json)
+        with _own_log_left_out():
+            code, record = asyncio.run(_find(settings, manager, query, asked))
     if explain:
         record["asked"] = [
             {"backend": each.backend, "said": each.said, "ms": round(each.seconds * 1000, 2)}
             for each in asked
         ]
-    click.echo(json.dumps(record, ensure_ascii=False) if as_json else _as_text(record))
+    if as_json:
+        print_json(record)
+    else:
+        click.echo(_as_text(record))
     sys.exit(code)
 
 
-def _parse(settings: Settings, who: str) -> Query:
+def _could_not_tell(error: IdvError) -> Record:
+    return {"status": "could_not_tell", "reason": str(error), **failure(error)}
+
+
+def _refuse(message: str, *, as_json: bool) -> NoReturn:
+    if not as_json:
+        raise click.UsageError(message)
+    print_json({"status": "error", "code": "invalid_format", "message": message})
+    sys.exit(Exit.WRONG_USE)
+
+
+def _advice(settings: Settings, who: str) -> str:
+    """What to write instead, with a guess at what was meant."""
+    sites = ", ".join(f"{site}/m/nick" for site in settings.profile_sites)
+    advice = f"write @nick, {sites}, or a card's digits"
+    if re.fullmatch(r"[0-9][0-9 .-]*", who):
+        return f"{advice}, and those alone: no blanks, dashes or dots"
+    with suppress(InvalidFormat):
+        settings.valid_forms().parse_nickname(who)
+        return f"{advice}; did you mean @{who}?"
+    return advice
+
+
+@contextmanager
+def _own_log_left_out() -> Iterator[None]:
+    """What we would log of a failure is what the command tells; plugins may say more."""
+    log, nowhere = logging.getLogger(tornado_idv.__name__), logging.NullHandler()
+    log.addHandler(nowhere)
+    log.propagate = False
     try:
-        return settings.valid_forms().parse_any(who)
-    except InvalidFormat as error:
-        sites = ", ".join(f"{site}/m/nick" for site in settings.profile_sites)
-        raise click.UsageError(f"{error}; write @nick, {sites}, or a card's digits") from None
+        yield
+    finally:
+        log.propagate = True
+        log.removeHandler(nowhere)
 
 
 async def _find(
     settings: Settings, manager: pluggy.PluginManager, query: Query, asked: list[Asked]
-) -> tuple[Exit, dict[str, Any]]:
+) -> tuple[Exit, Record]:
     async with open_directory(settings, manager, asked.append) as directory:
         try:
             answer = await directory.find(query)
@@ -67,7 +116,7 @@ async def _find(
     return Exit.NO, record
 
 
-def _as_text(record: dict[str, Any]) -> str:
+def _as_text(record: Record) -> str:
     lines = [f"{name + ':':14}{text}" for name, text in record.items() if name != "asked"]
     lines += [
         f"  asked {each['backend']}: {each['said']} ({each['ms']} ms)"

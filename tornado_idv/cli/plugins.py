@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from tornado_idv.cli.common import Exit, json_option, told_as
+from tornado_idv.cli.common import Exit, json_option, print_json, told_as
 from tornado_idv.registry import backend_kinds, plugin_manager
 
 
@@ -14,11 +12,11 @@ from tornado_idv.registry import backend_kinds, plugin_manager
 @json_option
 def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
     """List the kinds of backend that the installed plugins offer."""
-    with told_as(Exit.NO):
+    with told_as(Exit.NO, as_json=as_json):
         kinds = backend_kinds(plugin_manager())
     rows = {kind: kinds[kind].__module__.partition(".")[0] for kind in sorted(kinds)}
     if as_json:
-        click.echo(json.dumps(rows))
+        print_json(rows)
         return
     for kind, module in rows.items():
         summary = (kinds[kind].__doc__ or "").partition("\n")[0]

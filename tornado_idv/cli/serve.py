@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from tornado_idv.cli.common import Exit, config_option, load_settings, told_as
 from tornado_idv.config.settings import Settings
+from tornado_idv.errors import InvalidKey
 from tornado_idv.server.logs import configure_logging
 from tornado_idv.server.run import run
-from tornado_idv.server.service import Service
+from tornado_idv.server.service import Service, api_key
 
 
 @click.command()
@@ -27,18 +30,28 @@ def serve(config_path: Path) -> None:
 def announce(service: Service, settings: Settings) -> None:
     """Says on standard output where the service is and what it serves.
 
-    In demo mode it also gives a command that asks for the demo's @alice.
+    In demo mode it also gives a command that asks for the demo's @alice, if a key is
+    written in plain text that may ask now.
     """
     url = service.url + settings.server.base_path
     backends = ", ".join(f"{each.name} ({each.kind})" for each in settings.backends)
     click.echo(f"Listening on {url}")
     click.echo(f"Asking, in this order: {backends}")
     click.echo(f"Keys: {len(settings.auth.keys)}")
-    token = next((key.token for key in settings.auth.keys if key.token), None)
-    if settings.demo and token is not None:
+    token = _token_to_try(settings) if settings.demo else None
+    if token is not None:
         body = json.dumps({"input": "@alice"})
         click.echo("Demo mode. Try:\n")
         click.echo(
             f"  curl {url}/api/v1/identify/url -H 'Content-Type: application/json'"
-            f" -H 'Authorization: Bearer {token.get_secret_value()}' -d '{body}'\n"
+            f" -H 'Authorization: Bearer {token}' -d '{body}'\n"
         )
+
+
+def _token_to_try(settings: Settings) -> str | None:
+    for key in settings.auth.keys:
+        if key.token is not None and "identify:url" in key.scopes:
+            with suppress(InvalidKey):
+                api_key(key).check(time.time())
+                return key.token.get_secret_value()
+    return None

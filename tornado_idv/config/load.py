@@ -39,6 +39,14 @@ def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str
     return settings
 
 
+def locate(path: Path, *steps: int | str) -> yamltext.Mark:
+    """Where in the file at ``path`` a value stands, or else the nearest thing around it.
+
+    Raises `StartError` as `load` does.
+    """
+    return yamltext.locate(yamltext.read(_content(path), str(path)), steps)
+
+
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -48,6 +56,7 @@ def _content(path: Path) -> bytes:
 
 def _in_order(unresolved: list[Problem], found: list[Problem]) -> list[Problem]:
     """All problems by position; nothing is said of a value that is not known."""
-    unknown = {problem.path for problem in unresolved}
-    told = [*unresolved, *(problem for problem in found if problem.path not in unknown)]
+    unknown = {(problem.line, problem.column) for problem in unresolved}
+    known = (each for each in found if (each.line, each.column) not in unknown)
+    told = [*unresolved, *known]
     return sorted(told, key=lambda problem: (problem.line, problem.column))

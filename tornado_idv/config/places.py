@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tornado_idv import yamltext
+from tornado_idv.config.names import Steps, may_be_told
 
 Schema = Mapping[str, Any]
 
@@ -19,22 +20,16 @@ Schema = Mapping[str, Any]
 class Place:
     """A place in the file, as far as the location could be followed.
 
-    ``value`` is what stands there or, where nothing does, what it is missing in.
-    ``siblings`` are the settings known where the last step was taken, ``choices``
-    the values of the member ``by`` that a mapping here must choose from.
+    ``path`` ends before a name that may not be told. ``value`` is what stands there
+    or, where nothing does, what it is missing in. ``known`` are the settings known
+    inside it, ``choices`` the values of the member ``by`` that it must choose from.
     """
 
-    path: tuple[str | int, ...]
+    path: Steps
     value: Any
-    siblings: Sequence[str] = ()
+    known: Sequence[str] = ()
     by: str = ""
     choices: Sequence[str] = ()
-
-    @property
-    def dotted(self) -> str:
-        """The path as people write it, like ``backends[1].columns.nickname``."""
-        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
-        return "".join(steps).removeprefix(".")
 
 
 class Map:
@@ -47,8 +42,7 @@ class Map:
     def place(self, location: Sequence[int | str], *, absent: bool = False) -> Place:
         """The place that ``location`` leads to; ``absent`` if its last step is missing there."""
         path: list[str | int] = []
-        value, schemas = self._tree, [self._schema]
-        siblings: list[str] = []
+        value, schemas, told = self._tree, [self._schema], True
         for step in location:
             variants = self._variants(schemas)
             if _is_tagged(schemas, variants):
@@ -56,12 +50,13 @@ class Map:
                 continue
             if not _has(value, step):
                 break
-            siblings = [name for each in variants for name in each.get("properties", ())]
-            path.append(step)
+            told = told and (may_be_told(step) or step in _known(variants))
+            path += [step] if told else []
             value, schemas = value[step], list(_inside(variants, step))
-        if absent:
+        if absent and told:
             path.append(location[-1])
-        return Place(tuple(path), value, siblings, *self._choice(schemas))
+        known = _known(self._variants(schemas))
+        return Place(tuple(path), value, known, *self._choice(schemas))
 
     def _resolved(self, schema: Schema) -> Schema:
         while "$ref" in schema:
@@ -91,6 +86,10 @@ class Map:
 
 def _is_tagged(schemas: Iterable[Schema], variants: Sequence[Schema]) -> bool:
     return len(variants) > 1 or any("discriminator" in schema for schema in schemas)
+
+
+def _known(variants: Iterable[Schema]) -> list[str]:
+    return [name for each in variants for name in each.get("properties", ())]
 
 
 def _has(value: Any, step: int | str) -> bool:

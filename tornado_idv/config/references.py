@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from tornado_idv import yamltext
+from tornado_idv.config.names import Steps, dotted, may_be_told
 from tornado_idv.errors import Problem
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<source>env|file):(?P<name>[^{}]+)\})?")
@@ -25,7 +27,7 @@ def resolve(
     text is dropped. A value whose reference cannot be resolved stays as written.
     """
     resolver = _Resolver(file, base_dir, environ)
-    return resolver.value(tree, ""), resolver.problems
+    return resolver.value(tree, ()), resolver.problems
 
 
 class _Resolver:
@@ -35,21 +37,21 @@ class _Resolver:
         self._environ = environ
         self.problems: list[Problem] = []
 
-    def value(self, value: Any, path: str) -> Any:
+    def value(self, value: Any, path: Steps) -> Any:
         if isinstance(value, yamltext.Text):
             return self._text(value, path)
         copy: yamltext.Mapping | yamltext.Items
         if isinstance(value, yamltext.Mapping):
             copy = yamltext.Mapping(
-                {key: self.value(each, f"{path}.{key}".lstrip(".")) for key, each in value.items()}
+                {key: self.value(each, (*path, key)) for key, each in value.items()}
             )
         else:
-            copy = yamltext.Items(self.value(each, f"{path}[{i}]") for i, each in enumerate(value))
+            copy = yamltext.Items(self.value(each, (*path, i)) for i, each in enumerate(value))
         copy.mark = value.mark
         return copy
 
-    def _text(self, text: yamltext.Text, path: str) -> yamltext.Text:
-        resolved = True
+    def _text(self, text: yamltext.Text, path: Steps) -> yamltext.Text:
+        resolved, told = True, dotted(takewhile(may_be_told, path))
 
         def replace(match: re.Match[str]) -> str:
             nonlocal resolved
@@ -57,7 +59,7 @@ class _Resolver:
                 return self._replacement(match)
             except ValueError as error:
                 resolved = False
-                self.problems.append(Problem(self._file, *text.mark, path, str(error)))
+                self.problems.append(Problem(self._file, *text.mark, told, str(error)))
                 return ""
 
         replaced = yamltext.Text(_REFERENCE.sub(replace, text))

@@ -13,6 +13,13 @@ from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.written import duration, size
 
+_BOUNDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+}
+
 
 class _Generator(GenerateJsonSchema):
     """Describes the file as it is written, where pydantic describes what comes of it."""
@@ -29,6 +36,11 @@ class _Generator(GenerateJsonSchema):
         if described.get("type") == "string" and not isinstance(default, str):
             default = duration(default) if isinstance(default, float) else size(default)
         return {**described, "default": default}
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        # A bound on a type that reads text itself is given in pydantic's own word.
+        described = super().generate_inner(schema)
+        return {_BOUNDS.get(word, word): each for word, each in described.items()}
 
     def handle_invalid_for_json_schema(self, *_: Any, **__: Any) -> JsonSchemaValue:
         # An option that JSON Schema cannot describe may be anything to an editor.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -10,6 +9,7 @@ from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
 from tornado_idv import yamltext
+from tornado_idv.config.names import unknown
 from tornado_idv.config.places import Place
 
 _PYDANTIC = frozenset(get_args(ErrorType))
@@ -60,7 +60,7 @@ def sentence(error: ErrorDetails, place: Place) -> str:
     if kind in ("literal_error", "enum"):
         return f"must be {context['expected']}".replace("'", "")
     if kind == "extra_forbidden":
-        return _unknown_setting(str(place.path[-1]), place.siblings)
+        return unknown(str(error["loc"][-1]), place.known)
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         return _choice(place) if place.path[-1] == place.by else _wanted("model", place.value)
     if kind in _PYDANTIC:
@@ -68,18 +68,11 @@ def sentence(error: ErrorDetails, place: Place) -> str:
     return error["msg"]  # a plugin's own words
 
 
-def _unknown_setting(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    if near:
-        return f'unknown setting; did you mean "{near[0]}"?'
-    return f"unknown setting; known here are {', '.join(known)}"
-
-
 def _choice(place: Place) -> str:
     known = f"the {place.by}s are {', '.join(place.choices)}"
     if isinstance(place.value, yamltext.Mapping):
         return f"is missing; {known}"
-    near = get_close_matches(str(place.value), place.choices, n=1)
+    near = get_close_matches(str(place.value), place.choices, n=1, cutoff=0.7)
     hint = f'did you mean "{near[0]}"? ' if near else ""
     return f"unknown {place.by}; {hint}{known}"
 

@@ -5,7 +5,6 @@ The docstring below a setting is its description in the JSON Schema.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from datetime import datetime
 from typing import Annotated, Literal
@@ -21,14 +20,15 @@ from pydantic import (
 )
 
 from tornado_idv.backend import BackendOptions
-from tornado_idv.config.shapes import BodyLimit, Host, Moment, Pattern, Shape, Site, Timeout
+from tornado_idv.config.shapes import BodyLimit, Host, Moment, Shape, Site, Timeout
 from tornado_idv.identifiers import Identifiers, ProfileSite
-from tornado_idv.keys.token import check_token
-from tornado_idv.scalars import Duration, Secret
+from tornado_idv.keys.api_key import Scope
+from tornado_idv.keys.token import check_token, digest
+from tornado_idv.scalars import Duration, Pattern, Secret, Whole
 
-Scope = Literal["identify:url", "identify:card", "admin"]
-CardDigits = Annotated[int, Field(ge=1, le=64)]
-Count = Annotated[int, Field(ge=1)]
+CardDigits = Annotated[Whole, Field(ge=1, le=64)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[Whole, Field(ge=1)]
 
 
 def _token(secret: SecretStr) -> SecretStr:
@@ -58,7 +58,7 @@ class ServerSettings(Section):
 
     host: Host = "127.0.0.1"
     """The address to listen on, or the name of a host."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    port: Annotated[Whole, Field(ge=0, le=65535)] = 8080
     """The port to listen on; 0 takes any that is free."""
     base_path: Annotated[
         str,
@@ -90,7 +90,7 @@ class KeySettings(Section):
     )
 
     id: Annotated[str, Shape("[A-Za-z0-9.-]{1,64}", "must be 1 to 64 letters, digits, . and -")]
-    """The public name of the key, for logs and metrics."""
+    """The public name of the key, for logs."""
     sha256: Annotated[str, Shape("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")] | None = (
         Field(None, repr=False)
     )
@@ -119,7 +119,7 @@ class KeySettings(Section):
         """The SHA-256 of the token: 32 bytes, whichever way the key was written."""
         if self.token is None:
             return bytes.fromhex(self.sha256 or "")
-        return hashlib.sha256(self.token.get_secret_value().encode()).digest()
+        return digest(self.token.get_secret_value())
 
 
 class AuthSettings(Section):
@@ -140,6 +140,16 @@ class CacheSettings(Section):
     """How many found answers are remembered."""
     max_negative_entries: Count = 20_000
     """How many "not found" answers are remembered."""
+    jitter: Share = 0.1
+    """The share of a time that chance may take off, so that not all answers end together."""
+    stale_if_error: Duration = 3600.0
+    """How long past its time a user found is still answered while no backend can tell."""
+    refresh_ahead: Share = 0.8
+    """The share of its time after which a user who is asked for is looked up again."""
+    degraded_ttl: Duration = 30.0
+    """How long a user is remembered who was found after a backend that was unavailable."""
+    failure_memo: Duration = 2.0
+    """How long a lookup that failed is answered 503 without asking again."""
 
 
 class IdentifierSettings(Section):

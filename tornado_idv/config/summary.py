@@ -51,7 +51,7 @@ def _backend(options: BackendOptions, cache: CacheSettings) -> str:
     found = cache.ttl if options.cache_ttl is None else options.cache_ttl
     missed = cache.negative_ttl if options.negative_ttl is None else options.negative_ttl
     times = f"timeout {duration(options.timeout)}, cached {duration(found)}"
-    return f"{options.name} ({options.kind}), {times}, not found {duration(missed)}"
+    return f'{options.name} ({options.kind}), {times}, "not found" cached {duration(missed)}'
 
 
 def _cache(cache: CacheSettings) -> str:

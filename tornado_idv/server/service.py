@@ -42,9 +42,15 @@ async def open_directory(
     encode = partial(encode_user, identifiers=identifiers)
     cache = AnswerCache(CacheLimits(**settings.cache.model_dump()))
     directory = Directory(
-        manager, backends, cache, encode, timeout=settings.server.request_timeout, told=told
+        manager,
+        backends,
+        cache,
+        encode,
+        accepts=identifiers.accepts,
+        timeout=settings.server.request_timeout,
+        told=told,
     )
-    async with opened(backends):
+    async with opened(backends), directory.refreshing():
         yield directory
 
 

@@ -92,7 +92,7 @@ class JsonHandler(RequestHandler):
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Logs what was not foreseen; a refusal is no event, and Tornado logs the request."""
+        """Logs what was not foreseen; a refusal is no event."""
         if value is not None and not isinstance(value, (IdvError, Refused, HTTPError)):
             _log.error("request %s failed unforeseen:\n%s", self.request_id, trace(value))
 
@@ -104,4 +104,5 @@ class NoSuchRouteHandler(JsonHandler):
         super().send_error(404, exc_info=(Refused, Refused(Refusal.NO_SUCH_ROUTE), None))
 
     def prepare(self) -> None:
+        self.settings["in_flight"].add(self)
         raise Refused(Refusal.NO_SUCH_ROUTE)

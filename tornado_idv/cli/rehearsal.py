@@ -1,0 +1,67 @@
+"""The configured backends opened once, to tell what would keep the service from starting."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tornado_idv.backend import AnyBackend, BackendOptions
+from tornado_idv.config.load import locate
+from tornado_idv.config.settings import Settings
+from tornado_idv.errors import ConfigError, IdvError, Problem
+from tornado_idv.registry import build_backends, opened
+
+
+class Rehearsal(NamedTuple):
+    """What was told while the backends opened, at the places of their entries."""
+
+    problems: list[Problem]
+    warnings: list[Problem]
+
+
+async def rehearse(
+    path: Path, settings: Settings, kinds: Mapping[str, type[AnyBackend]]
+) -> Rehearsal:
+    """Opens and closes each backend of the configuration at ``path``, one after the other."""
+    rehearsal = Rehearsal([], [])
+    for i, options in enumerate(settings.backends):
+        place = (str(path), *locate(path, "backends", i), f"backends[{i}]")
+        with _warnings() as warnings:
+            problems = await _problems(kinds, options)
+        rehearsal.problems.extend(Problem(*place, text) for text in problems)
+        rehearsal.warnings.extend(Problem(*place, text) for text in warnings)
+    return rehearsal
+
+
+async def _problems(kinds: Mapping[str, type[AnyBackend]], options: BackendOptions) -> list[str]:
+    try:
+        async with opened(build_backends(kinds, [options])):
+            return []
+    except ConfigError as error:
+        return [str(problem) for problem in error.problems]
+    except IdvError as error:
+        return [str(error)]
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """What is logged as a warning or worse meanwhile; nothing else of the log is shown."""
+    listener = _Listener()
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, [listener]
+    try:
+        yield listener.texts
+    finally:
+        root.handlers = before
+
+
+class _Listener(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
