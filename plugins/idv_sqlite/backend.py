@@ -29,7 +29,6 @@ from idv_sqlite.openfile import OpenFile, Stamp
 from idv_sqlite.options import SqliteOptions
 from tornado_idv import (
     Backend,
-    ByNickname,
     CouldNotTell,
     Query,
     StartError,
@@ -54,6 +53,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         self._trouble: CouldNotTell | None = None
         self._watching: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def open(self) -> None:
         """Opens and checks the file."""
@@ -66,14 +66,15 @@ class SqliteBackend(Backend[SqliteOptions]):
 
     async def find(self, query: Query) -> User | None:
         """Asks the table; answers from a file that was meddled with are asked for anew."""
-        value = query.nickname if isinstance(query, ByNickname) else query.card_number
         while True:
             file = self._file
             if file is None:
                 raise self._fault()
-            user = await file.find(query, value)
+            user = await file.find(query)
             if self._trouble is None and not file.is_untouched():
                 await self.look()
+                if self._closed:
+                    raise Unavailable("the backend is closed")
             if self._file is file:
                 break
         if user is None and self._trouble is not None:
@@ -81,7 +82,11 @@ class SqliteBackend(Backend[SqliteOptions]):
         return user
 
     async def close(self) -> None:
-        """Stops what still runs, closes every connection and ends its thread."""
+        """Stops what still runs, closes every connection and ends its thread.
+
+        No look begins after it, as none would close the file that it opened anew.
+        """
+        self._closed = True
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
@@ -92,8 +97,11 @@ class SqliteBackend(Backend[SqliteOptions]):
     async def look(self) -> None:
         """Looks at the file and follows what happened to it; callers at once share one look.
 
-        A caller that is cancelled leaves the look running.
+        A caller that is cancelled leaves the look running. Once the backend is closed, nothing
+        is looked at.
         """
+        if self._closed:
+            return
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         await asyncio.shield(self._looking)
@@ -107,6 +115,8 @@ class SqliteBackend(Backend[SqliteOptions]):
                 _log.error("backend %s: a look at the file failed:\n%s", self.name, trace(error))
 
     async def _look(self) -> None:
+        if self._closed:
+            return
         try:
             if self._file is None or not await self._is_followed(self._file):
                 await self._reopen()

@@ -126,14 +126,15 @@ class OpenFile:
         """The state of now; raises `sqlite3.Error`, and `Unavailable` if the file is gone."""
         return await _state(self._path, self._watcher)
 
-    async def find(self, query: Query, value: str) -> User | None:
+    async def find(self, query: Query) -> User | None:
         """Asks the reader for whom the fewest wait; raises `Unavailable` or `Broken`."""
         reader = min(self._readers, key=lambda each: each.waiting)
+        lookup = self.users.lookups[type(query)]
         try:
-            rows = await reader.fetch(self.users.statements[type(query)], value)
+            rows = await reader.fetch(lookup.sql, lookup.values(query))
         except sqlite3.Error as error:
             raise could_not_tell(error) from None
-        return self.users.user(query, rows)
+        return self.users.user(rows)
 
     def stop(self) -> None:
         """Stops the queries that run or wait; whoever awaits one is told `Unavailable`."""

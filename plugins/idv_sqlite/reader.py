@@ -4,7 +4,7 @@ aiosqlite runs the queries of a connection one after the other in a thread of it
 and a caller that is cancelled (by its deadline, say) stops waiting without stopping its
 query. `sqlite3_interrupt` would stop whatever runs at that moment, which may be the query
 of somebody else. So each query carries a flag that SQLite's thread looks at itself: when
-it binds the parameter, and then every few thousand steps. A query in the queue is thus
+it binds the parameters, and then every few thousand steps. A query in the queue is thus
 never begun, a running one ends within about a millisecond, and no other is ever hit.
 """
 
@@ -20,13 +20,14 @@ from typing import Any, overload
 import aiosqlite
 
 from idv_sqlite.faults import is_locked
+from idv_sqlite.lookup import Value
 
 PATIENCE = 0.25
 """Seconds that a locked database is waited for."""
 
 _PAUSE = 0.01
 _STEPS = 10_000
-"""Instructions of SQLite's machine between two looks at the flag; a look-up by index takes 20."""
+"""Instructions of SQLite's machine between two looks at the flag; a lookup by index takes 50."""
 
 # At DEBUG it logs the parameters of every query, which are nicknames and card numbers.
 logging.getLogger("aiosqlite").setLevel(logging.INFO)
@@ -61,7 +62,7 @@ class Reader:
         self._connection = connection
         self.waiting = 0
         self.stopping = False
-        self.running: _Parameter | None = None
+        self.running: _Parameters | None = None
 
     @classmethod
     async def over(cls, connection: aiosqlite.Connection) -> Reader:
@@ -74,8 +75,8 @@ class Reader:
         await connection.set_progress_handler(reader._is_unwanted, _STEPS)
         return reader
 
-    async def fetch(self, sql: str, value: str) -> list[Any]:
-        """All rows of a query that takes its value twice; raises `sqlite3.Error`.
+    async def fetch(self, sql: str, values: Sequence[Value]) -> list[Any]:
+        """All rows of a query, with a value for each ``?``; raises `sqlite3.Error`.
 
         A database that stays locked is given up after `PATIENCE`.
         """
@@ -83,7 +84,7 @@ class Reader:
         deadline = loop.time() + PATIENCE
         while True:
             try:
-                return await self._fetch_now(sql, value)
+                return await self._fetch_now(sql, values)
             except sqlite3.Error as error:
                 if not is_locked(error) or loop.time() + _PAUSE > deadline:
                     raise
@@ -93,41 +94,41 @@ class Reader:
         """Closes the connection after the queries that were asked before; ends its thread."""
         await self._connection.close()
 
-    async def _fetch_now(self, sql: str, value: str) -> list[Any]:
-        parameter = _Parameter(value, self)
+    async def _fetch_now(self, sql: str, values: Sequence[Value]) -> list[Any]:
+        parameters = _Parameters(values, self)
         self.waiting += 1
         try:
-            return list(await self._connection.execute_fetchall(sql, parameter))
+            return list(await self._connection.execute_fetchall(sql, parameters))
         except ValueError:
             raise sqlite3.ProgrammingError("the connection is closed") from None
         finally:
             self.waiting -= 1
-            parameter.wanted = False
+            parameters.wanted = False
 
     def _is_unwanted(self) -> bool:
         """Asked by SQLite, in the connection's thread, while a query runs."""
         return self.stopping or (self.running is not None and not self.running.wanted)
 
 
-class _Parameter(Sequence[str]):
-    """The value of a query, for both its places; SQLite's thread reads it just before it runs."""
+class _Parameters(Sequence[Value]):
+    """The values of a query; SQLite's thread reads them just before it runs."""
 
-    __slots__ = ("_reader", "_value", "wanted")
+    __slots__ = ("_reader", "_values", "wanted")
 
-    def __init__(self, value: str, reader: Reader) -> None:
-        self._value = value
+    def __init__(self, values: Sequence[Value], reader: Reader) -> None:
+        self._values = values
         self._reader = reader
         self.wanted = True
 
     def __len__(self) -> int:
-        return 2
+        return len(self._values)
 
     @overload
-    def __getitem__(self, index: int) -> str: ...
+    def __getitem__(self, index: int) -> Value: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+    def __getitem__(self, index: slice) -> Sequence[Value]: ...
+    def __getitem__(self, index: int | slice) -> Value | Sequence[Value]:
         if self._reader.stopping or not self.wanted:
             raise sqlite3.InterfaceError("nobody waits for this query")
         self._reader.running = self
-        return self._value
+        return self._values[index]

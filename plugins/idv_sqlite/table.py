@@ -10,26 +10,35 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import Enum
 from typing import Any
 
 import aiosqlite
 
+from idv_sqlite.lookup import Lookup
 from idv_sqlite.options import SqliteOptions
 from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, User
+
+
+class Affinity(Enum):
+    """What SQLite does to a value before it stores it in a column."""
+
+    TEXT = "numbers become text"
+    NUMERIC = "text that looks like a number becomes one"
+    NONE = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table that was looked at and fits.
 
-    Each of the ``statements`` takes the value asked for twice.
     ``cautions`` are sentences for the log: what works, but slowly or not for sure.
     """
 
-    statements: dict[type[Query], str]
+    lookups: dict[type[Query], Lookup]
     cautions: tuple[str, ...]
 
-    def user(self, query: Query, rows: Sequence[Sequence[Any]]) -> User | None:
+    def user(self, rows: Sequence[Sequence[Any]]) -> User | None:
         """The one user that a query's rows tell of; raises `Broken` if they do not fit."""
         if not rows:
             return None
@@ -40,27 +49,24 @@ class Table:
             _require_text(name, value)
         if profile_url is not None:
             _require_text("profile URL", profile_url)
-        user = User(plan, card_number, nickname, profile_url)
-        if query not in (ByNickname(nickname), ByCard(card_number)):
-            raise Broken("the row found is not that of the user asked for")
-        return user
+        return User(plan, card_number, nickname, profile_url)
 
 
 async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> Table:
     """Finds the table and its columns.
 
     Raises `Unavailable` for what is not there, with the names of what is, `Broken` for a
-    column whose type cannot hold text, and `sqlite3.Error`.
+    column whose type cannot hold text and for nicknames with ``@``, and `sqlite3.Error`.
     """
     kind = await _kind(connection, options.table)
     types = await _column_types(connection, options)
-    statements = _statements(options, kind, types)
-    cautions = [await _scan(connection, kind, statements)]
+    lookups = _lookups(options, kind, types)
+    cautions = [await _scan(connection, kind, lookups)]
     if kind == "table":
         wanted = (options.columns.nickname, options.columns.card_number)
         cautions += [await _two_rows(connection, options.table, column) for column in wanted]
-        cautions.append(await _at_signs(connection, options))
-    return Table(statements, tuple(caution for caution in cautions if caution))
+        await _refuse_at_signs(connection, options)
+    return Table(lookups, tuple(caution for caution in cautions if caution))
 
 
 def quoted(name: str) -> str:
@@ -95,7 +101,7 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
             raise Unavailable(f"the table {quoted(options.table)} has no column {names}")
     for column in (options.columns.nickname, options.columns.card_number):
         declared = types[_folded(column)]
-        if _is_numeric(declared):
+        if _affinity(declared) is Affinity.NUMERIC:
             raise Broken(
                 f"the column {quoted(column)} is declared {declared}, which turns digits into "
                 "numbers and drops zeros in front; declare it TEXT and load the users again"
@@ -103,52 +109,47 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
     return types
 
 
-def _is_numeric(declared: str) -> bool:
-    """Whether a column of this type turns text that looks like a number into one.
-
-    These are SQLite's rules for the affinity of a column, in their order.
-    """
+def _affinity(declared: str) -> Affinity:
+    """What SQLite does to values of a column of this type: its own rules, in their order."""
     if "INT" in declared:
-        return True
-    return bool(declared) and not re.search("CHAR|CLOB|TEXT|BLOB", declared)
+        return Affinity.NUMERIC
+    if re.search("CHAR|CLOB|TEXT", declared):
+        return Affinity.TEXT
+    return Affinity.NUMERIC if declared and "BLOB" not in declared else Affinity.NONE
 
 
-def _statements(options: SqliteOptions, kind: str, types: dict[str, str]) -> dict[type[Query], str]:
+def _lookups(options: SqliteOptions, kind: str, types: dict[str, str]) -> dict[type[Query], Lookup]:
     columns = options.columns
     profile_url = columns.profile_url or "profile_url"
     selected = ", ".join(
         f"u.{quoted(name)}" if _folded(name) in types else "NULL"
         for name in (columns.plan, columns.card_number, columns.nickname, profile_url)
     )
-    select = f"SELECT {selected} FROM {quoted(options.table)} AS u WHERE "  # noqa: S608 - quoted
-    card = f"u.{quoted(columns.card_number)}"
-    # Without a declared type an integer stays one and equals no text: find it, to say so.
-    untyped = kind == "table" and not types[_folded(columns.card_number)]
-    by_card = f"{card} IN (?, CAST(? AS INTEGER))" if untyped else _equals(card)
-    return {
-        ByNickname: f"{select}{_equals(f'u.{quoted(columns.nickname)}')} LIMIT 2",
-        ByCard: f"{select}{by_card} LIMIT 2",
-    }
+    select = f"SELECT {selected} FROM {quoted(options.table)} AS u"  # noqa: S608 - quoted
 
+    def by(column: str) -> Lookup:
+        # What a view says of its columns' types need not hold for each of its rows.
+        is_text = kind == "table" and _affinity(types[_folded(column)]) is Affinity.TEXT
+        return Lookup.by(f"u.{quoted(column)}", select, is_text=is_text)
 
-def _equals(column: str) -> str:
-    """Equal to the byte; the first half can use an index of the column's own collation."""
-    return f"{column} = ? AND {column} = ? COLLATE BINARY"
+    return {ByNickname: by(columns.nickname), ByCard: by(columns.card_number)}
 
 
 async def _scan(
-    connection: aiosqlite.Connection, kind: str, statements: dict[type[Query], str]
+    connection: aiosqlite.Connection, kind: str, lookups: dict[type[Query], Lookup]
 ) -> str:
     # A view's own rows are read one by one as they come: only the tables behind it count.
     harmless = {"SCAN CONSTANT ROW", "SCAN u" if kind == "view" else ""}
     slow = []
-    for query, sql in statements.items():
-        plan = await connection.execute_fetchall(f"EXPLAIN QUERY PLAN {sql}", ["", ""])
+    for query, name in ((ByNickname(""), "nickname"), (ByCard(""), "card number")):
+        lookup = lookups[type(query)]
+        sql = f"EXPLAIN QUERY PLAN {lookup.sql}"
+        plan = await connection.execute_fetchall(sql, lookup.values(query))
         if any(str(row[-1]).startswith("SCAN") and row[-1] not in harmless for row in plan):
-            slow.append("nickname" if query is ByNickname else "card number")
-    return f"a lookup by {' or '.join(slow)} reads the whole table; an index is missing" * bool(
-        slow
-    )
+            slow.append(name)
+    if not slow:
+        return ""
+    return f"a lookup by {' or '.join(slow)} reads the whole table; an index is missing"
 
 
 async def _two_rows(connection: aiosqlite.Connection, table: str, column: str) -> str:
@@ -166,13 +167,19 @@ async def _two_rows(connection: aiosqlite.Connection, table: str, column: str) -
     )
 
 
-async def _at_signs(connection: aiosqlite.Connection, options: SqliteOptions) -> str:
-    column = f"u.{quoted(options.columns.nickname)}"
+async def _refuse_at_signs(connection: aiosqlite.Connection, options: SqliteOptions) -> None:
+    table, column = quoted(options.table), quoted(options.columns.nickname)
+    # The range can use an index; one that ignores case takes more than @ for it.
     rows = await connection.execute_fetchall(
-        f"SELECT 1 FROM {quoted(options.table)} AS u "  # noqa: S608 - quoted
-        f"WHERE {column} >= '@' AND {column} < 'A' LIMIT 1"
+        f"SELECT 1 FROM {table} AS u WHERE u.{column} >= '@' AND u.{column} < 'A' "  # noqa: S608 - quoted
+        f"AND substr(u.{column}, 1, 1) = '@' LIMIT 1"
     )
-    return "some nicknames are stored with @ in front: they are never found" * bool(rows)
+    if rows:
+        mending = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {column} LIKE '@%'"  # noqa: S608 - quoted
+        raise Broken(
+            "some nicknames are stored with @ in front and would never be found; "
+            f"this mends them: {mending}"
+        )
 
 
 def _folded(name: str) -> str:

@@ -5,14 +5,16 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_sqlite import ALICE, BOB, USERS, insert, levels, no_thread_left, run, serving, write
 
 from idv_sqlite.backend import SqliteBackend
+from idv_sqlite.openfile import OpenFile
 from tornado_idv import Broken, ByCard, ByNickname, CouldNotTell, Unavailable, User
 from tornado_idv.testing import configured
 
@@ -244,6 +246,11 @@ def replace_by_another_schema(path: Path) -> None:
     run(path, "CREATE TABLE cars (wheels)")
 
 
+def replace_by_at_signs(path: Path) -> None:
+    delete(path)
+    write(path, User("Free", "1", "@alice"))
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -251,8 +258,9 @@ def replace_by_another_schema(path: Path) -> None:
         (replace_by_garbage, "not a database"),
         (replace_by_nothing, "the file is empty"),
         (replace_by_another_schema, 'no table "users"; there are: "cars"'),
+        (replace_by_at_signs, 'mends them: UPDATE "users" SET "nickname" = '),
     ],
-    ids=["deleted", "garbage renamed over it", "an empty file", "another schema"],
+    ids=["deleted", "garbage renamed over it", "an empty file", "another schema", "with @"],
 )
 async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_rest(
     path: Path, fault: Callable[[Path], None], reason: str, caplog: pytest.LogCaptureFixture
@@ -401,7 +409,7 @@ async def test_a_lookup_that_comes_after_the_close_is_unavailable(path: Path) ->
         file = backend._file
     assert file is not None
     with pytest.raises(Unavailable, match="the connection is closed"):
-        await file.find(KNOWN, "alice")
+        await file.find(KNOWN)
 
 
 async def test_a_caller_that_leaves_does_not_end_the_look(path: Path) -> None:
@@ -413,3 +421,72 @@ async def test_a_caller_that_leaves_does_not_end_the_look(path: Path) -> None:
         leaving.cancel()
         await backend.look()
         assert changes == ["changed"]
+
+
+class Held:
+    """Holds a coroutine function's result back until it is let go."""
+
+    def __init__(self, function: Callable[..., Awaitable[Any]]) -> None:
+        self._function = function
+        self.has_result = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    async def __call__(self, *args: Any) -> Any:
+        result = await self._function(*args)
+        self.has_result.set()
+        await self.let_go.wait()
+        return result
+
+
+async def test_a_lookup_that_has_its_rows_opens_nothing_after_the_close(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sees that the file was written, and nobody would close what it opened to follow that."""
+    with no_thread_left():
+        async with serving(path) as backend:
+            assert backend._file is not None
+            held = Held(backend._file.find)
+            monkeypatch.setattr(backend._file, "find", held)
+            asked = asyncio.create_task(backend.find(ABSENT))
+            await asyncio.wait_for(held.has_result.wait(), timeout=5)
+            write(path.with_name("new.db"), BOB).replace(path)
+        held.let_go.set()
+        (outcome,) = await asyncio.wait_for(_outcomes([asked]), timeout=5)
+        await backend._drop()  # or the threads of a file that was opened would never end
+        assert (type(outcome), str(outcome)) == (Unavailable, "the backend is closed")
+
+
+async def test_closing_waits_for_the_look_that_opens_the_file_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it opens is closed, and a lookup that waits for it is not answered from either."""
+    with no_thread_left():
+        async with serving(path) as backend:
+            held = Held(OpenFile.open)
+            monkeypatch.setattr(OpenFile, "open", held)
+            write(path.with_name("new.db"), BOB).replace(path)
+            asked = asyncio.create_task(backend.find(ABSENT))
+            await asyncio.wait_for(held.has_result.wait(), timeout=5)
+            closing_it = asyncio.create_task(backend.close())
+            await asyncio.sleep(0)
+            assert not closing_it.done()
+            held.let_go.set()
+            await asyncio.wait_for(closing_it, timeout=5)
+            with pytest.raises(Unavailable, match="closed"):
+                await asyncio.wait_for(asked, timeout=5)
+
+
+async def test_a_look_that_was_asked_for_before_the_close_does_not_begin_after_it(
+    path: Path,
+) -> None:
+    with no_thread_left():
+        async with serving(path) as backend:
+            write(path.with_name("new.db"), BOB).replace(path)
+            looking = asyncio.create_task(backend.look())
+            await asyncio.sleep(0)
+            await backend.close()
+            await asyncio.wait_for(looking, timeout=5)
+            await backend.look()
+            was_opened = backend._file is not None
+            await backend._drop()
+            assert not was_opened

@@ -1,0 +1,65 @@
+"""What is asked of the table: one statement for each kind of query, and the values it takes.
+
+SQLite keeps values as they came. A column may hold a card number as a number or as bytes,
+neither of which equals the text asked for, and "not known" would be said of somebody who is
+there. So a lookup asks for those forms, too, and the row that it finds is refused as broken.
+
+Each form is a SELECT of its own. In an ``IN`` or an ``OR`` SQLite's planner leaves the index
+aside for a table that was small when it was analysed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tornado_idv import ByNickname, Query
+
+Value = str | bytes | int | float | None
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?")
+_INTEGERS = range(-(2**63), 2**63)
+
+_ONLY_BYTES = ("text", "blob")
+_ANYTHING = ("text", "blob", "integer", "real")
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """One kind of query, asked in each of the ``forms`` that the column can hold."""
+
+    sql: str
+    forms: tuple[str, ...]
+
+    @classmethod
+    def by(cls, column: str, select: str, *, is_text: bool) -> Lookup:
+        """The lookup by an expression of SQL, quoted, of the rows that ``select`` begins to ask.
+
+        ``is_text`` says that SQLite turns the column's numbers into text as they are stored.
+        """
+        forms = _ONLY_BYTES if is_text else _ANYTHING
+        arms = [f"{select} WHERE {_equals(column, form)}" for form in forms]
+        return cls(f"{' UNION ALL '.join(arms)} LIMIT 2", forms)
+
+    def values(self, query: Query) -> tuple[Value, ...]:
+        """The value asked for, once for each ``?`` of the statement."""
+        text = query.nickname if isinstance(query, ByNickname) else query.card_number
+        if self.forms == _ONLY_BYTES:
+            return text, text, text.encode()
+        return text, text, text.encode(), *_numbers(text)
+
+
+def _equals(column: str, form: str) -> str:
+    """Equal to the byte; the first half can use an index of the column's own collation."""
+    if form == "text":
+        return f"{column} = ? AND {column} = ? COLLATE BINARY AND typeof({column}) = 'text'"
+    return f"{column} = ? AND typeof({column}) = '{form}'"
+
+
+def _numbers(text: str) -> tuple[int | None, float | None]:
+    """The integer and the real number that are written so; none has zeros in front."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None, None
+    is_integer = match[1] is None and int(text) in _INTEGERS
+    return int(text) if is_integer else None, float(text)
