@@ -597,7 +597,7 @@ async def test_four_refreshes_run_at_once_and_the_others_wait() -> None:
     assert asked.cache.due.empty()
 
 
-async def test_refreshes_that_never_end_do_not_keep_the_others_from_running() -> None:
+async def test_refreshes_that_never_end_keep_neither_others_nor_callers_waiting() -> None:
     clock, ticker, own = LoopClock(), Ticker(), OwnDispatch(Answer(ALICE, "own"))
     asked = directory(plugins=[own], ticker=ticker, timeout=2)
     await hot(asked, ticker, 5)
@@ -609,9 +609,11 @@ async def test_refreshes_that_never_end_do_not_keep_the_others_from_running() ->
         own.source.hold().set()
         clock.forward(2.1)
         await asyncio.wait_for(own.source.begun.wait(), timeout=5)
+        ticker.now += 50
+        assert not (await asked.find(ByCard("0"))).stale, "it is asked for anew"
     gate.set()
     await asyncio.wait(asyncio.all_tasks() - before, timeout=5)
-    assert own.source.asked == 10
+    assert own.source.asked == 11
 
 
 async def test_a_refresh_is_not_waited_for_at_the_end() -> None:

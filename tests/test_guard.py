@@ -12,6 +12,7 @@ from tornado_idv.errors import Broken, CouldNotTell, Unavailable
 from tornado_idv.guard import Asked, Guard
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
+DOWN = Unavailable("down")
 ALICE = User("Free", "4000", "alice")
 BY_NICKNAME = ByNickname("alice")
 BY_CARD = ByCard("4000")
@@ -119,8 +120,8 @@ async def test_a_backend_that_could_not_tell_is_named(kind: type[CouldNotTell]) 
 @pytest.mark.parametrize(
     ("error", "on_unavailable", "continues"),
     [
-        (Unavailable("down"), "continue", True),
-        (Unavailable("down"), "fail", False),
+        (DOWN, "continue", True),
+        (DOWN, "fail", False),
         (TimeoutError(), "continue", True),
         (Broken("two users"), "continue", False),
         (KeyError("alice"), "continue", False),
@@ -270,7 +271,7 @@ async def test_a_backend_that_never_answers_is_stopped_at_the_first_end_of_time(
     ("left", "asked"), [(-1, 0), (0, 0), (0.049, 0), (1, 1)], ids=["over", "0", "49 ms", "1 s"]
 )
 async def test_with_too_little_time_left_a_backend_is_not_asked(left: float, asked: int) -> None:
-    backend = FakeBackend(Unavailable("down"))
+    backend = FakeBackend(DOWN)
     error = await failure(guard(backend), left=left)
     assert backend.source.asked == asked
     assert error.reason == ("down" if asked else TOO_LATE)
@@ -335,7 +336,7 @@ async def test_who_waits_for_a_place_and_leaves_makes_room_for_another() -> None
 ENDS: dict[str, object] = {
     "found": ALICE,
     "not known": None,
-    "unavailable": Unavailable("down"),
+    "unavailable": DOWN,
     "broken": Broken("two users"),
     "unforeseen": KeyError("alice"),
     "cancelled": asyncio.CancelledError(),
@@ -362,12 +363,15 @@ FAILURES = {name: ENDS[name] for name in ("unavailable", "its own time-out")}
 NO_FAILURES = {name: end for name, end in ENDS.items() if name not in FAILURES}
 
 
+@pytest.mark.parametrize("left", [60, 0.5], ids=["time enough", "less than its own"])
 @pytest.mark.parametrize("answer", FAILURES.values(), ids=FAILURES)
-async def test_a_backend_that_fails_five_times_in_a_row_is_left_alone(answer: object) -> None:
+async def test_a_backend_that_fails_five_times_in_a_row_is_left_alone(
+    answer: object, left: float
+) -> None:
     backend = FakeBackend(answer)
     asked = guard(backend)
     for _ in range(5):
-        assert (await failure(asked)).reason != TOO_OFTEN
+        assert (await failure(asked, left=left)).reason != TOO_OFTEN
     error = await failure(asked)
     assert isinstance(error, Unavailable)
     assert error.reason == TOO_OFTEN
@@ -418,8 +422,23 @@ async def test_our_own_limits_and_callers_who_leave_do_not_count() -> None:
     assert backend.source.asked == 21
 
 
+async def test_our_own_limits_and_callers_who_leave_are_no_success_either() -> None:
+    backend = FakeBackend(DOWN)
+    asked = guard(backend)
+    for _ in range(4):
+        await failure(asked)
+    await failure(asked, left=0)
+    backend.source.hold()
+    leaving = begin(asked)
+    await begun(backend)
+    await leave(leaving)
+    backend.source.hold().set()
+    assert (await failure(asked)).reason == "down"
+    assert (await failure(asked)).reason == TOO_OFTEN
+
+
 async def test_after_its_time_one_probe_is_let_in_and_its_success_lets_all_in() -> None:
-    ticker, backend = Ticker(), FakeBackend(Unavailable("down"))
+    ticker, backend = Ticker(), FakeBackend(DOWN)
     asked = guard(backend, timer=ticker)
     for _ in range(5):
         await failure(asked)
@@ -438,7 +457,7 @@ async def test_after_its_time_one_probe_is_let_in_and_its_success_lets_all_in() 
 
 
 async def test_a_probe_that_fails_opens_it_for_twice_as_long() -> None:
-    ticker, backend = Ticker(), FakeBackend(Unavailable("down"), breaker={"failures": 1})
+    ticker, backend = Ticker(), FakeBackend(DOWN, breaker={"failures": 1})
     asked = guard(backend, timer=ticker)
     await failure(asked)
     ticker.now += 6.1
@@ -452,18 +471,22 @@ async def test_a_probe_that_fails_opens_it_for_twice_as_long() -> None:
 @pytest.mark.parametrize("answer", NO_FAILURES.values(), ids=NO_FAILURES)
 async def test_a_probe_that_gets_any_answer_closes_it(answer: object) -> None:
     """Also a broken one: the backend can be asked."""
-    ticker, backend = Ticker(), FakeBackend(Unavailable("down"), breaker={"failures": 1})
+    ticker, backend = Ticker(), FakeBackend(DOWN, breaker={"failures": 1})
     asked = guard(backend, timer=ticker)
     await failure(asked)
     ticker.now += 6.1
     backend.source.answer = answer
-    for _ in range(3):
-        await asyncio.gather(ask(asked), return_exceptions=True)
-    assert backend.source.asked == 4
+    await asyncio.gather(ask(asked), return_exceptions=True)
+    backend.source.hold()
+    callers = [begin(asked) for _ in range(3)]
+    await begun(backend)
+    assert backend.source.under_way == 3
+    backend.source.release()
+    await asyncio.gather(*callers, return_exceptions=True)
 
 
 async def test_a_probe_whose_caller_leaves_makes_room_for_the_next() -> None:
-    ticker, backend = Ticker(), FakeBackend(Unavailable("down"), breaker={"failures": 1})
+    ticker, backend = Ticker(), FakeBackend(DOWN, breaker={"failures": 1})
     asked = guard(backend, timer=ticker)
     await failure(asked)
     ticker.now += 6.1
@@ -478,7 +501,7 @@ async def test_a_probe_whose_caller_leaves_makes_room_for_the_next() -> None:
 
 async def test_a_probe_that_runs_into_the_request_s_time_makes_room_for_the_next() -> None:
     clock, ticker = LoopClock(), Ticker()
-    backend = FakeBackend(Unavailable("down"), breaker={"failures": 1}, timeout=60)
+    backend = FakeBackend(DOWN, breaker={"failures": 1}, timeout=60)
     asked = guard(backend, timer=ticker)
     await failure(asked)
     ticker.now += 6.1
@@ -499,7 +522,7 @@ async def test_a_late_success_of_a_caller_from_before_does_not_close_it() -> Non
     late = begin(asked)
     await begun(backend)
     backend.source.hold().set()
-    backend.source.answer = Unavailable("down")
+    backend.source.answer = DOWN
     for _ in range(2):
         assert (await failure(asked)).reason == "down"
     gate.set()
@@ -508,7 +531,7 @@ async def test_a_late_success_of_a_caller_from_before_does_not_close_it() -> Non
 
 
 async def test_what_one_backend_does_leaves_the_guard_of_another_alone() -> None:
-    failing, well = guard(FakeBackend(Unavailable("down"), "crm")), guard(FakeBackend(ALICE, "hr"))
+    failing, well = guard(FakeBackend(DOWN, "crm")), guard(FakeBackend(ALICE, "hr"))
     for _ in range(6):
         await failure(failing)
     assert await ask(well) == Answer(ALICE, "hr")
@@ -522,7 +545,7 @@ async def test_what_one_backend_does_leaves_the_guard_of_another_alone() -> None
     [
         (ALICE, "found"),
         (None, "not known here"),
-        (Unavailable("down"), "down"),
+        (DOWN, "down"),
         (KeyError("alice"), "failed with KeyError"),
         ("alice", "answered something that is no user"),
     ],
@@ -567,7 +590,7 @@ async def test_that_it_answers_again_is_logged_once_and_new_trouble_is_again(
     backend = FakeBackend()
     asked = guard(backend)
     for _ in range(2):
-        for each in (Unavailable("down"), Unavailable("down"), answer, answer):
+        for each in (DOWN, DOWN, answer, answer):
             backend.source.answer = each
             await asyncio.gather(ask(asked), return_exceptions=True)
     lines = [(logging.WARNING, "backend crm: down"), (logging.INFO, "backend crm answers again")]

@@ -1,0 +1,70 @@
+"""The command ``python -m benchmarks``."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+import uvloop
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks import machine, report
+from benchmarks.plan import Plan
+from benchmarks.suite import BENCHMARKS, run
+
+_AT_LEAST_ONE = click.IntRange(min=1)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--only", multiple=True, type=click.Choice(list(BENCHMARKS)), help="May be repeated.")
+@click.option("--rounds", type=_AT_LEAST_ONE, default=3, show_default=True)
+@click.option(
+    "--keys", type=_AT_LEAST_ONE, default=10_000, show_default=True, help="Users asked for."
+)
+@click.option(
+    "--users",
+    type=_AT_LEAST_ONE,
+    multiple=True,
+    default=(10_000, 1_000_000),
+    show_default=True,
+    help="Size of a SQLite table; repeat it for each. 10000000 takes minutes to build.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Keep the tables here, and take those that are here; else they are built each time.",
+)
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--strict", is_flag=True, help="Exit with 1 if a promise is not kept.")
+def main(  # noqa: PLR0917 click gives them by name
+    only: tuple[str, ...],
+    rounds: int,
+    keys: int,
+    users: tuple[int, ...],
+    folder: Path | None,
+    json_file: Path | None,
+    strict: bool,  # noqa: FBT001 click's way
+) -> None:
+    """Measure what lookups cost, as ratios between sides that take turns in one run.
+
+    All of it runs on one core, of a machine with Linux. Where other work runs on it as well, the
+    time by the clock on the wall is noise; look at how far the rounds are apart.
+    """
+    about = machine.described(machine.pin())
+    with ExitStack() as stack:
+        folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        bars = Progress(console=Console(stderr=True), auto_refresh=False)
+        plan = Plan(keys, users, rounds, folder.absolute(), stack.enter_context(bars))
+        results = uvloop.run(run(plan, only or BENCHMARKS))
+    report.show(about, results)
+    if json_file is not None:
+        json_file.write_text(report.as_json(about, results) + "\n", encoding="utf-8")
+    sys.exit(int(strict and not report.all_kept(results)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Every benchmark by name, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from benchmarks.dispatch import missed_find
+from benchmarks.figures import Figure
+from benchmarks.hit import cached_find
+from benchmarks.memory import resident_memory
+from benchmarks.plan import Plan
+from benchmarks.sqlite import uncached_find
+
+BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
+    "hit": cached_find,
+    "dispatch": missed_find,
+    "sqlite": uncached_find,
+    "memory": resident_memory,
+}
+
+
+async def run(plan: Plan, names: Collection[str]) -> dict[str, list[Figure]]:
+    """The figures of the benchmarks so named."""
+    return {name: await measure(plan) for name, measure in BENCHMARKS.items() if name in names}
