@@ -3,13 +3,16 @@
 # make test   run all tests
 # make check  lint, types, layers
 # make bench  measure beside peers
+# make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
 # Each makes its own virtual environment and installs what it needs; PYTHON picks the interpreter.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SECONDS_ ?= 300
+SEED ?=
 
-.PHONY: run chain test check bench clean
+.PHONY: run chain test check bench faults clean
 
 run: $(VENV)/.run
 	$(BIN)/tornado-idv serve --config config.yaml
@@ -28,6 +31,9 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+faults: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python tests/faults/oracle.py --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf $(VENV) build dist plugins/*.egg-info .coverage .*_cache .hypothesis

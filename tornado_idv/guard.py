@@ -164,7 +164,7 @@ class Guard:
             if task is not None and task.cancelling():
                 raise
             raise Broken("its own work was cancelled") from None
-        except Exception as error:  # noqa: BLE001 a plugin may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
             _log.error("backend %s failed unforeseen:\n%s", self.name, trace(error))
             raise Broken(f"failed with {type(error).__name__}") from None
         return None if user is None else self._checked(user, query)

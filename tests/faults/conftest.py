@@ -1,0 +1,5 @@
+"""What the tests of faults share."""
+
+import pytest
+
+pytest.register_assert_rewrite("witness")

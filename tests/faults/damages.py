@@ -1,0 +1,74 @@
+"""What happens to files: each function does it to the file at a path."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+Damage = Callable[[Path], object]
+GARBAGE = b"garbage " * 2000
+BOMBS = {
+    "aliases": "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nusers: [*c, *c]\n",
+    "merge keys": "users: [{<<: &a {nickname: alice}, <<: *a, <<: *a}]\n",
+    "nesting": "users: " + "[" * 100_000 + "]" * 100_000 + "\n",
+    "one long line": "users: [" + "{}, " * 10_000 + "]\n",
+}
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """In place: the file stays the same one."""
+    with path.open("r+b") as file:
+        file.truncate(0)
+        file.write(content)
+
+
+def garble(path: Path) -> None:
+    overwrite(path, GARBAGE)
+
+
+def cut(path: Path) -> None:
+    """To half its size, in place."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    """To no size, in place."""
+    os.truncate(path, 0)
+
+
+def renamed_over(content: bytes) -> Damage:
+    """Another file with this content comes in the place of the old one."""
+
+    def damage(path: Path) -> None:
+        bad = path.with_name("bad")
+        bad.write_bytes(content)
+        bad.replace(path)
+
+    return damage
+
+
+def garble_and_delete(path: Path) -> None:
+    garble(path)
+    path.unlink()
+
+
+def drop_table(path: Path) -> None:
+    execute(path, "DROP TABLE users")
+
+
+def execute(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[sqlite3.Connection]:
+    """Held by a writer, in whose connection the rows may be changed meanwhile."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        yield writer
+        writer.execute("COMMIT")

@@ -1,0 +1,241 @@
+"""A proxy in front of one HTTP service, which passes its answers on or spoils them.
+
+It takes one request after the other on each connection, as clients send them that do not
+pipeline, and lets the fault of the moment answer. A fault is a function, so a new one is a
+few lines; `FaultProxy.become` changes it while connections are open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+
+_LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
+_RESET = struct.pack("ii", 1, 0)
+_PIECE = bytes(64 * 1024)
+
+
+@dataclass
+class Exchange:
+    """One request, the way to its true answer, and the connection that waits for it."""
+
+    request: bytes
+    writer: asyncio.StreamWriter
+    ask: Callable[[], Awaitable[bytes]]
+    lifted: asyncio.Event
+    """Set when the fault that answers is no longer that of the moment."""
+    count: Callable[[int], None]
+    """Told of the bytes that were sent."""
+
+    async def send(self, data: bytes) -> None:
+        """Raises `ConnectionError` if the client hung up."""
+        self.writer.write(data)
+        await self.writer.drain()
+        self.count(len(data))
+
+    def reset(self) -> None:
+        """Closes with RST, whatever is unsent."""
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.writer.transport.abort()
+
+
+Fault = Callable[[Exchange], Awaitable[None]]
+
+
+async def passing(exchange: Exchange) -> None:
+    """No fault."""
+    await exchange.send(await exchange.ask())
+
+
+async def refusing(exchange: Exchange) -> None:
+    """Nobody listens; see `FaultProxy.become`. Open connections are reset."""
+    exchange.reset()
+
+
+async def freezing(exchange: Exchange) -> None:
+    """Nothing comes any more."""
+    await exchange.lifted.wait()
+    exchange.reset()
+
+
+async def resetting(exchange: Exchange) -> None:
+    """The connection is reset in the middle of the answer."""
+    await exchange.send((await exchange.ask())[:-10])
+    exchange.reset()
+
+
+async def cutting(exchange: Exchange) -> None:
+    """The answer ends before its end."""
+    await exchange.send((await exchange.ask())[:-10])
+    exchange.writer.close()
+
+
+async def flooding(exchange: Exchange) -> None:
+    """An answer of 100 MB."""
+    await exchange.send(http(200, b"", "Content-Length: 104857600"))
+    for _ in range(1600):
+        await exchange.send(_PIECE)
+
+
+def dripping(tick: float) -> Fault:
+    """One byte each ``tick`` seconds."""
+
+    async def drip(exchange: Exchange) -> None:
+        for byte in await exchange.ask():
+            await exchange.send(bytes([byte]))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(exchange.lifted.wait(), tick)
+
+    return drip
+
+
+def answering(answer: bytes) -> Fault:
+    """The same answer to everything."""
+
+    async def answer_all(exchange: Exchange) -> None:
+        await exchange.send(answer)
+
+    return answer_all
+
+
+def http(status: int, body: bytes, *headers: str, kind: str = "application/json") -> bytes:
+    """An answer as bytes of the wire."""
+    lines = [f"HTTP/1.1 {status} Said", f"Content-Type: {kind}", *headers]
+    if not any(_LENGTH.match(header.encode()) for header in headers):
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+class FaultProxy:
+    """The proxy on a free port; ``target`` is the port that it asks."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._fault: Fault = passing
+        self._lifted = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._place = _bound(0)  # keeps the port ours while nobody listens
+        self.port: int = self._place.getsockname()[1]
+        self.requests: list[bytes] = []
+        """The first line of each request."""
+        self.sent = 0
+        """Bytes that were sent as answers."""
+
+    async def become(self, fault: Fault) -> None:
+        """Lifts the fault there is and puts another in its place."""
+        self._fault = fault
+        self._lifted.set()
+        self._lifted = asyncio.Event()
+        if fault is refusing:
+            await self.close()
+        elif self._server is None:
+            self._server = await asyncio.start_server(self._serve, sock=_bound(self.port))
+
+    async def close(self) -> None:
+        """Stops listening and ends every connection."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def release(self) -> None:
+        """Gives the port back."""
+        self._place.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.current_task()
+        assert connection is not None
+        self._connections.add(connection)
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+                while not writer.is_closing():
+                    await self._answer(await a_message(reader), writer)
+        finally:
+            self._connections.discard(connection)
+            writer.close()
+
+    async def _answer(self, request: bytes, writer: asyncio.StreamWriter) -> None:
+        self.requests.append(request.partition(b"\r\n")[0])
+        exchange = Exchange(request, writer, lambda: self._ask(request), self._lifted, self._count)
+        await self._fault(exchange)
+
+    def _count(self, sent: int) -> None:
+        self.sent += sent
+
+    async def _ask(self, request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            writer.write(request)
+            return await a_message(reader)
+        finally:
+            writer.close()
+
+
+async def a_message(reader: asyncio.StreamReader) -> bytes:
+    """One request or answer, framed by its length."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    return head + await reader.readexactly(int(length[1]) if length else 0)
+
+
+def _bound(port: int) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(("127.0.0.1", port))
+    return sock
+
+
+@asynccontextmanager
+async def proxying(target: int) -> AsyncIterator[FaultProxy]:
+    """A proxy in this loop, without a fault at first."""
+    proxy = FaultProxy(target)
+    try:
+        await proxy.become(passing)
+        yield proxy
+    finally:
+        await proxy.close()
+        proxy.release()
+
+
+@dataclass(frozen=True)
+class ThreadedProxy:
+    """A proxy in a thread of its own."""
+
+    proxy: FaultProxy
+    loop: asyncio.AbstractEventLoop
+
+    def become(self, fault: Fault) -> None:
+        """Returns when the fault is in its place."""
+        asyncio.run_coroutine_threadsafe(self.proxy.become(fault), self.loop).result(10)
+
+
+@contextmanager
+def proxying_in_thread(target: int) -> Iterator[ThreadedProxy]:
+    """A proxy for tests that block."""
+    started: Future[tuple[ThreadedProxy, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with proxying(target) as proxy:
+            started.set_result((ThreadedProxy(proxy, asyncio.get_running_loop()), stop))
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    proxy, stop = started.result(timeout=10)
+    try:
+        yield proxy
+    finally:
+        proxy.loop.call_soon_threadsafe(stop.set)
+        thread.join(timeout=10)

@@ -1,0 +1,190 @@
+"""What callers see while a plugin from elsewhere misbehaves inside a real process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from running import Running, running
+from witness import (
+    ALICE,
+    AMY,
+    CAROL,
+    CONFIG,
+    MATCH,
+    NOBODY,
+    QUICK_BREAKER,
+    Witness,
+    all_of,
+    fixture,
+    nobody,
+)
+
+PLUGIN = f"""\
+import asyncio
+import time
+
+import tornado_idv
+
+ALICE = tornado_idv.User("Free", "{ALICE.card}", "alice")
+BOB = tornado_idv.User("Free", "41", "bob")
+
+
+class UnrulyOptions(tornado_idv.BackendOptions):
+    mood: tornado_idv.ConfigPath
+
+
+class Unruly(tornado_idv.Backend[UnrulyOptions]):
+    '''Knows Alice, and does what its mood is, which is the name of a method.'''
+
+    options_type = UnrulyOptions
+
+    async def find(self, query):
+        mood = self.options.mood.read_text()
+        return await getattr(self, mood)(query)
+
+    async def well(self, query):
+        return ALICE if query.text in ("@alice", ALICE.card_number) else None
+
+    async def blocks(self, query):
+        time.sleep(0.02)
+        return await self.well(query)
+
+    async def raises(self, query):
+        raise RuntimeError(f"about {{query.text}}")
+
+    async def exits(self, query):
+        raise SystemExit(3)
+
+    async def raises_a_group(self, query):
+        raise ExceptionGroup("more", [KeyError(query.text)])
+
+    async def cancels_itself(self, query):
+        raise asyncio.CancelledError
+
+    async def times_out(self, query):
+        raise TimeoutError
+
+    async def says_unavailable(self, query):
+        raise tornado_idv.Unavailable("its own words")
+
+    async def says_false(self, query):
+        return False
+
+    async def says_a_dict(self, query):
+        return {{"nickname": "alice"}}
+
+    async def says_bytes(self, query):
+        return tornado_idv.User("Free", b"4000123412341234", "alice")
+
+    async def says_another(self, query):
+        return BOB
+
+    async def never_returns(self, query):
+        await asyncio.Event().wait()
+
+    async def will_not_be_cancelled(self, query):
+        while self.options.mood.read_text() == "will_not_be_cancelled":
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                pass
+
+
+@tornado_idv.hookimpl
+def idv_backend_kinds():
+    return {{"unruly": Unruly}}
+"""
+BACKENDS = f"""\
+  - {{name: unruly, kind: unruly, mood: mood, timeout: 200ms, {MATCH},
+     on_unavailable: continue, {QUICK_BREAKER}}}
+  - {{name: others, kind: yaml, path: others.yaml}}
+"""
+
+
+class Row(NamedTuple):
+    """A mood; what is answered for Alice, for nobody, for a user of the backend after it."""
+
+    mood: str
+    known: int = 503
+    absent: int = 503
+    next: int = 503
+
+
+MOODS = (
+    Row("blocks", 200, 404, 200),
+    Row("raises"),
+    Row("exits"),
+    Row("raises_a_group"),
+    Row("cancels_itself"),
+    Row("times_out", next=200),
+    Row("says_unavailable", next=200),
+    Row("says_false"),
+    Row("says_a_dict"),
+    Row("says_bytes"),
+    Row("says_another"),
+    Row("never_returns", next=200),
+    Row("will_not_be_cancelled"),
+)
+
+
+class Unruly(NamedTuple):
+    """A served process with the plugin, and the file with the plugin's mood."""
+
+    witness: Witness
+    mood: Path
+    service: Running
+    remembers: bool
+
+    def become(self, mood: str) -> None:
+        """From its next lookup on the plugin is in this mood."""
+        new = self.mood.with_name("new")
+        new.write_text(mood)
+        new.replace(self.mood)
+
+
+@pytest.fixture(scope="module", params=["0s", "1h"], ids=["forgetful", "remembering"])
+def unruly(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Unruly]:
+    """The process in both ways: without stale answers, and with them."""
+    folder = tmp_path_factory.mktemp("unruly")
+    info = folder / "plugins" / "idv_unruly-1.dist-info"
+    info.mkdir(parents=True)
+    (info.parent / "idv_unruly.py").write_text(PLUGIN)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: idv-unruly\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[tornado_idv]\nunruly = idv_unruly\n")
+    (folder / "others.yaml").write_text(fixture(AMY, CAROL))
+    (folder / "mood").write_text("well")
+    config = folder / "config.yaml"
+    config.write_text(CONFIG % request.param + BACKENDS)
+    with running(config, path=info.parent, patience=120) as service:
+        remembers = request.param != "0s"
+        witness = Witness(service.port, ALICE, AMY, CAROL)
+        yield Unruly(witness, folder / "mood", service, remembers)
+
+
+@pytest.mark.parametrize("row", MOODS, ids=[row.mood for row in MOODS])
+def test_a_bad_plugin_is_could_not_tell_or_the_old_answer(row: Row, unruly: Unruly) -> None:
+    """Nobody is "not found" for it; who is in another backend notices nothing."""
+    well = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | nobody(404)
+    unruly.witness.sees(well, steady=0)
+    unruly.become(row.mood)
+    wanted = nobody(row.absent) | {"@carol": 200}
+    if unruly.remembers:
+        wanted |= all_of(ALICE, ALICE.body) | {"@amy": 200}
+    else:
+        wanted |= all_of(ALICE, row.known) | {"@amy": row.next}
+    unruly.witness.sees(wanted)
+    unruly.become("well")
+    unruly.witness.sees(well, steady=0)
+
+
+def test_what_a_plugin_raises_is_logged_without_what_was_asked(unruly: Unruly) -> None:
+    unruly.become("raises")
+    unruly.witness.sees(nobody(503))
+    log = unruly.service.told()
+    assert "RuntimeError" in log
+    assert [text for text in (*NOBODY, *ALICE.spellings) if text in log] == []

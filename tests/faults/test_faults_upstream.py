@@ -1,0 +1,173 @@
+"""What callers see while the upstream is away, frozen, or answers what it should not."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from proxy import (
+    Fault,
+    ThreadedProxy,
+    answering,
+    cutting,
+    dripping,
+    flooding,
+    freezing,
+    http,
+    passing,
+    proxying_in_thread,
+    refusing,
+    resetting,
+)
+from running import running
+from serving import KEY, serving
+from witness import (
+    ALICE,
+    AMY,
+    CAROL,
+    FORGETFUL,
+    MATCH,
+    QUICK_BREAKER,
+    REMEMBERING,
+    Person,
+    Witness,
+    all_of,
+    fixture,
+    nobody,
+)
+
+PEOPLE = (ALICE, AMY, CAROL)
+NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}
+WELL = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | nobody(404)
+
+
+class Row(NamedTuple):
+    """A fault, and what is answered for a user of the backend after the one that has it."""
+
+    fault: Fault
+    next: int
+
+
+def said(status: int, *headers: str, body: bytes = b"{}", kind: str = "application/json") -> Fault:
+    return answering(http(status, body, *headers, kind=kind))
+
+
+FAULTS = {
+    "closed": Row(refusing, 200),
+    "frozen": Row(freezing, 200),
+    "reset in the answer": Row(resetting, 200),
+    "cut short": Row(cutting, 200),
+    "one byte at a time": Row(dripping(0.01), 200),
+    "HTML": Row(said(200, body=b"<html>", kind="text/html"), 503),
+    "HTML as 404": Row(said(404, body=b"<html>", kind="text/html"), 503),
+    "another 404": Row(said(404, body=b'{"status":"error","code":"no_such_route"}'), 503),
+    "another user": Row(said(200, body=Person("bob", "41").body), 503),
+    "redirect": Row(said(302, "Location: /elsewhere", body=ALICE.body), 503),
+    "redirect kept": Row(said(307, "Location: /elsewhere", body=ALICE.body), 503),
+    "100 MB": Row(flooding, 503),
+    "401": Row(said(401, "WWW-Authenticate: Bearer"), 503),
+    "429": Row(said(429, "Retry-After: 7"), 200),
+    "503": Row(said(503, "Retry-After: 7", body=json.dumps(NOT_FOUND).encode()), 200),
+}
+
+
+def upstream(port: int) -> str:
+    """The backends of a service in front of what listens at the port."""
+    return (
+        f"  - {{name: origin, kind: upstream, base_url: 'http://127.0.0.1:{port}', timeout: 250ms,"
+        f" auth: {{kind: bearer, token: {KEY}}}, {MATCH}, on_unavailable: continue,"
+        f" {QUICK_BREAKER}}}\n"
+        "  - {name: others, kind: yaml, path: others.yaml}\n"
+    )
+
+
+def origin(folder: Path) -> str:
+    """The configuration of the service behind."""
+    (folder / "users.yaml").write_text(fixture(ALICE))
+    return FORGETFUL + "  - {name: users, kind: yaml, path: users.yaml}\n"
+
+
+@contextmanager
+def services(port: int, folder: Path) -> Iterator[tuple[Witness, Witness]]:
+    """Two services in front of the port: a forgetful one and one that remembers."""
+    (folder / "others.yaml").write_text(fixture(AMY, CAROL))
+    with (
+        serving(FORGETFUL + upstream(port), folder) as first,
+        serving(REMEMBERING + upstream(port), folder) as second,
+    ):
+        yield Witness(first.port, *PEOPLE), Witness(second.port, *PEOPLE)
+
+
+@pytest.fixture(scope="module")
+def proxied(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[ThreadedProxy, Witness, Witness]]:
+    """The two services in front of a proxy in front of a third."""
+    behind, before = tmp_path_factory.mktemp("origin"), tmp_path_factory.mktemp("services")
+    with (
+        serving(origin(behind), behind) as service,
+        proxying_in_thread(service.port) as proxy,
+        services(proxy.proxy.port, before) as (forgetful, remembering),
+    ):
+        yield proxy, forgetful, remembering
+
+
+@pytest.mark.parametrize("row", FAULTS.values(), ids=FAULTS.keys())
+def test_a_bad_upstream_is_could_not_tell_or_the_old_answer(
+    row: Row, proxied: tuple[ThreadedProxy, Witness, Witness]
+) -> None:
+    """Nobody is "not found" meanwhile; who is in another backend notices nothing."""
+    proxy, forgetful, remembering = proxied
+    for witness in (forgetful, remembering):
+        witness.sees(WELL, steady=0)
+    proxy.become(row.fault)
+    out = nobody(503) | {"@carol": 200}
+    forgetful.sees(out | all_of(ALICE, 503) | {"@amy": row.next})
+    remembering.sees(out | all_of(ALICE, ALICE.body) | {"@amy": 200})
+    proxy.become(passing)
+    for witness in (forgetful, remembering):
+        witness.sees(WELL, steady=0)
+
+
+def test_no_redirect_is_followed(proxied: tuple[ThreadedProxy, Witness, Witness]) -> None:
+    """Nothing but the two operations is ever asked for."""
+    proxy, forgetful, _ = proxied
+    proxy.become(FAULTS["redirect kept"].fault)
+    forgetful.sees(all_of(ALICE, 503))
+    paths = {line.split()[1] for line in proxy.proxy.requests}
+    assert paths == {b"/api/v1/identify/url", b"/api/v1/identify/card"}
+
+
+def test_no_flood_is_drunk(proxied: tuple[ThreadedProxy, Witness, Witness]) -> None:
+    """The connection is ended early; what was sent by then fills the buffers of the system."""
+    proxy, forgetful, _ = proxied
+    proxy.become(flooding)
+    sent, asked = proxy.proxy.sent, len(proxy.proxy.requests)
+    forgetful.sees(all_of(ALICE, 503))
+    floods = len(proxy.proxy.requests) - asked
+    assert 0 < proxy.proxy.sent - sent < floods * 20_000_000
+
+
+def test_a_frozen_process_is_could_not_tell_until_it_goes_on(tmp_path: Path) -> None:
+    """The kernel still takes connections for it; nothing is read from them."""
+    (tmp_path / "origin").mkdir()
+    config = tmp_path / "origin" / "config.yaml"
+    config.write_text(origin(config.parent))
+    with (
+        running(config) as process,
+        services(process.port, tmp_path) as (forgetful, remembering),
+    ):
+        for witness in (forgetful, remembering):
+            witness.sees(WELL, steady=0)
+        process.tell(signal.SIGSTOP)
+        out = nobody(503) | {"@carol": 200} | {"@amy": 200}
+        forgetful.sees(out | all_of(ALICE, 503))
+        remembering.sees(out | all_of(ALICE, ALICE.body))
+        process.tell(signal.SIGCONT)
+        for witness in (forgetful, remembering):
+            witness.sees(WELL, steady=0)

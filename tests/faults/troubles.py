@@ -1,0 +1,167 @@
+"""The faults that the oracle lets come and go, each with the source of users that it hits."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from damages import (
+    BOMBS,
+    GARBAGE,
+    Damage,
+    cut,
+    drop_table,
+    empty,
+    garble,
+    locked,
+    overwrite,
+    renamed_over,
+)
+from proxy import (
+    Fault,
+    FaultProxy,
+    answering,
+    cutting,
+    dripping,
+    flooding,
+    freezing,
+    http,
+    passing,
+    refusing,
+    resetting,
+)
+from running import Running
+from truth import Source
+from witness import Person
+
+_NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A fault; with ``blind`` the backend cannot tell whether anybody is there."""
+
+    name: str
+    source: Source
+    come: Callable[[], AbstractAsyncContextManager[None]]
+    blind: bool
+    harms_file: bool = True
+
+    @property
+    def letter(self) -> str:
+        """Whose users it hits."""
+        return self.source.letter
+
+
+def of_fixture(source: Source) -> Iterator[Trouble]:
+    """A bad fixture is no fault for callers: the old users are answered on."""
+    bad: dict[str, Damage] = {
+        "half-written": cut,
+        "invalid": lambda path: overwrite(path, b"users: [{nickname: "),
+        "emptied": empty,
+        "deleted": Path.unlink,
+        **{f"bomb of {name}": _written(text) for name, text in BOMBS.items()},
+    }
+    for name, damage in bad.items():
+        yield Trouble(name, source, _damaged(source, damage), blind=False)
+    yield Trouble("replaced each 100 ms", source, _replaced(source), blind=False)
+
+
+def of_database(source: Source) -> Iterator[Trouble]:
+    """Of a bad database nothing is known, or no more than who was there."""
+    bad: dict[str, Damage] = {
+        "truncated": cut,
+        "zero-length": empty,
+        "garbage over it": garble,
+        "garbage renamed": renamed_over(GARBAGE),
+        "table dropped": drop_table,
+        "deleted": Path.unlink,
+    }
+    for name, damage in bad.items():
+        yield Trouble(name, source, _damaged(source, damage), blind=True)
+    yield Trouble("made anew", source, _damaged(source, lambda _: None), blind=False)
+    yield Trouble("locked", source, _locked(source), blind=True, harms_file=False)
+
+
+def of_upstream(source: Source, proxy: FaultProxy, process: Running) -> Iterator[Trouble]:
+    """What may lie between us and another service, and in it."""
+    faults: dict[str, Fault] = {
+        "closed": refusing,
+        "frozen": freezing,
+        "reset in the answer": resetting,
+        "cut short": cutting,
+        "byte by byte": dripping(0.02),
+        "HTML": answering(http(404, b"<html>", kind="text/html")),
+        "another user": answering(http(200, Person("somebody-else", "1").body)),
+        "redirect": answering(http(302, _NOT_FOUND, "Location: /elsewhere")),
+        "100 MB": flooding,
+        "401": answering(http(401, _NOT_FOUND)),
+        "429": answering(http(429, _NOT_FOUND, "Retry-After: 7")),
+        "503": answering(http(503, _NOT_FOUND, "Retry-After: 7")),
+    }
+    for name, fault in faults.items():
+        yield Trouble(name, source, _between(proxy, fault), blind=True, harms_file=False)
+    yield Trouble("SIGSTOP", source, _stopped(process), blind=True, harms_file=False)
+
+
+def _written(text: str) -> Damage:
+    return lambda path: overwrite(path, text.encode())
+
+
+def _damaged(source: Source, damage: Damage) -> Callable[[], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def come() -> AsyncIterator[None]:
+        damage(source.path)
+        yield
+
+    return come
+
+
+def _locked(source: Source) -> Callable[[], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def come() -> AsyncIterator[None]:
+        with locked(source.path):
+            yield
+
+    return come
+
+
+def _replaced(source: Source) -> Callable[[], AbstractAsyncContextManager[None]]:
+    async def replace() -> None:
+        while True:
+            source.mark(anew=True)
+            await asyncio.sleep(0.1)
+
+    @asynccontextmanager
+    async def come() -> AsyncIterator[None]:
+        replacing = asyncio.create_task(replace())
+        yield
+        replacing.cancel()
+        with suppress(asyncio.CancelledError):
+            await replacing
+
+    return come
+
+
+def _between(proxy: FaultProxy, fault: Fault) -> Callable[[], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def come() -> AsyncIterator[None]:
+        await proxy.become(fault)
+        yield
+        await proxy.become(passing)
+
+    return come
+
+
+def _stopped(process: Running) -> Callable[[], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def come() -> AsyncIterator[None]:
+        process.tell(signal.SIGSTOP)
+        yield
+        process.tell(signal.SIGCONT)
+
+    return come

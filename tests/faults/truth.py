@@ -1,0 +1,148 @@
+"""Files with users, and what was true of whom, and when.
+
+Moments are those of ``time.monotonic``. An edit takes a while: from its beginning to its
+end the old and the new are both true.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from sqlite3 import connect
+
+from serving import make_database
+from witness import Person, fixture
+
+
+@dataclass
+class _Change:
+    plan: str | None
+    begun: float
+    ended: float = math.inf
+
+
+@dataclass
+class Truth:
+    """The plan of each user at each time, ``None`` where there is no such user."""
+
+    now: Callable[[], float] = time.monotonic
+    _changes: dict[str, list[_Change]] = field(default_factory=dict)
+
+    def begin(self, nickname: str, plan: str | None) -> None:
+        """The file is being written."""
+        never = [_Change(None, -math.inf, -math.inf)]
+        self._changes.setdefault(nickname, never).append(_Change(plan, self.now()))
+
+    def end(self) -> None:
+        """The file was written."""
+        now = self.now()
+        for changes in self._changes.values():
+            changes[-1].ended = min(changes[-1].ended, now)
+
+    def was(self, nickname: str, plan: str | None, since: float, until: float) -> bool:
+        """Whether that was so at some moment of the time."""
+        changes = self._changes.get(nickname)
+        if changes is None:
+            return plan is None
+        ends = [change.ended for change in changes[1:]] + [math.inf]
+        return any(
+            change.plan == plan and change.begun <= until and end >= since
+            for change, end in zip(changes, ends, strict=True)
+        )
+
+
+class Source(ABC):
+    """A file with users, whose nicknames all begin with its one letter."""
+
+    def __init__(self, path: Path, letter: str, truth: Truth, size: int = 40) -> None:
+        self.path, self.letter, self.truth = path, letter, truth
+        self.people: dict[str, Person] = {}
+        self._made = self._edits = 0
+        for _ in range(size):
+            self._change(self._newcomer())
+        self.make()
+        truth.end()
+        self.marker = next(iter(self.people.values()))
+
+    @abstractmethod
+    def make(self) -> None:
+        """Renames a new file over whatever is there."""
+
+    @abstractmethod
+    def write(self) -> None:
+        """Writes the users in the way that is usual for the file."""
+
+    def stranger(self, number: int) -> Person:
+        """Somebody who is not there, with the letter of this file."""
+        return Person(f"{self.letter}-no{number}", f"{ord(self.letter)}7{number:08}")
+
+    def edit(self, random: Random) -> None:
+        """Changes, adds or takes away somebody, often one of the first, who are asked for most."""
+        others = [*self.people.values()][1:]
+        person = random.choice(others[: random.choice([4, len(others)])])
+        change = random.choice(["plan", "add", "remove"])
+        if change == "remove" and len(self.people) > 20:
+            self._remove(person)
+        else:
+            self._change(self._newcomer() if change == "add" else self._edited(person))
+        self.write()
+        self.truth.end()
+
+    def mark(self, *, anew: bool) -> Person:
+        """Changes the first user, so that it can be seen whether the file is read."""
+        self.marker = self._edited(self.marker)
+        self._change(self.marker)
+        self.make() if anew else self.write()
+        self.truth.end()
+        return self.marker
+
+    def _edited(self, person: Person) -> Person:
+        self._edits += 1
+        return Person(person.nickname, person.card, f"Plan {self._edits}")
+
+    def _newcomer(self) -> Person:
+        self._made += 1
+        number = self._made
+        return Person(f"{self.letter}-{number}", f"{ord(self.letter)}1{number:08}", "Free")
+
+    def _change(self, person: Person) -> None:
+        self.truth.begin(person.nickname, person.plan)
+        self.people[person.nickname] = person
+
+    def _remove(self, person: Person) -> None:
+        self.truth.begin(person.nickname, None)
+        del self.people[person.nickname]
+
+
+class YamlSource(Source):
+    """A fixture that says how many users it holds."""
+
+    def make(self) -> None:
+        new = self.path.with_suffix(".new")
+        new.write_text(fixture(*self.people.values()))
+        new.replace(self.path)
+
+    def write(self) -> None:
+        self.make()
+
+
+class SqliteSource(Source):
+    """A database that is written by SQLite, and made anew after it was damaged."""
+
+    def make(self) -> None:
+        new = self.path.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        make_database(new, *(each.row for each in self.people.values()))
+        new.replace(self.path)
+
+    def write(self) -> None:
+        with closing(connect(self.path)) as connection, connection:
+            connection.execute("DELETE FROM users")
+            rows = [each.row for each in self.people.values()]
+            connection.executemany("INSERT INTO users VALUES (?, ?, ?, ?)", rows)
