@@ -587,22 +587,25 @@ async def test_that_it_answers_again_is_logged_once_and_new_trouble_is_again(
     caplog: pytest.LogCaptureFixture, answer: User | None
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    backend = FakeBackend()
-    asked = guard(backend)
+    backend, ticker = FakeBackend(), Ticker()
+    asked = guard(backend, timer=ticker)
     for _ in range(2):
         for each in (DOWN, DOWN, answer, answer):
             backend.source.answer = each
             await asyncio.gather(ask(asked), return_exceptions=True)
+        ticker.now += 10
     lines = [(logging.WARNING, "backend crm: down"), (logging.INFO, "backend crm answers again")]
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == lines * 2
 
 
-async def test_a_broken_answer_is_logged_as_an_error_each_time(
+async def test_a_broken_answer_is_logged_as_an_error_and_again_after_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is about one record, and the next may be about another."""
-    asked = guard(FakeBackend(User("Free", "1", "bob")))
-    for _ in range(2):
+    """However many lookups meet it: one line for ten seconds."""
+    ticker = Ticker()
+    asked = guard(FakeBackend(User("Free", "1", "bob")), timer=ticker)
+    for seconds in (0, 5, 4.9, 0.1):
+        ticker.now += seconds
         await failure(asked)
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (logging.ERROR, "backend crm: answered another user than asked for")

@@ -151,19 +151,22 @@ class AnswerCache:
             return entry.answer
         return replace(entry.answer, stale=True)
 
-    async def fetch(self, query: Query, ask: Ask) -> Answer:
+    async def fetch(self, query: Query, ask: Ask, patience: float | None = None) -> Answer:
         """Asks once for all who want the same answer now, and remembers what came of it.
 
-        A caller that leaves does not end the flight for the others. Raises what ``ask``
-        raises; a `CouldNotTell` also for a while after, without asking.
+        A caller that leaves, or has waited for ``patience`` seconds (`TimeoutError`), does not
+        end the flight for the others. Raises what ``ask`` raises; a `CouldNotTell` also for a
+        while after, without asking.
         """
         failure = self._failures[query]
         if failure is not None:
             raise failure.again()
-        flight = self._flights.get(query)
-        if flight is None:
-            return await asyncio.shield(self._launch(query, ask))
-        return replace(await asyncio.shield(flight), coalesced=True)
+        joined = self._flights.get(query)
+        flight = joined or self._launch(query, ask)
+        await asyncio.wait([flight], timeout=patience)
+        if not flight.done():
+            raise TimeoutError
+        return replace(flight.result(), coalesced=True) if joined else flight.result()
 
     async def refresh(self, query: Query, ask: Ask) -> None:
         """Asks again for an answer that is fresh still; a failure leaves it as it is."""

@@ -93,8 +93,7 @@ class Directory:
 
     async def _fetch(self, query: Query) -> Answer:
         try:
-            async with asyncio.timeout(self._timeout):
-                return await self.cache.fetch(query, self._ask)
+            return await self.cache.fetch(query, self._ask, self._timeout)
         except TimeoutError:
             self.cache.abandon(query)
             failure: CouldNotTell = Unavailable(f"no answer within {self._timeout:g} s")
@@ -118,7 +117,15 @@ class Directory:
                 coroutine.close()
         if answer is None:
             answer = Answer(None, ttl=self._negative_ttls[type(query)])
-        return replace(answer, since=self.cache.timer(), body=self._encode(answer.user))
+        user, told_at = answer.user, self.cache.timer()
+        return Answer(
+            user,
+            answer.backend,
+            told_at,
+            self._encode(user),
+            ttl=answer.ttl,
+            degraded=answer.degraded,
+        )
 
     def _forget(self, changed: str) -> None:
         """Drops what this backend answered, and the later ones, whom it may now forestall."""

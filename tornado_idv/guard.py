@@ -19,11 +19,13 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.breaker import Breaker, BreakerLimits, Pass
 from tornado_idv.errors import Broken, CouldNotTell, Unavailable, trace
 from tornado_idv.hookspecs import hookimpl
-from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+from tornado_idv.model import Answer, ByNickname, Query, User
 
 _log = logging.getLogger(__name__)
 _TOO_LATE = 0.05
 """Seconds left of a request with which a backend is not asked any more."""
+_QUIET = 10.0
+"""Seconds for which the same trouble of a backend is not logged again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ class Guard:
         self._places = asyncio.Semaphore(options.max_concurrent)
         self._most_queued = options.max_concurrent
         self._queued = 0
-        self._troubles: set[str] = set()
+        self._told_until: dict[str, float] = {}
+        self._in_trouble = False
 
     @hookimpl
     def idv_identify(
@@ -102,7 +105,10 @@ class Guard:
         return None if user is None else Answer(user, self.name, ttl=self._ttl)
 
     async def _find(self, query: Query, deadline: float) -> User | None:
-        await self._take_place(deadline)
+        if self._places.locked():
+            await self._queue(deadline)
+        else:
+            await self._places.acquire()
         try:
             left = deadline - asyncio.get_running_loop().time()
             if left < _TOO_LATE:
@@ -114,11 +120,8 @@ class Guard:
         finally:
             self._places.release()
 
-    async def _take_place(self, deadline: float) -> None:
+    async def _queue(self, deadline: float) -> None:
         """Waits for one of the ``max_concurrent`` places, behind at most as many others."""
-        if not self._places.locked():
-            await self._places.acquire()
-            return
         if self._queued >= self._most_queued:
             raise _NotItsFault("not asked: too many lookups are under way")
         self._queued += 1
@@ -164,9 +167,8 @@ class Guard:
             if task is not None and task.cancelling():
                 raise
             raise Broken("its own work was cancelled") from None
-        except (Exception, SystemExit) as error:  # noqa: BLE001 a plugin may raise anything
-            _log.error("backend %s failed unforeseen:\n%s", self.name, trace(error))
-            raise Broken(f"failed with {type(error).__name__}") from None
+        except (Exception, SystemExit) as error:
+            raise Broken(f"failed with {type(error).__name__}") from error
         return None if user is None else self._checked(user, query)
 
     def _checked(self, user: object, query: Query) -> User:
@@ -174,23 +176,30 @@ class Guard:
             raise Broken("answered something that is no user")
         if not _is_whole(user):
             raise Broken("answered a user with a field missing or not text")
-        if query not in (ByNickname(user.nickname), ByCard(user.card_number)):
+        if isinstance(query, ByNickname):
+            fits = user.nickname == query.nickname
+        else:
+            fits = user.card_number == query.card_number
+        if not fits:
             raise Broken("answered another user than asked for")
         if not self._accepts(user):
             raise Broken("answered a user whose nickname or card number is in no valid form")
         return user
 
     def _log_trouble(self, error: CouldNotTell) -> None:
-        """One line for each kind of trouble, however many lookups meet it."""
-        if isinstance(error, Broken):
-            _log.error("backend %s: %s", self.name, error.reason)
-        elif error.reason not in self._troubles:
-            self._troubles.add(error.reason)
-            _log.warning("backend %s: %s", self.name, error.reason)
+        """One line for each kind of trouble in a while, however many lookups meet it."""
+        now = self._timer()
+        if now < self._told_until.get(error.reason, now):
+            return
+        self._told_until[error.reason] = now + _QUIET
+        where = f"\n{trace(error.__cause__)}" if error.__cause__ else ""
+        level = logging.WARNING if isinstance(error, Unavailable) else logging.ERROR
+        _log.log(level, "backend %s: %s%s", self.name, error.reason, where)
+        self._in_trouble = self._in_trouble or isinstance(error, Unavailable)
 
     def _log_recovery(self) -> None:
-        if self._troubles:
-            self._troubles.clear()
+        if self._in_trouble:
+            self._in_trouble = False
             _log.info("backend %s answers again", self.name)
 
 

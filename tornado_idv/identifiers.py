@@ -89,7 +89,7 @@ class Identifiers:
 
     def parse_nickname(self, text: str) -> ByNickname:
         """Reads a bare nickname. Dots alone are refused: they are path segments."""
-        if not text.isascii() or not text.strip(".") or not self.nickname.fullmatch(text):
+        if not self._is_nickname(text):
             raise InvalidFormat("not a nickname")
         return ByNickname(text.lower() if self.nickname_case == "fold" else text)
 
@@ -98,8 +98,7 @@ class Identifiers:
 
         ``str.isdigit`` alone would let the digits of other scripts in.
         """
-        fewest, most = self.card_length
-        if not (text.isascii() and text.isdigit() and fewest <= len(text) <= most):
+        if not self._is_card(text):
             raise InvalidFormat("not a card number")
         return ByCard(text)
 
@@ -109,13 +108,20 @@ class Identifiers:
 
     def accepts(self, user: User) -> bool:
         """Whether a record's nickname and card number are such as can be asked for."""
-        try:
-            nickname = self.parse_nickname(user.nickname).nickname
-            self.parse_card(user.card_number)
-        except InvalidFormat:
+        nickname = user.nickname
+        if self.nickname_case == "fold" and nickname != nickname.lower():
             return False
-        return nickname == user.nickname
+        return self._is_nickname(nickname) and self._is_card(user.card_number)
 
     def profile_url(self, user: User) -> str:
         """The user's own profile URL, or the one that follows from the nickname."""
         return user.profile_url or f"{self.sites[0].prefix}/m/{user.nickname}"
+
+    def _is_nickname(self, text: str) -> bool:
+        return (
+            text.isascii() and text.strip(".") != "" and self.nickname.fullmatch(text) is not None
+        )
+
+    def _is_card(self, text: str) -> bool:
+        fewest, most = self.card_length
+        return text.isascii() and text.isdigit() and fewest <= len(text) <= most

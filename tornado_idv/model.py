@@ -34,6 +34,9 @@ class ByNickname:
         """The canonical spelling: ``@`` and the nickname."""
         return f"@{self.nickname}"
 
+    def __hash__(self) -> int:
+        return hash(self.nickname)  # text remembers its hash; a lookup needs it a dozen times
+
 
 @dataclass(frozen=True, slots=True)
 class ByCard:
@@ -45,6 +48,9 @@ class ByCard:
     def text(self) -> str:
         """The canonical spelling: the digits."""
         return self.card_number
+
+    def __hash__(self) -> int:
+        return hash(self.card_number)
 
 
 Query = ByNickname | ByCard

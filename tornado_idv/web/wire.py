@@ -46,7 +46,7 @@ def encode_user(user: User | None, identifiers: Identifiers) -> bytes:
         "nickname": f"@{user.nickname}",
         "profile_url": identifiers.profile_url(user),
     }
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(record).encode()
 
 
 def _check_depth(text: str) -> None:
@@ -77,6 +77,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_Number, parse_int=_Number
 )
