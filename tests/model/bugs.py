@@ -1,0 +1,271 @@
+"""Bugs that the state machine must find, each a lie that a cache or a chain can tell."""
+
+from __future__ import annotations
+
+import logging
+
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from lookups import Lookups
+from seeded import Bug, core
+
+BUGS = (
+    Bug(
+        "a found user is fresh past the TTL",
+        "cache",
+        "if now >= entry.fresh_until:",
+        "if now >= entry.gone_at:",
+    ),
+    Bug(
+        "a hit extends a life",
+        "cache",
+        "        if now >= entry.refresh_at:\n",
+        "        if now < entry.fresh_until:\n            entry.fresh_until = now + 60\n"
+        "        if now >= entry.refresh_at:\n",
+    ),
+    Bug(
+        "jitter goes upward",
+        "cache",
+        "(1 - limits.jitter * self._chance())",
+        "(1 + limits.jitter * self._chance())",
+    ),
+    Bug(
+        "not found lasts as long as found",
+        "directory",
+        "                cache.limits.negative_ttl,",
+        "                cache.limits.ttl,",
+    ),
+    Bug(
+        "a degraded answer lasts as long as a whole one",
+        "cache",
+        "return min(ttl, limits.degraded_ttl) if answer.degraded else ttl",
+        "return ttl",
+    ),
+    Bug(
+        "an answer begun before a purge is stored",
+        "cache",
+        "            if self._flights.get(query) is flight:\n                self._store(",
+        "            if flight is not None:\n                self._store(",
+    ),
+    Bug(
+        "a flight from before a purge is joined",
+        "cache",
+        "        self._flights.clear()\n",
+        "",
+    ),
+    Bug(
+        "each caller asks anew",
+        "cache",
+        "        joined = self._flights.get(query)\n",
+        "        joined = None\n",
+    ),
+    Bug(
+        "a purge of everything leaves what was found",
+        "cache",
+        "        self._found.clear()\n",
+        "",
+    ),
+    Bug(
+        "a purge of a user leaves the other entry",
+        "cache",
+        "self._found.drop_user(query)",
+        "self._found.drop(query)",
+    ),
+    Bug(
+        "a purge of a user leaves not found",
+        "cache",
+        "        self._found.drop_user(query)\n        self._forget_the_rest()\n",
+        "        self._found.drop_user(query)\n        self._failures.clear()\n"
+        "        self._flights.clear()\n",
+    ),
+    Bug(
+        "not found survives a change",
+        "cache",
+        "            generation.over = True\n        self._forget_the_rest()\n",
+        "            generation.over = True\n        self._failures.clear()\n"
+        "        self._flights.clear()\n",
+    ),
+    Bug(
+        "a fresh answer survives a change",
+        "cache",
+        "if entry is None or entry.generation.over:\n            return None\n        now =",
+        "if entry is None:\n            return None\n        now =",
+    ),
+    Bug(
+        "a stale answer survives a change",
+        "cache",
+        "if entry is None or entry.generation.over:\n            return None\n        if self",
+        "if entry is None:\n            return None\n        if self",
+    ),
+    Bug(
+        "a stale answer is served for ever",
+        "cache",
+        "gone_at += limits.stale_if_error",
+        "gone_at += 1e9",
+    ),
+    Bug(
+        "a stale answer is not marked",
+        "cache",
+        "return replace(entry.answer, stale=True)",
+        "return entry.answer",
+    ),
+    Bug(
+        "not found is served stale",
+        "cache",
+        "        entry = self._found[query]\n",
+        "        entry = self._found[query] or self._absent[query]\n",
+        (
+            (
+                "            gone_at += limits.stale_if_error\n",
+                "        gone_at += limits.stale_if_error\n",
+            ),
+        ),
+    ),
+    Bug(
+        "a found answer outlives a later not found",
+        "cache",
+        "        others.drop(query)\n",
+        "",
+    ),
+    Bug(
+        "a remembered failure is told as not found",
+        "cache",
+        "            raise failure.again()\n        joined =",
+        "            return Answer(None, since=self.timer(), body=b'absent')\n        joined =",
+    ),
+    Bug(
+        "a failure is not remembered",
+        "cache",
+        "self._failures[query] = error",
+        "_ = error",
+    ),
+    Bug(
+        "a refresh that fails forgets the answer",
+        "cache",
+        "self._failures[query] = error",
+        "self._found.drop(query)\n                self._failures[query] = error",
+    ),
+    Bug(
+        "a caller who leaves ends the flight",
+        "cache",
+        "await asyncio.wait([flight], timeout=patience)",
+        "await flight",
+    ),
+    Bug(
+        "an open breaker is told as not known",
+        "guard",
+        'raise _NotItsFault("not asked: it failed too often, and is tried again soon")',
+        "return None",
+    ),
+    Bug(
+        "a time-out is told as not known",
+        "guard",
+        'raise Unavailable(f"no answer within {self._timeout:g} s") from None',
+        "return None",
+    ),
+    Bug(
+        "a cancellation is told as not known",
+        "guard",
+        'raise Broken("its own work was cancelled") from None',
+        "return None",
+    ),
+    Bug(
+        "an unforeseen error is told as not known",
+        "guard",
+        'raise Broken(f"failed with {type(error).__name__}") from error',
+        "return None",
+    ),
+    Bug(
+        "another user than asked for is believed",
+        "guard",
+        'raise Broken("answered another user than asked for")',
+        "return user",
+    ),
+    Bug(
+        "a broken backend is passed over",
+        "guard",
+        "self._continues and isinstance(error, Unavailable)",
+        "self._continues",
+    ),
+    Bug(
+        "not known counts as a failure",
+        "guard",
+        "            tell = self._breaker.succeeded\n        except _NotItsFault:",
+        "            tell = self._breaker.succeeded if user else self._breaker.failed\n"
+        "        except _NotItsFault:",
+    ),
+    Bug(
+        "a place is not given back",
+        "guard",
+        "self._places.release()",
+        "pass",
+    ),
+    Bug(
+        "an open circuit stays open for ever",
+        "breaker",
+        "if self._probing or self._timer() < self._open_until:",
+        "if self._open_until:",
+    ),
+    Bug(
+        "the chain ends in not found though one was skipped",
+        "directory",
+        "        raise skipped\n    return None",
+        "        return None\n    return None",
+    ),
+    Bug(
+        "the next is asked though the one before must not be skipped",
+        "directory",
+        "if not error.continues:",
+        "if False:",
+    ),
+    Bug(
+        "an answer after a skipped backend is taken for a whole one",
+        "directory",
+        "return answer if skipped is None else replace(answer, degraded=True)",
+        "return answer",
+    ),
+    Bug(
+        "a change leaves what later backends answered",
+        "directory",
+        "self._names[self._names.index(changed) :]",
+        "[changed]",
+    ),
+    Bug(
+        "nobody to ask is told as not found",
+        "directory",
+        'raise Unavailable(f"no backend answers {type(query).__name__}")',
+        "pass",
+    ),
+    Bug(
+        "the backends' own times of not found are ignored",
+        "directory",
+        "return min((default if each is None else each for each in own), default=default)",
+        "return default",
+    ),
+    Bug(
+        "the backends are asked in reverse",
+        "directory",
+        "for backend in reversed(backends):",
+        "for backend in backends:",
+    ),
+)
+_SEARCH = settings(
+    max_examples=1500,
+    stateful_step_count=50,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+)
+
+
+def hunt(bug: Bug | None) -> str:
+    """What the state machine says of a core with this bug; nothing if it finds none."""
+    logging.getLogger("tornado_idv").setLevel(logging.CRITICAL)
+    machine = type("Mutated", (Lookups,), {"core": core(bug)})
+    try:
+        run_state_machine_as_test(machine, settings=_SEARCH)
+    except AssertionError as error:
+        return str(error) or type(error).__name__
+    return ""

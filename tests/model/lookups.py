@@ -1,0 +1,264 @@
+"""A state machine over the real chain, guards and cache, with a clock that a test moves.
+
+It makes histories: users come and go, backends fail and hang and lie, time passes, callers
+ask and leave, operators purge. What the callers were told is judged in `promises`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from typing import TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from promises import Promises, encode
+from seeded import Core, core
+from setups import ASKED, CARD_NUMBERS, INDEX, NICKNAMES, QUERIES, SETUPS, TROUBLES, WHICH, Setup
+from verdicts import TICK, TIMEOUT, Chain
+from witnesses import UNFIT, Lookup, Record, Trouble, Witness
+
+from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.registry import plugin_manager
+
+T = TypeVar("T")
+_TURNS = 30
+"""Turns of the loop after which nothing moves any more by itself."""
+
+
+class TickedLoop(asyncio.SelectorEventLoop):
+    """A loop whose time passes when it is told."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class Lookups(RuleBasedStateMachine):
+    """Makes histories, and holds every lookup of them to its promises."""
+
+    core: Core = core()
+
+    @initialize(setup=SETUPS)
+    def start(self, setup: Setup) -> None:
+        self.loop = TickedLoop()
+        self.unhandled: list[str] = []
+        self.loop.set_exception_handler(lambda _, told: self.unhandled.append(told["message"]))
+        self.record = Record(self.loop.time)
+        self.backends = [
+            Witness(kind.options(name), self.record, kind.serves)
+            for name, kind in zip("abc", setup.kinds, strict=False)
+        ]
+        self.cache = self.core.cache.AnswerCache(setup.limits, self.loop.time, lambda: setup.chance)
+        self.core.use_timer(self.loop.time)
+        self.directory = self.core.directory.Directory(
+            plugin_manager(entry_points=False, plugins=[self.record]),
+            self.backends,
+            self.cache,
+            encode,
+            accepts=lambda user: user.plan != UNFIT,
+            timeout=TIMEOUT,
+        )
+        self.chain = Chain(self.backends, setup.limits, self.record.calls)
+        self.promises = Promises(self.record, self.chain, setup.limits)
+        self.callers: dict[asyncio.Task[None], Lookup] = {}
+        self.refreshing: AsyncExitStack | None = None
+        self.versions = 0
+        for which, nickname, card_number in setup.users:
+            self._put_user(which, nickname, card_number)
+        if setup.refreshes:
+            self.start_or_stop_refreshing()
+
+    @rule(
+        which=WHICH,
+        nickname=st.sampled_from(NICKNAMES),
+        card_number=st.sampled_from((None, *CARD_NUMBERS)),
+        told=st.booleans(),
+    )
+    def change_user(
+        self, which: int, nickname: str, card_number: str | None, *, told: bool
+    ) -> None:
+        """Puts a user into a backend, or takes it out, and maybe the backend tells."""
+        self._put_user(which, nickname, card_number)
+        if told:
+            self._changed(which)
+
+    @rule(which=WHICH, trouble=st.sampled_from(TROUBLES))
+    def fail_or_recover(self, which: int, trouble: Trouble | None) -> None:
+        self._backend(which).trouble = trouble
+
+    @rule(which=WHICH, late=st.booleans(), queries=ASKED)
+    def hang(self, which: int, queries: Sequence[Query], *, late: bool) -> None:
+        """Callers who ask now have to wait."""
+        self._backend(which).hangs = True
+        self._backend(which).late = late
+        self.look_up(queries)
+
+    @precondition(lambda self: any(each.hangs for each in self.backends))
+    @rule(which=WHICH)
+    def release(self, which: int) -> None:
+        """Whoever waited is told, and asks again."""
+        hanging = [each for each in self.backends if each.hangs]
+        waiting = {lookup.query: None for lookup in self.callers.values()}
+        _one_of(hanging, which).release()
+        self._settle()
+        self.look_up(list(waiting))
+
+    @rule(seconds=st.sampled_from([0.5, 1.5, 6.0, 25.0]))
+    def pass_time(self, seconds: float) -> None:
+        self._pass_time_to(self.loop.now + seconds)
+
+    @precondition(lambda self: self.record.runs)
+    @rule(asked=INDEX, edge=INDEX, after=st.sampled_from([-0.5, 0, 0.5]))
+    def look_up_at_an_edge(self, asked: int, edge: int, after: float) -> None:
+        """Asks again shortly before or after some time of the last answer is over."""
+        query = _one_of(self.record.runs, asked)
+        run = self.record.runs[query][-1]
+        if run.ended is not None:
+            self._pass_time_to(run.ended.time + _one_of(self.chain.edges(run), edge) + after)
+        self.look_up([query])
+
+    @rule(queries=ASKED)
+    def look_up(self, queries: Sequence[Query]) -> None:
+        for query in queries:
+            lookup = Lookup(query, self.record.now(), self.refreshing is not None)
+            self.callers[self.loop.create_task(self._call(lookup))] = lookup
+        self._settle()
+
+    @rule(query=st.sampled_from(QUERIES))
+    def look_up_once(self, query: Query) -> None:
+        self.look_up([query])
+
+    @precondition(lambda self: self.callers)
+    @rule(which=WHICH)
+    def leave(self, which: int) -> None:
+        task = _one_of(self.callers, which)
+        self.callers[task].left = True
+        task.cancel()
+        self._settle()
+
+    @rule(named=st.sampled_from([None, *"abc", *QUERIES]))
+    def purge(self, named: str | Query | None) -> None:
+        """By backend, by user, or everything."""
+        if named is None:
+            self.cache.purge()
+            self.record.barrier(lambda _user, _backend: True)
+        elif isinstance(named, str):
+            self.cache.purge_backend(named)
+            self.record.barrier(lambda _user, backend: backend == named)
+        else:
+            self.cache.purge_user(named)
+            self.record.barrier(lambda user, _backend: named in _names(user))
+
+    @rule()
+    def start_or_stop_refreshing(self) -> None:
+        if self.refreshing is None:
+            self.refreshing = AsyncExitStack()
+            self._run(self.refreshing.enter_async_context(self.directory.refreshing()))
+        else:
+            self._run(self.refreshing.aclose())
+            self.refreshing = None
+        self._settle()
+
+    @invariant()
+    def nothing_goes_unhandled(self) -> None:
+        assert self.unhandled == []
+
+    @invariant()
+    def capacities_are_kept(self) -> None:
+        limits = self.promises.limits
+        assert len(self.cache._found) <= limits.max_entries
+        assert len(self.cache._absent) <= limits.max_negative_entries
+
+    @invariant()
+    def nothing_is_left_of_flights_that_ended(self) -> None:
+        assert len(self.cache._flights) <= len(self.record.under_way)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        try:
+            self._pass_time_to(self.loop.now + TIMEOUT + TICK)
+            assert not self.callers, "a lookup has no end"
+            if self.refreshing is not None:
+                self.start_or_stop_refreshing()
+            assert asyncio.all_tasks(self.loop) == set()
+            self.nothing_goes_unhandled()
+        finally:
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+            self._turn()
+            self.loop.close()
+
+    def _backend(self, which: int) -> Witness:
+        return self.backends[which % len(self.backends)]
+
+    def _put_user(self, which: int, nickname: str, card_number: str | None) -> None:
+        """No two users of one backend have the same card; no user is the same as one before."""
+        users = self._backend(which).users
+        users.pop(nickname, None)
+        for other in [each for each in users.values() if each.card_number == card_number]:
+            del users[other.nickname]
+        if card_number is not None:
+            self.versions += 1
+            users[nickname] = User(f"v{self.versions}", card_number, nickname)
+
+    def _changed(self, which: int) -> None:
+        """Says that the data changed; a later backend's answers may be forestalled now."""
+        first = which % len(self.backends)
+        names = {each.name for each in self.backends[first:]}
+        self.backends[first].changed()
+        self.record.barrier(lambda _user, backend: backend in names)
+
+    async def _call(self, lookup: Lookup) -> None:
+        lookup.begun = self.record.now()
+        self.record.lookups.append(lookup)
+        try:
+            lookup.told = await self.directory.find(lookup.query)
+        except BaseException as error:  # noqa: BLE001 whatever it is, it is judged
+            lookup.told = error
+        finally:
+            lookup.ended = self.record.now()
+
+    def _pass_time_to(self, target: float) -> None:
+        """In small steps while something is under way; never back."""
+        while (self.callers or self.record.under_way) and self.loop.now < target:
+            self.loop.now = min(self.loop.now + TICK, target)
+            self._settle()
+        self.loop.now = max(self.loop.now, target)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Lets the loop go on as far as it can, and judges who was told something."""
+        checked = sum(map(len, self.record.runs.values()))
+        self._turn()
+        if sum(map(len, self.record.runs.values())) > checked:
+            for runs in self.record.runs.values():
+                self.promises.check_run(runs[-1])
+        for task in [each for each in self.callers if each.done()]:
+            lookup = self.callers.pop(task)
+            if lookup.ended is not None:  # else it left before it began
+                self.promises.check(lookup)
+
+    def _turn(self) -> None:
+        self._run(_turns())
+
+    def _run(self, coroutine: object) -> None:
+        self.loop.run_until_complete(coroutine)  # type: ignore[arg-type]
+
+
+def _one_of(things: Iterable[T], index: int) -> T:
+    """The index counts round."""
+    found = list(things)
+    return found[index % len(found)]
+
+
+def _names(user: User) -> tuple[Query, Query]:
+    return ByNickname(user.nickname), ByCard(user.card_number)
+
+
+async def _turns() -> None:
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)

@@ -1,0 +1,223 @@
+"""What must hold of every lookup, told from the record of what really happened alone.
+
+A lookup may be told what a whole way down the chain amounts to: if it was recent enough,
+nothing forgot it, and nothing newer replaced it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from verdicts import TICK, TIMEOUT, Chain, Verdict
+from witnesses import At, Lookup, Record, Run
+
+from tornado_idv.cache import CacheLimits
+from tornado_idv.errors import Broken, Unavailable
+from tornado_idv.model import Answer, Query, User
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """Judges the lookups of one history."""
+
+    record: Record
+    chain: Chain
+    limits: CacheLimits
+
+    def check(self, lookup: Lookup) -> None:
+        """Raises `AssertionError` if what a caller was told breaks a promise."""
+        if lookup.left:
+            assert isinstance(lookup.told, asyncio.CancelledError | Answer | Unavailable | Broken)
+            return
+        assert lookup.ended is not None
+        took = lookup.ended.time - lookup.begun.time
+        assert took <= TIMEOUT + TICK, "a lookup outlasts its time"
+        self._check_memory(lookup)
+        if not isinstance(lookup.told, Answer):
+            assert isinstance(lookup.told, Unavailable | Broken), "an unforeseen error is told"
+            self._check_failure(lookup)
+        elif lookup.told.stale:
+            self._check_stale(lookup, lookup.told)
+        else:
+            self._check_fresh(lookup, lookup.told)
+
+    def check_run(self, run: Run) -> None:
+        """One flight at a time for each query."""
+        for other in run.beside:
+            between = self._barrier_within(other.begun, run.begun)
+            assert between or self._abandoned(other, run.begun), "two ask the same at once"
+
+    def _check_fresh(self, lookup: Lookup, answer: Answer) -> None:
+        assert any(
+            _tells(answer, run, verdict) and _age(run, lookup.begun) < verdict.ttl
+            for run, verdict in self._tellable(lookup, lookup.begun)
+        ), "an answer that no backend gave in time" if answer.found else "a lie: not found"
+
+    def _check_stale(self, lookup: Lookup, answer: Answer) -> None:
+        assert answer.found, "a stale not-found"
+        assert lookup.ended is not None
+        assert any(
+            _tells(answer, run, verdict)
+            and self.chain.shortest(verdict)
+            <= _age(run, lookup.ended)
+            < verdict.ttl + self.limits.stale_if_error
+            for run, verdict in self._tellable(lookup, lookup.ended)
+        ), "a stale answer that is forgotten, replaced or too old"
+        assert self._could_not_tell(lookup), "a stale answer without need"
+
+    def _check_failure(self, lookup: Lookup) -> None:
+        assert self._could_not_tell(lookup), "a failure that is none"
+        assert lookup.ended is not None
+        kept = self._surely_kept(lookup, lookup.ended)
+        if kept is not None:
+            run, verdict = kept
+            until = self.chain.shortest(verdict) + self.limits.stale_if_error
+            stale = verdict.user is not None and _age(run, lookup.ended) < until
+            assert not stale, "a failure in spite of a stale answer"
+
+    def _check_memory(self, lookup: Lookup) -> None:
+        """What is surely remembered is told, and not asked for."""
+        kept = self._surely_kept(lookup, lookup.begun)
+        if kept is not None and _age(kept[0], lookup.begun) < self.chain.shortest(kept[1]):
+            told = lookup.told
+            assert isinstance(told, Answer), "a failure in spite of a fresh answer"
+            assert _tells(told, *kept), "another answer than the one remembered"
+            assert not told.stale, "a fresh answer called stale"
+            assert not told.coalesced, "a remembered answer called a shared one"
+            assert lookup.refreshing or not self._began_within(lookup), "asked without need"
+        elif not lookup.refreshing and self._surely_failing(lookup):
+            assert not self._began_within(lookup), "a failure is not remembered"
+
+    def _tellable(self, lookup: Lookup, until: At) -> Iterator[tuple[Run, Verdict]]:
+        """What could be told to this caller, as far as it is not from before a barrier."""
+        for run in self.record.runs.get(lookup.query, []):
+            verdict = self.chain.verdict(run)
+            if verdict is None or not _over_for(lookup, run):
+                continue
+            forgotten = self._forgotten(run, verdict, until)
+            if not forgotten and not self._superseded(run, lookup):
+                yield run, verdict
+
+    def _concluded(self, query: Query, until: At) -> Iterator[tuple[Run, Verdict]]:
+        for run in self.record.runs.get(query, []):
+            verdict = self.chain.verdict(run)
+            if verdict is not None and _over(run, until):
+                yield run, verdict
+
+    def _forgotten(self, run: Run, verdict: Verdict, until: At) -> bool:
+        return any(
+            verdict.user is None or barrier.names(verdict.user, verdict.backend)
+            for barrier in self.record.barriers
+            if run.begun.moment < barrier.at.moment < until.moment
+        )
+
+    def _superseded(self, run: Run, lookup: Lookup) -> bool:
+        """Whether a newer answer was there when the lookup began."""
+        assert run.ended is not None
+        return any(
+            run.ended.moment < newer.begun.moment and self._surely_stored(newer)
+            for newer, _ in self._concluded(lookup.query, until=lookup.begun)
+        )
+
+    def _surely_stored(self, run: Run) -> bool:
+        assert run.ended is not None
+        return not self._barrier_within(run.begun, run.ended) and not self._abandoned(
+            run, run.ended
+        )
+
+    def _surely_kept(self, lookup: Lookup, until: At) -> tuple[Run, Verdict] | None:
+        """The newest answer, if it was stored and nothing could have pushed it out."""
+        newest = max(
+            self._concluded(lookup.query, until),
+            key=lambda pair: pair[0].begun.moment,
+            default=None,
+        )
+        if newest is None or not self._surely_stored(newest[0]):
+            return None
+        found = newest[1].user is not None
+        room = self.limits.max_entries if found else self.limits.max_negative_entries
+        if room < len(self.record.runs) or self._forgotten(*newest, until):
+            return None
+        return newest
+
+    def _surely_failing(self, lookup: Lookup) -> bool:
+        return self.limits.max_negative_entries >= len(self.record.runs) and any(
+            _over(run, lookup.begun)
+            and self.chain.verdict(run) is None
+            and _age(run, lookup.begun) < self.limits.failure_memo
+            and not self._barrier_within(run.begun, lookup.begun)
+            and not self._abandoned(run, lookup.begun)
+            for run in self.record.runs.get(lookup.query, [])
+        )
+
+    def _began_within(self, lookup: Lookup) -> bool:
+        assert lookup.ended is not None
+        return any(
+            lookup.begun.moment < run.begun.moment < lookup.ended.moment
+            for run in self.record.runs.get(lookup.query, [])
+        )
+
+    def _could_not_tell(self, lookup: Lookup) -> bool:
+        assert lookup.ended is not None
+        if lookup.ended.time - lookup.begun.time >= TIMEOUT:
+            return True
+        return any(
+            _over_for(lookup, run)
+            and _age(run, lookup.begun) < self.limits.failure_memo
+            and not self._barrier_within(run.begun, lookup.begun)
+            and self.chain.verdict(run) is None
+            and self.chain.has_cause(run)
+            for run in self.record.runs.get(lookup.query, [])
+        )
+
+    def _barrier_within(self, after: At, until: At) -> bool:
+        return any(
+            after.moment < barrier.at.moment < until.moment for barrier in self.record.barriers
+        )
+
+    def _abandoned(self, run: Run, until: At) -> bool:
+        """Whether a caller who had waited too long let the run go."""
+        return any(
+            lookup.query == run.query
+            and lookup.ended is not None
+            and run.begun.moment < lookup.ended.moment < until.moment
+            and lookup.ended.time - lookup.begun.time >= TIMEOUT
+            for lookup in self.record.lookups
+        )
+
+
+def _tells(answer: Answer, run: Run, verdict: Verdict) -> bool:
+    """Whether the answer is what the run amounts to, and carries its time."""
+    assert run.ended is not None
+    return (
+        answer.user == verdict.user
+        and (answer.backend or "") == verdict.backend
+        and answer.since == run.ended.time
+        and answer.body == encode(verdict.user)
+    )
+
+
+def _age(run: Run, at: At) -> float:
+    assert run.ended is not None
+    return at.time - run.ended.time
+
+
+def _over(run: Run, at: At) -> bool:
+    return run.ended is not None and run.ended.moment < at.moment
+
+
+def _over_for(lookup: Lookup, run: Run) -> bool:
+    """Whether it was over when the caller was told; which task hears of it first is chance."""
+    assert lookup.ended is not None
+    return (
+        run.ended is not None
+        and run.begun.moment < lookup.ended.moment
+        and run.ended.time <= lookup.ended.time
+    )
+
+
+def encode(user: User | None) -> bytes:
+    """The wire of these histories."""
+    return b"absent" if user is None else user.plan.encode()

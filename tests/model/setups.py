@@ -1,0 +1,96 @@
+"""Configurations of a chain, and the few users and queries that all histories are about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from witnesses import Trouble
+
+from tornado_idv.backend import BackendOptions, BreakerOptions
+from tornado_idv.cache import CacheLimits
+from tornado_idv.model import ByCard, ByNickname, Query
+
+_BOTH = frozenset[type[Query]]({ByNickname, ByCard})
+_CARDS = frozenset[type[Query]]({ByCard})
+NICKNAMES = ("alice", "bob")
+CARD_NUMBERS = ("1", "2")
+QUERIES: Sequence[Query] = (*map(ByNickname, NICKNAMES), *map(ByCard, CARD_NUMBERS))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How one backend is configured."""
+
+    continues: bool = False
+    serves: frozenset[type[Query]] = _BOTH
+    cache_ttl: float | None = None
+    negative_ttl: float | None = None
+    max_concurrent: int = 64
+    timeout: float = 1.0
+    match: str | None = None
+
+    def options(self, name: str) -> BackendOptions:
+        return BackendOptions(
+            name=name,
+            kind="witness",
+            timeout=self.timeout,
+            on_unavailable="continue" if self.continues else "fail",
+            cache_ttl=self.cache_ttl,
+            negative_ttl=self.negative_ttl,
+            max_concurrent=self.max_concurrent,
+            match=self.match,
+            breaker=BreakerOptions(failures=2, open_for=5.0, open_max=20.0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One configuration and who is there at first; ``chance`` is what the cache's jitter gets."""
+
+    kinds: tuple[Kind, ...]
+    users: tuple[tuple[int, str, str], ...]
+    limits: CacheLimits
+    chance: float
+    refreshes: bool
+
+
+WHICH = st.integers(0, 2)
+"""Which backend is meant, counted round."""
+INDEX = st.integers(0, 5)
+"""Which of several things is meant, counted round."""
+ASKED = st.lists(st.sampled_from(QUERIES), min_size=1, max_size=3)
+"""Queries that are asked at once."""
+TROUBLES = (None, None, None, Trouble.UNAVAILABLE, Trouble.UNAVAILABLE, Trouble.BROKEN, *Trouble)
+"""What may ail a backend from now on, the likely first."""
+KINDS = st.builds(
+    Kind,
+    continues=st.sampled_from([True, True, False]),
+    serves=st.sampled_from([_BOTH, _BOTH, _BOTH, _CARDS]),
+    cache_ttl=st.sampled_from([None, None, 20.0]),
+    negative_ttl=st.sampled_from([None, None, 10.0]),
+    max_concurrent=st.sampled_from([64, 64, 1]),
+    timeout=st.sampled_from([1.0, 1.5]),
+    match=st.sampled_from([None, None, None, "@a.*"]),
+)
+SETUPS = st.builds(
+    Setup,
+    kinds=st.lists(KINDS, min_size=2, max_size=3).map(tuple),
+    users=st.lists(
+        st.tuples(WHICH, st.sampled_from(NICKNAMES), st.sampled_from(CARD_NUMBERS)),
+        min_size=2,
+        max_size=6,
+    ).map(tuple),
+    limits=st.builds(
+        CacheLimits,
+        ttl=st.just(100.0),
+        negative_ttl=st.just(20.0),
+        max_entries=st.sampled_from([100, 100, 2]),
+        max_negative_entries=st.sampled_from([100, 2]),
+        stale_if_error=st.just(200.0),
+        degraded_ttl=st.just(10.0),
+    ),
+    chance=st.sampled_from([0.0, 0.5, 1.0]),
+    refreshes=st.booleans(),
+)
