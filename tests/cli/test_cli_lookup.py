@@ -182,3 +182,12 @@ def test_the_exit_code_is_the_answer(config: Config, backend: str, who: str, cod
     result = command("lookup", who, "--config", str(config(backend)))
     assert result.returncode == code
     assert "Traceback" not in result.stderr
+
+
+def test_an_answer_is_explained_as_fresh(invoke: Invoke, config: Config) -> None:
+    path = config(USERS)
+    told = json.loads(invoke("lookup", "@nobody", "-c", path, "--explain", "--json").stdout)
+    assert (told["answer"]["stale"], told["answer"]["coalesced"]) == (False, False)
+    assert 0 <= told["answer"]["age_s"] < 60
+    lines = invoke("lookup", "@alice", "-c", path, "--explain").stdout.splitlines()
+    assert any(re.fullmatch(r"  fresh, [0-9.e-]+ s old", line) for line in lines)

@@ -54,7 +54,9 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
             _refuse(f"{error}; {_advice(settings, who)}", as_json=as_json)
         with _own_log_left_out():
             code, record = asyncio.run(_find(settings, manager, query, asked))
+    how = record.pop("answer", None)
     if explain:
+        record["answer"] = how
         record["asked"] = [
             {"backend": each.backend, "said": each.said, "ms": round(each.seconds * 1000, 2)}
             for each in asked
@@ -112,12 +114,23 @@ async def _find(
             return Exit.COULD_NOT_TELL, {"status": "could_not_tell", "reason": str(error)}
     record = json.loads(answer.body)
     if answer.found:
-        return Exit.DONE, {**record, "backend": answer.backend}
-    return Exit.NO, record
+        record["backend"] = answer.backend
+    record["answer"] = {
+        "age_s": round(directory.cache.timer() - answer.since, 3),
+        "stale": answer.stale,
+        "coalesced": answer.coalesced,
+    }
+    return (Exit.DONE if answer.found else Exit.NO), record
 
 
 def _as_text(record: Record) -> str:
-    lines = [f"{name + ':':14}{text}" for name, text in record.items() if name != "asked"]
+    lines = [
+        f"{name + ':':14}{text}" for name, text in record.items() if name not in ("answer", "asked")
+    ]
+    if how := record.get("answer"):
+        kind = "stale" if how["stale"] else "fresh"
+        shared = ", by a lookup already under way" if how["coalesced"] else ""
+        lines.append(f"  {kind}, {how['age_s']:g} s old{shared}")
     lines += [
         f"  asked {each['backend']}: {each['said']} ({each['ms']} ms)"
         for each in record.get("asked", ())
