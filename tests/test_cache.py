@@ -209,7 +209,7 @@ async def test_a_flood_of_guesses_pushes_no_user_out_and_grows_no_memory(
         tracemalloc.stop()
     assert source.asked == 3_000
     assert cache.get(ALICE) is FOUND
-    assert held_after[1] < held_after[0] * 1.2
+    assert held_after[1] - held_after[0] < 200_000  # 2,500 entries would be a megabyte
     remembered = [number for number in range(3_000) if cache.get(ByCard(f"9{number}"))]
     assert len(remembered) <= 100
 

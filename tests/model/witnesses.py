@@ -108,6 +108,7 @@ class Record:
         self.lookups: list[Lookup] = []
         self.barriers: list[Barrier] = []
         self.calls: dict[str, list[Call]] = {}
+        self.strays = 0
 
     def now(self) -> At:
         self._moment += 1
@@ -129,9 +130,12 @@ class Record:
     def _run_ended(self, task: asyncio.Task[object]) -> None:
         self._runs_by_task.pop(task).ended = self.now()
 
-    def call(self, backend: str) -> Call:
+    def call(self, backend: str, query: Query) -> Call:
+        """Notes that a backend is asked; a stray is asked for what its run is not about."""
         call = Call(self.now())
-        self._runs_by_task[_this_task()].calls[backend] = call
+        run = self._runs_by_task[_this_task()]
+        run.calls[backend] = call
+        self.strays += query != run.query
         self.calls.setdefault(backend, []).append(call)
         return call
 
@@ -167,7 +171,7 @@ class Witness(Backend[BackendOptions]):
         self._released = asyncio.Event()
 
     async def find(self, query: Query) -> User | None:
-        call = self._record.call(self.name)
+        call = self._record.call(self.name, query)
         try:
             call.did, said = await self._answer(query)
         except Exception as error:
