@@ -2,13 +2,14 @@
 # make chain  serve the demo of three backends chained
 # make test   run all tests
 # make check  lint, types, layers
-# make bench  measure beside peers
+# make bench  measure beside peers (over HTTP: apt-get install wrk nginx-light)
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
 # Each makes its own virtual environment and installs what it needs; PYTHON picks the interpreter.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-bench
 SECONDS_ ?= 300
 SEED ?=
 
@@ -29,14 +30,14 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.dev $(PEERS)/.installed
+	$(BIN)/python -m benchmarks --json bench.json
 
 faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/faults/oracle.py --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))
 
 clean:
-	rm -rf $(VENV) build dist plugins/*.egg-info .coverage .*_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -51,3 +52,10 @@ $(VENV)/.run: setup.py | $(VENV)/bin/python
 $(VENV)/.dev: setup.py | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.run
+
+# A peer that cannot be installed is left out, and told: it is no reason to measure nothing.
+$(PEERS)/.installed: benchmarks/peers/requirements.txt | $(VENV)/bin/python
+	@$(BIN)/python -m venv $(PEERS)
+	-@while read -r peer; do case $$peer in '#'*|'') ;; *) \
+	  $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $$peer;; esac; done < $<
+	@touch $@

@@ -36,6 +36,7 @@ setup(
         "aiosqlite>=0.20",
         "cachetools>=8,<9",
         "click>=8.1",
+        "httptools>=0.9,<1",
         "pluggy>=1.5",
         "pydantic>=2.10,<3",
         "python-mimeparse>=2",

@@ -64,10 +64,16 @@ class Directory:
 
         *Not found* means that every backend which was asked said "not known here".
         """
-        answer = self.cache.get(query)
+        answer = self.recall(query)
         if answer is None:
             answer = await self._fetch(query)
-        if self._observers:
+            self._tell_observers(query, answer)
+        return answer
+
+    def recall(self, query: Query) -> Answer | None:
+        """The remembered answer to a query, if it is fresh, as `find` would give it."""
+        answer = self.cache.get(query)
+        if answer is not None and self._observers:
             self._tell_observers(query, answer)
         return answer
 

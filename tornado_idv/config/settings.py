@@ -78,6 +78,8 @@ class ServerSettings(Section):
     """How long the answer to a request may take, whatever its backends take."""
     max_connections: Count = 4000
     """How many connections may be open at once."""
+    packet_cache: bool = True
+    """Whether requests that were understood before skip the handlers; only their speed shows it."""
     drain: DrainSettings = DrainSettings()
     """How the service stops."""
 

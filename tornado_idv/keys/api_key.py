@@ -24,6 +24,12 @@ class ApiKey:
     not_before: float | None = None
     expires: float | None = None
 
+    def is_good(self, now: float) -> bool:
+        """Whether the key is good at ``now``."""
+        return (self.not_before is None or now >= self.not_before) and (
+            self.expires is None or now < self.expires
+        )
+
     def check(self, now: float) -> None:
         """Raises `InvalidKey` unless the key is good at ``now``."""
         if self.not_before is not None and now < self.not_before:

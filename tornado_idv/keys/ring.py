@@ -17,6 +17,10 @@ class KeyRing:
         self._keys = {key.digest: key for key in keys}
         self._clock = clock
 
+    def holds(self, key: ApiKey) -> bool:
+        """Whether this very key is here still, and good now."""
+        return self._keys.get(key.digest) is key and key.is_good(self._clock())
+
     def authenticate(self, token: str) -> ApiKey:
         """The key of this token; raises `InvalidKey` unless it is known and good now.
 

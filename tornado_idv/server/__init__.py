@@ -1,1 +1,22 @@
-"""Sockets, signals and limits: how the application is put on the network and taken off."""
+"""Sockets, signals and limits: how the application is put on the network and taken off.
+
+Read it in the order of a request.
+
+`listener` opens sockets and counts what is open. Each connection is a `connection.Connection`
+(an `asyncio.Protocol`): it collects bytes until a request is whole, one request at a time, and
+leaves when its caller is too slow, too large or gone. The head is parsed by llhttp and judged
+(`head`: may two readers disagree about where this request ends? then it is refused), and the
+body is cut off by its length or chunk by chunk (`body`).
+
+A whole request becomes an `exchange.Exchange`. That is the only place where Tornado is met:
+`tornado.web.Application` is an `HTTPServerConnectionDelegate`, and whoever calls its
+``start_request``, ``headers_received``, ``data_received``, ``finish`` and gives it an
+`HTTPConnection` to answer through, serves it. So handlers, mixins and routes are Tornado's own,
+and Tornado's pure Python parser is not run at all. The exchange writes the answer as bytes,
+and the connection goes on to the next request: answers leave in the order of the questions.
+
+What is refused before there is a handler gets the same error record as everything else
+(`web.answers`), and then the connection is closed.
+
+`service` puts the whole together from the settings, `run` is one process from start to stop.
+"""

@@ -9,6 +9,7 @@ from typing import Literal
 import structlog
 
 from tornado_idv.errors import trace
+from tornado_idv.web.access import AccessLog
 
 LogFormat = Literal["auto", "console", "json"]
 
@@ -25,11 +26,9 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
 
     ``auto`` is for people on a terminal and for machines elsewhere.
     """
-    on_terminal = sys.stderr.isatty()
-    for_people = log_format == "console" or (log_format == "auto" and on_terminal)
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=on_terminal)
-        if for_people
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        if _is_for_people(log_format)
         else structlog.processors.JSONRenderer()
     )
     handler = logging.StreamHandler()
@@ -51,6 +50,22 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
     root.handlers = [handler]
     root.setLevel(level.upper())
     keep_out_secrets()
+
+
+def open_access_log(level: str, log_format: LogFormat) -> AccessLog | None:
+    """The log of answers on standard error, or none above level ``info``."""
+    if level not in ("debug", "info"):
+        return None
+    return AccessLog(_write_out, for_people=_is_for_people(log_format))
+
+
+def _write_out(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _is_for_people(log_format: LogFormat) -> bool:
+    return log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
 
 
 def keep_out_secrets() -> None:

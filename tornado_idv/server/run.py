@@ -11,6 +11,7 @@ import pluggy
 import uvloop
 
 from tornado_idv.config.settings import Settings
+from tornado_idv.server.logs import open_access_log
 from tornado_idv.server.service import Service, listening
 
 _log = logging.getLogger(__name__)
@@ -33,9 +34,13 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with listening(settings, manager) as service:
+    access_log = open_access_log(settings.logging.level, settings.logging.format)
+    async with listening(settings, manager, access_log) as service:
         announce(service)
         await stop.wait()
         _log.info("stopping: no new connections, finishing the requests in flight")
         if not await service.drain(settings.server.drain):
             _log.warning("stopped with requests unanswered after the drain timeout")
+    if access_log is not None:
+        access_log.flush()
+    _log.info("stopped")

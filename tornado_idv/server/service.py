@@ -19,9 +19,10 @@ from tornado_idv.guard import Asked, unheard
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.registry import backend_kinds, build_backends, opened
-from tornado_idv.server.http import HttpLimits, LimitedServer
+from tornado_idv.server.listener import HttpLimits, Listener
+from tornado_idv.web.access import AccessLog
 from tornado_idv.web.app import make_app
-from tornado_idv.web.in_flight import InFlight
+from tornado_idv.web.packets import PacketCache
 from tornado_idv.web.wire import encode_user
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 names to ask by, not to bind
@@ -57,11 +58,10 @@ async def open_directory(
 class Service:
     """A service that listens at ``host`` and ``port``, and can be drained."""
 
-    def __init__(self, server: LimitedServer, in_flight: InFlight, host: str, port: int) -> None:
+    def __init__(self, listener: Listener, host: str, port: int) -> None:
         self.host = host
         self.port = port
-        self._server = server
-        self._in_flight = in_flight
+        self._listener = listener
 
     @property
     def url(self) -> str:
@@ -77,40 +77,34 @@ class Service:
         can learn of the stop; then those in flight have ``limits.timeout`` seconds.
         """
         await asyncio.sleep(limits.delay)
-        self._server.stop()
-        self._server.conn_params.no_keep_alive = True
         try:
-            await asyncio.wait_for(self._in_flight.drained(), limits.timeout)
+            await asyncio.wait_for(self._listener.drain(), limits.timeout)
         except TimeoutError:
             return False
         return True
 
 
 @asynccontextmanager
-async def listening(settings: Settings, manager: pluggy.PluginManager) -> AsyncIterator[Service]:
+async def listening(
+    settings: Settings, manager: pluggy.PluginManager, access_log: AccessLog | None = None
+) -> AsyncIterator[Service]:
     """The whole service, from open backends to a listening socket.
 
     Raises `StartError` if a backend cannot be opened or the address cannot be taken.
     """
-    in_flight = InFlight()
     keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
-        app = make_app(
-            directory,
-            settings.valid_forms(),
-            keys,
-            in_flight,
-            settings.server.base_path,
-        )
-        server = LimitedServer(app, http_limits(settings.server))
+        forms, base_path = settings.valid_forms(), settings.server.base_path
+        app = make_app(directory, forms, keys, base_path, access_log)
+        packets = PacketCache(directory, keys, access_log) if settings.server.packet_cache else None
+        listener = Listener(app, http_limits(settings.server), packets)
         sockets = _bind(settings.server.host, settings.server.port)
-        server.add_sockets(sockets)
+        await listener.listen(sockets)
         try:
             port = sockets[0].getsockname()[1]
-            yield Service(server, in_flight, settings.server.host, port)
+            yield Service(listener, settings.server.host, port)
         finally:
-            server.stop()
-            await server.close_all_connections()
+            listener.close()
 
 
 def api_key(entry: KeySettings) -> ApiKey:

@@ -1,27 +1,92 @@
-"""One log line for each answer, of what may be known to whoever reads logs."""
+"""One log line for each answer, of what may be known to whoever reads logs.
+
+These lines are the most of all, so they do not pass through `logging`: they are put
+together here, gathered, and written a few times a second.
+"""
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import time
+from collections.abc import Callable
+from functools import lru_cache
 
-from tornado.web import RequestHandler
-
-from tornado_idv.web.handler import JsonHandler
-
-_log = logging.getLogger("tornado_idv.access")
+_GATHERED_FOR = 0.2
+_MOST_GATHERED = 20_000
 
 
-def log_access(handler: RequestHandler) -> None:
-    """Logs method, route, status, milliseconds, key id and request id; nothing of the input."""
-    if isinstance(handler, JsonHandler) and _log.isEnabledFor(logging.INFO):
-        known = handler.request.method in handler.SUPPORTED_METHODS
-        fields = {
-            "method": handler.request.method if known else "other",
-            "route": handler.route,
-            "status": handler.get_status(),
-            "ms": round((time.monotonic() - handler.started) * 1000, 2),
-            "key": handler.key_id,
-            "request_id": handler.request_id,
-        }
-        _log.info("answered", extra=fields)
+class AccessLog:
+    """Writes a line for each answer; ``write`` takes text, some lines at a time.
+
+    A line holds method, route, status, milliseconds, key id and request id, all of
+    which are of a few harmless characters; nothing of the input. ``for_people`` makes it
+    a line to be read; else it is JSON.
+    """
+
+    def __init__(self, write: Callable[[str], object], *, for_people: bool) -> None:
+        self._write = write
+        self._line = _for_people if for_people else _as_json
+        self._lines: list[str] = []
+
+    def answered(
+        self,
+        *,
+        method: str,
+        route: str,
+        status: int,
+        seconds: float,
+        key_id: str | None,
+        request_id: str,
+    ) -> None:
+        """Notes an answer."""
+        lines = self._lines
+        if not lines:
+            asyncio.get_running_loop().call_later(_GATHERED_FOR, self.flush)
+        lines.append(
+            self._line(
+                method=method,
+                route=route,
+                status=status,
+                ms=seconds * 1000,
+                key_id=key_id,
+                request_id=request_id,
+            )
+        )
+        if len(lines) >= _MOST_GATHERED:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what was gathered."""
+        if self._lines:
+            lines, self._lines = self._lines, []
+            self._write("".join(lines))
+
+
+def _as_json(
+    *, method: str, route: str, status: int, ms: float, key_id: str | None, request_id: str
+) -> str:
+    key = "null" if key_id is None else f'"{key_id}"'
+    return (
+        f'{{"event": "answered", "level": "info", "logger": "tornado_idv.access", '
+        f'"method": "{method}", "route": "{route}", "status": {status}, "ms": {ms:.2f}, '
+        f'"key": {key}, "request_id": "{request_id}", "timestamp": "{_timestamp()}"}}\n'
+    )
+
+
+def _for_people(
+    *, method: str, route: str, status: int, ms: float, key_id: str | None, request_id: str
+) -> str:
+    return (
+        f"{_timestamp()} [info     ] answered method={method} route={route} status={status} "
+        f"ms={ms:.2f} key={key_id} request_id={request_id}\n"
+    )
+
+
+def _timestamp() -> str:
+    now = time.time()
+    return f"{_second(int(now))}.{int(now % 1 * 1000):03}Z"
+
+
+@lru_cache(maxsize=1)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

@@ -6,7 +6,7 @@ import re
 from typing import cast
 
 from tornado_idv.errors import InvalidKey
-from tornado_idv.keys.api_key import Scope
+from tornado_idv.keys.api_key import ApiKey, Scope
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.web.handler import JsonHandler
 from tornado_idv.web.refusals import Refusal, Refused
@@ -20,8 +20,8 @@ class BearerAuthMixin:
     Needs the application setting ``keys``, a `KeyRing`.
     """
 
-    def require_key(self, scope: Scope) -> None:
-        """Lets a good key with this scope pass.
+    def require_key(self, scope: Scope) -> ApiKey:
+        """The caller's key, if it is good and has this scope.
 
         Raises `InvalidKey` unless there is exactly one ``Authorization`` header with a
         key that is good now, and `Refused` if the key lacks the scope.
@@ -36,3 +36,4 @@ class BearerAuthMixin:
         handler.key_id = key.id
         if scope not in key.scopes:
             raise Refused(Refusal.SCOPE)
+        return key

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import logging
-import re
-import secrets
-import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, cast
 
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from tornado_idv.errors import IdvError, trace
+from tornado_idv.web.packets import Meaning
 from tornado_idv.web.refusals import Refusal, Refused, refusal_for
 
 _log = logging.getLogger(__name__)
-_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+
+
+class Wire(Protocol):
+    """What the server knows of a request, and writes into every answer by itself.
+
+    That is ``Content-Type``, ``Date``, ``Cache-Control``, ``X-Content-Type-Options`` and
+    ``X-Request-ID``: handlers set only what is theirs.
+    """
+
+    request_id: str
+    """What the answer carries in ``X-Request-ID``: the caller's id if it may, else a new one."""
+
+    began: float
+    """When the request was whole, in seconds of `time.monotonic`."""
+
+    meaning: Meaning | None
+    """To be set by a handler that understood the request, for the packet cache."""
 
 
 @stream_request_body
@@ -38,34 +52,14 @@ class JsonHandler(RequestHandler):
 
     body: bytes = b""
 
-    request_id: str = ""
-    """What this answer carries in ``X-Request-ID``: the caller's id if it may, else a new one."""
-
-    started: float = 0.0
-    """When the request was read, in seconds of `time.monotonic`."""
-
-    def set_default_headers(self) -> None:
-        if not self.request_id:  # Tornado calls this again for an error's headers
-            asked = self.request.headers.get("X-Request-ID", "")
-            self.request_id = asked if _REQUEST_ID.fullmatch(asked) else secrets.token_hex(8)
-            self.started = time.monotonic()
-        self.clear_header("Server")
-        self.set_header("Content-Type", "application/json")
-        self.set_header("Cache-Control", "no-store")
-        self.set_header("X-Content-Type-Options", "nosniff")
-        self.set_header("X-Request-ID", self.request_id)
+    @property
+    def wire(self) -> Wire:
+        """What carries this request and its answer."""
+        return cast(Wire, self.request.connection)
 
     def prepare(self) -> None:
-        self.settings["in_flight"].add(self)
         if self.request.method not in self.allowed:
             raise Refused(Refusal.METHOD)
-
-    def on_finish(self) -> None:
-        self.settings["in_flight"].remove(self)
-
-    def on_connection_close(self) -> None:
-        super().on_connection_close()
-        self.settings["in_flight"].remove(self)  # a caller who left waits for no answer
 
     def data_received(self, chunk: bytes) -> None:
         self.body += chunk
@@ -94,7 +88,7 @@ class JsonHandler(RequestHandler):
     ) -> None:
         """Logs what was not foreseen; a refusal is no event."""
         if value is not None and not isinstance(value, (IdvError, Refused, HTTPError)):
-            _log.error("request %s failed unforeseen:\n%s", self.request_id, trace(value))
+            _log.error("request %s failed unforeseen:\n%s", self.wire.request_id, trace(value))
 
 
 class NoSuchRouteHandler(JsonHandler):
@@ -104,5 +98,4 @@ class NoSuchRouteHandler(JsonHandler):
         super().send_error(404, exc_info=(Refused, Refused(Refusal.NO_SUCH_ROUTE), None))
 
     def prepare(self) -> None:
-        self.settings["in_flight"].add(self)
         raise Refused(Refusal.NO_SUCH_ROUTE)

@@ -12,6 +12,7 @@ from tornado_idv.model import Query
 from tornado_idv.web.bearer import BearerAuthMixin
 from tornado_idv.web.handler import JsonHandler
 from tornado_idv.web.media import check_media
+from tornado_idv.web.packets import Meaning
 from tornado_idv.web.refusals import Refusal
 from tornado_idv.web.wire import read_member
 
@@ -29,9 +30,10 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
         self.identifiers = identifiers
 
     async def post(self) -> None:
-        self.require_key(self.scope)
+        key = self.require_key(self.scope)
         check_media(self.request.headers)
         query = self.parse(read_member(self.body, self.member))
+        self.wire.meaning = Meaning(self.route, key, query)
         answer = await self.directory.find(query)
         if not answer.found:
             self.set_status(Refusal.NOT_FOUND.status)

@@ -18,6 +18,7 @@ class Refusal(enum.Enum):
     NO_SUCH_ROUTE = "no_such_route", 404, "No such route"
     METHOD = "method_not_allowed", 405, "Method not allowed"
     NOT_ACCEPTABLE = "not_acceptable", 406, "Only application/json can be answered"
+    REQUEST_TIMEOUT = "request_timeout", 408, "The request took too long to arrive"
     BODY_TOO_LARGE = "body_too_large", 413, "Body too large"
     URI_TOO_LONG = "uri_too_long", 414, "URI too long"
     MEDIA_TYPE = "unsupported_media_type", 415, "Only JSON in UTF-8 can be read"

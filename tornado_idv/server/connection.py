@@ -1,0 +1,271 @@
+"""One connection: bytes in, whole requests to the application, answers out in order."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future, Transport
+from math import inf
+from typing import TYPE_CHECKING, cast
+
+from tornado_idv.server.body import ChunkedBody
+from tornado_idv.server.exchange import Exchange, Peer
+from tornado_idv.server.head import Head, read_head
+from tornado_idv.web.answers import refusal_bytes
+from tornado_idv.web.packets import KnownHead
+from tornado_idv.web.refusals import Refusal, Refused
+
+if TYPE_CHECKING:
+    from tornado_idv.server.listener import Listener
+
+_MAX_HEAD = 16 * 1024
+_HEAD_END = b"\r\n\r\n"
+_MAX_BUFFER = 64 * 1024
+_LINGER = 1.0
+"""Seconds that a refused caller may go on sending: a connection closed on unread bytes is
+reset, and the reset may overtake the refusal (RFC 9112, 9.6)."""
+
+
+class Connection(asyncio.Protocol):
+    """Reads one request at a time; what a caller sends ahead waits its turn.
+
+    ``deadline`` is the time, by the loop's clock, at which `expire` is to be called.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self.deadline = inf
+        self._listener = listener
+        self._limits = listener.limits
+        self._buffer = bytearray()
+        self._most_buffered = _MAX_BUFFER + self._limits.max_body  # one request fits, and more
+        self._head: Head | None = None
+        self._chunks: ChunkedBody | None = None
+        self._exchange: Exchange | None = None
+        self._packet = b""
+        self._known: KnownHead | None = None
+        self._leaving = False
+        self._ended = False  # the caller sends no more
+        self._writable: Future[None] | None = None  # while the caller does not read
+        self._transport: Transport
+        self._peer: Peer
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("Transport", transport)
+        address = transport.get_extra_info("peername")
+        scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        self._peer = Peer(address[0] if address else "", scheme)
+        self._wait(self._limits.idle_timeout)
+        if not self._listener.admit(self):
+            self._refuse(Refusal.OVERLOADED)
+            if self._listener.crowded:
+                self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self._leaving:
+            return
+        if not self._buffer and self._head is None and self._exchange is None:
+            self._wait(self._limits.idle_timeout)
+            if self._answer_known(data):
+                return
+        elif self._exchange is None:
+            self._packet = b""  # a request that comes in pieces is not to be learned
+        self._buffer += data
+        if len(self._buffer) > self._most_buffered:
+            self._transport.pause_reading()
+        if self._exchange is None and self._writable is None:
+            self._advance()
+
+    def eof_received(self) -> bool:
+        """A caller who will send no more still gets the answer to what was whole."""
+        if self._exchange is None:
+            self._leaving = True
+            return False
+        self._ended = True
+        self._exchange.last()
+        return True
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._leaving = True
+        self._listener.forget(self)
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            exchange.lost()
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._writable = self._listener.loop.create_future()
+        self._wait(self._limits.idle_timeout)
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+        if not self._leaving:
+            self._read_on()
+
+    # What the exchange calls.
+
+    def send(self, data: bytes) -> Future[None]:
+        if not self._leaving:  # who has left gets nothing, and uvloop raises
+            self._transport.write(data)
+        return self._writable or self._listener.done
+
+    def answered(self, *, keep_alive: bool) -> None:
+        self._learn()
+        self._exchange = None
+        if self._leaving:
+            return
+        if not keep_alive:
+            self._leave()
+            return
+        if self._writable is None:
+            self._read_on()
+
+    # What the listener calls.
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of a request is here."""
+        return self._exchange is None and self._head is None and not self._buffer
+
+    def expire(self) -> None:
+        """The deadline has passed: the caller was too slow with the next bytes, or to read."""
+        if self._leaving or self._writable is not None:
+            self._transport.abort()
+        elif self.idle:
+            self._leave()
+        else:
+            self._refuse(Refusal.REQUEST_TIMEOUT)
+
+    def drain(self) -> None:
+        """Leaves after the request that is under way, or at once if there is none."""
+        if self._exchange is not None:
+            self._exchange.last()
+        elif self.idle:
+            self._leave()
+
+    def abort(self) -> None:
+        """Ends the connection as it is."""
+        self._transport.abort()
+
+    # The rest is its own business.
+
+    def _answer_known(self, packet: bytes) -> bool:
+        """Answers what was understood before, without the application."""
+        packets = self._listener.packets
+        self._packet, self._known = b"", None
+        if packets is None or self._writable is not None or self._listener.draining:
+            return False
+        known = packets.head(packet)
+        answer = packets.answer(packet, known) if known else None
+        if answer is not None:
+            self._transport.write(answer)
+            return True
+        self._packet, self._known = packet, known
+        return False
+
+    def _learn(self) -> None:
+        """Lets the packet cache know what a request meant whose bytes came by themselves."""
+        packets, exchange, packet = self._listener.packets, self._exchange, self._packet
+        self._packet = b""
+        if packets is None or exchange is None or exchange.meaning is None or not packet:
+            return
+        if self._known is not None:
+            packets.learn_body(packet, self._known, exchange.meaning.query)
+        else:
+            head = exchange.head
+            packets.learn(packet, head.start_line, head.headers, exchange.meaning)
+
+    def _read_on(self) -> None:
+        """Goes on to the next request, of which something may be here already."""
+        if self._exchange is not None:
+            self.deadline = inf
+            return
+        self._wait(self._limits.idle_timeout)
+        if len(self._buffer) <= self._most_buffered:
+            self._transport.resume_reading()
+        if self._buffer:
+            self._listener.loop.call_soon(self._advance)
+
+    def _advance(self) -> None:
+        """Begins the next request, if it is whole and the caller reads the answers."""
+        if self._exchange is not None or self._leaving or self._writable is not None:
+            return
+        try:
+            body = self._next_body()
+        except Refused as refused:
+            self._refuse(refused.refusal)
+            return
+        if body is not None:
+            self._begin(body)
+
+    def _next_body(self) -> bytes | None:
+        """The body of the next request, whose head is then `_head`; ``None`` until it is whole."""
+        if self._head is None:
+            data = self._take_head()
+            if data is None:
+                return None
+            self._head = head = read_head(data, self._limits.max_body)
+            self._chunks = ChunkedBody(self._limits.max_body) if head.length is None else None
+            self._wait(self._limits.body_timeout)
+            if head.expects_continue:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return self._take_body(self._head)
+
+    def _take_head(self) -> bytes | None:
+        buffer = self._buffer
+        while buffer.startswith(b"\r\n"):
+            del buffer[:2]  # empty lines before a request are let pass (RFC 9112, 2.2)
+        end = buffer.find(_HEAD_END) + len(_HEAD_END)
+        if len(_HEAD_END) <= end <= _MAX_HEAD:
+            head = bytes(buffer[:end])
+            del buffer[:end]
+            return head
+        if len(buffer) > _MAX_HEAD:
+            raise Refused(Refusal.HEADERS_TOO_LARGE)
+        if buffer.count(b"\n") != buffer.count(b"\r\n"):
+            raise Refused(Refusal.BAD_REQUEST)  # a line that no CR ends will never end the head
+        return None
+
+    def _take_body(self, head: Head) -> bytes | None:
+        buffer = self._buffer
+        if self._chunks is not None:
+            return bytes(self._chunks.content) if self._chunks.take(buffer) else None
+        length = head.length or 0
+        if len(buffer) < length:
+            return None
+        body = bytes(buffer[:length])
+        del buffer[:length]
+        return body
+
+    def _begin(self, body: bytes) -> None:
+        head, self._head, self._chunks = cast("Head", self._head), None, None
+        self.deadline = inf
+        self._exchange = exchange = Exchange(self, head, self._peer)
+        if self._listener.draining:
+            exchange.last()
+        try:
+            exchange.begin(self._listener.app, body)
+        except Refused as refused:
+            self._exchange = None
+            self._refuse(refused.refusal)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._transport.write(refusal_bytes(refusal))
+        self._leave()
+
+    def _leave(self) -> None:
+        """Sends what is written, then the end; what still comes is read and dropped."""
+        self._leaving = True
+        self._buffer.clear()
+        self._wait(_LINGER)
+        if self._transport.can_write_eof() and not self._ended:
+            self._transport.resume_reading()
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def _wait(self, seconds: float) -> None:
+        self.deadline = self._listener.loop.time() + seconds

@@ -1,0 +1,128 @@
+"""One request and its answer: where the connection and Tornado's application meet."""
+
+from __future__ import annotations
+
+import re
+import time
+from asyncio import Future
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from tornado.httputil import (
+    HTTPConnection,
+    HTTPHeaders,
+    HTTPInputError,
+    HTTPServerConnectionDelegate,
+    RequestStartLine,
+    ResponseStartLine,
+)
+
+from tornado_idv.server.head import Head
+from tornado_idv.web.answers import answer_bytes, new_request_id
+from tornado_idv.web.packets import Meaning
+from tornado_idv.web.refusals import Refusal, Refused
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+
+# Tornado gives each answer these; ours are written by `answer_bytes`.
+_WRITTEN = frozenset({"Server", "Content-Type", "Date", "Content-Length"})
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end: what Tornado calls the context of a connection."""
+
+    remote_ip: str
+    protocol: str
+
+
+class Channel(Protocol):
+    """What an exchange needs of its connection."""
+
+    def send(self, data: bytes) -> Future[None]:
+        """Writes bytes; the future is done when more may be written."""
+
+    def answered(self, *, keep_alive: bool) -> None:
+        """The answer is complete; ``keep_alive`` says whether another request may follow."""
+
+
+class Exchange(HTTPConnection):
+    """Gives one whole request to an application, and takes its answer as bytes.
+
+    ``request_id`` is the caller's, if it may be, else a new one. ``meaning`` is set by a
+    handler that understood the request.
+    """
+
+    def __init__(self, channel: Channel, head: Head, peer: Peer) -> None:
+        self.context = peer
+        self.head = head
+        self.meaning: Meaning | None = None
+        self.began = time.monotonic()
+        asked = head.headers.get("X-Request-ID", "")
+        self.request_id = asked if _REQUEST_ID.fullmatch(asked) else new_request_id()
+        self._channel = channel
+        self._keep_alive = head.keep_alive
+        self._on_close: Callable[[], None] | None = None
+
+    def begin(self, app: HTTPServerConnectionDelegate, body: bytes) -> None:
+        """Hands the request to the application, which answers now or later.
+
+        Raises `Refused` for a head that Tornado does not take, such as one with a thousand
+        arguments in its target.
+        """
+        delegate = app.start_request(self, self)
+        try:
+            delegate.headers_received(self.head.start_line, self.head.headers)
+        except HTTPInputError:
+            raise Refused(Refusal.BAD_REQUEST) from None
+        if body:
+            delegate.data_received(body)
+        delegate.finish()
+
+    def last(self) -> None:
+        """No other request is to follow on this connection."""
+        self._keep_alive = False
+
+    def lost(self) -> None:
+        """The caller has left: the handler is told, and its answer goes nowhere."""
+        callback, self._on_close = self._on_close, None
+        if callback is not None:
+            callback()
+
+    def set_close_callback(self, callback: Callable[[], None] | None) -> None:
+        """Names what is to be called if the caller leaves before the answer is complete."""
+        self._on_close = callback
+
+    def write_headers(
+        self,
+        start_line: RequestStartLine | ResponseStartLine,
+        headers: HTTPHeaders,
+        chunk: bytes | None = None,
+    ) -> Future[None]:
+        """Sends the head of the answer and its body, which Tornado's `finish` gives as a whole."""
+        extra = "".join(
+            f"{name}: {value}\r\n" for name, value in headers.get_all() if name not in _WRITTEN
+        )
+        if not self._keep_alive:
+            extra += "Connection: close\r\n"
+        elif self.head.start_line.version == "HTTP/1.0":
+            extra += "Connection: keep-alive\r\n"
+        length = int(headers["Content-Length"])
+        return self._channel.send(
+            answer_bytes(
+                cast("ResponseStartLine", start_line).code,
+                self.request_id,
+                chunk or b"",
+                length,
+                extra,
+            )
+        )
+
+    def write(self, chunk: bytes) -> Future[None]:
+        """Sends a further part of the body."""
+        return self._channel.send(chunk)
+
+    def finish(self) -> None:
+        """Ends the answer."""
+        self._channel.answered(keep_alive=self._keep_alive)

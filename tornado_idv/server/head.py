@@ -1,0 +1,184 @@
+"""The head of a request: parsed by llhttp, and refused where its framing is in doubt.
+
+One request in, one answer out: where two readers could see the end of a request in
+different places (RFC 9112, 11.2), it is refused, also if llhttp would let it pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httptools
+from tornado.httputil import HTTPHeaders, RequestStartLine
+
+from tornado_idv.web.refusals import Refusal, Refused
+
+MAX_TARGET = 2048
+MAX_FIELDS = 100
+_FIRST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) (HTTP/1\.[01])\r\n")
+_MISSPELT = re.compile(r"(?:content|transfer)_(?:length|encoding)", re.ASCII)
+# As Tornado has it, and no longer than a name with its port can be.
+_HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+;=:\[\]-]|%[0-9A-Fa-f]{2}){0,261}", re.ASCII)
+_ORIGIN = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+class RequestHeaders(HTTPHeaders):
+    """The header fields of one request, as llhttp read them.
+
+    It answers as Tornado's own does, which would check each field once more.
+    """
+
+    def __init__(self, fields: list[tuple[bytes, bytes]] = []) -> None:  # noqa: B006 read only
+        self._values: dict[str, list[str]] = {}
+        for name, value in fields:
+            self.add(name.decode("ascii"), value.rstrip(b" \t").decode("latin-1"))
+
+    def add(self, name: str, value: str, **_: object) -> None:
+        self._values.setdefault(name.lower(), []).append(value)
+
+    def get_list(self, name: str) -> list[str]:
+        return self._values.get(name.lower(), [])
+
+    def get_all(self) -> Iterator[tuple[str, str]]:
+        return ((name, value) for name, values in self._values.items() for value in values)
+
+    def __getitem__(self, name: str) -> str:
+        return ",".join(self._values[name.lower()])
+
+    def __setitem__(self, name: str, value: str) -> None:
+        self._values[name.lower()] = [value]
+
+    def __delitem__(self, name: str) -> None:
+        del self._values[name.lower()]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a head says. ``length`` is the body's, in bytes; ``None`` for a body in chunks."""
+
+    start_line: RequestStartLine
+    headers: HTTPHeaders
+    length: int | None
+    keep_alive: bool
+    expects_continue: bool
+
+
+def read_head(data: bytes, max_body: int) -> Head:
+    """Reads a head, up to and with its empty line.
+
+    Raises `Refused`; after that nothing more of the connection can be trusted.
+    """
+    first_line = _FIRST_LINE.match(data)
+    if first_line is None:
+        raise Refused(Refusal.BAD_REQUEST)
+    sink = _Sink()
+    parser = httptools.HttpRequestParser(sink)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserInvalidMethodError:
+        return _without_fields(first_line)
+    except httptools.HttpParserUpgrade:
+        pass  # none is offered: the request is answered as if it had not asked (RFC 9110, 7.8)
+    except httptools.HttpParserError:
+        raise Refused(Refusal.BAD_REQUEST) from None
+    headers = RequestHeaders(sink.fields)
+    start_line = _start_line(first_line)
+    _check_size(start_line, sink.fields)
+    _check_host(start_line, headers)
+    length = _body_length(start_line, headers, max_body)
+    expectation = headers.get("Expect", "100-continue").lower()
+    if expectation != "100-continue":
+        raise Refused(Refusal.EXPECTATION)
+    framed = "Content-Length" in headers or length is None
+    return Head(
+        start_line,
+        headers,
+        length,
+        # Without a length, what a caller may believe to be a body must not be a request.
+        keep_alive=_persists(start_line, headers)
+        and (framed or start_line.method not in _WITH_BODY),
+        expects_continue="Expect" in headers and start_line.version == "HTTP/1.1" and length != 0,
+    )
+
+
+class _Sink:
+    """Takes the header fields that llhttp reads."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self) -> None:
+        self.fields: list[tuple[bytes, bytes]] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name, value))
+
+
+def _start_line(match: re.Match[bytes]) -> RequestStartLine:
+    """The request line, an absolute target cut down to its path (RFC 9112, 3.2.2)."""
+    method, target, version = (group.decode("ascii") for group in match.groups())
+    origin = _ORIGIN.match(target)
+    path = (target[origin.end() :] or "/") if origin else target
+    return RequestStartLine(method, path, version)
+
+
+def _without_fields(match: re.Match[bytes]) -> Head:
+    """A request by a method that llhttp does not know: the route answers, then we close."""
+    headers = RequestHeaders([(b"Host", b"unknown")])
+    return Head(_start_line(match), headers, 0, keep_alive=False, expects_continue=False)
+
+
+def _persists(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
+    """Whether the caller wants the connection to stay (RFC 9112, 9.3).
+
+    llhttp knows it too, but has forgotten it by the end of a request without a body.
+    """
+    options = [each.strip().lower() for each in headers.get("Connection", "").split(",")]
+    if start_line.version == "HTTP/1.0" and "keep-alive" not in options:
+        return False
+    return "close" not in options
+
+
+def _check_size(start_line: RequestStartLine, fields: list[tuple[bytes, bytes]]) -> None:
+    if len(start_line.path) > MAX_TARGET:
+        raise Refused(Refusal.URI_TOO_LONG)
+    if len(fields) > MAX_FIELDS:
+        raise Refused(Refusal.HEADERS_TOO_LARGE)
+
+
+def _check_host(start_line: RequestStartLine, headers: HTTPHeaders) -> None:
+    """Exactly one host, which HTTP/1.0 may leave out (RFC 9112, 3.2)."""
+    hosts = headers.get_list("Host")
+    if not hosts and start_line.version == "HTTP/1.0":
+        return
+    if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
+        raise Refused(Refusal.BAD_REQUEST)
+
+
+def _body_length(start_line: RequestStartLine, headers: HTTPHeaders, max_body: int) -> int | None:
+    """The body's length in bytes, ``None`` for chunks (RFC 9112, 6.3, and stricter).
+
+    llhttp has refused a length that is no number, two of them, and one beside chunks.
+    """
+    if any(map(_MISSPELT.fullmatch, headers)):
+        raise Refused(Refusal.BAD_REQUEST)
+    codings = headers.get_list("Transfer-Encoding")
+    if codings:
+        if codings[0].lower() != "chunked" or len(codings) > 1 or start_line.version == "HTTP/1.0":
+            raise Refused(Refusal.BAD_REQUEST)
+        return None
+    length = int(headers.get("Content-Length", "0"))
+    if length > max_body:
+        raise Refused(Refusal.BODY_TOO_LARGE)
+    return length

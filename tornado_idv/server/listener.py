@@ -1,0 +1,135 @@
+"""The sockets that are listened on, and every connection that came of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from tornado.httputil import HTTPServerConnectionDelegate
+
+from tornado_idv.server.connection import Connection
+from tornado_idv.web.packets import PacketCache
+
+_log = logging.getLogger(__name__)
+
+_SPARE_DESCRIPTORS = 128
+_MOST_REFUSED = 64
+"""How many refused callers may hold a descriptor until they leave by themselves."""
+_TELL_EVERY = 60.0
+_BACKLOG = 1024
+_SWEEP = 0.1
+"""Seconds between two looks at the connections' deadlines: cheaper than a timer for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What one caller may take of us: bytes, seconds and connections."""
+
+    max_body: int = 16 * 1024
+    idle_timeout: float = 10.0
+    body_timeout: float = 5.0
+    max_connections: int = 4000
+
+    def within_descriptors(self) -> HttpLimits:
+        """The same limits, with no more connections than the process has descriptors for."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most == resource.RLIM_INFINITY:
+            return self
+        return replace(
+            self, max_connections=max(1, min(self.max_connections, most - _SPARE_DESCRIPTORS))
+        )
+
+
+class Listener:
+    """Serves an application on sockets, within limits, until it is drained."""
+
+    def __init__(
+        self,
+        app: HTTPServerConnectionDelegate,
+        limits: HttpLimits,
+        packets: PacketCache | None = None,
+    ) -> None:
+        self.app = app
+        self.packets = packets
+        self.limits = limits
+        self.draining = False
+        self.loop: AbstractEventLoop = asyncio.get_running_loop()
+        self.done: Future[None] = self.loop.create_future()
+        """A future that is done: nothing is to be waited for."""
+        self.done.set_result(None)
+        self._connections: set[Connection] = set()
+        self._refused: set[Connection] = set()
+        self._told_at = -inf
+        self._servers: list[asyncio.Server] = []
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+        self._sweeping = self.loop.call_later(_SWEEP, self._sweep)
+
+    async def listen(self, sockets: Sequence[socket.socket]) -> None:
+        """Accepts connections on bound sockets."""
+        for each in sockets:
+            server = await self.loop.create_server(
+                lambda: Connection(self), sock=each, backlog=_BACKLOG
+            )
+            self._servers.append(server)
+
+    def admit(self, connection: Connection) -> bool:
+        """Takes a new connection in; says whether there is room for it."""
+        taken = len(self._connections) - len(self._refused)
+        self._connections.add(connection)
+        self._none_open.clear()
+        if taken < self.limits.max_connections:
+            return True
+        self._refused.add(connection)
+        self._tell_once_a_minute()
+        return False
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are too many refused callers to wait until they leave."""
+        return len(self._refused) > _MOST_REFUSED
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is closed."""
+        self._connections.discard(connection)
+        self._refused.discard(connection)
+        if not self._connections:
+            self._none_open.set()
+
+    async def drain(self) -> None:
+        """Stops listening, and returns when every request was answered and every caller left."""
+        self._stop_listening()
+        self.draining = True
+        for connection in tuple(self._connections):
+            connection.drain()
+        await self._none_open.wait()
+
+    def close(self) -> None:
+        """Stops listening and ends every connection as it is."""
+        self._stop_listening()
+        self._sweeping.cancel()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def _stop_listening(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    def _tell_once_a_minute(self) -> None:
+        if self.loop.time() - self._told_at >= _TELL_EVERY:
+            self._told_at = self.loop.time()
+            most = self.limits.max_connections
+            _log.warning("all %d connections are taken: more are answered 503", most)
+
+    def _sweep(self) -> None:
+        now = self.loop.time()
+        for connection in [each for each in self._connections if each.deadline <= now]:
+            connection.expire()
+        self._sweeping = self.loop.call_later(_SWEEP, self._sweep)

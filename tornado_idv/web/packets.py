@@ -1,0 +1,138 @@
+"""The packet cache: requests whose bytes were understood before skip the handlers.
+
+It remembers what bytes *mean*, which key and which query, and never an answer: that comes
+from the `AnswerCache`, for as long as it is fresh there and the key is good. In any other
+case nothing is said here, and the request takes the long way through Tornado. What the long
+way does beside answering is done here as well: observers are told, a line is logged, the
+answer gets a request id.
+
+A head is kept as a digest, since a key stands in it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from tornado.httputil import HTTPHeaders, RequestStartLine
+
+from tornado_idv.directory import Directory
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.model import Query
+from tornado_idv.web.access import AccessLog
+from tornado_idv.web.answers import answer_bytes, new_request_id
+from tornado_idv.web.refusals import Refusal
+
+_HEAD_END = b"\r\n\r\n"
+_LONGEST = 1024
+_MOST_HEADS = 1_000
+_MOST_BODIES = 50_000
+_OTHER_ANSWER = ("Connection", "Content-Encoding", "Expect", "Transfer-Encoding", "X-Request-ID")
+"""Headers with which a request may be answered in another way than without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a request was understood as: its route, its key, its query."""
+
+    route: str
+    key: ApiKey
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """A head that was understood, and the queries of the bodies that followed it or its like."""
+
+    route: str
+    key: ApiKey
+    length: int
+    queries: dict[bytes, Query]
+
+
+class PacketCache:
+    """Answers by a request's bytes what memory can answer."""
+
+    def __init__(self, directory: Directory, keys: KeyRing, access_log: AccessLog | None) -> None:
+        self._directory = directory
+        self._keys = keys
+        self._access_log = access_log
+        self._heads: dict[bytes, KnownHead] = {}
+        self._queries: dict[str, dict[bytes, Query]] = {}
+
+    def head(self, packet: bytes) -> KnownHead | None:
+        """What is known of the head of exactly one whole request, if that is what this is."""
+        end = _end_of_head(packet)
+        head = self._heads.get(sha256(packet[:end]).digest())
+        return head if head is not None and len(packet) - end == head.length else None
+
+    def answer(self, packet: bytes, head: KnownHead) -> bytes | None:
+        """The whole answer; ``None`` for the long way."""
+        began = time.monotonic()
+        query = head.queries.get(packet[-head.length :])
+        if query is None or not self._keys.holds(head.key):
+            return None
+        answer = self._directory.recall(query)
+        if answer is None:
+            return None
+        request_id = new_request_id()
+        status = 200 if answer.found else Refusal.NOT_FOUND.status
+        if self._access_log is not None:
+            self._access_log.answered(
+                method="POST",
+                route=head.route,
+                status=status,
+                seconds=time.monotonic() - began,
+                key_id=head.key.id,
+                request_id=request_id,
+            )
+        return answer_bytes(status, request_id, answer.body, len(answer.body))
+
+    def learn(
+        self,
+        packet: bytes,
+        start_line: RequestStartLine,
+        headers: HTTPHeaders,
+        meaning: Meaning,
+    ) -> None:
+        """Remembers what a request meant that took the long way."""
+        end = _end_of_head(packet)
+        length = len(packet) - end
+        if not 0 < end <= _LONGEST or not 0 < length <= _LONGEST:
+            return
+        if headers.get("Content-Length") != str(length) or not _is_plain(start_line, headers):
+            return  # less or more than this request came by itself, or it is of no usual kind
+        queries = self._queries.setdefault(meaning.route, {})
+        _put(queries, packet[end:], meaning.query, _MOST_BODIES)
+        head = KnownHead(meaning.route, meaning.key, length, queries)
+        _put(self._heads, sha256(packet[:end]).digest(), head, _MOST_HEADS)
+
+    def learn_body(self, packet: bytes, head: KnownHead, query: Query) -> None:
+        """Remembers what a body meant that followed a known head."""
+        _put(head.queries, packet[-head.length :], query, _MOST_BODIES)
+
+
+def _end_of_head(packet: bytes) -> int:
+    """Where the body begins; 0 if the head is not whole."""
+    end = packet.find(_HEAD_END)
+    return end + len(_HEAD_END) if end >= 0 else 0
+
+
+def _is_plain(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
+    """Whether nothing in the head could make the answer another one."""
+    return (
+        start_line.method == "POST"
+        and start_line.version == "HTTP/1.1"
+        and not any(name in headers for name in _OTHER_ANSWER)
+        and len(list(headers.get_all())) == len(headers)
+    )
+
+
+def _put(entries: dict[bytes, Any], key: bytes, value: object, most: int) -> None:
+    """Adds an entry; the oldest one makes room."""
+    if len(entries) >= most and key not in entries:
+        del entries[next(iter(entries))]
+    entries[key] = value
