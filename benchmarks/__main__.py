@@ -15,6 +15,7 @@ from rich.progress import Progress
 from benchmarks import machine, report
 from benchmarks.plan import Plan
 from benchmarks.suite import BENCHMARKS, run
+from benchmarks.wire import servers, wrk
 
 _AT_LEAST_ONE = click.IntRange(min=1)
 
@@ -38,6 +39,16 @@ _AT_LEAST_ONE = click.IntRange(min=1)
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Keep the tables here, and take those that are here; else they are built each time.",
 )
+@click.option(
+    "--seconds", type=_AT_LEAST_ONE, default=4, show_default=True, help="Of a round over HTTP."
+)
+@click.option(
+    "--peers",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=".venv-bench/bin/python",
+    show_default=True,
+    help="The interpreter that has the peers.",
+)
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--strict", is_flag=True, help="Exit with 1 if a promise is not kept.")
 def main(  # noqa: PLR0917 click gives them by name
@@ -46,23 +57,37 @@ def main(  # noqa: PLR0917 click gives them by name
     keys: int,
     users: tuple[int, ...],
     folder: Path | None,
+    seconds: int,
+    peers: Path,
     json_file: Path | None,
     strict: bool,  # noqa: FBT001 click's way
 ) -> None:
     """Measure what lookups cost, as ratios between sides that take turns in one run.
 
-    All of it runs on one core, of a machine with Linux. Where other work runs on it as well, the
-    time by the clock on the wall is noise; look at how far the rounds are apart.
+    All of it runs on one core, of a machine with Linux; what asks over HTTP has another one.
+    Where other work runs there as well, the time by the clock on the wall is noise; look at how
+    far the rounds are apart.
     """
-    about = machine.described(machine.pin())
+    cores = machine.pin()
+    about = machine.described(*cores)
     with ExitStack() as stack:
         folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         bars = Progress(console=Console(stderr=True), auto_refresh=False)
-        plan = Plan(keys, users, rounds, folder.absolute(), stack.enter_context(bars))
+        plan = Plan(
+            keys,
+            users,
+            rounds,
+            folder.absolute(),
+            stack.enter_context(bars),
+            seconds,
+            cores[1],
+            peers.absolute(),
+        )
         results = uvloop.run(run(plan, only or BENCHMARKS))
-    report.show(about, results)
+        about |= servers.described(plan) | wrk.described()
+    report.show(about, results, plan.left_out)
     if json_file is not None:
-        json_file.write_text(report.as_json(about, results) + "\n", encoding="utf-8")
+        json_file.write_text(report.as_json(about, results, plan.left_out) + "\n", encoding="utf-8")
     sys.exit(int(strict and not report.all_kept(results)))
 
 

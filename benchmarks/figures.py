@@ -21,12 +21,16 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing measured once in each round; its value is the median of the rounds."""
+    """One thing measured once in each round; its value is the median of the rounds.
+
+    ``of`` names the server it is of, where the same is measured of several.
+    """
 
     what: str
     unit: str
     rounds: tuple[float, ...]
     promise: Promise | None = None
+    of: str | None = None
 
     @property
     def value(self) -> float:

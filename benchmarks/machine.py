@@ -12,19 +12,23 @@ from pathlib import Path
 _PACKAGES = ("uvloop", "cachetools", "aiosqlite", "pluggy", "tornado-idv")
 
 
-def pin() -> int:
-    """Keeps this process, and those it starts, on one core; gives the core's number."""
-    core = max(os.sched_getaffinity(0))
+def pin() -> tuple[int, int]:
+    """Keeps this process, and those it starts, on one core; gives it and one to ask from.
+
+    They are the same core where there is no other.
+    """
+    *others, core = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {core})
-    return core
+    return core, others[-1] if others else core
 
 
-def described(core: int) -> dict[str, str]:
+def described(core: int, load_core: int) -> dict[str, str]:
     """What is to be known of a figure before it is held against another."""
     load = " ".join(f"{each:.2f}" for each in os.getloadavg())
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": f"{_model()}, {os.cpu_count()} cores, pinned to core {core}",
+        "cpu": f"{_model()}, {os.cpu_count()} cores",
+        "pinned to": f"core {core}, what asks over HTTP to core {load_core}",
         "load": load,
         "system": platform.platform(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",

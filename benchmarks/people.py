@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.plan import Advance, Plan
 from tornado_idv import ByCard, ByNickname, Query
 
+SITE = "https://profiles.example"
 _FIRST_CARD = 4_000_000_000_000_000
 _ROWS_AT_ONCE = 20_000
 _SEED = 7
@@ -26,6 +27,17 @@ def nickname(number: int) -> str:
 
 def card_number(number: int) -> str:
     return str(_FIRST_CARD + number)
+
+
+def record(number: int) -> dict[str, str]:
+    """What is answered for a user."""
+    return {
+        "status": "ok",
+        "plan": "Free",
+        "card_number": card_number(number),
+        "nickname": f"@{nickname(number)}",
+        "profile_url": f"{SITE}/m/{nickname(number)}",
+    }
 
 
 def queries(keys: int, users: int) -> list[Query]:

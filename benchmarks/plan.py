@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -19,13 +19,27 @@ class Advance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``keys`` users are asked for, of tables with so many ``users``, in so many ``rounds``."""
+    """``keys`` users are asked for, of tables with so many ``users``, in so many ``rounds``.
+
+    Over HTTP a round lasts ``seconds``, the load is on ``load_core``, and ``peers`` is the
+    interpreter that has the peers. ``left_out`` tells why something was not measured.
+    """
 
     keys: int
     users: tuple[int, ...]
     rounds: int
     folder: Path
     progress: Progress
+    seconds: int
+    load_core: int
+    peers: Path
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def leaves_out(self, what: str, reason: str | None) -> bool:
+        """Notes the reason, if there is one, for which something is not measured."""
+        if reason is not None:
+            self.left_out[what] = reason
+        return reason is not None
 
     @contextmanager
     def step(self, what: str, total: int) -> Iterator[Advance]:

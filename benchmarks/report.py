@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.figures import Figure
@@ -21,24 +22,50 @@ def all_kept(results: Results) -> bool:
     return all(figure.kept is not False for figures in results.values() for figure in figures)
 
 
-def as_json(machine: Mapping[str, str], results: Results) -> str:
+def as_json(machine: Mapping[str, str], results: Results, left_out: Mapping[str, str]) -> str:
     records = [
         {"benchmark": name, **figure.record()}
         for name, figures in results.items()
         for figure in figures
     ]
-    return json.dumps({"machine": machine, "figures": records}, ensure_ascii=False, indent=2)
+    report = {"machine": machine, "figures": records, "left_out": left_out}
+    return json.dumps(report, ensure_ascii=False, indent=2)
 
 
-def show(machine: Mapping[str, str], results: Results) -> None:
-    """Prints the machine, what was measured, and last the ratios with their promises."""
+def show(machine: Mapping[str, str], results: Results, left_out: Mapping[str, str]) -> None:
+    """Prints the machine, what was measured, the ratios with their promises, and what is not."""
     console = Console(width=max(_NARROWEST, Console().width))
     for name, value in machine.items():
         console.print(f"{name:12} {value}", highlight=False, markup=False)
     rows = [(name, figure) for name, figures in results.items() for figure in figures]
+    sides = [figure for _, figure in rows if figure.of is not None]
+    if sides:
+        console.print(_side_by_side(sides))
     for title, promised in (("Measured", False), ("Promised", True)):
-        chosen = [row for row in rows if (row[1].promise is not None) is promised]
-        console.print(_table(title, chosen))
+        chosen = [
+            (name, figure)
+            for name, figure in rows
+            if figure.of is None and (figure.promise is not None) is promised
+        ]
+        if chosen:
+            console.print(_table(title, chosen))
+    for name, reason in left_out.items():
+        console.print(f"Left out: {name}: {reason}", highlight=False, markup=False)
+
+
+def _side_by_side(figures: Iterable[Figure]) -> Table:
+    """A row for each server, with medians; how far the rounds are apart is in the JSON."""
+    cells: dict[str, dict[str, str]] = {}
+    for figure in figures:
+        column = f"{figure.what} [{figure.unit}]"
+        cells.setdefault(figure.of or "", {})[column] = f"{figure.value:,.2f}"
+    table = Table("server", title="Side by side", title_justify="left")
+    columns = dict.fromkeys(column for row in cells.values() for column in row)
+    for column in columns:
+        table.add_column(escape(column), justify="right")
+    for server, row in cells.items():
+        table.add_row(server, *(row.get(column, "") for column in columns))
+    return table
 
 
 def _table(title: str, rows: Iterable[tuple[str, Figure]]) -> Table:

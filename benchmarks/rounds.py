@@ -26,12 +26,15 @@ Side = Callable[[], Awaitable[Taken]]
 """Runs one side once."""
 
 ItemT = TypeVar("ItemT")
+TakenT = TypeVar("TakenT")
 
 
-async def take_turns(plan: Plan, what: str, sides: Mapping[str, Side]) -> dict[str, list[Taken]]:
+async def take_turns(
+    plan: Plan, what: str, sides: Mapping[str, Callable[[], Awaitable[TakenT]]]
+) -> dict[str, list[TakenT]]:
     """What each side took in each round; every other round begins at the other end."""
     names = list(sides)
-    taken: dict[str, list[Taken]] = {name: [] for name in names}
+    taken: dict[str, list[TakenT]] = {name: [] for name in names}
     with plan.step(what, len(names) * (plan.rounds + 1)) as advance:
         for name in names:
             await sides[name]()

@@ -10,12 +10,21 @@ from benchmarks.hit import cached_find
 from benchmarks.memory import resident_memory
 from benchmarks.plan import Plan
 from benchmarks.sqlite import uncached_find
+from benchmarks.wire.latency import latency
+from benchmarks.wire.start import cold_start
+from benchmarks.wire.throughput import throughput, traffic
+from benchmarks.wire.uncached import uncached
 
 BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "hit": cached_find,
     "dispatch": missed_find,
     "sqlite": uncached_find,
     "memory": resident_memory,
+    "http": throughput,
+    "traffic": traffic,
+    "latency": latency,
+    "start": cold_start,
+    "backends": uncached,
 }
 
 

@@ -1,0 +1,42 @@
+"""aiohttp's own server, with its C parser, on uvloop."""
+
+from __future__ import annotations
+
+import orjson
+import uvloop
+from aiohttp import web
+
+from benchmarks.peers.contract import CHALLENGE, FORMAT, PATH, PORT, TOKEN, find, is_key
+
+
+async def identify(request: web.Request) -> web.Response:
+    if not is_key(request.headers.get("Authorization", "")):
+        return answer(TOKEN, 401, CHALLENGE)
+    try:
+        question = orjson.loads(await request.read())
+    except orjson.JSONDecodeError:
+        return answer(FORMAT, 422)
+    status, record = find(question)
+    return answer(record, status)
+
+
+def answer(
+    record: dict[str, str], status: int, headers: dict[str, str] | None = None
+) -> web.Response:
+    return web.Response(
+        body=orjson.dumps(record), status=status, headers=headers, content_type="application/json"
+    )
+
+
+app = web.Application()
+app.router.add_post(PATH, identify)
+
+if __name__ == "__main__":
+    web.run_app(
+        app,
+        host="127.0.0.1",
+        port=PORT,
+        access_log=None,
+        print=None,
+        loop=uvloop.new_event_loop(),
+    )
