@@ -35,6 +35,7 @@ server:
   body_timeout: 2.5s
   request_timeout: 250ms
   max_connections: 17
+  packet_cache: no
   drain: {{delay: 3s, timeout: 1h}}
 auth:
   keys:
@@ -74,6 +75,7 @@ def test_a_short_file_has_the_defaults(load_text: Load) -> None:
             "body_timeout": 5.0,
             "request_timeout": 2.0,
             "max_connections": 4000,
+            "packet_cache": True,
             "drain": {"delay": 0.0, "timeout": 15.0},
         },
         "auth": {"keys": ()},
@@ -105,6 +107,7 @@ def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:
     assert settings.profile_sites[1] == "http://old.example:8080/people"
     assert (server.host, server.port, server.base_path) == ("::", 0, "/identity/v2")
     assert (server.max_body, server.max_connections) == (65536, 17)
+    assert not server.packet_cache
     assert (server.idle_timeout, server.body_timeout, server.request_timeout) == (60, 2.5, 0.25)
     assert (server.drain.delay, server.drain.timeout) == (3, 3600)
     assert (cache.ttl, cache.negative_ttl) == (0, 86400)

@@ -109,6 +109,7 @@ def test_defaults_are_shown_as_they_are_written(kinds: Kinds) -> None:
         "body_timeout": "5s",
         "request_timeout": "2s",
         "max_connections": 4000,
+        "packet_cache": True,
     }
 
 

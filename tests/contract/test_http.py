@@ -21,9 +21,16 @@ def request(
 LENGTH = b"Content-Length: %d" % len(BODY)
 HOST = b"Host: x"
 
+STALLED_CHUNKS = request(HOST, b"Transfer-Encoding: chunked", body=CHUNKS[:-20])
+EXTENDED = b"8;a=b;c\r\n" + BODY[:8] + b"\r\nB;x\r\n" + BODY[8:]
+TRAILED = EXTENDED + b"\r\n000\r\nX-Sum: 1\r\nContent-Length: 5\r\n\r\n"
+
 READ = {
     "chunks": request(HOST, b"Transfer-Encoding: chunked", body=CHUNKS),
     "chunks in another case": request(HOST, b"transfer-ENCODING: Chunked", body=CHUNKS),
+    "chunks with extensions and trailers": request(
+        HOST, b"Transfer-Encoding: chunked", body=TRAILED
+    ),
     "an absolute target": request(HOST, LENGTH, line=b"POST http://x/api/v1/identify/url HTTP/1.1"),
     "an empty host": request(b"Host: ", LENGTH),
     "any host": request(b"Host: elsewhere.example:99", LENGTH),
@@ -76,7 +83,7 @@ REFUSED = {
         request(
             HOST, b"Transfer-Encoding: chunked", body=b"5000\r\n" + b" " * 0x5000 + b"\r\n0\r\n\r\n"
         ),
-        400,
+        413,
     ),
     "a target over the limit": (
         request(HOST, LENGTH, line=b"POST /" + b"a" * 2048 + b" HTTP/1.1"),
@@ -89,6 +96,33 @@ REFUSED = {
         413,
     ),
     "another expectation": (request(HOST, LENGTH, b"Expect: tea"), 417),
+    "headers over 16 KiB": (request(HOST, LENGTH, b"X-A: " + b"y" * 16384), 431),
+    "headers ended by CRLF LF": (request(HOST, LENGTH)[: -len(BODY) - 2] + b"\n" + BODY, 400),
+    "a line ended by LF": (request(HOST, LENGTH).replace(b"\r\nHost", b"\nHost"), 400),
+    "more arguments than Tornado takes": (
+        request(HOST, LENGTH, line=b"POST /?" + b"&" * 1500 + b" HTTP/1.1"),
+        400,
+    ),
+    "a host with a broken escape": (request(b"Host: %zz", LENGTH), 400),
+    "a port without end": (request(b"Host: x:" + b"9" * 5000, LENGTH), 400),
+}
+CODES = {
+    400: "bad_request",
+    413: "body_too_large",
+    414: "uri_too_long",
+    417: "expectation_failed",
+    431: "headers_too_large",
+}
+
+LAST = {
+    "no length": request(HOST, body=b""),
+    "no more wanted": request(HOST, LENGTH, b"Connection: x, Close"),
+    "no more wanted, no body": b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "HTTP/1.0": request(LENGTH, line=b"POST /api/v1/identify/url HTTP/1.0"),
+    "HTTP/1.0 with both options": request(
+        LENGTH, b"Connection: keep-alive, close", line=b"POST /api/v1/identify/url HTTP/1.0"
+    ),
+    "a method of nobody": b"BREW / HTTP/1.1\r\nHost: x\r\n\r\n",
 }
 
 NO_ROUTES = [
@@ -114,8 +148,35 @@ def test_a_request_that_two_readers_could_take_apart_is_refused(
     wire: Client, data: bytes, status: int
 ) -> None:
     """Refused once, and the connection closed: what follows is never run."""
-    replies = wire.until_closed(data + request(HOST, LENGTH))
-    assert [reply.status for reply in replies] == [status]
+    (reply,) = wire.until_closed(data + request(HOST, LENGTH))
+    assert (reply.status, reply.code) == (status, CODES[status])
+    assert reply.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("data", LAST.values(), ids=LAST)
+def test_after_some_requests_the_connection_is_closed(wire: Client, data: bytes) -> None:
+    """What the caller wants to be the last is; so is what two readers could end elsewhere."""
+    (reply,) = wire.until_closed(data + request(HOST, LENGTH))
+    assert reply.headers["connection"] == "close"
+    assert reply.status in (200, 404, 422)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        request(LENGTH, b"Connection: keep-alive", line=b"POST /api/v1/identify/url HTTP/1.0"),
+        request(b"Connection: keep-alive", line=b"GET / HTTP/1.0", body=b""),
+    ],
+    ids=["with a body", "without"],
+)
+def test_a_caller_of_http_1_0_may_stay(wire: Client, data: bytes) -> None:
+    first, second = wire.raw(data * 2, expect=2)
+    assert first.headers["connection"] == second.headers["connection"] == "keep-alive"
+
+
+def test_empty_lines_before_a_request_are_let_pass(wire: Client) -> None:
+    replies = wire.raw(b"\r\n\r\n" + request(HOST, LENGTH) + b"\r\n" + request(HOST, LENGTH), 2)
+    assert [reply.status for reply in replies] == [200, 200]
 
 
 def test_what_follows_a_request_is_a_request_of_its_own(wire: Client) -> None:
@@ -133,11 +194,23 @@ def test_a_caller_who_waits_is_told_to_go_on(wire: Client, value: bytes) -> None
 
 @pytest.mark.parametrize(
     "data",
-    [b"", request(HOST)[:-30], request(HOST, LENGTH)[:-3]],
-    ids=["nothing", "half the headers", "half the body"],
+    [b"\r", request(HOST)[:-30], request(HOST, LENGTH)[:-3], STALLED_CHUNKS],
+    ids=["half a line", "half the headers", "half the body", "half a chunk"],
 )
-def test_a_caller_who_stalls_is_left(wire: Client, data: bytes) -> None:
+def test_a_caller_who_stalls_is_told_so(wire: Client, data: bytes) -> None:
+    (reply,) = wire.until_closed(data)
+    assert (reply.status, reply.code) == (408, "request_timeout")
+    assert reply.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("data", [b"", b"\r\n"], ids=["nothing", "an empty line"])
+def test_a_caller_who_began_nothing_is_left(wire: Client, data: bytes) -> None:
     assert wire.until_closed(data) == []
+
+
+def test_a_caller_who_was_answered_and_stalls_is_left(wire: Client) -> None:
+    (reply,) = wire.until_closed(request(HOST, LENGTH))
+    assert reply.status == 200
 
 
 @pytest.mark.parametrize("path", NO_ROUTES)

@@ -149,8 +149,7 @@ def test_letters_of_a_match_are_ascii_letters(staged: Staged) -> None:
 def test_a_failure_that_nobody_waits_for_any_more_is_no_warning(staged: Staged) -> None:
     stage = staged()
     stage.backend.hangs = True
-    caller = stage.find()
-    caller.cancel()
+    stage.find().cancel()
     stage.backend.trouble = Trouble.UNAVAILABLE
     stage.backend.release()
     stage.turn()

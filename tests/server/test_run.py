@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +23,9 @@ CONFIG = """\
 profile_sites: [https://profiles.example]
 server: {host: HOST, port: 0, drain: {timeout: 10ms}}
 backends: [{name: users, kind: yaml, path: users.yaml}]
+logging: {level: LEVEL}
 """
+BEGUN = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
 Serve = Callable[..., None]
 
 
@@ -29,9 +33,11 @@ Serve = Callable[..., None]
 def serve(tmp_path: Path) -> Serve:
     """Runs the service of one fixture until it is told to stop."""
 
-    def start(announce: Callable[[Service], None], host: str = "127.0.0.1") -> None:
+    def start(
+        announce: Callable[[Service], None], host: str = "127.0.0.1", level: str = "info"
+    ) -> None:
         (tmp_path / "users.yaml").write_text("users: []\n")
-        (tmp_path / "config.yaml").write_text(CONFIG.replace("HOST", host))
+        (tmp_path / "config.yaml").write_text(CONFIG.replace("HOST", host).replace("LEVEL", level))
         manager = plugin_manager()
         settings = load(tmp_path / "config.yaml", backend_kinds(manager), {})
         run(settings, manager, announce)
@@ -63,12 +69,41 @@ def test_it_announces_itself_once_it_can_be_asked(
 def test_requests_that_do_not_end_are_given_up(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
+    callers: list[threading.Thread] = []
+
+    def stop_amid_a_request(service: Service) -> None:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=10) as sock:
+            sock.sendall(BEGUN)
+            assert sock.recv(12) == b"HTTP/1.1 100"
+            stop(service)
+            assert sock.makefile("rb").read() == b" Continue\r\n\r\n"
+
     def announce(service: Service) -> None:
-        service._in_flight.add("one without end")
-        stop(service)
+        callers.append(threading.Thread(target=stop_amid_a_request, args=[service]))
+        callers[0].start()
 
     serve(announce)
+    callers[0].join(10)
     assert "requests unanswered after the drain timeout" in caplog.text
+
+
+@pytest.mark.parametrize(("level", "lines"), [("info", 1), ("warning", 0)])
+def test_every_answer_up_to_the_stop_is_in_the_log(
+    serve: Serve, capsys: pytest.CaptureFixture[str], level: str, lines: int
+) -> None:
+    callers: list[threading.Thread] = []
+
+    def ask_and_stop(service: Service) -> None:
+        assert Client(service.port).send("GET", "/", {"Host": "x"}).status == 404
+        stop(service)
+
+    def announce(service: Service) -> None:
+        callers.append(threading.Thread(target=ask_and_stop, args=[service]))
+        callers[0].start()
+
+    serve(announce, level=level)
+    callers[0].join(10)
+    assert capsys.readouterr().err.count('"answered"') == lines
 
 
 @pytest.mark.parametrize(
@@ -89,7 +124,7 @@ def test_the_address_is_one_to_ask_by(serve: Serve, host: str, url: str) -> None
 
 @pytest.mark.parametrize("host", ["::", "::1"])
 def test_an_address_of_version_6_has_brackets(host: str) -> None:
-    service = Service(None, None, host, 8080)  # type: ignore[arg-type]
+    service = Service(None, host, 8080)  # type: ignore[arg-type]
     assert service.url == "http://[::1]:8080"
 
 

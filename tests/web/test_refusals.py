@@ -6,12 +6,13 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from serving import KEY
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
-from tornado.httpserver import HTTPServer
+from tornado.ioloop import IOLoop
 from tornado.testing import bind_unused_port
 from tornado.web import HTTPError
 
@@ -21,8 +22,8 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest
 from tornado_idv.model import Answer, Query
+from tornado_idv.server.listener import HttpLimits, Listener
 from tornado_idv.web.app import make_app
-from tornado_idv.web.in_flight import InFlight
 from tornado_idv.web.refusals import Refusal, Refused, refusal_for
 
 STATUS = {
@@ -33,6 +34,7 @@ STATUS = {
     "no_such_route": 404,
     "method_not_allowed": 405,
     "not_acceptable": 406,
+    "request_timeout": 408,
     "body_too_large": 413,
     "uri_too_long": 414,
     "unsupported_media_type": 415,
@@ -62,19 +64,25 @@ def directory() -> Failing:
 
 
 @pytest.fixture
-def in_flight() -> InFlight:
-    return InFlight()
+def listener(io_loop: IOLoop, directory: Failing) -> Iterator[Listener]:
+    """Serves the application on a real socket."""
+
+    async def listening() -> Listener:
+        return Listener(app, HttpLimits())
+
+    identifiers = Identifiers((ProfileSite.parse("https://profiles.example"),))
+    keys = KeyRing([ApiKey("caller", digest(KEY))])
+    app = make_app(directory, identifiers, keys, "/base")  # type: ignore[arg-type]
+    listener = io_loop.run_sync(listening)
+    yield listener
+    listener.close()
 
 
 @pytest.fixture
-def ask(io_loop: object, directory: Failing, in_flight: InFlight) -> Iterator[Callable[[], Any]]:
-    """Asks the application over a real socket."""
-    identifiers = Identifiers((ProfileSite.parse("https://profiles.example"),))
-    keys = KeyRing([ApiKey("caller", digest(KEY))])
-    app = make_app(directory, identifiers, keys, in_flight, "/base")  # type: ignore[arg-type]
+def ask(io_loop: IOLoop, listener: Listener) -> Iterator[Ask]:
+    """Asks the application, with a good key."""
     sock, port = bind_unused_port()
-    server = HTTPServer(app)
-    server.add_socket(sock)
+    io_loop.run_sync(partial(listener.listen, [sock]))
     client = AsyncHTTPClient(force_instance=True)
 
     async def post(body: str = '{"input": "@tweety"}') -> HTTPResponse:
@@ -84,7 +92,6 @@ def ask(io_loop: object, directory: Failing, in_flight: InFlight) -> Iterator[Ca
 
     yield post
     client.close()
-    server.stop()
 
 
 @pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.name)
@@ -166,24 +173,9 @@ async def test_what_was_foreseen_is_no_error_in_the_log(
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
-async def test_a_request_that_failed_is_in_flight_no_more(
-    ask: Ask, directory: Failing, in_flight: InFlight
+async def test_a_request_that_failed_holds_no_drain_up(
+    ask: Ask, directory: Failing, listener: Listener
 ) -> None:
     directory.error = RuntimeError()
     assert (await ask()).code == 500
-    await asyncio.wait_for(in_flight.drained(), 5)
-
-
-async def test_one_who_is_in_flight_holds_the_drain() -> None:
-    in_flight = InFlight()
-    first, second = object(), object()
-    in_flight.add(first)
-    in_flight.add(second)
-    drained = asyncio.ensure_future(in_flight.drained())
-    in_flight.remove(first)
-    in_flight.remove(first)
-    in_flight.remove(object())
-    await asyncio.wait([drained], timeout=0)
-    assert not drained.done()
-    in_flight.remove(second)
-    await asyncio.wait_for(drained, 5)
+    await asyncio.wait_for(listener.drain(), 5)

@@ -1,0 +1,114 @@
+"""The log of answers: what a line says, and when lines are written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import pytest
+from fakes import LoopClock
+
+from tornado_idv.web.access import AccessLog
+
+TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+class Written:
+    """What was written, and how often."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.anything = asyncio.Event()
+
+    def __call__(self, text: str) -> None:
+        self.texts.append(text)
+        self.anything.set()
+
+    @property
+    def lines(self) -> list[str]:
+        return "".join(self.texts).splitlines()
+
+
+def note(log: AccessLog, status: int = 200, key_id: str | None = "caller") -> None:
+    log.answered(
+        method="POST",
+        route="identify/url",
+        status=status,
+        seconds=0.0123456,
+        key_id=key_id,
+        request_id="a-1",
+    )
+
+
+@pytest.mark.parametrize("key_id", ["caller", None])
+async def test_a_line_for_machines_is_json(key_id: str | None) -> None:
+    written = Written()
+    log = AccessLog(written, for_people=False)
+    note(log, 404, key_id)
+    log.flush()
+    record = json.loads(written.lines[0])
+    assert re.fullmatch(TIMESTAMP, record.pop("timestamp"))
+    assert record == {
+        "event": "answered",
+        "level": "info",
+        "logger": "tornado_idv.access",
+        "method": "POST",
+        "route": "identify/url",
+        "status": 404,
+        "ms": 12.35,
+        "key": key_id,
+        "request_id": "a-1",
+    }
+
+
+async def test_a_line_for_people_is_plain() -> None:
+    written = Written()
+    log = AccessLog(written, for_people=True)
+    note(log)
+    log.flush()
+    (line,) = written.lines
+    said = "method=POST route=identify/url status=200 ms=12.35 key=caller request_id=a-1"
+    assert re.fullmatch(rf"{TIMESTAMP} \[info     \] answered {said}", line)
+
+
+async def test_lines_are_gathered_and_written_together() -> None:
+    written, clock = Written(), LoopClock()
+    log = AccessLog(written, for_people=False)
+    for status in (200, 401, 404):
+        note(log, status)
+    assert written.texts == []
+    clock.forward(0.2)
+    await asyncio.wait_for(written.anything.wait(), 5)
+    assert len(written.texts) == 1
+    assert [json.loads(line)["status"] for line in written.lines] == [200, 401, 404]
+
+
+async def test_what_comes_later_is_written_later() -> None:
+    written, clock = Written(), LoopClock()
+    log = AccessLog(written, for_people=False)
+    for _ in range(2):
+        written.anything.clear()
+        note(log)
+        clock.forward(0.2)
+        await asyncio.wait_for(written.anything.wait(), 5)
+    assert len(written.texts) == 2
+
+
+async def test_too_many_lines_are_not_gathered() -> None:
+    written = Written()
+    log = AccessLog(written, for_people=True)
+    for _ in range(20_001):
+        note(log)
+    assert len(written.lines) == 20_000
+    log.flush()
+    assert len(written.lines) == 20_001
+
+
+async def test_where_nothing_was_gathered_nothing_is_written() -> None:
+    written = Written()
+    log = AccessLog(written, for_people=False)
+    note(log)
+    log.flush()
+    log.flush()
+    assert len(written.texts) == 1

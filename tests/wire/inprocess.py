@@ -1,0 +1,387 @@
+"""The transport in this process: real connections and handlers, made-up sockets and time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pluggy
+from serving import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
+from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
+
+from tornado_idv.backend import Backend, BackendOptions
+from tornado_idv.cache import AnswerCache, CacheLimits
+from tornado_idv.directory import Directory
+from tornado_idv.errors import Unavailable
+from tornado_idv.identifiers import Identifiers, ProfileSite
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.token import digest
+from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.registry import plugin_manager
+from tornado_idv.server.connection import Connection
+from tornado_idv.server.listener import HttpLimits, Listener
+from tornado_idv.web.access import AccessLog
+from tornado_idv.web.app import make_app
+from tornado_idv.web.packets import PacketCache
+from tornado_idv.web.wire import encode_user
+
+HIGH_WATER = 64 * 1024
+"""Bytes that a socket takes for a caller who does not read, before it asks for a pause."""
+IDENTIFIERS = Identifiers((ProfileSite.parse("https://profiles.example"),))
+ALICE = User(plan="Free", card_number="4000123412341234", nickname="alice")
+_ANSWER = re.compile(
+    rb"HTTP/1\.1 (\d{3}) [A-Za-z ]+\r\n((?:[A-Za-z-]+: [^\r\n]*\r\n)*)\r\n", re.ASCII
+)
+_LENGTH = re.compile(rb"Content-Length: (\d+)\r\n")
+_NEVER_THE_SAME = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
+
+_NEVER_LOGGED_THE_SAME = re.compile(r'"(?:ms|request_id|timestamp)": [^,}]+')
+
+
+class TurnedLoop(asyncio.SelectorEventLoop):
+    """A loop that moves when it is told, and whose time passes when it is told."""
+
+    now = 1_800_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    def turn(self) -> None:
+        """Runs what is due now, and nothing that comes of it."""
+        self.call_soon(self.stop)
+        self.run_forever()
+
+    def settle(self) -> None:
+        """Runs what is due now and what comes of it, up to the end."""
+        self.turn()
+        while self._ready:  # type: ignore[attr-defined]
+            self.turn()
+
+    def forward(self, seconds: float) -> None:
+        """Lets time pass in steps of which each is shorter than a sweep."""
+        for _ in range(round(seconds / 0.05)):
+            self.now += 0.05
+            self.settle()
+
+
+class Users(Backend[BackendOptions]):
+    """Users in a dictionary, of which it is known how often they were looked up."""
+
+    def __init__(self, *users: User) -> None:
+        super().__init__(BackendOptions(name="users", kind="users"))
+        self.known: dict[Query, User] = {}
+        self.asked = 0
+        self.down = False
+        self.put(*users)
+
+    def put(self, *users: User) -> None:
+        """Adds or replaces users."""
+        for user in users:
+            self.known[ByNickname(user.nickname)] = self.known[ByCard(user.card_number)] = user
+        self.changed()
+
+    def drop(self, user: User) -> None:
+        """Removes a user, who may be gone already."""
+        for query in (ByNickname(user.nickname), ByCard(user.card_number)):
+            self.known.pop(query, None)
+        self.changed()
+
+    async def find(self, query: Query) -> User | None:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.down:
+            raise Unavailable("down")
+        return self.known.get(query)
+
+
+class FakeSocket(asyncio.Transport):
+    """What a connection knows of a socket; it objects to whatever asyncio or uvloop objects to."""
+
+    def __init__(self, loop: TurnedLoop, connection: Connection) -> None:
+        super().__init__({"peername": ("127.0.0.1", 50_000)})
+        self.sent = bytearray()
+        self.arrived = bytearray()
+        self.reads = True
+        self.misuse: list[str] = []
+        self.lost = False
+        self.most_waiting = 0
+        self._loop = loop
+        self._connection = connection
+        self._reading = True
+        self._ended = False
+        self._eof = self._eof_told = False
+        self._closing = self._gone = False
+        self._waiting = 0
+        self._paused = False
+
+    # What the caller does.
+
+    def arrive(self, data: bytes) -> None:
+        """Bytes come in; the connection gets them when it reads."""
+        self.arrived += data
+        self._loop.call_soon(self._deliver)
+
+    def end(self) -> None:
+        """The caller sends no more."""
+        self._eof = True
+        self._loop.call_soon(self._deliver)
+
+    def read_on(self) -> None:
+        """The caller reads all that waits."""
+        self.reads, self._waiting = True, 0
+        if self._closing:
+            self._loop.call_soon(self._lose)
+        elif self._paused:
+            self._paused = False
+            self._loop.call_soon(self._connection.resume_writing)
+
+    def vanish(self) -> None:
+        """The network is gone; the connection is told soon."""
+        self._gone = True
+        self._loop.call_soon(self._lose)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the caller sees the end of what is sent."""
+        return self._ended or self._closing or self._gone
+
+    # What the connection calls.
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._closing or self.lost:
+            self.misuse.append("written after the end")
+            return
+        if self._ended:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._gone:
+            return
+        self.sent += data
+        if not self.reads:
+            self._waiting += len(data)
+            self.most_waiting = max(self.most_waiting, self._waiting)
+            if self._waiting > HIGH_WATER and not self._paused:
+                self._paused = True
+                self._connection.pause_writing()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if self.lost:
+            raise RuntimeError("unable to perform operation; the handler is closed")
+        self._ended = True
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self.is_closing() and not self._reading:
+            self._reading = True
+            self._loop.call_soon(self._deliver)
+
+    def is_closing(self) -> bool:
+        return self._closing or self._gone
+
+    def close(self) -> None:
+        if not self.is_closing():
+            self._closing = True
+            if not self._waiting:
+                self._loop.call_soon(self._lose)
+
+    def abort(self) -> None:
+        self._gone = True
+        self._loop.call_soon(self._lose)
+
+    def _deliver(self) -> None:
+        if self._closing or self._gone or not self._reading:
+            return
+        if self.arrived:
+            data = bytes(self.arrived[: 256 * 1024])
+            del self.arrived[: len(data)]
+            self._connection.data_received(data)
+            self._loop.call_soon(self._deliver)
+        elif self._eof and not self._eof_told:
+            self._eof_told = True
+            if not self._connection.eof_received():
+                self.close()
+
+    def _lose(self) -> None:
+        if not self.lost:
+            self.lost = True
+            self._connection.connection_lost(None)
+
+
+class Caller:
+    """One connection, seen from the other end."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._loop = ground.loop
+        self.connection = Connection(ground.listener)
+        self.socket = FakeSocket(ground.loop, self.connection)
+        self._loop.call_soon(self.connection.connection_made, self.socket)
+        self._loop.settle()
+
+    def send(self, *pieces: bytes) -> Caller:
+        """Sends pieces, each of which is dealt with before the next."""
+        for piece in pieces:
+            self.socket.arrive(piece)
+            self._loop.settle()
+        return self
+
+    @property
+    def answers(self) -> list[tuple[int, bytes]]:
+        """Status and body of each whole answer up to now."""
+        return list(read_answers(bytes(self.socket.sent)))
+
+    @property
+    def statuses(self) -> list[int]:
+        return [status for status, _ in self.answers]
+
+    @property
+    def steady(self) -> bytes:
+        """All that was sent, without what is never the same twice."""
+        return _NEVER_THE_SAME.sub(b"", bytes(self.socket.sent))
+
+
+def read_answers(sent: bytes) -> Iterator[tuple[int, bytes]]:
+    """Takes answers apart; there is nothing between them, nor after them."""
+    at = 0
+    while at < len(sent):
+        head = _ANSWER.match(sent, at)
+        assert head, sent[at:]
+        at = head.end()
+        length = _LENGTH.search(head[2])
+        size = int(length[1]) if length else 0
+        assert len(sent) - at >= size
+        yield int(head[1]), sent[at : at + size]
+        at += size
+
+
+class Counted(HTTPServerConnectionDelegate):
+    """An application that counts what it is asked."""
+
+    def __init__(self, app: HTTPServerConnectionDelegate) -> None:
+        self.asked = 0
+        self._app = app
+
+    def start_request(
+        self, server_conn: object, request_conn: HTTPConnection
+    ) -> HTTPMessageDelegate:
+        self.asked += 1
+        return self._app.start_request(server_conn, request_conn)
+
+
+class Ground:
+    """The application on a listener without sockets; closed by `grounds`."""
+
+    def __init__(
+        self,
+        loop: TurnedLoop,
+        *,
+        packets: bool = True,
+        limits: HttpLimits | None = None,
+        app: HTTPServerConnectionDelegate | None = None,
+        plugins: Iterable[object] = (),
+    ) -> None:
+        self.loop = loop
+        self.users = Users(ALICE)
+        self.cache = AnswerCache(CacheLimits(jitter=0.0), loop.time, lambda: 0.0)
+        self.logged: list[str] = []
+        self._limits = limits or HttpLimits()
+        self._packets = packets
+        self._app = app
+        self._manager = plugin_manager(entry_points=False, plugins=plugins)
+        loop.run_until_complete(self._build(self._manager))
+
+    async def _build(self, manager: pluggy.PluginManager) -> None:
+        encode = partial(encode_user, identifiers=IDENTIFIERS)
+        self.directory = Directory(
+            manager, [self.users], self.cache, encode, accepts=IDENTIFIERS.accepts
+        )
+        self.keys = KeyRing(_keys(), self.loop.time)
+        log = AccessLog(self.logged.append, for_people=False)
+        self.packets = PacketCache(self.directory, self.keys, log) if self._packets else None
+        app = self._app or make_app(self.directory, IDENTIFIERS, self.keys, access_log=log)
+        self.app = Counted(app)
+        self.listener = Listener(self.app, self._limits, self.packets)
+        self._log = log
+        self._refreshing = self.directory.refreshing()
+        await self._refreshing.__aenter__()
+
+    def close(self) -> None:
+        self.listener.close()
+        self.loop.settle()
+        self.loop.run_until_complete(self._refreshing.__aexit__(None, None, None))
+
+    def access(self) -> list[str]:
+        """The lines of the access log, without what is never the same twice."""
+        self._log.flush()
+        return _NEVER_LOGGED_THE_SAME.sub("", "".join(self.logged)).splitlines()
+
+    def call(self) -> Caller:
+        """A new connection."""
+        return Caller(self)
+
+    def ask(self, *pieces: bytes) -> Caller:
+        """A new connection on which these bytes are sent."""
+        return self.call().send(*pieces)
+
+
+def _keys() -> list[ApiKey]:
+    now = TurnedLoop.now
+    return [
+        ApiKey("caller", digest(KEY)),
+        ApiKey("expired", digest(EXPIRED_KEY), expires=now - 1),
+        ApiKey("cards", digest(CARDS_ONLY_KEY), scopes=frozenset({"identify:card"})),
+        ApiKey("short", digest(SHORT_LIVED_KEY), expires=now + 100),
+    ]
+
+
+SHORT_LIVED_KEY = "A" * 40
+
+
+def ask_for(
+    nickname: str, *fields: bytes, key: str = KEY, version: str = "1.1", pad: int = 0
+) -> bytes:
+    """A plain request for a user, with more header fields and blanks behind its body."""
+    body = b'{"input": "@%s"}' % nickname.encode() + b" " * pad
+    lines = [
+        f"POST /api/v1/identify/url HTTP/{version}".encode(),
+        b"Host: x",
+        b"Authorization: Bearer " + key.encode(),
+        b"Content-Length: %d" % len(body),
+        *fields,
+    ]
+    return b"\r\n".join([*lines, b"", body])
+
+
+@contextmanager
+def grounds() -> Iterator[Callable[..., Ground]]:
+    """Makes grounds on one loop, which hold that nothing ever went wrong unforeseen."""
+    loop = TurnedLoop()
+    unforeseen: list[Any] = []
+    loop.set_exception_handler(lambda _, told: unforeseen.append(told))
+    errors = logging.Handler(logging.ERROR)
+    errors.emit = unforeseen.append  # type: ignore[method-assign]
+    logging.getLogger().addHandler(errors)
+    made: list[Ground] = []
+
+    def make(**options: Any) -> Ground:
+        made.append(Ground(loop, **options))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for each in made:
+            each.close()
+        loop.settle()
+        loop.close()
+        logging.getLogger().removeHandler(errors)
+    assert unforeseen == []

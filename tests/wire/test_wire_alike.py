@@ -1,0 +1,204 @@
+"""With the packet cache and without it: nobody can tell which, by whatever happens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from inprocess import ALICE, SHORT_LIVED_KEY, Caller, Ground, grounds
+from serving import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
+
+from tornado_idv import hookimpl
+from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+
+EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "100"))
+CALLERS = 3
+URL, CARD = b"/api/v1/identify/url", b"/api/v1/identify/card"
+BEATE = User(plan="Pro", card_number="2", nickname="beate")
+USERS = (ALICE, BEATE, User(plan="Pro", card_number=ALICE.card_number, nickname="alice"))
+KEYS = (KEY, KEY, KEY, SHORT_LIVED_KEY, EXPIRED_KEY, CARDS_ONLY_KEY, "B" * 40)
+BODIES = (
+    b'{"input": "@alice"}',
+    b'{"input": "@alice"}',
+    b'{"input": "@beate"}',
+    b'{"input":"@alice" }',
+    b'{"input": "https://profiles.example/m/alice"}',
+    b'{"input": "@nobody"}',
+    b'{"input": "no one"}',
+    b'{"card_number": "4000123412341234"}',
+    b'{"card_number": "2"}',
+    b'{"input": "@alice", "x": 1}',
+    b"[]",
+    b"",
+)
+FIELDS = (
+    b"Accept: application/json",
+    b"accept: */*",
+    b"Accept: text/html",
+    b"Content-Type: application/json",
+    b"CONTENT-TYPE:application/json;charset=utf-8 ",
+    b"Content-Type: text/plain",
+    b"Content-Encoding: identity",
+    b"X-Request-ID: abc",
+    b"X-Forwarded-For: 1.2.3.4",
+    b"Cookie: a=b",
+    b"Expect: 100-continue",
+    b"Connection: close",
+    b"Connection: keep-alive",
+    b"Transfer-Encoding: chunked",
+    b"Authorization: Bearer " + KEY.encode(),
+    b"Content-Length: 19",
+    b"Upgrade: websocket",
+)
+
+Step = Callable[["Side"], object]
+
+
+class Observer:
+    """Hears of every lookup."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Query, Answer]] = []
+
+    @hookimpl
+    def idv_lookup_finished(self, query: Query, answer: Answer) -> None:
+        self.heard.append((query, answer))
+
+
+class Side:
+    """One of the two services, and those who call it."""
+
+    def __init__(self, make: Callable[..., Ground], *, packets: bool) -> None:
+        self.observer = Observer()
+        self.ground = make(packets=packets, plugins=[self.observer])
+        self.callers: list[Caller] = [self.ground.call() for _ in range(CALLERS)]
+
+    def caller(self, number: int) -> Caller:
+        """One who calls; a new one in place of one who was left."""
+        if self.callers[number].socket.closed:
+            self.callers[number].socket.vanish()
+            self.callers[number] = self.ground.call()
+        return self.callers[number]
+
+    @property
+    def seen(self) -> tuple[object, ...]:
+        """Everything that may be told from outside."""
+        return (
+            [(each.steady, each.socket.closed, each.socket.misuse) for each in self.callers],
+            [(query, answer.user, answer.stale) for query, answer in self.observer.heard],
+            self.ground.access(),
+            self.ground.users.asked,
+        )
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Bytes that one caller sends, in pieces."""
+
+    number: int
+    data: bytes
+    places: tuple[int, ...]
+
+    def __call__(self, side: Side) -> None:
+        ends = [0, *sorted({place % len(self.data) for place in self.places}), len(self.data)]
+        pieces = [self.data[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+        side.caller(self.number).send(*filter(None, pieces))
+
+
+@dataclass(frozen=True)
+class SentByAll:
+    """Bytes that every caller sends as a whole, one after the other."""
+
+    data: bytes
+
+    def __call__(self, side: Side) -> None:
+        for number in range(CALLERS):
+            side.caller(number).send(self.data)
+
+
+@dataclass(frozen=True)
+class Done:
+    """Something that happens to the service."""
+
+    name: str
+    do: Callable[[Ground], object]
+
+    def __call__(self, side: Side) -> None:
+        self.do(side.ground)
+
+
+@st.composite
+def request(draw: st.DrawFn) -> bytes:
+    """A request, mostly a plain one that is likely to come again."""
+    body = draw(st.sampled_from(BODIES))
+    path = CARD if b"card" in body else URL
+    plain = draw(st.integers(0, 3)) > 0
+    length = len(body) if plain else max(0, len(body) + draw(st.integers(-1, 1)))
+    fields = [
+        b"Host: x",
+        b"Authorization: Bearer " + draw(st.sampled_from(KEYS)).encode(),
+        b"Content-Length: %d" % length,
+        *draw(st.lists(st.sampled_from(FIELDS[:2] if plain else FIELDS), max_size=2)),
+    ]
+    fields = draw(st.permutations(fields))
+    if draw(st.booleans()):
+        fields = [each.lower() if b"Bearer" not in each else each for each in fields]
+    method = b"POST" if plain else draw(st.sampled_from([b"POST", b"GET", b"HEAD"]))
+    version = b"1.1" if plain else draw(st.sampled_from([b"1.1", b"1.1", b"1.0"]))
+    return b"\r\n".join([method + b" " + path + b" HTTP/" + version, *fields, b"", body])
+
+
+def happenings() -> st.SearchStrategy[Done]:
+    """Purges, data that changes, a backend that fails and comes back."""
+    return st.one_of(
+        st.sampled_from(USERS).map(lambda user: Done("put", lambda g: g.users.put(user))),
+        st.sampled_from(USERS).map(lambda user: Done("drop", lambda g: g.users.drop(user))),
+        st.just(Done("purge", lambda g: g.cache.purge())),
+        st.sampled_from([ByNickname("alice"), ByCard("2")]).map(
+            lambda query: Done("purge a user", lambda g: g.cache.purge_user(query))
+        ),
+        st.booleans().map(lambda down: Done("down", lambda g: setattr(g.users, "down", down))),
+    )
+
+
+SECONDS = st.sampled_from([0.2, 1.0, 9.0, 30.0, 99.0, 101.0, 245.0, 301.0])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Step | float]:
+    """A few requests that come again and again, whole or in pieces, and what happens between."""
+    few = draw(st.lists(request(), min_size=1, max_size=4))
+    whole = st.sampled_from(few)
+    sends = st.builds(Sent, st.integers(0, CALLERS - 1), whole, st.just(()))
+    odd = st.builds(
+        Sent,
+        st.integers(0, CALLERS - 1),
+        st.lists(whole, min_size=1, max_size=3).map(b"".join),
+        st.lists(st.integers(1, 400), max_size=2).map(tuple),
+    )
+    by_all = whole.map(SentByAll)
+    step = st.one_of(sends, by_all, by_all, odd, happenings(), SECONDS)
+    return draw(st.lists(step, min_size=5, max_size=30))
+
+
+@settings(max_examples=EXAMPLES)
+@given(histories())
+def test_nobody_can_tell_the_packet_cache_from_the_long_way(steps: list[Step | float]) -> None:
+    with grounds() as make:
+        sides = [Side(make, packets=True), Side(make, packets=False)]
+        loop = sides[0].ground.loop
+        for step in steps:
+            if isinstance(step, float):
+                loop.now += step
+                loop.settle()
+            else:
+                for side in sides:
+                    step(side)
+                    loop.settle()
+            assert sides[0].seen == sides[1].seen
+        saved = sides[1].ground.app.asked - sides[0].ground.app.asked
+        assert saved >= 0
+        event(f"answered by its packet: {'some' if saved else 'none'}")

@@ -1,0 +1,284 @@
+"""A real process in trouble: slow callers, too many, wrong keys, stops; good callers go on.
+
+``WIRE_HARD=1`` makes the crowds as large, and the stops as many, as they are meant to be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPResponse
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from inprocess import ask_for
+from running import Running, eventually, running
+from serving import KEY
+
+from tornado_idv.web.refusals import Refusal
+
+HARD = "WIRE_HARD" in os.environ
+SLOW = 2_000 if HARD else 500
+STOPS = 20 if HARD else 3
+IDLE = 1_000
+CALLERS = 16
+CONFIG = """\
+profile_sites: [https://profiles.example]
+server: {{port: 0, idle_timeout: 1s, body_timeout: 1s}}
+auth: {{keys: [{{id: caller, token: {key}}}]}}
+logging: {{level: info, format: json}}
+backends: [{{name: users, kind: yaml, path: users.yaml}}]
+"""
+USERS = 'users: [{nickname: "@alice", card_number: "4000123412341234", plan: Free}]\n'
+SOON = 10.0
+LENGTH_OF_401 = len(Refusal.TOKEN.body)
+
+
+@contextmanager
+def descriptors(most: int) -> Iterator[None]:
+    """What is started inside has so many of them at most."""
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+
+
+@contextmanager
+def served(folder: Path, most_descriptors: int = 8192) -> Iterator[Running]:
+    (folder / "users.yaml").write_text(USERS)
+    config = folder / "config.yaml"
+    config.write_text(CONFIG.format(key=KEY))
+    with descriptors(most_descriptors):
+        before = running(config, patience=60)
+        service = before.__enter__()
+    try:
+        yield service
+        assert "Traceback" not in service.told()
+    finally:
+        before.__exit__(None, None, None)
+
+
+def connect(service: Running) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", service.port), timeout=SOON)
+
+
+def answer(sock: socket.socket) -> tuple[int, HTTPResponse, bytes]:
+    """The next answer of a connection with one request under way."""
+    response = HTTPResponse(sock)
+    response.begin()
+    return response.status, response, response.read()
+
+
+def troubles(service: Running) -> Counter[str]:
+    """How often each line was logged, those of answers and of start and stop aside."""
+    events = [json.loads(line)["event"] for line in service.told().splitlines()]
+    return Counter(each for each in events if each not in ("answered", "stopped"))
+
+
+class GoodCaller:
+    """Asks again and again, on one connection that is kept or on a new one each time."""
+
+    def __init__(self, service: Running, *, keeps: bool) -> None:
+        self._service = service
+        self._sock = connect(service) if keeps else None
+        self.slowest = 0.0
+        self.asked = 0
+
+    def ask(self) -> None:
+        began = time.monotonic()
+        sock = self._sock or connect(self._service)
+        sock.sendall(ask_for("alice"))
+        status, _, _ = answer(sock)
+        if sock is not self._sock:
+            sock.close()
+        assert status == 200
+        self.asked += 1
+        self.slowest = max(self.slowest, time.monotonic() - began)
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+
+
+class SlowCaller:
+    """Sends a byte of a request that never ends each time it may."""
+
+    def __init__(self, service: Running, begin: bytes) -> None:
+        self.got = b""
+        self.left = False
+        self._sock = connect(service)
+        self._sock.sendall(begin)
+        self._sock.setblocking(False)
+
+    def tick(self) -> None:
+        try:
+            self._sock.send(b"a")
+            while data := self._sock.recv(4096):
+                self.got += data
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self.left = True
+        self._sock.close()
+
+
+SLOW_BEGINNINGS = {
+    "the first line": b"POST /",
+    "a header": b"POST / HTTP/1.1\r\nHost: x\r\nX: ",
+    "the body": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n",
+    "a chunk": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\n",
+    "an extension": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+}
+
+
+def test_callers_of_a_byte_at_a_time_are_left_and_hold_nobody_up(tmp_path: Path) -> None:
+    with served(tmp_path) as service:
+        good = [GoodCaller(service, keeps=True), GoodCaller(service, keeps=False)]
+        beginnings = [*SLOW_BEGINNINGS.values()] * (SLOW // len(SLOW_BEGINNINGS))
+        slow = [SlowCaller(service, begin) for begin in beginnings]
+        until = time.monotonic() + SOON
+        while any(not each.left for each in slow):
+            assert time.monotonic() < until
+            for each in slow:
+                if not each.left:
+                    each.tick()
+            for caller in good:
+                caller.ask()
+        for each in slow:
+            assert each.got.startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 400 ")) or not each.got
+        told = sum(each.got.startswith(b"HTTP/1.1 408 ") for each in slow)
+        assert told > SLOW // 2
+        assert max(each.slowest for each in good) < 1.0
+        for caller in good:
+            caller.ask()
+            caller.close()
+        assert max(troubles(service).values(), default=0) <= 1
+
+
+def test_more_callers_than_descriptors_are_told_so_and_forgotten(tmp_path: Path) -> None:
+    """Who came first is served all along; when the others are gone, everybody is."""
+    with served(tmp_path, most_descriptors=256) as service:
+        good = GoodCaller(service, keeps=True)
+        good.ask()
+        idle = [connect(service) for _ in range(IDLE)]
+        good.ask()
+        told: Counter[bytes] = Counter()
+        for sock in idle[127:]:
+            told[sock.recv(12)] += 1
+            good.ask()
+        assert told == {b"HTTP/1.1 503": IDLE - 127}
+        assert good.slowest < 1.0
+        for sock in idle:
+            sock.close()
+        eventually(lambda: recovered(service))
+        good.ask()
+        good.close()
+        assert [*troubles(service).values()] == [1]
+        assert "all 128 connections are taken" in service.told()
+
+
+def recovered(service: Running) -> bool:
+    with connect(service) as sock:
+        sock.sendall(ask_for("alice"))
+        return answer(sock)[0] == 200
+
+
+def test_a_flood_of_wrong_keys_holds_nobody_up(tmp_path: Path) -> None:
+    """Each gets its 401, and nothing but the line of the answer is logged."""
+    flood = ask_for("alice", key="B" * 40) * 250
+    with served(tmp_path) as service:
+        good = GoodCaller(service, keeps=True)
+        statuses: list[bytes] = []
+
+        def rage() -> None:
+            with connect(service) as sock, sock.makefile("rb") as lines:
+                for _ in range(8 if HARD else 2):
+                    sock.sendall(flood)
+                    heads = (line.partition(b"HTTP/1.1 ")[2] for line in lines)
+                    statuses.extend(islice(filter(None, heads), 250))
+                    while lines.readline() != b"\r\n":
+                        pass
+                    lines.read(LENGTH_OF_401)
+
+        threads = [threading.Thread(target=rage) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            good.ask()
+        assert set(statuses) == {b"401 Unauthorized\r\n"}
+        assert len(statuses) == (8 if HARD else 2) * 1000
+        assert good.asked > 10
+        assert good.slowest < 1.0
+        good.close()
+        assert not troubles(service)
+
+
+class Kept:
+    """A caller who keeps the connection, and knows of each request whether it was read.
+
+    The ``100 Continue`` says so: from then on the answer is owed.
+    """
+
+    def __init__(self, service: Running) -> None:
+        self.answered = 0
+        self.told = self.left = False
+        self.trouble: BaseException | None = None
+        self._sock = connect(service)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self._sock:
+                self._ask_on()
+        except BaseException as error:
+            self.trouble = error
+
+    def _ask_on(self) -> None:
+        data = ask_for("alice", b"Expect: 100-continue")
+        while not self.told:
+            self._sock.sendall(data[:-19])
+            begin = self._sock.recv(25)
+            if not begin:
+                self.left = True  # between two requests: this one was not read
+                return
+            assert begin == b"HTTP/1.1 100 Continue\r\n\r\n"
+            self._sock.sendall(data[-19:])
+            status, response, body = answer(self._sock)
+            assert (status, len(body)) == (200, 131)
+            self.answered += 1
+            self.told = response.getheader("Connection") == "close"
+        assert self._sock.recv(1) == b""
+
+
+def test_a_stop_under_load_loses_no_request_that_was_read(tmp_path: Path) -> None:
+    """Whoever has a request under way is answered and told to leave; all leave in peace."""
+    told = 0
+    for stop in range(STOPS):
+        folder = tmp_path / str(stop)
+        folder.mkdir()
+        with served(folder) as service:
+            callers = [Kept(service) for _ in range(CALLERS)]
+            eventually(lambda: min(each.answered for each in callers) > 10)  # noqa: B023
+            service.tell()
+            for each in callers:
+                each.thread.join(SOON)
+            assert [each.trouble for each in callers if each.trouble] == []
+            assert all(each.told or each.left for each in callers)
+            assert service.ended() == 0
+            told += sum(each.told for each in callers)
+        answers = sum('"event": "answered"' in line for line in service.told().splitlines())
+        assert answers == sum(each.answered for each in callers)
+        assert "unanswered" not in service.told()
+    assert told

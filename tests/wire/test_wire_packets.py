@@ -1,0 +1,253 @@
+"""The packet cache answers only what it has understood, and only while that holds."""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections.abc import Callable, Iterator
+
+import pytest
+from inprocess import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for, grounds
+from serving import CARDS_ONLY_KEY, KEY
+
+from tornado_idv.model import ByNickname, User
+from tornado_idv.web import packets
+
+OTHER_WAYS = {
+    "a repeated header": ask_for("alice", b"X-A: 1", b"x-a: 2"),
+    "a request id": ask_for("alice", b"X-Request-ID: 1"),
+    "an expectation": ask_for("alice", b"Expect: 100-continue"),
+    "a coding of content": ask_for("alice", b"Content-Encoding: identity"),
+    "an end": ask_for("alice", b"Connection: close"),
+    "no end": ask_for("alice", b"Connection: keep-alive"),
+    "HTTP/1.0": ask_for("alice", version="1.0"),
+    "HTTP/1.0 that stays": ask_for("alice", b"Connection: keep-alive", version="1.0"),
+    "another method": ask_for("alice").replace(b"POST", b"PUT"),
+    "chunks": ask_for("alice")
+    .replace(b"Content-Length: 19", b"Transfer-Encoding: chunked")
+    .replace(b'{"input', b'13\r\n{"input')
+    + b"\r\n0\r\n\r\n",
+    "a body over 1 KiB": ask_for("alice", pad=1024),
+    "a head over 1 KiB": ask_for("alice", b"X-A: " + b"a" * 1024),
+    "a length with a zero in front": ask_for("alice").replace(b": 19", b": 019"),
+    "a wrong key": ask_for("alice", key="B" * 40),
+    "a key for other things": ask_for("alice", key=CARDS_ONLY_KEY),
+    "no nickname": ask_for("a b"),
+    "another media type": ask_for("alice", b"Content-Type: text/plain"),
+    "two requests": ask_for("alice") * 2,
+    "a request and a half": ask_for("alice") + b"POST / HT",
+    "a line too many": ask_for("alice") + b"\r\n",
+}
+LONGEST = 1024
+
+
+@pytest.fixture
+def make_ground() -> Iterator[Callable[..., Ground]]:
+    with grounds() as make:
+        yield make
+
+
+@pytest.fixture
+def ground(make_ground: Callable[..., Ground]) -> Ground:
+    return make_ground()
+
+
+def is_known(ground: Ground, data: bytes) -> bool:
+    """Whether a request is answered without the application."""
+    before = ground.app.asked
+    caller = ground.ask(data)
+    assert len(caller.answers) == 1
+    return ground.app.asked == before
+
+
+def test_what_was_understood_is_answered_by_its_bytes(ground: Ground) -> None:
+    ground.ask(ask_for("alice"))
+    assert is_known(ground, ask_for("alice"))
+
+
+def test_a_known_head_learns_further_bodies(ground: Ground) -> None:
+    """Of its own length, for any head of the route; another length is another head."""
+    ground.ask(ask_for("alice"))
+    assert not is_known(ground, ask_for("alicf"))
+    assert is_known(ground, ask_for("alicf"))
+    assert not is_known(ground, ask_for("alicfe"))
+
+
+@pytest.mark.parametrize("data", OTHER_WAYS.values(), ids=OTHER_WAYS)
+def test_all_else_takes_the_long_way(
+    make_ground: Callable[..., Ground], data: bytes
+) -> None:
+    """However often it comes, and answered as if there were no packet cache."""
+    ground, plain = make_ground(), make_ground(packets=False)
+    for _ in range(3):
+        before = ground.app.asked
+        assert ground.ask(data).steady == plain.ask(data).steady
+        assert ground.app.asked > before
+    assert ground.packets is not None
+    assert not ground.packets._heads
+
+
+@pytest.mark.parametrize("difference", [0, 3, 4, 5])
+def test_half_a_request_is_never_taken_for_a_whole_one(
+    ground: Ground, difference: int
+) -> None:
+    """Not even if its first half is as long as its body, give or take the end of a head."""
+    for pad in range(400):
+        data = ask_for("alice", pad=pad)
+        place = 19 + pad + difference
+        if place >= len(data):
+            break
+        for _ in range(2):
+            assert ground.ask(data[:place], data[place:]).statuses == [200], place
+            assert ground.ask(b"\r\n\r\n" + data[:place], data[place:]).statuses == [200], place
+    assert ground.ask(data[:150]).statuses == []
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_a_body_of_another_length_than_announced_is_waited_for_or_cut(
+    ground: Ground, known: int
+) -> None:
+    data = ask_for("alice")
+    for _ in range(known):
+        ground.ask(data)
+    for _ in range(2):
+        short = ground.ask(data[:-1])
+        assert short.statuses == []
+        assert short.send(b"}").statuses == [200]
+        long = ground.ask(data + b"{")
+        assert long.statuses == [200]
+        assert long.send(b" / HTTP/1.1\r\n\r\n").statuses == [200, 400]
+
+
+def test_who_still_waits_for_an_answer_gets_it_first(ground: Ground) -> None:
+    ground.ask(ask_for("alice"))
+    caller = ground.call()
+    caller.socket.arrive(ask_for("nobody", b"X-Request-ID: 1"))
+    ground.loop.turn()
+    caller.send(ask_for("alice"))
+    assert caller.statuses == [404, 200]
+
+
+def test_a_purge_is_seen_at_the_next_request(ground: Ground) -> None:
+    for purge in (
+        ground.cache.purge,
+        lambda: ground.cache.purge_user(ByNickname("alice")),
+        lambda: ground.cache.purge_backend("users"),
+    ):
+        ground.ask(ask_for("alice"))
+        assert is_known(ground, ask_for("alice"))
+        before = ground.users.asked
+        purge()
+        assert not is_known(ground, ask_for("alice"))
+        assert ground.users.asked == before + 1
+
+
+def test_a_change_of_the_data_is_seen_at_the_next_request(ground: Ground) -> None:
+    pro = User(plan="Pro", card_number=ALICE.card_number, nickname="alice")
+    for change, status, plan in (
+        (lambda: None, 200, b'"plan":"Free"'),
+        (lambda: ground.users.put(pro), 200, b'"plan":"Pro"'),
+        (lambda: ground.users.drop(pro), 404, b"User not found"),
+        (lambda: ground.users.put(ALICE), 200, b'"plan":"Free"'),
+    ):
+        change()
+        for _ in range(2):
+            ((got, body),) = ground.ask(ask_for("alice")).answers
+            assert (got, plan in body) == (status, True)
+
+
+def test_an_expired_key_is_seen_at_the_next_request(ground: Ground) -> None:
+    data = ask_for("alice", key=SHORT_LIVED_KEY)
+    ground.ask(data)
+    assert is_known(ground, data)
+    ground.loop.now += 99
+    assert is_known(ground, data)
+    ground.loop.now += 1
+    assert ground.ask(data).statuses == [401]
+
+
+def test_an_answer_past_its_time_is_asked_for_anew(ground: Ground) -> None:
+    ground.ask(ask_for("alice"))
+    ground.loop.now += 300
+    assert not is_known(ground, ask_for("alice"))
+    assert ground.users.asked == 2
+
+
+def test_a_known_request_asks_again_ahead_of_time(ground: Ground) -> None:
+    ground.ask(ask_for("alice"))
+    ground.loop.now += 250
+    assert is_known(ground, ask_for("alice"))
+    ground.loop.settle()
+    assert ground.users.asked == 2
+
+
+def test_a_drain_is_seen_at_the_next_request(ground: Ground) -> None:
+    ground.ask(ask_for("alice"))
+    busy = ground.call().send(ask_for("alice")[:9])
+    draining = ground.loop.create_task(ground.listener.drain())
+    ground.loop.settle()
+    busy.send(ask_for("alice")[9:])
+    assert b"Connection: close\r\n" in busy.socket.sent
+    ground.loop.forward(1.2)
+    assert draining.done()
+
+
+def test_entries_are_bounded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bodies and heads make room for the newest; the newest are answered."""
+    monkeypatch.setattr(packets, "_MOST_HEADS", 5)
+    monkeypatch.setattr(packets, "_MOST_BODIES", 7)
+    assert ground.packets is not None
+    for number in range(20):
+        data = ask_for(f"n{number:02}", b"X-A: %d" % number)
+        ground.ask(data)
+        assert is_known(ground, data)
+    assert len(ground.packets._heads) == 5
+    assert {len(bodies) for bodies in ground.packets._queries.values()} == {7}
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_entry_is_bounded(ground: Ground, more: int) -> None:
+    head = len(ask_for("alice")) - 19
+    for data in (
+        ask_for("alice", b"X: " + b"a" * (LONGEST - head - 5 + more)),
+        ask_for("alice", pad=LONGEST - 19 + more),
+    ):
+        ground.ask(data)
+        assert is_known(ground, data) == (more == 0)
+
+
+def test_no_key_is_kept_but_as_a_digest(ground: Ground) -> None:
+    """Neither of a known request nor of one that came in halves."""
+    for nickname in ("alice", "nobody"):
+        data = ask_for(nickname)
+        ground.ask(data, data, data[:150], data[150:])
+    secrets = (KEY, KEY.split("_")[2])
+    held = [*reachable(ground.packets)]
+    assert any(isinstance(each, bytes) and b"@alice" in each for each in held)
+    for each in held:
+        if isinstance(each, (bytes, bytearray)):
+            each = each.decode("latin-1")
+        assert not isinstance(each, str) or not any(secret in each for secret in secrets)
+
+
+def reachable(root: object) -> Iterator[object]:
+    """All objects that are held by this one, code and its modules aside."""
+    code = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen and not isinstance(each, code):
+            seen.add(id(each))
+            waiting += gc.get_referents(each)
+            yield each
+
+
+def test_a_caller_is_told_in_the_log_alike(make_ground: Callable[..., Ground]) -> None:
+    with_it, without = make_ground(), make_ground(packets=False)
+    for ground in (with_it, without):
+        for nickname in ("alice", "alice", "nobody", "nobody", "a b"):
+            ask: Caller = ground.ask(ask_for(nickname))
+            assert ask.answers
+    assert with_it.app.asked == 3
+    assert with_it.access() == without.access() != []

@@ -1,0 +1,165 @@
+"""Many requests ahead of their answers, and answers that nobody reads."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from inprocess import HIGH_WATER, Ground, grounds
+from serving import KEY, Client, serving
+
+from tornado_idv.model import User
+from tornado_idv.server.listener import HttpLimits
+
+MANY = 1000
+BUFFERED = 64 * 1024 + 16 * 1024 + 256 * 1024
+"""Bytes that a connection may hold: its limit, and one more read."""
+CONFIG = f"""\
+profile_sites: [https://profiles.example]
+server: {{port: 0, idle_timeout: 1s}}
+auth: {{keys: [{{id: caller, token: {KEY}}}]}}
+backends: [{{name: users, kind: yaml, path: users.yaml}}]
+"""
+
+
+def ask_for(nickname: str, number: int) -> bytes:
+    """A request with an id of its own, which no packet cache answers."""
+    return plainly_for(nickname).replace(b"Host: x", b"Host: x\r\nX-Request-ID: %d" % number)
+
+
+def plainly_for(nickname: str) -> bytes:
+    body = b'{"input": "@%s"}' % nickname.encode()
+    return (
+        b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+        b"Authorization: Bearer %s\r\n\r\n%s" % (len(body), KEY.encode(), body)
+    )
+
+
+def ids(sent: bytes) -> list[int]:
+    lines = sent.split(b"\r\n")
+    return [int(line[14:]) for line in lines if line.startswith(b"X-Request-ID: ")]
+
+
+@pytest.fixture
+def make_ground() -> Iterator[Callable[..., Ground]]:
+    with grounds() as make:
+        yield make
+
+
+@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+def test_a_thousand_are_answered_in_their_order(
+    make_ground: Callable[..., Ground], packets: bool
+) -> None:
+    ground = make_ground(packets=packets)
+    ground.users.put(
+        *(User(plan="Free", card_number=str(number), nickname=f"n{number}") for number in range(50))
+    )
+    names = [f"n{number % 70}" for number in range(MANY)]
+    pipeline = b"".join(ask_for(name, number) for number, name in enumerate(names))
+    for data in ([pipeline], [pipeline[at : at + 1400] for at in range(0, len(pipeline), 1400)]):
+        caller = ground.ask(*data)
+        assert ids(bytes(caller.socket.sent)) == [*range(MANY)]
+        for (status, body), name in zip(caller.answers, names, strict=True):
+            assert status == (200 if int(name[1:]) < 50 else 404)
+            assert status == 404 or b'"nickname":"@%s"' % name.encode() in body
+
+
+def test_they_are_over_a_real_socket(wire: Client) -> None:
+    pipeline = b"".join(ask_for("alice", number) for number in range(MANY))
+    with socket.create_connection(("127.0.0.1", wire.port), timeout=10) as sock:
+        threading.Thread(target=sock.sendall, args=[pipeline]).start()
+        lines = sock.makefile("rb")
+        got = [next(line for line in lines if line.startswith(b"X-Req")) for _ in range(MANY)]
+    assert ids(b"".join(got)) == [*range(MANY)]
+
+
+def test_a_pipeline_without_end_costs_bounded_memory(make_ground: Callable[..., Ground]) -> None:
+    """What was sent too far ahead is left in the socket until its turn."""
+    ground = make_ground()
+    caller = ground.call()
+    request = ask_for("alice", 1)
+    most = 0
+    caller.socket.arrive(request * 20 * MANY)
+    while caller.socket.arrived or caller.connection._buffer:
+        ground.loop.turn()
+        most = max(most, len(caller.connection._buffer))
+    ground.loop.settle()
+    assert 64 * 1024 < most <= BUFFERED
+    assert caller.statuses == [200] * 20 * MANY
+
+
+@pytest.mark.parametrize("ahead", [1, MANY], ids=["one at a time", "a pipeline"])
+@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+def test_who_never_reads_costs_bounded_memory_and_is_left(
+    make_ground: Callable[..., Ground], packets: bool, ahead: int
+) -> None:
+    ground = make_ground(packets=packets, limits=HttpLimits(idle_timeout=10.0))
+    caller = ground.ask(plainly_for("alice"))
+    caller.socket.reads = False
+    for _ in range(20 * MANY // ahead):
+        caller.send(plainly_for("alice") * ahead)
+        assert len(caller.connection._buffer) <= BUFFERED
+    assert caller.socket.most_waiting <= HIGH_WATER + 1024
+    assert caller.socket.arrived
+    ground.loop.forward(9.8)
+    assert not caller.socket.lost
+    ground.loop.forward(0.4)
+    assert caller.socket.lost
+    assert caller.socket.misuse == []
+
+
+def test_who_reads_after_a_pause_misses_nothing(make_ground: Callable[..., Ground]) -> None:
+    ground = make_ground()
+    caller = ground.ask(ask_for("alice", 0))
+    caller.socket.reads = False
+    caller.send(*(ask_for("alice", number) for number in range(1, MANY)))
+    while len(caller.answers) < MANY:
+        before = len(caller.answers)
+        caller.socket.read_on()
+        ground.loop.settle()
+        caller.socket.reads = False
+        assert len(caller.answers) > before
+    assert ids(bytes(caller.socket.sent)) == [*range(MANY)]
+    assert not caller.socket.closed
+
+
+def test_what_one_asks_is_not_learned_for_another(make_ground: Callable[..., Ground]) -> None:
+    """A request that waited for its caller to read leaves the meaning of the one before alone."""
+    ground = make_ground()
+    ground.users.put(User(plan="Pro", card_number="2", nickname="beate"))
+    alice, beate = plainly_for("alice"), plainly_for("beate")
+    known = ground.ask(alice, alice).answers[0]
+    caller = ground.call()
+    caller.socket.reads = False
+    while not caller.socket._paused:
+        caller.send(alice)
+    caller.send(beate)
+    caller.socket.read_on()
+    ground.loop.settle()
+    assert b"@beate" in caller.answers[-1][1]
+    assert ground.ask(alice).answers == [known]
+
+
+def test_who_never_reads_is_left_by_a_real_service_too(tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").write_text("users: []\n")
+    with serving(CONFIG, tmp_path) as service:
+        taken = send_for_ever(service.port, plainly_for("nobody") * 100)
+        assert Client(service.port).by_input("@nobody").status == 404
+    assert taken < 32 * 1024 * 1024
+
+
+def send_for_ever(port: int, data: bytes) -> int:
+    """Sends without reading until the other side has enough; gives the bytes it took."""
+    taken = 0
+    with socket.socket() as sock:
+        sock.settimeout(10)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # the kernel keeps little
+        sock.connect(("127.0.0.1", port))
+        try:
+            while True:
+                taken += sock.send(data)
+        except (ConnectionResetError, BrokenPipeError):
+            return taken

@@ -1,0 +1,120 @@
+"""Bytes come in pieces of any size; what they say does not depend on it."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import Callable, Iterator
+from http.client import HTTPResponse
+
+import pytest
+from inprocess import Caller, Ground, grounds
+from serving import KEY, Client
+from test_bad_inputs import (
+    ABSENT,
+    BAD_BODIES,
+    BAD_CARDS,
+    BAD_INPUTS,
+    BAD_KEYS,
+    CARD,
+    FOUND,
+    GOOD_BODIES,
+    GOOD_KEYS,
+    URL,
+)
+from test_http import CHUNKS, HOST, LENGTH, READ, REFUSED, request
+
+GOOD = request(HOST, LENGTH, b"Content-Type: application/json")
+FOUND_LENGTH = 131
+SEED = 4
+TIMES = 3
+END = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+"""Follows each request, so that one that is read too far or too short is found out."""
+
+
+def post(path: str, body: bytes, key: str | None = f"Bearer {KEY}") -> bytes:
+    """A request as the tests of the contract send it."""
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
+    lines += [] if key is None else [f"Authorization: {key}"]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def member(name: str, value: str) -> bytes:
+    return json.dumps({name: value}).encode()
+
+
+TABLE = {
+    **{f"good body: {name}": post(URL, body) for name, body in GOOD_BODIES.items()},
+    **{f"bad body: {name}": post(URL, body) for name, body in BAD_BODIES.items()},
+    **{f"input: {text}": post(URL, member("input", text)) for text in [*FOUND, *ABSENT]},
+    **{f"input: {name}": post(URL, member("input", text)) for name, text in BAD_INPUTS.items()},
+    **{f"card: {name}": post(CARD, member("card_number", v)) for name, v in BAD_CARDS.items()},
+    **{f"key: {name}": post(URL, b'{"input": "@alice"}', k) for name, k in GOOD_KEYS.items()},
+    **{f"key: {name}": post(URL, b'{"input": "@alice"}', k) for name, k in BAD_KEYS.items()},
+    **{f"read: {name}": data for name, data in READ.items()},
+    **{f"refused: {name}": data for name, (data, *_) in REFUSED.items()},
+}
+"""The contract's good and bad requests, as bytes."""
+
+
+def cut(data: bytes, *places: int) -> list[bytes]:
+    """The pieces between these places."""
+    ends = [0, *sorted(places), len(data)]
+    return [data[begin:end] for begin, end in zip(ends, ends[1:], strict=False) if begin < end]
+
+
+def heard(caller: Caller) -> tuple[bytes, bool]:
+    """What a caller got, and whether that was the end."""
+    return caller.steady, caller.socket.closed
+
+
+@pytest.fixture
+def make_ground() -> Iterator[Callable[..., Ground]]:
+    with grounds() as make:
+        yield make
+
+
+@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+def test_a_good_request_cut_anywhere_is_answered(
+    make_ground: Callable[..., Ground], packets: bool
+) -> None:
+    """In chunks and by its length, alone and as the second on a connection."""
+    ground = make_ground(packets=packets)
+    for data in (GOOD, request(HOST, b"Transfer-Encoding: chunked", body=CHUNKS)):
+        whole = ground.ask(data).steady
+        assert whole.startswith(b"HTTP/1.1 200 OK\r\n")
+        for place in range(1, len(data)):
+            caller = ground.ask(*cut(data, place))
+            assert caller.steady == whole, place
+            assert caller.send(*cut(data, place)).steady == whole * 2, place
+
+
+def test_it_is_over_a_real_socket(wire: Client) -> None:
+    with socket.create_connection(("127.0.0.1", wire.port), timeout=10) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for place in range(1, len(GOOD)):
+            for piece in cut(GOOD, place):
+                sock.sendall(piece)
+            response = HTTPResponse(sock)
+            response.begin()
+            assert (response.status, len(response.read())) == (200, FOUND_LENGTH), place
+
+
+def test_a_good_request_comes_a_byte_at_a_time(make_ground: Callable[..., Ground]) -> None:
+    caller = make_ground().ask(*cut(GOOD * 3, *range(1, len(GOOD) * 3)))
+    assert caller.statuses == [200] * 3
+
+
+@pytest.mark.parametrize("data", TABLE.values(), ids=TABLE)
+def test_what_is_cut_in_three_places_gets_the_same_answers(
+    make_ground: Callable[..., Ground], data: bytes
+) -> None:
+    ground = make_ground()
+    whole = heard(ground.ask(data, END))
+    assert whole[1]
+    chance = random.Random(f"{SEED} {data!r}")
+    for _ in range(TIMES):
+        places = [chance.randrange(1, len(data)) for _ in range(3)]
+        assert heard(ground.ask(*cut(data, *places), END)) == whole, places
+    assert heard(ground.ask(data + END)) == whole
