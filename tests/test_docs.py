@@ -9,6 +9,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -38,9 +39,11 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in model.model_fields.items():
         yield prefix + name
         kind = field.annotation
-        inner = next(iter(getattr(kind, "__args__", ())), kind)
+        inner = next(iter(get_args(kind)), kind)
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from settings_of(inner, f"{prefix}{name}{'' if inner is kind else '[]'}.")
+            yield from settings_of(
+                inner, f"{prefix}{name}{'[]' if get_origin(kind) is tuple else ''}."
+            )
 
 
 def code_blocks(text: str, language: str) -> list[str]:

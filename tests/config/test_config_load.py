@@ -76,6 +76,7 @@ def test_a_short_file_has_the_defaults(load_text: Load) -> None:
             "request_timeout": 2.0,
             "max_connections": 4000,
             "packet_cache": True,
+            "tls": None,
             "drain": {"delay": 0.0, "timeout": 15.0},
         },
         "auth": {"keys": ()},

@@ -50,7 +50,7 @@ ADDED_TO_A_GOOD_FILE = {
             (
                 "3:10: server.workers: unknown setting; known here are host, port, base_path, "
                 "max_body, idle_timeout, body_timeout, request_timeout, max_connections, "
-                "packet_cache, drain"
+                "packet_cache, tls, drain"
             )
         ],
     ),

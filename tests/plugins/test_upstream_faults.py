@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import pytest
+from certificate import SELF_SIGNED
 
 from idv_upstream import UpstreamBackend
 from tornado_idv import Broken, ByCard, ByNickname, CouldNotTell, Query, Unavailable
@@ -37,27 +38,6 @@ RECORD = {
 NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}
 HTML = b"<!doctype html><title>canary-nick</title>"
 QUERIES = (ByNickname(NICKNAME), ByCard(CARD))
-
-
-# Made for these tests: for 127.0.0.1, signed by itself, good for a hundred years.
-SELF_SIGNED = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgb4EvZPKQcrvjqyvf
-LRu7dnm5txzN3+as5+9evzj7+jGhRANCAAQKjhRBWrtcm05wW7Vp8cRwutHNSV9H
-0djPYK4/ksHAdtmb8WgLIO+WFFGaMEW1TMEpLmmx+gFMUDO0BMDXDav/
------END PRIVATE KEY-----
------BEGIN CERTIFICATE-----
-MIIBkTCCATagAwIBAgIUSRGS1f3Wrb9GwKik3JSBz7suxmYwCgYIKoZIzj0EAwIw
-FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTEyMDA5MzAyMVoYDzIxMjYxMDI3
-MDkzMDIxWjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
-PQMBBwNCAAQKjhRBWrtcm05wW7Vp8cRwutHNSV9H0djPYK4/ksHAdtmb8WgLIO+W
-FFGaMEW1TMEpLmmx+gFMUDO0BMDXDav/o2QwYjAdBgNVHQ4EFgQUAvGQW83pKvBL
-PL+GYpDDp0yD1lUwHwYDVR0jBBgwFoAUAvGQW83pKvBLPL+GYpDDp0yD1lUwDwYD
-VR0TAQH/BAUwAwEB/zAPBgNVHREECDAGhwR/AAABMAoGCCqGSM49BAMCA0kAMEYC
-IQDLzdwuy0SChOWoF3VOJ+UYdFozLrj5thrlqJafR7YwYAIhAPGfIBnfoG24vWvu
-dnjStieooz+dumUJ1wnlmtfPCH2k
------END CERTIFICATE-----
-"""
 
 
 class Reply(NamedTuple):

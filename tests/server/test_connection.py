@@ -273,6 +273,14 @@ async def test_one_who_has_no_more_to_say_is_answered_and_left_at_once() -> None
         await caller.forgotten()
 
 
+async def test_one_who_asked_ahead_and_has_no_more_to_say_gets_every_answer() -> None:
+    async with calling() as caller:
+        caller.send(POST * 3 + POST[:-1])
+        caller.writer.write_eof()
+        assert (await caller.rest()).count(b"HTTP/1.1 200") == 3
+        await caller.forgotten()
+
+
 async def test_one_who_ends_amid_a_request_is_left() -> None:
     async with calling() as caller:
         caller.send(POST[:-1])

@@ -74,9 +74,7 @@ def test_a_known_head_learns_further_bodies(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("data", OTHER_WAYS.values(), ids=OTHER_WAYS)
-def test_all_else_takes_the_long_way(
-    make_ground: Callable[..., Ground], data: bytes
-) -> None:
+def test_all_else_takes_the_long_way(make_ground: Callable[..., Ground], data: bytes) -> None:
     """However often it comes, and answered as if there were no packet cache."""
     ground, plain = make_ground(), make_ground(packets=False)
     for _ in range(3):
@@ -88,9 +86,7 @@ def test_all_else_takes_the_long_way(
 
 
 @pytest.mark.parametrize("difference", [0, 3, 4, 5])
-def test_half_a_request_is_never_taken_for_a_whole_one(
-    ground: Ground, difference: int
-) -> None:
+def test_half_a_request_is_never_taken_for_a_whole_one(ground: Ground, difference: int) -> None:
     """Not even if its first half is as long as its body, give or take the end of a head."""
     for pad in range(400):
         data = ask_for("alice", pad=pad)

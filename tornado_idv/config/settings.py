@@ -24,7 +24,7 @@ from tornado_idv.config.shapes import BodyLimit, Host, Moment, Shape, Site, Time
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import Scope
 from tornado_idv.keys.token import check_token, digest
-from tornado_idv.scalars import Duration, Pattern, Secret, Whole
+from tornado_idv.scalars import ConfigPath, Duration, Pattern, Secret, Whole
 
 CardDigits = Annotated[Whole, Field(ge=1, le=64)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -51,6 +51,15 @@ class DrainSettings(Section):
     """How long it goes on as before after it was told to stop."""
     timeout: Duration = 15.0
     """How long requests in flight may then take to finish."""
+
+
+class TlsSettings(Section):
+    """What the service proves itself with."""
+
+    cert_file: ConfigPath
+    """The certificate and those that lead to its authority, in PEM."""
+    key_file: ConfigPath
+    """The private key, in PEM."""
 
 
 class ServerSettings(Section):
@@ -80,6 +89,8 @@ class ServerSettings(Section):
     """How many connections may be open at once."""
     packet_cache: bool = True
     """Whether requests that were understood before skip the handlers; only their speed shows it."""
+    tls: TlsSettings | None = None
+    """What the service proves itself with; without it, it speaks in the clear."""
     drain: DrainSettings = DrainSettings()
     """How the service stops."""
 

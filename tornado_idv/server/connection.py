@@ -77,13 +77,18 @@ class Connection(asyncio.Protocol):
             self._advance()
 
     def eof_received(self) -> bool:
-        """A caller who will send no more still gets the answer to what was whole."""
+        """A caller who will send no more still gets the answers to what was whole.
+
+        Not under TLS, where the end of one side is the end of both.
+        """
+        self._ended = True
+        self._advance()
         if self._exchange is None:
             self._leaving = True
             return False
-        self._ended = True
-        self._exchange.last()
-        return True
+        if not self._buffer:
+            self._exchange.last()
+        return self._peer.protocol == "http"
 
     def connection_lost(self, _: Exception | None) -> None:
         self._leaving = True
@@ -183,6 +188,9 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None:
             self.deadline = inf
             return
+        if self._ended and not self._buffer:
+            self._leave()
+            return
         self._wait(self._limits.idle_timeout)
         if len(self._buffer) <= self._most_buffered:
             self._transport.resume_reading()
@@ -200,6 +208,8 @@ class Connection(asyncio.Protocol):
             return
         if body is not None:
             self._begin(body)
+        elif self._ended:
+            self._leave()
 
     def _next_body(self) -> bytes | None:
         """The body of the next request, whose head is then `_head`; ``None`` until it is whole."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import resource
 import socket
+import ssl
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -71,11 +72,13 @@ class Listener:
         self._none_open.set()
         self._sweeping = self.loop.call_later(_SWEEP, self._sweep)
 
-    async def listen(self, sockets: Sequence[socket.socket]) -> None:
-        """Accepts connections on bound sockets."""
+    async def listen(
+        self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Accepts connections on bound sockets, in the clear or by TLS."""
         for each in sockets:
             server = await self.loop.create_server(
-                lambda: Connection(self), sock=each, backlog=_BACKLOG
+                lambda: Connection(self), sock=each, backlog=_BACKLOG, ssl=tls
             )
             self._servers.append(server)
 

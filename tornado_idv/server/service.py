@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,7 +13,13 @@ import pluggy
 from tornado.netutil import bind_sockets
 
 from tornado_idv.cache import AnswerCache, CacheLimits
-from tornado_idv.config.settings import DrainSettings, KeySettings, ServerSettings, Settings
+from tornado_idv.config.settings import (
+    DrainSettings,
+    KeySettings,
+    ServerSettings,
+    Settings,
+    TlsSettings,
+)
 from tornado_idv.directory import Directory
 from tornado_idv.errors import StartError
 from tornado_idv.guard import Asked, unheard
@@ -58,9 +65,10 @@ async def open_directory(
 class Service:
     """A service that listens at ``host`` and ``port``, and can be drained."""
 
-    def __init__(self, listener: Listener, host: str, port: int) -> None:
+    def __init__(self, listener: Listener, host: str, port: int, scheme: str = "http") -> None:
         self.host = host
         self.port = port
+        self._scheme = scheme
         self._listener = listener
 
     @property
@@ -68,7 +76,7 @@ class Service:
         """Where the service can be asked, without a slash at the end."""
         host = _EVERYWHERE.get(self.host, self.host)
         host = f"[{host}]" if ":" in host else host
-        return f"http://{host}:{self.port}"
+        return f"{self._scheme}://{host}:{self.port}"
 
     async def drain(self, limits: DrainSettings) -> bool:
         """Stops listening and waits for the requests in flight; tells whether all were answered.
@@ -98,11 +106,12 @@ async def listening(
         app = make_app(directory, forms, keys, base_path, access_log)
         packets = PacketCache(directory, keys, access_log) if settings.server.packet_cache else None
         listener = Listener(app, http_limits(settings.server), packets)
+        tls = tls_context(settings.server.tls) if settings.server.tls else None
         sockets = _bind(settings.server.host, settings.server.port)
-        await listener.listen(sockets)
+        await listener.listen(sockets, tls)
         try:
             port = sockets[0].getsockname()[1]
-            yield Service(listener, settings.server.host, port)
+            yield Service(listener, settings.server.host, port, "https" if tls else "http")
         finally:
             listener.close()
 
@@ -127,6 +136,21 @@ def http_limits(settings: ServerSettings) -> HttpLimits:
         body_timeout=settings.body_timeout,
         max_connections=settings.max_connections,
     ).within_descriptors()
+
+
+def tls_context(settings: TlsSettings) -> ssl.SSLContext:
+    """What TLS is spoken with: 1.2 or newer. Raises `StartError` for files that do not serve."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(settings.cert_file, settings.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise StartError(
+            f"{settings.cert_file} and {settings.key_file} cannot be used for TLS: "
+            f"{error.strerror or error}"
+        ) from None
+    return context
 
 
 def _bind(host: str, port: int) -> list[socket.socket]:
