@@ -1,6 +1,8 @@
 # make run    serve the demo and print a curl line that works
 # make chain  serve the demo of three backends chained
 # make test   run all tests
+# make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
+# make test-tools  install what some tests need beside Python: nginx and haproxy
 # make check  lint, types, layers
 # make bench  measure beside peers (over HTTP: apt-get install wrk nginx-light)
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
@@ -13,7 +15,9 @@ PEERS := .venv-bench
 SECONDS_ ?= 300
 SEED ?=
 
-.PHONY: run chain test check bench faults clean
+EXAMPLES ?= 100000
+
+.PHONY: run chain test test-tools hard check bench faults clean
 
 run: $(VENV)/.run
 	$(BIN)/tornado-idv serve --config config.yaml
@@ -23,6 +27,21 @@ chain: $(VENV)/.run
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest --cov --cov-report=term
+
+hard: $(VENV)/.dev
+	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/wire
+
+# The tests behind these two are skipped, with the reason, where they are not.
+test-tools:
+	@if PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null \
+	  && PATH="$$PATH:/usr/sbin" command -v haproxy >/dev/null; then \
+	  echo "nginx and haproxy are installed."; \
+	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
+	  echo "The tests behind nginx and haproxy will be skipped; root installs both with: apt-get install nginx haproxy"; \
+	else \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -qq --yes --no-install-recommends nginx haproxy >/dev/null; \
+	fi
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -104,7 +105,7 @@ class Sent:
 
     def __call__(self, side: Side) -> None:
         ends = [0, *sorted({place % len(self.data) for place in self.places}), len(self.data)]
-        pieces = [self.data[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+        pieces = [self.data[begin:end] for begin, end in pairwise(ends)]
         side.caller(self.number).send(*filter(None, pieces))
 
 

@@ -171,9 +171,9 @@ class Watched:
 
 
 @settings(max_examples=EXAMPLES)
-@given(STEPS, st.sampled_from([None, None, *LATE]), st.booleans())
+@given(steps=STEPS, late=st.sampled_from([None, None, *LATE]), packets=st.booleans())
 def test_nothing_breaks_and_no_answer_is_one_too_many(
-    steps: list[tuple[int, Callable[[Ground, Caller], None]]], late: Happen | None, packets: bool
+    *, steps: list[tuple[int, Callable[[Ground, Caller], None]]], late: Happen | None, packets: bool
 ) -> None:
     with grounds() as make:
         ground = make(limits=LIMITS, packets=packets)

@@ -14,11 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from itertools import islice
 from pathlib import Path
 
-import pytest
 from inprocess import ask_for
 from running import Running, eventually, running
 from serving import KEY
@@ -118,7 +117,7 @@ class SlowCaller:
         self.left = False
         self._sock = connect(service)
         self._sock.sendall(begin)
-        self._sock.setblocking(False)
+        self._sock.settimeout(0)
 
     def tick(self) -> None:
         try:
@@ -242,7 +241,7 @@ class Kept:
         try:
             with self._sock:
                 self._ask_on()
-        except BaseException as error:
+        except (OSError, AssertionError, HTTPException) as error:
             self.trouble = error
 
     def _ask_on(self) -> None:

@@ -7,6 +7,7 @@ import random
 import socket
 from collections.abc import Callable, Iterator
 from http.client import HTTPResponse
+from itertools import pairwise
 
 import pytest
 from inprocess import Caller, Ground, grounds
@@ -61,7 +62,7 @@ TABLE = {
 def cut(data: bytes, *places: int) -> list[bytes]:
     """The pieces between these places."""
     ends = [0, *sorted(places), len(data)]
-    return [data[begin:end] for begin, end in zip(ends, ends[1:], strict=False) if begin < end]
+    return [data[begin:end] for begin, end in pairwise(ends) if begin < end]
 
 
 def heard(caller: Caller) -> tuple[bytes, bool]:
@@ -77,7 +78,7 @@ def make_ground() -> Iterator[Callable[..., Ground]]:
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
 def test_a_good_request_cut_anywhere_is_answered(
-    make_ground: Callable[..., Ground], packets: bool
+    make_ground: Callable[..., Ground], *, packets: bool
 ) -> None:
     """In chunks and by its length, alone and as the second on a connection."""
     ground = make_ground(packets=packets)

@@ -1,0 +1,220 @@
+"""Behind nginx and haproxy: what a proxy sends on as one request is answered as one.
+
+Each request is followed by one more, which has an id of its own. If proxy and service saw the
+end of the first in different places, the service would answer what no caller asked for, or a
+caller would get the answer to somebody else's request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from running import Running, eventually, running
+from serving import CONFIG, FIXTURE
+from test_wire_framing import spellings
+from test_wire_splits import TABLE
+
+HARD = "WIRE_HARD" in os.environ
+ODD = {f"spelling {each.lines!r}": each.odd for each in [*spellings()][:: 10 if HARD else 199]}
+CASES = {name: data for name, data in {**TABLE, **ODD}.items() if b" HTTP/" in data}
+"""Without HTTP/0.9, which nginx answers without a head, so that nothing can be told."""
+AT_ONCE = 16
+_STATUS = re.compile(rb"HTTP/1\.[01] ([2-5]\d\d) ")
+_ID = re.compile(rb"X-Request-ID: (\S+)", re.IGNORECASE)
+
+NGINX = """\
+daemon off;
+master_process off;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log;
+events {{}}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  client_header_timeout 2s;
+  client_body_timeout 2s;
+  underscores_in_headers on;
+  ignore_invalid_headers off;
+  upstream service {{
+    server 127.0.0.1:{service};
+    keepalive 8;
+  }}
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://service;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_request_buffering off;
+    }}
+  }}
+}}
+"""
+HAPROXY = """\
+global
+  nbthread 1
+defaults
+  mode http
+  http-reuse always
+  timeout connect 2s
+  timeout client 2s
+  timeout server 5s
+  timeout http-request 2s
+frontend callers
+  bind 127.0.0.1:{port}
+  default_backend service
+backend service
+  server service 127.0.0.1:{service}
+"""
+HAPROXY_LENIENT = HAPROXY.replace(
+    "  default_backend", "  option accept-invalid-http-request\n  default_backend"
+)
+PROXIES = {
+    "nginx": ("nginx", NGINX, ["-c", "{config}", "-e", "{folder}/nginx.log"]),
+    "haproxy": ("haproxy", HAPROXY, ["-db", "-f", "{config}"]),
+    "haproxy, lenient": ("haproxy", HAPROXY_LENIENT, ["-db", "-f", "{config}"]),
+}
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What came back: the statuses, and the ids of the service's own answers."""
+
+    statuses: list[int]
+    ids: list[bytes]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A process that logs each answer with its id."""
+    folder = tmp_path_factory.mktemp("behind")
+    (folder / "users.yaml").write_text(FIXTURE)
+    config = folder / "config.yaml"
+    backend = "  - {name: users, kind: yaml, path: users.yaml}\n"
+    config.write_text(f"{CONFIG}{backend}logging: {{level: info, format: json}}\n")
+    with running(config, patience=120) as process:
+        yield process
+
+
+def answered(service: Running) -> set[str]:
+    """The ids of all that the service's handlers answered up to now."""
+    mark = f"mark-{secrets.token_hex(8)}"
+    data = f"GET / HTTP/1.1\r\nHost: x\r\nX-Request-ID: {mark}\r\nConnection: close\r\n\r\n"
+    hear(service.port, data.encode())
+    eventually(lambda: mark in service.told())
+    lines = map(json.loads, service.told().splitlines())
+    ids = {line["request_id"] for line in lines if line["event"] == "answered"}
+    return {each for each in ids if not each.startswith("mark-")}
+
+
+@contextmanager
+def proxy(name: str, service: Running, folder: Path) -> Iterator[int]:
+    """Runs a proxy in front of the service; gives its port."""
+    program, template, arguments = PROXIES[name]
+    path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
+    if path is None:
+        pytest.skip(f"{program} is not installed; `make test-tools` does it")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    config = folder / "proxy.conf"
+    config.write_text(template.format(folder=folder, port=port, service=service.port))
+    words = [each.format(config=config, folder=folder) for each in arguments]
+    log = folder / "proxy.log"
+    with log.open("w") as out:
+        process = subprocess.Popen([path, *words], stdout=out, stderr=out)
+    try:
+        eventually(lambda: process.poll() is not None or listens(port))
+        assert process.poll() is None, log.read_text()
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def hear(port: int, data: bytes) -> Heard:
+    """Sends bytes, and takes all that comes back up to the end."""
+    got = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        try:
+            sock.sendall(data)
+            while piece := sock.recv(65536):
+                got += piece
+        except ConnectionError:
+            pass  # refused before all of it was sent
+    return Heard([int(status) for status in _STATUS.findall(got)], _ID.findall(got))
+
+
+def play(port: int, prefix: str) -> dict[str, Heard]:
+    """What comes of each case, with a last request behind it, some cases at a time."""
+
+    def one(numbered: tuple[int, str]) -> Heard:
+        number, name = numbered
+        last = f"GET / HTTP/1.1\r\nHost: x\r\nX-Request-ID: {prefix}-{number}\r\n"
+        return hear(port, CASES[name] + f"{last}Connection: close\r\n\r\n".encode())
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return dict(zip(CASES, pool.map(one, enumerate(CASES)), strict=True))
+
+
+@pytest.fixture(scope="module")
+def directly(service: Running) -> dict[str, Heard]:
+    return play(service.port, "direct")
+
+
+def test_without_a_proxy_every_answer_has_a_caller(service: Running) -> None:
+    before = answered(service)
+    check_callers(service, play(service.port, "alone"), "alone", before)
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_behind_a_proxy_no_request_is_smuggled(
+    service: Running, directly: dict[str, Heard], name: str, tmp_path: Path
+) -> None:
+    """As many answers as without it, unless one of the two refuses what the other reads."""
+    before = answered(service)
+    with proxy(name, service, tmp_path) as port:
+        heard = play(port, "behind")
+    for case, what in heard.items():
+        there = directly[case].statuses
+        assert len(what.statuses) == len(there) or 1 in (len(what.statuses), len(there)), case
+    for case in CASES:
+        if not case.startswith(("read", "refused", "spelling")):
+            assert heard[case].statuses == directly[case].statuses, case
+    check_callers(service, heard, "behind", before)
+
+
+def check_callers(service: Running, heard: dict[str, Heard], prefix: str, before: set[str]) -> None:
+    """Every answer of the service went to a caller, the last to the caller who asked last."""
+    got: set[bytes] = set()
+    for number, what in enumerate(heard.values()):
+        own = f"{prefix}-{number}".encode()
+        assert got.isdisjoint(what.ids)
+        got.update(what.ids)
+        lasts = [each for each in what.ids if each.startswith(prefix.encode())]
+        assert lasts in ([], [own])
+        assert not lasts or what.ids[-1] == own
+    assert {each.encode() for each in answered(service) - before} <= got
