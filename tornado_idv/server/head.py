@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import httptools
 from tornado.httputil import HTTPHeaders, RequestStartLine
@@ -18,7 +19,9 @@ from tornado_idv.web.refusals import Refusal, Refused
 MAX_TARGET = 2048
 MAX_FIELDS = 100
 _FIRST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) (HTTP/1\.[01])\r\n")
-_MISSPELT = re.compile(r"(?:content|transfer)_(?:length|encoding)", re.ASCII)
+_MISSPELT = frozenset(
+    {"content_length", "content_encoding", "transfer_length", "transfer_encoding"}
+)
 # As Tornado has it, and no longer than a name with its port can be.
 _HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+;=:\[\]-]|%[0-9A-Fa-f]{2}){0,261}", re.ASCII)
 _ORIGIN = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
@@ -38,6 +41,11 @@ class RequestHeaders(HTTPHeaders):
 
     def add(self, name: str, value: str, **_: object) -> None:
         self._values.setdefault(name.lower(), []).append(value)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As `Mapping` has it, which would raise and catch an error for an absent header."""
+        values = self._values.get(name.lower())
+        return default if values is None else ",".join(values)
 
     def get_list(self, name: str) -> list[str]:
         return self._values.get(name.lower(), [])
@@ -171,7 +179,7 @@ def _body_length(start_line: RequestStartLine, headers: HTTPHeaders, max_body: i
 
     llhttp has refused a length that is no number, two of them, and one beside chunks.
     """
-    if any(map(_MISSPELT.fullmatch, headers)):
+    if not _MISSPELT.isdisjoint(headers):
         raise Refused(Refusal.BAD_REQUEST)
     codings = headers.get_list("Transfer-Encoding")
     if codings:

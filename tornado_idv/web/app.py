@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
+from collections.abc import Mapping
+from typing import Any
 
+from tornado.httputil import HTTPServerRequest
 from tornado.web import Application, RequestHandler
 
 from tornado_idv.directory import Directory
@@ -15,6 +17,20 @@ from tornado_idv.web.handler import JsonHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
 
 
+class ExactRoutes(Application):
+    """Finds handlers by whole path in a table, where Tornado would try pattern after pattern."""
+
+    def __init__(
+        self, routes: Mapping[str, tuple[type[JsonHandler], dict[str, Any]]], **settings: Any
+    ) -> None:
+        super().__init__(default_handler_class=NoSuchRouteHandler, **settings)
+        self._routes = routes
+
+    def find_handler(self, request: HTTPServerRequest, **_: Any) -> Any:
+        handler, needs = self._routes.get(request.path, (NoSuchRouteHandler, {}))
+        return self.get_handler_delegate(request, handler, needs)
+
+
 def make_app(
     directory: Directory,
     identifiers: Identifiers,
@@ -23,14 +39,13 @@ def make_app(
     access_log: AccessLog | None = None,
 ) -> Application:
     """The application of the contract below ``base_path``; everything else is no route."""
-    root = re.escape(f"{base_path}/api/v1/identify")
+    root = f"{base_path}/api/v1/identify"
     needs = {"directory": directory, "identifiers": identifiers}
-    return Application(
-        [
-            (f"{root}/url", IdentifyUrlHandler, needs),
-            (f"{root}/card", IdentifyCardHandler, needs),
-        ],
-        default_handler_class=NoSuchRouteHandler,
+    return ExactRoutes(
+        {
+            f"{root}/url": (IdentifyUrlHandler, needs),
+            f"{root}/card": (IdentifyCardHandler, needs),
+        },
         log_function=log_access,
         access_log=access_log,
         keys=keys,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, cast
 
+from tornado.httputil import HTTPHeaders
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from tornado_idv.errors import IdvError, trace
@@ -63,6 +64,17 @@ class JsonHandler(RequestHandler):
 
     def data_received(self, chunk: bytes) -> None:
         self.body += chunk
+
+    def clear(self) -> None:
+        """As Tornado's own, without the headers that our server writes by itself.
+
+        The one place that sets what is private to Tornado: its `clear` formats a date and
+        normalizes three headers for each answer, and again for each refusal, all to be dropped.
+        """
+        self._headers = HTTPHeaders()
+        self._write_buffer: list[bytes] = []
+        self._status_code = 200
+        self._reason = "OK"
 
     def compute_etag(self) -> None:
         """No answer is to be kept by anyone, so none is tagged."""
