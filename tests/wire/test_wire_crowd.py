@@ -1,0 +1,51 @@
+"""More callers than there is room for: each is told so, and none of them counts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from inprocess import Ground, ask_for, grounds
+
+from tornado_idv.server import listener
+from tornado_idv.server.listener import HttpLimits
+
+MOST = listener._MOST_REFUSED
+
+
+@pytest.fixture
+def ground() -> Iterator[Ground]:
+    with grounds() as make:
+        yield make(limits=HttpLimits(max_connections=2))
+
+
+def test_few_who_are_refused_may_hold_a_descriptor(ground: Ground) -> None:
+    """The others are closed with their answer; who waits is closed a second later."""
+    taken = [ground.call() for _ in range(2)]
+    refused = [ground.call() for _ in range(MOST + 10)]
+    assert all(each.statuses == [503] and each.socket.closed for each in refused)
+    assert [each.socket.lost for each in refused] == [False] * MOST + [True] * 10
+    ground.loop.forward(1.2)
+    assert all(each.socket.lost for each in refused)
+    assert [each.send(ask_for("alice")).statuses for each in taken] == [[200]] * 2
+
+
+def test_who_is_refused_takes_nobody_s_place(ground: Ground) -> None:
+    taken = [ground.call() for _ in range(2)]
+    for _ in range(MOST):
+        assert ground.ask(ask_for("alice")).statuses == [503]
+    taken[0].socket.vanish()
+    ground.loop.settle()
+    assert ground.ask(ask_for("alice")).statuses == [200]
+    assert ground.ask(ask_for("alice")).statuses == [503]
+
+
+def test_it_is_told_once_a_minute(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    for _ in range(2):
+        for _ in range(12):
+            ground.call()
+        ground.loop.forward(61)
+    told = [record.message for record in caplog.records]
+    assert told == ["all 2 connections are taken: more are answered 503"] * 2
