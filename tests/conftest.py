@@ -1,9 +1,12 @@
 """What more than one room of tests needs."""
 
+import asyncio
 import inspect
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from tornado.ioloop import IOLoop
 
 pytest_plugins = ["pytester"]
 
@@ -15,3 +18,33 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Gives every coroutine a loop of its own, which pytest-tornasync does where it is asked."""
     if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
         item.fixturenames.append("io_loop")
+
+
+@pytest.fixture
+def io_loop() -> Iterator[IOLoop]:
+    """As pytest-tornasync has it, but nothing of it is left for the collector to complain of.
+
+    Its own makes the loop the current one, by which asyncio makes another that nobody
+    closes; and what a test left running would be told of in the middle of a later test.
+    """
+    loop = IOLoop(make_current=False)
+    yield loop
+    loop.run_sync(_end_other_tasks)
+    loop.close(all_fds=True)
+
+
+async def _end_other_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=5)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def the_collector_stays_as_it_is() -> Iterator[None]:
+    """A service that runs in this process settles the collector; tests are no service."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr("tornado_idv.server.run._settle_memory", lambda: None)
+    yield
+    patch.undo()

@@ -22,9 +22,9 @@ class BreakerOptions(BaseModel):
     failures: Annotated[Whole, Field(ge=1)] = 5
     """How many failures in a row open the circuit."""
     open_for: Annotated[Duration, Field(gt=0)] = 5.0
-    """How long it is open at first; twice as long after each probe that fails."""
+    """How long it is open at first, give or take a fifth; twice as long after a failed probe."""
     open_max: Annotated[Duration, Field(gt=0)] = 60.0
-    """How long it is open at most."""
+    """How long it is open at most, give or take a fifth."""
 
 
 class BackendOptions(BaseModel):

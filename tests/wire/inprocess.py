@@ -169,6 +169,9 @@ class FakeSocket(asyncio.Transport):
                 self._paused = True
                 self._connection.pause_writing()
 
+    def get_write_buffer_size(self) -> int:
+        return self._waiting
+
     def can_write_eof(self) -> bool:
         return True
 

@@ -126,6 +126,42 @@ def test_who_reads_after_a_pause_misses_nothing(make_ground: Callable[..., Groun
     assert not caller.socket.closed
 
 
+@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+def test_who_ends_during_a_pause_misses_nothing(
+    make_ground: Callable[..., Ground], *, packets: bool
+) -> None:
+    """A half-close does not drop what was asked before it."""
+    ground = make_ground(packets=packets)
+    caller = ground.ask(ask_for("alice", 0))
+    caller.socket.reads = False
+    caller.send(b"".join(ask_for("alice", number) for number in range(1, 500)))
+    caller.socket.end()
+    ground.loop.settle()
+    while not caller.socket.closed:
+        before = len(caller.answers)
+        caller.socket.read_on()
+        ground.loop.settle()
+        caller.socket.reads = False
+        assert len(caller.answers) > before
+    assert ids(bytes(caller.socket.sent)) == [*range(500)]
+
+
+def test_a_body_in_many_small_chunks_is_read_to_its_end(make_ground: Callable[..., Ground]) -> None:
+    """Framing of several times the body's size, all at once, is no reason to stop reading."""
+    ground = make_ground()
+    head = ask_for("alice", 0).partition(b"\r\n\r\n")[0]
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
+    body = b'{"input": "@alice"}'.ljust(14_000)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    request = b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b"", chunks])
+    caller = ground.call()
+    caller.socket.arrive(request[:83_000])
+    ground.loop.settle()
+    caller.socket.arrive(request[83_000:])
+    ground.loop.settle()
+    assert caller.statuses == [200]
+
+
 def test_what_one_asks_is_not_learned_for_another(make_ground: Callable[..., Ground]) -> None:
     """A request that waited for its caller to read leaves the meaning of the one before alone."""
     ground = make_ground()

@@ -83,6 +83,8 @@ class Connection(asyncio.Protocol):
         """
         self._ended = True
         self._advance()
+        if self._writable is not None and not self._leaving:
+            return self._peer.protocol == "http"  # the rest is answered once the caller reads on
         if self._exchange is None:
             self._leaving = True
             return False
@@ -210,6 +212,8 @@ class Connection(asyncio.Protocol):
             self._begin(body)
         elif self._ended:
             self._leave()
+        elif len(self._buffer) <= self._most_buffered:
+            self._transport.resume_reading()
 
     def _next_body(self) -> bytes | None:
         """The body of the next request, whose head is then `_head`; ``None`` until it is whole."""
@@ -270,7 +274,8 @@ class Connection(asyncio.Protocol):
         """Sends what is written, then the end; what still comes is read and dropped."""
         self._leaving = True
         self._buffer.clear()
-        self._wait(_LINGER)
+        unsent = self._transport.get_write_buffer_size()
+        self._wait(self._limits.idle_timeout if unsent else _LINGER)
         if self._transport.can_write_eof() and not self._ended:
             self._transport.resume_reading()
             self._transport.write_eof()

@@ -78,7 +78,11 @@ class Listener:
         """Accepts connections on bound sockets, in the clear or by TLS."""
         for each in sockets:
             server = await self.loop.create_server(
-                lambda: Connection(self), sock=each, backlog=_BACKLOG, ssl=tls
+                lambda: Connection(self),
+                sock=each,
+                backlog=_BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=self.limits.idle_timeout if tls else None,
             )
             self._servers.append(server)
 
