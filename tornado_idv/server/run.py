@@ -32,8 +32,8 @@ def run(
 def _settle_memory() -> None:
     """Spares the garbage collector what lives as long as the process, and frequent rounds.
 
-    A request leaves a few dozen objects in cycles: by default each handful of requests
-    paid for a round, and now and then one of them for a look at everything there is.
+    By default it looks at the young objects every few requests, and now and then, in the
+    middle of one of them, at everything there is.
     """
     gc.collect()
     gc.freeze()
