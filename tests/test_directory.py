@@ -427,8 +427,10 @@ async def test_what_was_asked_before_a_change_is_not_answered_after_it() -> None
     assert (await asked.find(QUERY)).user is OTHER_ALICE
 
 
-def test_a_backend_s_change_before_anyone_listens_is_harmless() -> None:
-    FakeBackend(ALICE).changed()
+async def test_a_backend_s_change_before_anyone_listens_is_harmless() -> None:
+    backend = FakeBackend(ALICE)
+    backend.changed()
+    assert (await directory(backend).find(QUERY)).user is ALICE
 
 
 # Many at once, and the deadline

@@ -344,4 +344,11 @@ async def test_a_drain_waits_for_an_answer_and_makes_it_the_last() -> None:
 
 async def test_one_who_leaves_before_anybody_listens_for_it_is_no_trouble() -> None:
     head = read_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
-    Exchange(cast("Channel", None), head, Peer("127.0.0.1", "http")).lost()
+    exchange = Exchange(cast("Channel", None), head, Peer("127.0.0.1", "http"))
+    told: list[str] = []
+    exchange.lost()
+    exchange.set_close_callback(lambda: told.append("left"))
+    assert told == []
+    exchange.lost()
+    exchange.lost()
+    assert told == ["left"]

@@ -338,8 +338,11 @@ async def test_no_access_line_is_made_of_another_s_handler() -> None:
     assert written == []
 
 
-async def test_no_access_line_is_made_where_there_is_no_access_log() -> None:
+async def test_no_access_line_is_made_where_there_is_no_access_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     log_access(handled(JsonHandler, "POST", None))
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
