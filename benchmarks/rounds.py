@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.plan import Plan
+from tornado_idv.server.run import settle_memory
 
 
 class Taken(NamedTuple):
@@ -41,7 +41,7 @@ async def take_turns(
             advance()
         for number in range(plan.rounds):
             for name in reversed(names) if number % 2 else names:
-                _settle()
+                settle_memory()
                 taken[name].append(await sides[name]())
                 advance()
     return taken
@@ -94,9 +94,3 @@ def walls(taken: Iterable[Taken]) -> list[float]:
 
 def cpus(taken: Iterable[Taken]) -> list[float]:
     return [each.cpu for each in taken]
-
-
-def _settle() -> None:
-    """Leaves the collector nothing of what came before."""
-    gc.collect()
-    gc.freeze()

@@ -22,6 +22,7 @@ FOUND = Answer(User("Free", "1", "alice"), "members")
 ELSEWHERE = Answer(User("Pro", "1", "alice"), "crm")
 FOUND_BOB = Answer(User("Free", "2", "bob"), "members")
 ABSENT = Answer(None)
+PATIENCE = 60.0
 LIMITS = CacheLimits(ttl=300, negative_ttl=30, max_entries=10, max_negative_entries=3)
 
 
@@ -48,12 +49,12 @@ def cache(ticker: Ticker) -> AnswerCache:
 
 
 async def remember(cache: AnswerCache, query: Query, answer: Answer) -> None:
-    await cache.fetch(query, Source(answer).ask)
+    await cache.fetch(query, Source(answer).ask, PATIENCE)
 
 
 def begin(cache: AnswerCache, source: Source, query: Query = ALICE) -> asyncio.Task[Answer]:
     """A caller of many: they come in the order in which they are begun."""
-    return asyncio.create_task(cache.fetch(query, source.ask))
+    return asyncio.create_task(cache.fetch(query, source.ask, PATIENCE))
 
 
 async def held(cache: AnswerCache, source: Source) -> asyncio.Task[Answer]:
@@ -74,7 +75,7 @@ async def leave(caller: asyncio.Task[Answer]) -> None:
 async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> CouldNotTell:
     """Why there is no answer."""
     with pytest.raises(CouldNotTell) as caught:
-        await cache.fetch(query, source.ask)
+        await cache.fetch(query, source.ask, PATIENCE)
     return caught.value
 
 
@@ -156,7 +157,7 @@ async def test_an_answer_good_for_no_time_is_given_and_not_remembered(
     cache: AnswerCache, answer: Answer
 ) -> None:
     answer = replace(answer, ttl=0.0)
-    assert await cache.fetch(ALICE, Source(answer).ask) is answer
+    assert await cache.fetch(ALICE, Source(answer).ask, PATIENCE) is answer
     assert cache.get(ALICE) is None
 
 
@@ -218,7 +219,7 @@ async def _flood(cache: AnswerCache, source: Source, count: int) -> int:
     """The bytes that are held after so many more guesses."""
     for number in range(source.asked, source.asked + count):
         with contextlib.suppress(Unavailable):
-            await cache.fetch(ByCard(f"9{number}"), source.ask)
+            await cache.fetch(ByCard(f"9{number}"), source.ask, PATIENCE)
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
@@ -280,7 +281,7 @@ async def test_an_answer_nobody_waits_for_any_more_is_remembered(cache: AnswerCa
     source = Source(FOUND)
     await leave(await held(cache, source))
     source.release()
-    assert (await cache.fetch(ALICE, source.ask)).found
+    assert (await cache.fetch(ALICE, source.ask, PATIENCE)).found
     assert cache.get(ALICE) is FOUND
     assert source.asked == 1
 
@@ -290,7 +291,7 @@ async def test_a_failure_nobody_waits_for_makes_no_noise(
 ) -> None:
     source = Source(Unavailable("down"))
     leader = await held(cache, source)
-    (flight,) = cache._flights.values()
+    (flight,) = (each.task for each in cache._flights.values())
     await leave(leader)
     source.release()
     await asyncio.wait([flight], timeout=5)
@@ -302,31 +303,45 @@ async def test_a_failure_nobody_waits_for_makes_no_noise(
 async def test_an_end_of_the_service_ends_a_flight_and_all_who_wait(cache: AnswerCache) -> None:
     source = Source(FOUND)
     caller = await held(cache, source)
-    (flight,) = cache._flights.values()
+    (flight,) = (each.task for each in cache._flights.values())
     flight.cancel()
     await asyncio.wait([caller], timeout=5)
     assert caller.cancelled()
     source.release()
-    assert await cache.fetch(ALICE, source.ask) is FOUND
+    assert await cache.fetch(ALICE, source.ask, PATIENCE) is FOUND
     assert source.asked == 2
 
 
-async def test_an_abandoned_flight_is_not_joined_and_its_answer_not_remembered(
+async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_remembered(
     cache: AnswerCache,
 ) -> None:
     """Those who wait for it go on waiting."""
     old = Source(FOUND)
     early = await held(cache, old)
-    cache.abandon(ALICE)
-    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask) is ELSEWHERE
+    with pytest.raises(TimeoutError):
+        await cache.fetch(ALICE, old.ask, 0)
+    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask, PATIENCE) is ELSEWHERE
     old.release()
     assert await early is FOUND
     assert cache.get(ALICE) is ELSEWHERE
 
 
-def test_to_abandon_what_nobody_asks_for_is_harmless(cache: AnswerCache) -> None:
-    cache.abandon(ALICE)
-    assert cache.get(ALICE) is None
+async def test_who_waited_too_long_ends_no_later_flight(cache: AnswerCache) -> None:
+    old, later = Source(FOUND), Source(ELSEWHERE)
+    early = await held(cache, old)
+    impatient = asyncio.create_task(cache.fetch(ALICE, old.ask, 0))
+    await asyncio.sleep(0)
+    cache.purge()
+    second = await held(cache, later)
+    with pytest.raises(TimeoutError):
+        await impatient
+    third = begin(cache, later)
+    asyncio.get_running_loop().call_soon(later.release)
+    assert await second is ELSEWHERE
+    assert (await third).coalesced
+    assert later.asked == 1
+    old.release()
+    await early
 
 
 # Failures
@@ -357,7 +372,7 @@ async def test_a_failure_is_remembered_for_two_seconds(
         assert str(error) == "crm: down"
     assert source.asked == 1
     ticker.now = 1002.0
-    assert await cache.fetch(ALICE, source.ask) is FOUND
+    assert await cache.fetch(ALICE, source.ask, PATIENCE) is FOUND
 
 
 async def test_a_failure_of_one_query_is_none_of_another(cache: AnswerCache) -> None:
@@ -389,12 +404,12 @@ async def test_a_remembered_failure_keeps_nothing_alive_of_what_failed(
         raise Unavailable("down")
 
     with contextlib.suppress(Unavailable):
-        await cache.fetch(ALICE, ask)
+        await cache.fetch(ALICE, ask, PATIENCE)
     await remember(cache, BOB, FOUND_BOB)  # the loop lets go of what it did last
     gc.collect()
     assert alive[0]() is None
     with pytest.raises(Unavailable, match="down"):
-        await cache.fetch(ALICE, ask)
+        await cache.fetch(ALICE, ask, PATIENCE)
 
 
 async def test_a_failure_that_is_forgotten_between_two_looks_is_no_error() -> None:
@@ -409,9 +424,9 @@ async def test_a_failure_that_is_forgotten_between_two_looks_is_no_error() -> No
 async def test_an_unforeseen_error_is_raised_and_not_remembered(cache: AnswerCache) -> None:
     source = Source(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        await cache.fetch(ALICE, source.ask)
+        await cache.fetch(ALICE, source.ask, PATIENCE)
     source.answer = FOUND
-    assert await cache.fetch(ALICE, source.ask) is FOUND
+    assert await cache.fetch(ALICE, source.ask, PATIENCE) is FOUND
 
 
 async def test_a_failure_leaves_what_is_remembered_alone(cache: AnswerCache) -> None:
@@ -513,7 +528,7 @@ async def test_a_refresh_gives_a_new_life_and_may_be_asked_for_again(
     await remember(cache, ALICE, FOUND)
     ticker.now += 250
     cache.get(ALICE)
-    await cache.refresh(cache.due.get_nowait(), Source(ELSEWHERE).ask)
+    await cache.refresh(cache.due.get_nowait(), Source(ELSEWHERE).ask, PATIENCE)
     ticker.now += 239
     assert cache.get(ALICE) is ELSEWHERE
     assert cache.due.empty()
@@ -532,7 +547,7 @@ async def test_a_refresh_that_fails_leaves_the_entry_as_it_is(
 ) -> None:
     await remember(cache, ALICE, FOUND)
     ticker.now += 250
-    await cache.refresh(ALICE, Source(error).ask)
+    await cache.refresh(ALICE, Source(error).ask, PATIENCE)
     ticker.now = 1299.999
     assert cache.get(ALICE) is FOUND
     ticker.now = 1300.0
@@ -543,7 +558,7 @@ async def test_a_refresh_that_finds_nobody_drops_the_user(
     cache: AnswerCache, ticker: Ticker
 ) -> None:
     await remember(cache, ALICE, FOUND)
-    await cache.refresh(ALICE, Source(ABSENT).ask)
+    await cache.refresh(ALICE, Source(ABSENT).ask, PATIENCE)
     assert cache.get(ALICE) is ABSENT
     assert cache.stale(ALICE) is None
 
@@ -551,7 +566,7 @@ async def test_a_refresh_that_finds_nobody_drops_the_user(
 async def test_a_refresh_of_what_is_asked_for_already_asks_not_again(cache: AnswerCache) -> None:
     source = Source(FOUND)
     caller = await held(cache, source)
-    await asyncio.wait_for(cache.refresh(ALICE, source.ask), timeout=5)
+    await asyncio.wait_for(cache.refresh(ALICE, source.ask, PATIENCE), timeout=5)
     source.release()
     assert await caller is FOUND
     assert source.asked == 1
@@ -562,7 +577,7 @@ async def test_who_comes_while_a_refresh_is_under_way_shares_its_answer(
 ) -> None:
     source = Source(FOUND)
     source.hold()
-    refresh = asyncio.create_task(cache.refresh(ALICE, source.ask))
+    refresh = asyncio.create_task(cache.refresh(ALICE, source.ask, PATIENCE))
     await asyncio.wait_for(source.begun.wait(), timeout=5)
     caller = begin(cache, source)
     asyncio.get_running_loop().call_soon(source.release)
@@ -651,7 +666,7 @@ async def test_a_purge_forgets_failures_too(
 ) -> None:
     await failure(cache, Source(Unavailable("down")))
     purge(cache)
-    assert await cache.fetch(ALICE, Source(FOUND).ask) is FOUND
+    assert await cache.fetch(ALICE, Source(FOUND).ask, PATIENCE) is FOUND
 
 
 @each_purge
@@ -662,7 +677,7 @@ async def test_an_answer_begun_before_a_purge_is_neither_remembered_nor_joined(
     early = await held(cache, source)
     purge(cache)
     later = Source(ELSEWHERE)
-    assert await cache.fetch(ALICE, later.ask) is ELSEWHERE
+    assert await cache.fetch(ALICE, later.ask, PATIENCE) is ELSEWHERE
     source.release()
     assert await early is FOUND
     assert cache.get(ALICE) is ELSEWHERE
@@ -680,7 +695,7 @@ async def test_nothing_begun_before_a_purge_enters_after_it(
     early = [begin(cache, source, query) for query, source in sources.items()]
     refreshed = Source(FOUND_BOB)
     refreshed.hold()
-    early.append(asyncio.create_task(cache.refresh(ByCard("2"), refreshed.ask)))
+    early.append(asyncio.create_task(cache.refresh(ByCard("2"), refreshed.ask, PATIENCE)))
     await asyncio.wait_for(refreshed.begun.wait(), timeout=5)
     purge(cache)
     for source in (*sources.values(), refreshed):
@@ -689,7 +704,7 @@ async def test_nothing_begun_before_a_purge_enters_after_it(
     for query in (*sources, ByCard("2")):
         assert cache.get(query) is None
         assert cache.stale(query) is None
-    assert await cache.fetch(BOB, Source(FOUND_BOB).ask) is FOUND_BOB
+    assert await cache.fetch(BOB, Source(FOUND_BOB).ask, PATIENCE) is FOUND_BOB
 
 
 async def test_an_answer_begun_before_a_purge_does_not_end_a_later_flight(

@@ -523,9 +523,13 @@ async def test_a_stale_user_is_served_at_the_deadline_too() -> None:
 # Refreshes
 
 
+def under_way(asked: Directory) -> set[asyncio.Task[None]]:
+    return {flight.task for flight in asked.cache._flights.values()}
+
+
 async def landed(asked: Directory) -> None:
     """Waits for all that is under way."""
-    await asyncio.wait(asked.cache._flights.values(), timeout=5)
+    await asyncio.wait(under_way(asked), timeout=5)
 
 
 async def refreshed(asked: Directory, backend: FakeBackend, ticker: Ticker, answer: object) -> None:
@@ -626,7 +630,7 @@ async def test_a_refresh_is_not_waited_for_at_the_end() -> None:
     own.source.hold()
     async with asked.refreshing():
         await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-        flights = set(asked.cache._flights.values())
+        flights = under_way(asked)
     assert asyncio.all_tasks() == before | flights
     own.source.release()
     await landed(asked)

@@ -15,7 +15,7 @@ import pluggy
 from tornado_idv.backend import AnyBackend
 from tornado_idv.cache import AnswerCache
 from tornado_idv.errors import Broken, CouldNotTell, Unavailable, trace
-from tornado_idv.guard import Asked, Guard, unheard
+from tornado_idv.guard import Asked, Guard
 from tornado_idv.model import Answer, Query, User
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Directory:
     ``manager`` dispatches; it is this directory's own from here on. ``encode`` gives
     the bytes of the wire for a user, or for "not found"; ``accepts`` says whether a
     user's record is one that can be answered. ``timeout`` bounds one lookup, in seconds.
-    ``told`` hears what each asked backend said.
+    ``told``, if given, hears what each asked backend said.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Directory:
         *,
         accepts: Callable[[User], bool],
         timeout: float = 2.0,
-        told: Callable[[Asked], None] = unheard,
+        told: Callable[[Asked], None] | None = None,
     ) -> None:
         self.cache = cache
         self._hook = manager.hook
@@ -91,17 +91,12 @@ class Directory:
     async def _refresh(self) -> None:
         while True:
             query = await self.cache.due.get()
-            try:
-                async with asyncio.timeout(self._timeout):
-                    await self.cache.refresh(query, self._ask)
-            except TimeoutError:
-                self.cache.abandon(query)
+            await self.cache.refresh(query, self._ask, self._timeout)
 
     async def _fetch(self, query: Query) -> Answer:
         try:
             return await self.cache.fetch(query, self._ask, self._timeout)
         except TimeoutError:
-            self.cache.abandon(query)
             failure: CouldNotTell = Unavailable(f"no answer within {self._timeout:g} s")
         except CouldNotTell as error:
             failure = error

@@ -37,10 +37,6 @@ class Asked:
     seconds: float
 
 
-def unheard(_asked: Asked) -> None:
-    """Listens to nothing: for whoever does not want to be told."""
-
-
 class _NotItsFault(Unavailable):
     """A limit of our own ended the lookup; it does not count against the backend."""
 
@@ -51,19 +47,20 @@ class Guard:
     Whatever the backend does, its lookups end within its ``timeout`` (seconds) as a
     `User` that was asked for, as "not known here", or as `Unavailable` or `Broken`
     in the backend's name. ``accepts`` says whether a record is one that can be answered,
-    ``told`` hears of every end, ``timer`` gives seconds.
+    ``told``, if given, hears of every end; ``timer`` gives seconds.
     """
 
     def __init__(
         self,
         backend: AnyBackend,
         accepts: Callable[[User], bool],
-        told: Callable[[Asked], None] = unheard,
+        told: Callable[[Asked], None] | None = None,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         options = backend.options
         self.backend = backend
         self.name = backend.name
+        self._serves = backend.serves
         self._accepts = accepts
         self._told = told
         self._timer = timer
@@ -83,7 +80,7 @@ class Guard:
         self, query: Query, deadline: float
     ) -> Coroutine[Any, Any, Answer | None] | None:
         """Asks the backend, unless it does not serve this kind of query."""
-        return self._ask(query, deadline) if type(query) in self.backend.serves else None
+        return self._ask(query, deadline) if type(query) in self._serves else None
 
     async def _ask(self, query: Query, deadline: float) -> Answer | None:
         if self._match is not None and not self._match.fullmatch(query.text):
@@ -101,7 +98,8 @@ class Guard:
             error.continues = self._continues and isinstance(error, Unavailable)
             raise
         finally:
-            self._told(Asked(self.name, said, self._timer() - began))
+            if self._told is not None:
+                self._told(Asked(self.name, said, self._timer() - began))
         return None if user is None else Answer(user, self.name, ttl=self._ttl)
 
     async def _find(self, query: Query, deadline: float) -> User | None:

@@ -6,12 +6,16 @@ there. So a lookup asks for those forms, too, and the row that it finds is refus
 
 Each form is a SELECT of its own. In an ``IN`` or an ``OR`` SQLite's planner leaves the index
 aside for a table that was small when it was analysed.
+
+Several lookups of one kind can be asked in one statement, which spares most of the time that
+goes by between the event loop and SQLite's thread.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from tornado_idv import ByNickname, Query
 
@@ -22,14 +26,20 @@ _INTEGERS = range(-(2**63), 2**63)
 
 _ONLY_BYTES = ("text", "blob")
 _ANYTHING = ("text", "blob", "integer", "real")
+_AT_ONCE = (1, 2, 4, 8, 16)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """One kind of query, asked in each of the ``forms`` that the column can hold."""
+    """One kind of query, asked in each of the ``forms`` that the column can hold.
+
+    ``batches`` are statements for several queries at once, by their number: the values are
+    those of one after the other, and each row begins with the place of its query, from 0.
+    """
 
     sql: str
     forms: tuple[str, ...]
+    batches: Mapping[int, str]
 
     @classmethod
     def by(cls, column: str, select: str, *, is_text: bool) -> Lookup:
@@ -39,7 +49,13 @@ class Lookup:
         """
         forms = _ONLY_BYTES if is_text else _ANYTHING
         arms = [f"{select} WHERE {_equals(column, form)}" for form in forms]
-        return cls(f"{' UNION ALL '.join(arms)} LIMIT 2", forms)
+        one = f"{' UNION ALL '.join(arms)} LIMIT 2"
+        numbered = [f"SELECT {place}, * FROM ({one})" for place in range(_AT_ONCE[-1])]  # noqa: S608 - quoted
+        return cls(one, forms, {size: " UNION ALL ".join(numbered[:size]) for size in _AT_ONCE})
+
+    def one_by_one(self) -> Lookup:
+        """The same, never several at once: for a table in which each of them takes long."""
+        return replace(self, batches={1: self.batches[1]})
 
     def values(self, query: Query) -> tuple[Value, ...]:
         """The value asked for, once for each ``?`` of the statement."""

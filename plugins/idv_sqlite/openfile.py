@@ -131,7 +131,7 @@ class OpenFile:
         reader = min(self._readers, key=lambda each: each.waiting)
         lookup = self.users.lookups[type(query)]
         try:
-            rows = await reader.fetch(lookup.sql, lookup.values(query))
+            rows = await reader.fetch(lookup, lookup.values(query))
         except sqlite3.Error as error:
             raise could_not_tell(error) from None
         return self.users.user(rows)

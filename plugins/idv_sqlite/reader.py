@@ -6,6 +6,9 @@ query. `sqlite3_interrupt` would stop whatever runs at that moment, which may be
 of somebody else. So each query carries a flag that SQLite's thread looks at itself: when
 it binds the parameters, and then every few thousand steps. A query in the queue is thus
 never begun, a running one ends within about a millisecond, and no other is ever hit.
+
+Most of a lookup's time is the way to that thread and back. So all who wait for the same kind
+of lookup when the connection is free are asked for in one statement.
 """
 
 from __future__ import annotations
@@ -13,17 +16,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 import aiosqlite
 
 from idv_sqlite.faults import is_locked
-from idv_sqlite.lookup import Value
+from idv_sqlite.lookup import Lookup, Value
 
 PATIENCE = 0.25
 """Seconds that a locked database is waited for."""
+
+Row = Sequence[Any]
 
 _PAUSE = 0.01
 _STEPS = 10_000
@@ -60,9 +65,11 @@ class Reader:
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
+        self._queues: dict[Lookup, list[_Asked]] = {}
+        self._serving: asyncio.Task[None] | None = None
         self.waiting = 0
         self.stopping = False
-        self.running: _Parameters | None = None
+        self.running: _Batch | None = None
 
     @classmethod
     async def over(cls, connection: aiosqlite.Connection) -> Reader:
@@ -75,8 +82,8 @@ class Reader:
         await connection.set_progress_handler(reader._is_unwanted, _STEPS)
         return reader
 
-    async def fetch(self, sql: str, values: Sequence[Value]) -> list[Any]:
-        """All rows of a query, with a value for each ``?``; raises `sqlite3.Error`.
+    async def fetch(self, lookup: Lookup, values: Sequence[Value]) -> list[Row]:
+        """All rows of a lookup, with a value for each ``?``; raises `sqlite3.Error`.
 
         A database that stays locked is given up after `PATIENCE`.
         """
@@ -84,7 +91,7 @@ class Reader:
         deadline = loop.time() + PATIENCE
         while True:
             try:
-                return await self._fetch_now(sql, values)
+                return await self._fetch_now(lookup, values)
             except sqlite3.Error as error:
                 if not is_locked(error) or loop.time() + _PAUSE > deadline:
                     raise
@@ -92,33 +99,106 @@ class Reader:
 
     async def close(self) -> None:
         """Closes the connection after the queries that were asked before; ends its thread."""
+        if self._serving is not None:
+            await asyncio.wait([self._serving])
         await self._connection.close()
 
-    async def _fetch_now(self, sql: str, values: Sequence[Value]) -> list[Any]:
-        parameters = _Parameters(values, self)
+    async def _fetch_now(self, lookup: Lookup, values: Sequence[Value]) -> list[Row]:
+        asked = _Asked(values)
+        self._queues.setdefault(lookup, []).append(asked)
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve())
         self.waiting += 1
         try:
-            return list(await self._connection.execute_fetchall(sql, parameters))
-        except ValueError:
-            raise sqlite3.ProgrammingError("the connection is closed") from None
+            return await asked.rows
         finally:
             self.waiting -= 1
-            parameters.wanted = False
+
+    async def _serve(self) -> None:
+        """Asks for all who wait, the kinds of lookup in turn, until nobody waits."""
+        while self._queues:
+            lookup = next(iter(self._queues))
+            wanted = [asked for asked in self._queues.pop(lookup) if asked.is_wanted]
+            if not wanted:
+                continue
+            size = max(size for size in lookup.batches if size <= len(wanted))
+            if len(wanted) > size:
+                self._queues[lookup] = wanted[size:]
+            await self._answer(lookup, wanted[:size])
+        self._serving = None
+
+    async def _answer(self, lookup: Lookup, wanted: list[_Asked]) -> None:
+        """Gives each its rows. An error may be about one of them: then each is asked for alone."""
+        try:
+            rows = await self._ask(lookup, wanted)
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            if len(wanted) == 1:
+                wanted[0].fail(error)
+            else:
+                for asked in wanted:
+                    await self._answer(lookup, [asked])
+            return
+        found: list[list[Row]] = [[] for _ in wanted]
+        for place, *row in rows:
+            found[place].append(row)
+        for asked, its in zip(wanted, found, strict=True):
+            asked.give(its)
+
+    async def _ask(self, lookup: Lookup, wanted: Sequence[_Asked]) -> Iterable[Row]:
+        batch = _Batch(wanted, self)
+        try:
+            return await self._connection.execute_fetchall(lookup.batches[len(wanted)], batch)
+        except ValueError:
+            raise sqlite3.ProgrammingError("the connection is closed") from None
+
+    def begin(self, batch: _Batch) -> None:
+        """Told in the connection's thread, before a query runs; refuses one nobody waits for."""
+        self.running = batch
+        if self._is_unwanted():
+            raise sqlite3.InterfaceError("nobody waits for this query")
 
     def _is_unwanted(self) -> bool:
         """Asked by SQLite, in the connection's thread, while a query runs."""
         return self.stopping or (self.running is not None and not self.running.wanted)
 
 
-class _Parameters(Sequence[Value]):
-    """The values of a query; SQLite's thread reads them just before it runs."""
+class _Asked:
+    """The values of a lookup that waits for its rows."""
 
-    __slots__ = ("_reader", "_values", "wanted")
+    __slots__ = ("rows", "values")
 
-    def __init__(self, values: Sequence[Value], reader: Reader) -> None:
-        self._values = values
+    def __init__(self, values: Sequence[Value]) -> None:
+        self.values = values
+        self.rows: asyncio.Future[list[Row]] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its caller still waits."""
+        return not self.rows.done()
+
+    def give(self, rows: list[Row]) -> None:
+        if self.is_wanted:
+            self.rows.set_result(rows)
+
+    def fail(self, error: Exception) -> None:
+        if self.is_wanted:
+            self.rows.set_exception(error)
+
+
+class _Batch(Sequence[Value]):
+    """The values of one statement; SQLite's thread reads them just before it runs."""
+
+    __slots__ = ("_asked", "_reader", "_values")
+
+    def __init__(self, asked: Sequence[_Asked], reader: Reader) -> None:
+        self._asked = asked
         self._reader = reader
-        self.wanted = True
+        self._values = [value for each in asked for value in each.values]
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody waits for it."""
+        return any(asked.is_wanted for asked in self._asked)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -128,7 +208,6 @@ class _Parameters(Sequence[Value]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Value]: ...
     def __getitem__(self, index: int | slice) -> Value | Sequence[Value]:
-        if self._reader.stopping or not self.wanted:
-            raise sqlite3.InterfaceError("nobody waits for this query")
-        self._reader.running = self
+        if index == 0:
+            self._reader.begin(self)
         return self._values[index]

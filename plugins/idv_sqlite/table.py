@@ -19,6 +19,8 @@ from idv_sqlite.lookup import Lookup
 from idv_sqlite.options import SqliteOptions
 from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, User
 
+_NAMES: dict[type[Query], str] = {ByNickname: "nickname", ByCard: "card number"}
+
 
 class Affinity(Enum):
     """What SQLite does to a value before it stores it in a column."""
@@ -61,7 +63,10 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
     kind = await _kind(connection, options.table)
     types = await _column_types(connection, options)
     lookups = _lookups(options, kind, types)
-    cautions = [await _scan(connection, kind, lookups)]
+    slow = await _slow(connection, kind, lookups)
+    for query_type in slow if kind == "table" else list(lookups):
+        lookups[query_type] = lookups[query_type].one_by_one()
+    cautions = [_caution(slow)]
     if kind == "table":
         wanted = (options.columns.nickname, options.columns.card_number)
         cautions += [await _two_rows(connection, options.table, column) for column in wanted]
@@ -135,21 +140,27 @@ def _lookups(options: SqliteOptions, kind: str, types: dict[str, str]) -> dict[t
     return {ByNickname: by(columns.nickname), ByCard: by(columns.card_number)}
 
 
-async def _scan(
+async def _slow(
     connection: aiosqlite.Connection, kind: str, lookups: dict[type[Query], Lookup]
-) -> str:
+) -> list[type[Query]]:
+    """The kinds of query for which the whole table is read."""
     # A view's own rows are read one by one as they come: only the tables behind it count.
     harmless = {"SCAN CONSTANT ROW", "SCAN u" if kind == "view" else ""}
-    slow = []
-    for query, name in ((ByNickname(""), "nickname"), (ByCard(""), "card number")):
+    slow: list[type[Query]] = []
+    for query in (ByNickname(""), ByCard("")):
         lookup = lookups[type(query)]
         sql = f"EXPLAIN QUERY PLAN {lookup.sql}"
         plan = await connection.execute_fetchall(sql, lookup.values(query))
         if any(str(row[-1]).startswith("SCAN") and row[-1] not in harmless for row in plan):
-            slow.append(name)
+            slow.append(type(query))
+    return slow
+
+
+def _caution(slow: Sequence[type[Query]]) -> str:
     if not slow:
         return ""
-    return f"a lookup by {' or '.join(slow)} reads the whole table; an index is missing"
+    names = " or ".join(_NAMES[query_type] for query_type in slow)
+    return f"a lookup by {names} reads the whole table; an index is missing"
 
 
 async def _two_rows(connection: aiosqlite.Connection, table: str, column: str) -> str:

@@ -148,8 +148,9 @@ BUGS = (
     Bug(
         "a caller who leaves ends the flight",
         "cache",
-        "await asyncio.wait([flight], timeout=patience)",
-        "await flight",
+        "            return await landed\n",
+        "            return await landed\n        except asyncio.CancelledError:\n"
+        "            self.task.cancel()\n            raise\n",
     ),
     Bug(
         "an open breaker is told as not known",

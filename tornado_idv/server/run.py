@@ -29,7 +29,7 @@ def run(
     uvloop.run(_serve(settings, manager, announce))
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """Spares the garbage collector what lives as long as the process, and frequent rounds.
 
     By default it looks at the young objects every few requests, and now and then, in the
@@ -49,7 +49,7 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     access_log = open_access_log(settings.logging.level, settings.logging.format)
     async with listening(settings, manager, access_log) as service:
-        _settle_memory()
+        settle_memory()
         announce(service)
         await stop.wait()
         _log.info("stopping: no new connections, finishing the requests in flight")

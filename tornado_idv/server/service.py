@@ -22,7 +22,7 @@ from tornado_idv.config.settings import (
 )
 from tornado_idv.directory import Directory
 from tornado_idv.errors import StartError
-from tornado_idv.guard import Asked, unheard
+from tornado_idv.guard import Asked
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.registry import backend_kinds, build_backends, opened
@@ -39,7 +39,7 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 names to ask b
 async def open_directory(
     settings: Settings,
     manager: pluggy.PluginManager,
-    told: Callable[[Asked], None] = unheard,
+    told: Callable[[Asked], None] | None = None,
 ) -> AsyncIterator[Directory]:
     """The configured backends, open, behind the one door to lookups.
 

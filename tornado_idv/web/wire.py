@@ -39,14 +39,11 @@ def encode_user(user: User | None, identifiers: Identifiers) -> bytes:
     """The answer's body for a user found, or for "not found"."""
     if user is None:
         return Refusal.NOT_FOUND.body
-    record = {
-        "status": "ok",
-        "plan": user.plan,
-        "card_number": user.card_number,
-        "nickname": f"@{user.nickname}",
-        "profile_url": identifiers.profile_url(user),
-    }
-    return _ENCODER.encode(record).encode()
+    return (
+        f'{{"status":"ok","plan":{_quoted(user.plan)},"card_number":{_quoted(user.card_number)}'
+        f',"nickname":{_quoted(f"@{user.nickname}")}'
+        f',"profile_url":{_quoted(identifiers.profile_url(user))}}}'
+    ).encode()
 
 
 def _check_depth(text: str) -> None:
@@ -77,7 +74,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_Number, parse_int=_Number
 )
