@@ -64,17 +64,19 @@ class Directory:
 
         *Not found* means that every backend which was asked said "not known here".
         """
-        answer = self.recall(query)
-        if answer is None:
-            answer = await self._fetch(query)
-            self._tell_observers(query, answer)
-        return answer
+        return self.recall(query) or await self.look_up(query)
 
     def recall(self, query: Query) -> Answer | None:
         """The remembered answer to a query, if it is fresh, as `find` would give it."""
         answer = self.cache.get(query)
         if answer is not None and self._observers:
             self._tell_observers(query, answer)
+        return answer
+
+    async def look_up(self, query: Query) -> Answer:
+        """As `find`, for a query that nothing fresh is remembered of."""
+        answer = await self._fetch(query)
+        self._tell_observers(query, answer)
         return answer
 
     @asynccontextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from asyncio import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,52 +19,59 @@ from tornado.httputil import (
     HTTPHeaders,
     HTTPMessageDelegate,
     HTTPServerConnectionDelegate,
+    RequestStartLine,
+    ResponseStartLine,
 )
-from tornado.web import Application, OutputTransform
+from tornado.web import Application
 
 from tornado_idv.config.load import load
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.logs import configure_logging, open_access_log
 from tornado_idv.server.service import api_key, open_directory
-from tornado_idv.web.answers import new_request_id
+from tornado_idv.web.answers import http_date, new_request_id
 from tornado_idv.web.app import make_app
+from tornado_idv.web.handler import Wire
 
 
 class Wired(HTTPServerConnectionDelegate):
-    """Gives Tornado's own connections what our handlers ask of theirs."""
+    """Gives our handlers Tornado's own connections, as they ask for them."""
 
     def __init__(self, app: Application) -> None:
         self.app = app
 
     def start_request(self, server_conn: object, request_conn: Any) -> HTTPMessageDelegate:
-        request_conn.request_id = new_request_id()
-        request_conn.began = time.monotonic()
-        request_conn.meaning = None
-        return self.app.start_request(server_conn, request_conn)
+        return self.app.start_request(server_conn, Carrier(request_conn))
 
     def on_close(self, server_conn: object) -> None:
         """Nothing is kept for a connection."""
 
 
-class OurHeaders(OutputTransform):
+class Carrier(Wire):
     """Writes into each answer what our own transport writes into it."""
 
-    def __init__(self, request: Any) -> None:
-        self.connection: HTTPConnection = request.connection
+    def __init__(self, connection: Any) -> None:
+        self.request_id = new_request_id()
+        self.began = time.monotonic()
+        self.meaning = None
+        self.context = connection.context
+        self.set_close_callback = connection.set_close_callback
+        self.write = connection.write
+        self.finish = connection.finish
+        self._connection: HTTPConnection = connection
 
-    def transform_first_chunk(
+    def write_headers(
         self,
-        status_code: int,
+        start_line: RequestStartLine | ResponseStartLine,
         headers: HTTPHeaders,
-        chunk: bytes,
-        finishing: bool,  # noqa: ARG002, FBT001 Tornado's signature
-    ) -> tuple[int, HTTPHeaders, bytes]:
+        chunk: bytes | None = None,
+    ) -> Future[None]:
         headers["Content-Type"] = "application/json"
+        headers["Date"] = http_date()
         headers["Cache-Control"] = "no-store"
         headers["X-Content-Type-Options"] = "nosniff"
-        headers["X-Request-ID"] = self.connection.request_id  # type: ignore[attr-defined]
-        return status_code, headers, chunk
+        headers["X-Request-ID"] = self.request_id
+        return self._connection.write_headers(start_line, headers, chunk)
 
 
 async def serve(port: int, config: Path) -> None:
@@ -74,7 +82,6 @@ async def serve(port: int, config: Path) -> None:
     keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
         app = make_app(directory, settings.valid_forms(), keys, access_log=access_log)
-        app.transforms = [OurHeaders]
         HTTPServer(Wired(app)).listen(port, "127.0.0.1")
         await asyncio.Event().wait()
 

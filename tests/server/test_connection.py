@@ -48,7 +48,7 @@ class Handler(JsonHandler):
         await self.post()
 
     async def post(self) -> None:
-        self.stage.asked.append(self.body)
+        self.stage.asked.append(self.request.body)
         self.stage.begun.set()
         await self.stage.may_answer.wait()
         if self.request.path == "/parts":

@@ -213,10 +213,11 @@ def test_an_entry_is_bounded(ground: Ground, more: int) -> None:
 
 
 def test_no_key_is_kept_but_as_a_digest(ground: Ground) -> None:
-    """Neither of a known request nor of one that came in halves."""
+    """Neither of a known request nor of one that came in halves, once its caller has left."""
     for nickname in ("alice", "nobody"):
         data = ask_for(nickname)
-        ground.ask(data, data, data[:150], data[150:])
+        ground.ask(data, data, data[:150], data[150:]).socket.abort()
+    ground.loop.settle()
     secrets = (KEY, KEY.split("_")[2])
     held = [*reachable(ground.packets)]
     assert any(isinstance(each, bytes) and b"@alice" in each for each in held)

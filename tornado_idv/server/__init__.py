@@ -11,8 +11,8 @@ body is cut off by its length or chunk by chunk (`body`).
 A whole request becomes an `exchange.Exchange`. That is the only place where Tornado is met:
 `tornado.web.Application` is an `HTTPServerConnectionDelegate`, and whoever calls its
 ``start_request``, ``headers_received``, ``data_received``, ``finish`` and gives it an
-`HTTPConnection` to answer through, serves it. So handlers, mixins and routes are Tornado's own,
-and Tornado's pure Python parser is not run at all. The exchange writes the answer as bytes,
+`HTTPConnection` to answer through, serves it. So the same application runs on Tornado's own
+`HTTPServer`, and here Tornado's pure Python parser is not run at all. The exchange writes the answer as bytes,
 and the connection goes on to the next request: answers leave in the order of the questions.
 
 What is refused before there is a handler gets the same error record as everything else

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from tornado_idv.server.body import ChunkedBody
 from tornado_idv.server.exchange import Exchange, Peer
-from tornado_idv.server.head import Head, read_head
+from tornado_idv.server.head import Head, HeadReader
 from tornado_idv.web.answers import refusal_bytes
 from tornado_idv.web.packets import KnownHead
 from tornado_idv.web.refusals import Refusal, Refused
@@ -37,6 +37,7 @@ class Connection(asyncio.Protocol):
         self._limits = listener.limits
         self._buffer = bytearray()
         self._most_buffered = _MAX_BUFFER + self._limits.max_body  # one request fits, and more
+        self._heads = HeadReader(self._limits.max_body)
         self._head: Head | None = None
         self._chunks: ChunkedBody | None = None
         self._exchange: Exchange | None = None
@@ -221,7 +222,7 @@ class Connection(asyncio.Protocol):
             data = self._take_head()
             if data is None:
                 return None
-            self._head = head = read_head(data, self._limits.max_body)
+            self._head = head = self._heads.read(data)
             self._chunks = ChunkedBody(self._limits.max_body) if head.length is None else None
             self._wait(self._limits.body_timeout)
             if head.expects_continue:
@@ -260,11 +261,7 @@ class Connection(asyncio.Protocol):
         self._exchange = exchange = Exchange(self, head, self._peer)
         if self._listener.draining:
             exchange.last()
-        try:
-            exchange.begin(self._listener.app, body)
-        except Refused as refused:
-            self._exchange = None
-            self._refuse(refused.refusal)
+        exchange.begin(self._listener.app, body)
 
     def _refuse(self, refusal: Refusal) -> None:
         self._transport.write(refusal_bytes(refusal))

@@ -12,7 +12,6 @@ from typing import Protocol, cast
 from tornado.httputil import (
     HTTPConnection,
     HTTPHeaders,
-    HTTPInputError,
     HTTPServerConnectionDelegate,
     RequestStartLine,
     ResponseStartLine,
@@ -21,7 +20,6 @@ from tornado.httputil import (
 from tornado_idv.server.head import Head
 from tornado_idv.web.answers import answer_bytes, new_request_id
 from tornado_idv.web.packets import Meaning
-from tornado_idv.web.refusals import Refusal, Refused
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
@@ -59,23 +57,18 @@ class Exchange(HTTPConnection):
         self.head = head
         self.meaning: Meaning | None = None
         self.began = time.monotonic()
-        asked = head.headers.get("X-Request-ID", "")
-        self.request_id = asked if _REQUEST_ID.fullmatch(asked) else new_request_id()
+        asked = head.headers.get("X-Request-ID")
+        self.request_id = (
+            asked if asked is not None and _REQUEST_ID.fullmatch(asked) else new_request_id()
+        )
         self._channel = channel
         self._keep_alive = head.keep_alive
         self._on_close: Callable[[], None] | None = None
 
     def begin(self, app: HTTPServerConnectionDelegate, body: bytes) -> None:
-        """Hands the request to the application, which answers now or later.
-
-        Raises `Refused` for a head that Tornado does not take, such as one with a thousand
-        arguments in its target.
-        """
+        """Hands the request to the application, which answers now or later."""
         delegate = app.start_request(self, self)
-        try:
-            delegate.headers_received(self.head.start_line, self.head.headers)
-        except HTTPInputError:
-            raise Refused(Refusal.BAD_REQUEST) from None
+        delegate.headers_received(self.head.start_line, self.head.headers)
         if body:
             delegate.data_received(body)
         delegate.finish()

@@ -18,6 +18,8 @@ from tornado_idv.web.refusals import Refusal, Refused
 
 MAX_TARGET = 2048
 MAX_FIELDS = 100
+_LONGEST_KNOWN = 1024
+_MOST_KNOWN = 4
 _FIRST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) (HTTP/1\.[01])\r\n")
 _MISSPELT = frozenset(
     {"content_length", "content_encoding", "transfer_length", "transfer_encoding"}
@@ -81,6 +83,27 @@ class Head:
     length: int | None
     keep_alive: bool
     expects_continue: bool
+
+
+class HeadReader:
+    """Reads the heads of one connection; a caller mostly sends the same few again and again."""
+
+    __slots__ = ("_known", "_max_body")
+
+    def __init__(self, max_body: int) -> None:
+        self._max_body = max_body
+        self._known: dict[bytes, Head] = {}
+
+    def read(self, data: bytes) -> Head:
+        """As `read_head`; whoever gets a head shares it with others, and leaves it as it is."""
+        head = self._known.get(data)
+        if head is None:
+            head = read_head(data, self._max_body)
+            if len(data) <= _LONGEST_KNOWN:
+                if len(self._known) == _MOST_KNOWN:
+                    self._known.clear()
+                self._known[data] = head
+        return head
 
 
 def read_head(data: bytes, max_body: int) -> Head:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from tornado.httputil import HTTPServerRequest
+from tornado.httputil import (
+    HTTPConnection,
+    HTTPHeaders,
+    HTTPMessageDelegate,
+    HTTPServerRequest,
+    RequestStartLine,
+    ResponseStartLine,
+)
 from tornado.web import Application, RequestHandler
 
 from tornado_idv.directory import Directory
@@ -16,19 +23,66 @@ from tornado_idv.web.access import AccessLog
 from tornado_idv.web.handler import JsonHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
 
+Route = tuple[type[JsonHandler], dict[str, Any]]
+"""A handler, and what its `initialize` is given."""
+
 
 class ExactRoutes(Application):
     """Finds handlers by whole path in a table, where Tornado would try pattern after pattern."""
 
-    def __init__(
-        self, routes: Mapping[str, tuple[type[JsonHandler], dict[str, Any]]], **settings: Any
-    ) -> None:
+    def __init__(self, routes: Mapping[str, Route], **settings: Any) -> None:
         super().__init__(default_handler_class=NoSuchRouteHandler, **settings)
         self._routes = routes
 
-    def find_handler(self, request: HTTPServerRequest, **_: Any) -> Any:
-        handler, needs = self._routes.get(request.path, (NoSuchRouteHandler, {}))
-        return self.get_handler_delegate(request, handler, needs)
+    def start_request(
+        self,
+        server_conn: object,  # noqa: ARG002 - Tornado's signature
+        request_conn: HTTPConnection,
+    ) -> HTTPMessageDelegate:
+        return _Message(self, request_conn)
+
+    def route(self, path: str) -> Route:
+        """What answers requests for this path."""
+        return self._routes.get(path, (NoSuchRouteHandler, {}))
+
+
+class Request(HTTPServerRequest):
+    """What handlers know of a request: less than Tornado tells of one.
+
+    Nothing here reads a query, a form or a cookie. (Tornado would take some bodies for forms,
+    and refuse them before a handler is asked.)
+    """
+
+    def __init__(
+        self, start_line: RequestStartLine, headers: HTTPHeaders, connection: HTTPConnection
+    ) -> None:
+        self.method, self.uri, self.version = start_line
+        self.path, _, self.query = start_line.path.partition("?")
+        self.headers = headers
+        self.body = b""
+        self.connection = connection
+
+
+class _Message(HTTPMessageDelegate):
+    """One request as it comes in; when it is whole, a handler runs."""
+
+    def __init__(self, app: ExactRoutes, connection: HTTPConnection) -> None:
+        self._app = app
+        self._connection = connection
+        self._request: Request
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> None:
+        start_line = cast("RequestStartLine", start_line)
+        self._request = Request(start_line, headers, self._connection)
+
+    def data_received(self, chunk: bytes) -> None:
+        self._request.body += chunk
+
+    def finish(self) -> None:
+        handler, needs = self._app.route(self._request.path)
+        handler(self._app, self._request, **needs).run()
 
 
 def make_app(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Awaitable
 from typing import ClassVar
 
 from tornado_idv.directory import Directory
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.api_key import Scope
-from tornado_idv.model import Query
+from tornado_idv.model import Answer, Query
 from tornado_idv.web.bearer import BearerAuthMixin
 from tornado_idv.web.handler import JsonHandler
 from tornado_idv.web.media import check_media
@@ -29,15 +30,25 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
         self.directory = directory
         self.identifiers = identifiers
 
-    async def post(self) -> None:
+    def post(self) -> Awaitable[None] | None:
         key = self.require_key(self.scope)
         check_media(self.request.headers)
-        query = self.parse(read_member(self.body, self.member))
+        query = self.parse(read_member(self.request.body, self.member))
         self.wire.meaning = Meaning(self.route, key, query)
-        answer = await self.directory.find(query)
+        answer = self.directory.recall(query)
+        if answer is None:
+            return self._look_up(query)
+        self.answer(answer)
+        return None
+
+    def answer(self, answer: Answer) -> None:
+        """Ends the request with what a lookup came to."""
         if not answer.found:
             self.set_status(Refusal.NOT_FOUND.status)
         self.finish(answer.body)
+
+    async def _look_up(self, query: Query) -> None:
+        self.answer(await self.directory.look_up(query))
 
     @abstractmethod
     def parse(self, text: str) -> Query:

@@ -58,14 +58,13 @@ _BY_ERROR: dict[type[BaseException], Refusal] = {
     InvalidKey: Refusal.TOKEN,
     CouldNotTell: Refusal.UNAVAILABLE,
 }
-_BY_STATUS = {400: Refusal.BAD_REQUEST, 405: Refusal.METHOD}
 
 
-def refusal_for(error: BaseException | None, status: int) -> Refusal:
-    """What an error is answered with; ``status`` is Tornado's word where it has one."""
+def refusal_for(error: BaseException) -> Refusal:
+    """What an error is answered with."""
     if isinstance(error, Refused):
         return error.refusal
     for kind, refusal in _BY_ERROR.items():
         if isinstance(error, kind):
             return refusal
-    return _BY_STATUS.get(status, Refusal.INTERNAL)
+    return Refusal.INTERNAL
