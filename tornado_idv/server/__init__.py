@@ -12,8 +12,9 @@ A whole request becomes an `exchange.Exchange`. That is the only place where Tor
 `tornado.web.Application` is an `HTTPServerConnectionDelegate`, and whoever calls its
 ``start_request``, ``headers_received``, ``data_received``, ``finish`` and gives it an
 `HTTPConnection` to answer through, serves it. So the same application runs on Tornado's own
-`HTTPServer`, and here Tornado's pure Python parser is not run at all. The exchange writes the answer as bytes,
-and the connection goes on to the next request: answers leave in the order of the questions.
+`HTTPServer`, and here Tornado's pure Python parser is not run at all. The exchange writes the
+answer as bytes, and the connection goes on to the next request: answers leave in the order of
+the questions.
 
 What is refused before there is a handler gets the same error record as everything else
 (`web.answers`), and then the connection is closed.
