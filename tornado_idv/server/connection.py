@@ -42,7 +42,8 @@ class Connection(asyncio.Protocol):
         self._chunks: ChunkedBody | None = None
         self._exchange: Exchange | None = None
         self._packet = b""
-        self._known: KnownHead | None = None
+        self._known_head = b""  # the last that the packet cache knew, and
+        self._known: KnownHead | None = None  # what it meant
         self._leaving = False
         self._ended = False  # the caller sends no more
         self._writable: Future[None] | None = None  # while the caller does not read
@@ -163,15 +164,22 @@ class Connection(asyncio.Protocol):
     def _answer_known(self, packet: bytes) -> bool:
         """Answers what was understood before, without the application."""
         packets = self._listener.packets
-        self._packet, self._known = b"", None
+        self._packet = b""
         if packets is None or self._writable is not None or self._listener.draining:
             return False
-        known = packets.head(packet)
+        known = self._known
+        if (
+            known is None
+            or len(packet) != len(self._known_head) + known.length
+            or not packet.startswith(self._known_head)
+        ):
+            known = self._known = packets.head(packet)
+            self._known_head = packet[: -known.length] if known else b""
         answer = packets.answer(packet, known) if known else None
         if answer is not None:
             self._transport.write(answer)
             return True
-        self._packet, self._known = packet, known
+        self._packet = packet
         return False
 
     def _learn(self) -> None:

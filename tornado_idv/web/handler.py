@@ -101,7 +101,8 @@ class JsonHandler(RequestHandler):
     def _fail(self, error: BaseException) -> None:
         self.log_exception(type(error), error, error.__traceback__)
         if not self._finished:
-            self.clear()
+            if self._headers or self._write_buffer:
+                self.clear()
             self.refuse(refusal_for(error))
 
     def clear(self) -> None:

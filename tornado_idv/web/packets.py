@@ -12,6 +12,7 @@ A head is kept as a digest, since a key stands in it.
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -50,7 +51,7 @@ class KnownHead:
     route: str
     key: ApiKey
     length: int
-    queries: dict[bytes, Query]
+    queries: OrderedDict[bytes, Query]
 
 
 class PacketCache:
@@ -60,8 +61,8 @@ class PacketCache:
         self._directory = directory
         self._keys = keys
         self._access_log = access_log
-        self._heads: dict[bytes, KnownHead] = {}
-        self._queries: dict[str, dict[bytes, Query]] = {}
+        self._heads: OrderedDict[bytes, KnownHead] = OrderedDict()
+        self._queries: dict[str, OrderedDict[bytes, Query]] = {}
 
     def head(self, packet: bytes) -> KnownHead | None:
         """What is known of the head of exactly one whole request, if that is what this is."""
@@ -105,7 +106,7 @@ class PacketCache:
             return
         if headers.get("Content-Length") != str(length) or not _is_plain(start_line, headers):
             return  # less or more than this request came by itself, or it is of no usual kind
-        queries = self._queries.setdefault(meaning.route, {})
+        queries = self._queries.setdefault(meaning.route, OrderedDict())
         _put(queries, packet[end:], meaning.query, _MOST_BODIES)
         head = KnownHead(meaning.route, meaning.key, length, queries)
         _put(self._heads, sha256(packet[:end]).digest(), head, _MOST_HEADS)
@@ -131,8 +132,8 @@ def _is_plain(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
     )
 
 
-def _put(entries: dict[bytes, Any], key: bytes, value: object, most: int) -> None:
-    """Adds an entry; the oldest one makes room."""
+def _put(entries: OrderedDict[bytes, Any], key: bytes, value: object, most: int) -> None:
+    """Adds an entry; the oldest one makes room, which a plain dictionary would search for."""
     if len(entries) >= most and key not in entries:
-        del entries[next(iter(entries))]
+        entries.popitem(last=False)
     entries[key] = value
