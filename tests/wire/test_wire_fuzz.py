@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from inprocess import HIGH_WATER, Caller, Ground, ask_for, grounds
@@ -170,6 +171,7 @@ class Watched:
         return answers
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(max_examples=EXAMPLES)
 @given(steps=STEPS, late=st.sampled_from([None, None, *LATE]), packets=st.booleans())
 def test_nothing_breaks_and_no_answer_is_one_too_many(

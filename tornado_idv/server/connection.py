@@ -100,17 +100,14 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             exchange.lost()
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
+        self._write_on()
 
     def pause_writing(self) -> None:
         self._writable = self._listener.loop.create_future()
         self._wait(self._limits.idle_timeout)
 
     def resume_writing(self) -> None:
-        if self._writable is not None:
-            self._writable.set_result(None)
-            self._writable = None
+        self._write_on()
         if not self._leaving:
             self._read_on()
 
@@ -193,6 +190,12 @@ class Connection(asyncio.Protocol):
         else:
             head = exchange.head
             packets.learn(packet, head.start_line, head.headers, exchange.meaning)
+
+    def _write_on(self) -> None:
+        """Lets go on whoever waits to write, be it in vain."""
+        writable, self._writable = self._writable, None
+        if writable is not None:
+            writable.set_result(None)
 
     def _read_on(self) -> None:
         """Goes on to the next request, of which something may be here already."""
