@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 from tornado_idv.scalars import Duration, Pattern, Whole
 
 
@@ -91,8 +91,11 @@ class Backend(ABC, Generic[OptionsT]):
         """
 
     @abstractmethod
-    async def find(self, query: Query) -> User | None:
+    async def find(self, query: Query) -> User | Answer | None:
         """Looks a user up; ``None`` means "not known here" and nothing else.
+
+        Where what is found, or not, must not be remembered for as long as usual, it is given
+        as ``Answer(user, ttl=seconds)``; 0 means not at all.
 
         Raises `Unavailable` if the backend cannot be asked just now, and `Broken` if
         what it holds or answers cannot be right.

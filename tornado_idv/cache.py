@@ -283,6 +283,10 @@ class AnswerCache:
     def _store(self, query: Query, answer: Answer) -> None:
         limits, now = self.limits, self.timer()
         ttl = self._ttl(answer) * (1 - limits.jitter * self._chance())
+        if answer.ttl == 0:
+            self._found.drop(query)
+            self._absent.drop(query)
+            return
         fresh_until = refresh_at = gone_at = now + ttl
         entries, others = self._absent, self._found
         if answer.found:

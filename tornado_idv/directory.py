@@ -56,7 +56,7 @@ class Directory:
             for kind in get_args(Query)
         }
         for backend in reversed(backends):  # pluggy calls the last registered first
-            manager.register(Guard(backend, accepts, told))
+            manager.register(Guard(backend, accepts, told, ttl=cache.limits.ttl))
             backend.on_change(partial(self._forget, backend.name))
 
     async def find(self, query: Query) -> Answer:
@@ -118,15 +118,16 @@ class Directory:
         finally:
             for coroutine in coroutines:
                 coroutine.close()
-        if answer is None:
-            answer = Answer(None, ttl=self._negative_ttls[type(query)])
-        user, told_at = answer.user, self.cache.timer()
+        user, ttl = answer.user, answer.ttl
+        if user is None:
+            usual = self._negative_ttls[type(query)]
+            ttl = usual if ttl is None else min(ttl, usual)
         return Answer(
             user,
             answer.backend,
-            told_at,
+            self.cache.timer(),
             self._encode(user),
-            ttl=answer.ttl,
+            ttl=ttl,
             degraded=answer.degraded,
         )
 
@@ -144,12 +145,14 @@ class Directory:
                 _log.error("an observer of lookups failed:\n%s", trace(error))
 
 
-async def _first(coroutines: Iterable[Coroutine[Any, Any, Answer | None]]) -> Answer | None:
+async def _first(coroutines: Iterable[Coroutine[Any, Any, Answer | None]]) -> Answer:
     """The chain: each in turn, up to the first that knows the user.
 
-    ``None`` is said only if every one of them said "not known here".
+    *Not found* is said only if every one of them said "not known here", with the shortest of
+    the times for which they let that be remembered.
     """
     skipped: CouldNotTell | None = None
+    ttl: float | None = None
     for coroutine in coroutines:
         try:
             answer = await coroutine
@@ -158,13 +161,17 @@ async def _first(coroutines: Iterable[Coroutine[Any, Any, Answer | None]]) -> An
                 raise
             skipped = error
             continue
-        if answer is not None:
-            if not isinstance(answer, Answer) or not answer.found:
-                raise Broken("a plugin's idv_identify answered what is no found answer")
+        if answer is None:
+            continue
+        if not isinstance(answer, Answer):
+            raise Broken("a plugin's idv_identify answered what is no Answer")
+        if answer.found:
             return answer if skipped is None else replace(answer, degraded=True)
+        if answer.ttl is not None:
+            ttl = answer.ttl if ttl is None else min(ttl, answer.ttl)
     if skipped is not None:
         raise skipped
-    return None
+    return Answer(None, ttl=ttl)
 
 
 def _shortest(default: float, own: Sequence[float | None]) -> float:

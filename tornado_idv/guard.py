@@ -47,7 +47,8 @@ class Guard:
     Whatever the backend does, its lookups end within its ``timeout`` (seconds) as a
     `User` that was asked for, as "not known here", or as `Unavailable` or `Broken`
     in the backend's name. ``accepts`` says whether a record is one that can be answered,
-    ``told``, if given, hears of every end; ``timer`` gives seconds.
+    ``told``, if given, hears of every end. ``ttl`` is for how many seconds a user is
+    remembered unless the backend's options or its answer say otherwise; ``timer`` gives seconds.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class Guard:
         backend: AnyBackend,
         accepts: Callable[[User], bool],
         told: Callable[[Asked], None] | None = None,
+        *,
+        ttl: float = 300.0,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         options = backend.options
@@ -65,7 +68,7 @@ class Guard:
         self._told = told
         self._timer = timer
         self._timeout = options.timeout
-        self._ttl = options.cache_ttl
+        self._ttl = ttl if options.cache_ttl is None else options.cache_ttl
         self._continues = options.on_unavailable == "continue"
         self._match = re.compile(options.match, re.ASCII) if options.match else None
         self._breaker = Breaker(BreakerLimits(**options.breaker.model_dump()), timer)
@@ -88,8 +91,8 @@ class Guard:
         began = self._timer()
         said = "gave up: the caller left"
         try:
-            user = await self._find(query, deadline)
-            said = "not known here" if user is None else "found"
+            answer = await self._find(query, deadline)
+            said = "found" if answer is not None and answer.found else "not known here"
             self._log_recovery()
         except CouldNotTell as error:
             said = error.reason
@@ -100,9 +103,9 @@ class Guard:
         finally:
             if self._told is not None:
                 self._told(Asked(self.name, said, self._timer() - began))
-        return None if user is None else Answer(user, self.name, ttl=self._ttl)
+        return answer
 
-    async def _find(self, query: Query, deadline: float) -> User | None:
+    async def _find(self, query: Query, deadline: float) -> Answer | None:
         if self._places.locked():
             await self._queue(deadline)
         else:
@@ -131,11 +134,11 @@ class Guard:
         finally:
             self._queued -= 1
 
-    async def _counted(self, query: Query, left: float, entered: Pass) -> User | None:
+    async def _counted(self, query: Query, left: float, entered: Pass) -> Answer | None:
         """Asks, and tells the breaker how it ended."""
         tell = self._breaker.abandoned
         try:
-            user = await self._call(query, left)
+            answer = await self._call(query, left)
             tell = self._breaker.succeeded
         except _NotItsFault:
             raise
@@ -147,13 +150,13 @@ class Guard:
             raise
         finally:
             tell(entered)
-        return user
+        return answer
 
-    async def _call(self, query: Query, left: float) -> User | None:
+    async def _call(self, query: Query, left: float) -> Answer | None:
         """Calls the backend; whatever it raises comes out as `Unavailable` or `Broken`."""
         try:
             async with asyncio.timeout(min(self._timeout, left)) as scope:
-                user = await self.backend.find(query)
+                found = await self.backend.find(query)
         except CouldNotTell:
             raise
         except TimeoutError:
@@ -167,7 +170,14 @@ class Guard:
             raise Broken("its own work was cancelled") from None
         except (Exception, SystemExit) as error:
             raise Broken(f"failed with {type(error).__name__}") from error
-        return None if user is None else self._checked(user, query)
+        if found is None:
+            return None
+        if not isinstance(found, Answer):
+            return Answer(self._checked(found, query), self.name, ttl=self._ttl)
+        if found.user is None:
+            return Answer(None, ttl=found.ttl)
+        ttl = self._ttl if found.ttl is None else min(self._ttl, found.ttl)
+        return Answer(self._checked(found.user, query), self.name, ttl=ttl)
 
     def _checked(self, user: object, query: Query) -> User:
         if not isinstance(user, User):

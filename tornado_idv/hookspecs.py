@@ -26,10 +26,11 @@ def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | 
     """Looks a user up: the dispatch to every configured backend, in their order.
 
     Returns a coroutine, or ``None`` to be skipped for this kind of query. Awaited,
-    the coroutine gives the found `Answer` or ``None`` for "not known here" by
-    ``deadline`` (seconds of the event loop's clock), and
-    raises `Unavailable` or `Broken` when it could not tell. The coroutines are
-    awaited one after the other up to the first answer; the rest are closed unstarted.
+    the coroutine gives the found `Answer`, or ``None`` for "not known here" (or an
+    `Answer` without a user, to say for how long that may be remembered), by ``deadline``
+    (seconds of the event loop's clock), and raises `Unavailable` or `Broken` when it could
+    not tell. The coroutines are awaited one after the other up to the first that found
+    somebody; the rest are closed unstarted.
     """
 
 

@@ -74,7 +74,7 @@ class Answer:
     stale: bool = False
     coalesced: bool = False
     ttl: float | None = field(default=None, compare=False)
-    """Seconds it may be remembered; ``None`` leaves that to the cache."""
+    """Seconds it may be remembered, 0 for not at all; ``None`` leaves that to the cache."""
     degraded: bool = field(default=False, compare=False)
     """Whether a backend before the one that answered could not be asked."""
 

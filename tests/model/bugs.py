@@ -210,8 +210,8 @@ BUGS = (
     Bug(
         "the chain ends in not found though one was skipped",
         "directory",
-        "        raise skipped\n    return None",
-        "        return None\n    return None",
+        "        raise skipped\n    return Answer(",
+        "        return Answer(None)\n    return Answer(",
     ),
     Bug(
         "the next is asked though the one before must not be skipped",

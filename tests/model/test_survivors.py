@@ -180,4 +180,4 @@ def test_an_observer_that_fails_is_logged_with_the_kind_of_its_error_last(
 def test_a_plugin_that_answers_what_is_no_answer_is_told_as_that(staged: Staged) -> None:
     failure = staged(plugins=[Intruder()]).find("bob").exception()
     assert isinstance(failure, Broken)
-    assert failure.reason == "a plugin's idv_identify answered what is no found answer"
+    assert failure.reason == "a plugin's idv_identify answered what is no Answer"
