@@ -2,11 +2,13 @@
 
 from tornado_idv import yamltext
 from tornado_idv.backend import Backend, BackendOptions
+from tornado_idv.commands import CommandTools, Configured, Exit
 from tornado_idv.errors import (
     Broken,
     ConfigError,
     CouldNotTell,
     IdvError,
+    InvalidFormat,
     Problem,
     StartError,
     Unavailable,
@@ -23,11 +25,15 @@ __all__ = [
     "Broken",
     "ByCard",
     "ByNickname",
+    "CommandTools",
     "ConfigError",
     "ConfigPath",
+    "Configured",
     "CouldNotTell",
     "Duration",
+    "Exit",
     "IdvError",
+    "InvalidFormat",
     "Pattern",
     "Problem",
     "Query",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
+import click
 import pluggy
 
 from tornado_idv.backend import Backend
+from tornado_idv.commands import CommandTools
 from tornado_idv.model import Answer, Query
 
 PROJECT = "tornado_idv"
@@ -19,6 +21,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 @hookspec
 def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:  # type: ignore[empty-body]
     """The kinds of backend that this plugin offers, by the name written in ``kind:``."""
+
+
+@hookspec
+def idv_commands(tools: CommandTools) -> Sequence[click.Command]:  # type: ignore[empty-body]
+    """Commands that this plugin adds to ``tornado-idv``, made with ``tools``."""
 
 
 @hookspec

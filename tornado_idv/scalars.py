@@ -7,8 +7,10 @@ are bounded, since Python refuses, in words of its own, to read thousands of the
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +20,8 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
 )
+
+from tornado_idv import yamltext
 
 _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -75,6 +79,54 @@ def _pattern(text: str) -> str:
     return text
 
 
+class FileSecret(SecretStr):
+    """A secret that stands in a file, and is read again when the file has changed.
+
+    A file that is gone, empty or no text leaves the secret as it was: it may be about to be
+    written. It is looked at once a second at most; ``timer`` gives seconds.
+    """
+
+    look_every: ClassVar[float] = 1.0
+
+    def __init__(self, text: str, path: Path, timer: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(text)
+        self._path = path
+        self._timer = timer
+        self._looked_at = timer()
+        self._stamp: tuple[int, int, int] | None = None
+
+    def get_secret_value(self) -> str:
+        """The secret as it is now."""
+        now = self._timer()
+        if now - self._looked_at >= self.look_every:
+            self._looked_at = now
+            self._look()
+        return super().get_secret_value()
+
+    def _look(self) -> None:
+        stamp = _stamp(self._path)
+        if stamp is None or stamp == self._stamp:
+            return
+        try:
+            text = self._path.read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, ValueError):
+            return
+        if text:
+            self._secret_value, self._stamp = text, stamp
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _secret(value: object) -> object:
+    return FileSecret(value, value.path) if isinstance(value, yamltext.FileText) else value
+
+
 def _text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
     return WithJsonSchema(
         {"type": "string", "pattern": f"^{pattern.pattern}$", "examples": list(examples)}
@@ -100,8 +152,12 @@ Size = Annotated[int, BeforeValidator(_bytes), Field(ge=0), _text_schema(_SIZE, 
 ConfigPath = Annotated[Path, BeforeValidator(_absolute), WithJsonSchema({"type": "string"})]
 """A path; a relative one is relative to the folder of the configuration file."""
 
-Secret = Annotated[SecretStr, WithJsonSchema({"type": "string"})]
-"""Text that no repr shows; ``${env:NAME}`` or ``${file:path}`` keep it out of the file, too."""
+Secret = Annotated[SecretStr, BeforeValidator(_secret), WithJsonSchema({"type": "string"})]
+"""Text that no repr shows; ``${env:NAME}`` or ``${file:path}`` keep it out of the file, too.
+
+Written as ``${file:path}`` and nothing else, it is read again when that file changes: whoever
+uses it asks for its value each time.
+"""
 
 Pattern = Annotated[str, AfterValidator(_pattern)]
 """A regular expression, of which only ASCII counts as letters and digits."""

@@ -8,6 +8,7 @@ merge keys, tags, members named twice. It knows nothing of what a file means.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -38,6 +39,13 @@ class Text(str):
 
     __slots__ = ("mark",)
     mark: Mark
+
+
+class FileText(Text):
+    """A scalar that is the text of another file, all of it."""
+
+    __slots__ = ("path",)
+    path: Path
 
 
 class Mapping(dict[Text, Any]):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import click
 
 from tornado_idv.cli.check import check, schema
+from tornado_idv.cli.common import Commands
 from tornado_idv.cli.init import init
 from tornado_idv.cli.lookup import lookup
 from tornado_idv.cli.plugins import plugins
 from tornado_idv.cli.serve import serve
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="tornado-idv", message="%(prog)s %(version)s")
 def main() -> None:
     """Does this user exist, and who is it? A lookup service over HTTP and JSON.

@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from tornado_idv.cli.common import (
-    Exit,
     as_records,
     config_option,
     json_option,
@@ -20,6 +19,7 @@ from tornado_idv.cli.common import (
     told_as,
 )
 from tornado_idv.cli.rehearsal import Rehearsal, rehearse
+from tornado_idv.commands import Exit
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary

@@ -8,28 +8,19 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import click
 import pluggy
 
+from tornado_idv.commands import CommandTools, Configured, Exit
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, IdvError, Problem
 from tornado_idv.registry import backend_kinds, plugin_manager
 
 Record = dict[str, Any]
-
-
-class Exit(IntEnum):
-    """What a command's exit code says."""
-
-    DONE = 0
-    NO = 1
-    WRONG_USE = 2
-    COULD_NOT_TELL = 3
 
 
 config_option = click.option(
@@ -88,3 +79,26 @@ def load_settings(path: Path) -> tuple[Settings, pluggy.PluginManager]:
     """
     manager = plugin_manager()
     return load(path, backend_kinds(manager), os.environ), manager
+
+
+class Commands(click.Group):
+    """Our commands, and those of plugins, which are loaded only when one may be theirs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self._of_plugins()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
+
+    def _of_plugins(self) -> dict[str, click.Command]:
+        with told_as(Exit.WRONG_USE):
+            offered = plugin_manager().hook.idv_commands(tools=_TOOLS)
+        return {str(command.name): command for commands in offered for command in commands}
+
+
+def _read(path: Path) -> Configured:
+    settings, _ = load_settings(path)
+    return Configured(settings.backends, settings.valid_forms().parse_any)
+
+
+_TOOLS = CommandTools(config_option, json_option, _read, told_as)

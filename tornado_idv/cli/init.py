@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import Exit, told_as
+from tornado_idv.cli.common import told_as
+from tornado_idv.commands import Exit
 from tornado_idv.config.schema import json_schema
 from tornado_idv.errors import StartError
 from tornado_idv.keys.token import digest, issue

@@ -17,7 +17,6 @@ import pluggy
 
 import tornado_idv
 from tornado_idv.cli.common import (
-    Exit,
     Record,
     config_option,
     failure,
@@ -26,6 +25,7 @@ from tornado_idv.cli.common import (
     print_json,
     told_as,
 )
+from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import CouldNotTell, IdvError, InvalidFormat
 from tornado_idv.guard import Asked

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from tornado_idv.cli.common import Exit, json_option, print_json, told_as
+from tornado_idv.cli.common import json_option, print_json, told_as
+from tornado_idv.commands import Exit
 from tornado_idv.registry import backend_kinds, plugin_manager
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import Exit, config_option, load_settings, told_as
+from tornado_idv.cli.common import config_option, load_settings, told_as
+from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidKey
 from tornado_idv.server.logs import configure_logging

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,6 +17,7 @@ from tornado_idv.config.references import resolve
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
+from tornado_idv.identifiers import ProfileSite
 
 
 def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:
@@ -30,8 +32,9 @@ def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str
     tree, unresolved = resolve(written, file, base_dir, environ)
     found = list(cross_checks(tree, file))
     model = settings_type(kinds)
+    context = {"base_dir": base_dir, "profile_site": _first_site(tree)}
     try:
-        settings = model.model_validate(tree, context={"base_dir": base_dir})
+        settings = model.model_validate(tree, context=context)
     except ValidationError as error:
         found += problems(error, schema_of(model), tree, file)
     if unresolved or found:
@@ -45,6 +48,17 @@ def locate(path: Path, *steps: int | str) -> yamltext.Mark:
     Raises `StartError` as `load` does.
     """
     return yamltext.locate(yamltext.read(_content(path), str(path)), steps)
+
+
+def _first_site(tree: Any) -> str:
+    """The profile site that answers use, for backends that ask by profile URL.
+
+    Empty where there is none that is any good, which is told elsewhere.
+    """
+    try:
+        return ProfileSite.parse(tree["profile_sites"][0]).prefix
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return ""
 
 
 def _content(path: Path) -> bytes:

@@ -62,7 +62,11 @@ class _Resolver:
                 self.problems.append(Problem(self._file, *text.mark, told, str(error)))
                 return ""
 
+        whole = _REFERENCE.fullmatch(text)
         replaced = yamltext.Text(_REFERENCE.sub(replace, text))
+        if whole is not None and whole["source"] == "file":
+            replaced = yamltext.FileText(replaced)
+            replaced.path = self._base_dir / whole["name"]
         replaced.mark = text.mark
         return replaced if resolved else text
 

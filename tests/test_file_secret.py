@@ -1,0 +1,86 @@
+"""A secret that stands in a file of its own, and changes with it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from fakes import Ticker
+
+from tornado_idv.config.load import load
+from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.scalars import FileSecret
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("first\n", encoding="utf-8")
+    return path
+
+
+def later(ticker: Ticker, secret: FileSecret) -> str:
+    ticker.now += 1
+    return secret.get_secret_value()
+
+
+def test_a_new_text_is_seen_a_second_later(path: Path) -> None:
+    ticker = Ticker()
+    secret = FileSecret("first", path, ticker)
+    path.write_text("second\n", encoding="utf-8")
+    ticker.now += 0.999
+    assert secret.get_secret_value() == "first"
+    ticker.now += 0.001
+    assert secret.get_secret_value() == "second"
+
+
+def test_a_file_renamed_over_it_is_seen(path: Path, tmp_path: Path) -> None:
+    ticker = Ticker()
+    secret = FileSecret("first", path, ticker)
+    assert later(ticker, secret) == "first"
+    other = tmp_path / "other"
+    other.write_text("third\n", encoding="utf-8")
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    other.rename(path)
+    assert later(ticker, secret) == "third"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff"], ids=["gone", "empty", "line", "?"])
+def test_a_file_that_holds_no_secret_leaves_the_last_one(path: Path, content: bytes | None) -> None:
+    ticker = Ticker()
+    secret = FileSecret("first", path, ticker)
+    assert later(ticker, secret) == "first"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    assert later(ticker, secret) == "first"
+    path.write_text("second", encoding="utf-8")
+    assert later(ticker, secret) == "second"
+
+
+def test_no_repr_shows_it(path: Path) -> None:
+    secret = FileSecret("first", path)
+    assert "first" not in repr(secret) + str(secret)
+
+
+CONFIG = """\
+profile_sites: [https://profiles.example]
+backends:
+  - {{name: other, kind: upstream, base_url: "http://x", auth: {{kind: bearer, token: "{token}"}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "now"),
+    [("${file:token}", "second"), ("${file:token}x", "firstx"), ("${env:TOKEN}", "third")],
+)
+def test_only_a_secret_that_is_a_whole_file_follows_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, written: str, now: str
+) -> None:
+    monkeypatch.setattr(FileSecret, "look_every", 0.0)
+    config = path.with_name("config.yaml")
+    config.write_text(CONFIG.format(token=written), encoding="utf-8")
+    settings = load(config, backend_kinds(plugin_manager()), {"TOKEN": "third"})
+    path.write_text("second\n", encoding="utf-8")
+    assert settings.backends[0].auth.token.get_secret_value() == now  # type: ignore[attr-defined]
