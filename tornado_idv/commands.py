@@ -27,11 +27,14 @@ class Configured:
     """What a configuration file says that a plugin's command may need.
 
     ``backends`` are the options of each, in order. ``parse`` reads what a person types for
-    a nickname, a profile URL or a card number, and raises `InvalidFormat`.
+    a nickname, a profile URL or a card number, and raises `InvalidFormat`. ``ttl`` and
+    ``negative_ttl`` are for how many seconds a user and "not found" are remembered.
     """
 
     backends: Sequence[BackendOptions]
     parse: Callable[[str], Query]
+    ttl: float
+    negative_ttl: float
 
 
 class ToldAs(Protocol):

@@ -98,7 +98,12 @@ class Commands(click.Group):
 
 def _read(path: Path) -> Configured:
     settings, _ = load_settings(path)
-    return Configured(settings.backends, settings.valid_forms().parse_any)
+    return Configured(
+        backends=settings.backends,
+        parse=settings.valid_forms().parse_any,
+        ttl=settings.cache.ttl,
+        negative_ttl=settings.cache.negative_ttl,
+    )
 
 
 _TOOLS = CommandTools(config_option, json_option, _read, told_as)
