@@ -54,6 +54,7 @@ class Carrier(Wire):
         self.request_id = new_request_id()
         self.began = time.monotonic()
         self.meaning = None
+        self.remote = connection.context.remote_ip
         self.context = connection.context
         self.set_close_callback = connection.set_close_callback
         self.write = connection.write

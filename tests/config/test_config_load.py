@@ -36,6 +36,7 @@ server:
   request_timeout: 250ms
   max_connections: 17
   packet_cache: no
+  trusted_proxies: [10.0.0.1, 10.1.0.0/16, "::1", "FD00::/8"]
   drain: {{delay: 3s, timeout: 1h}}
 auth:
   keys:
@@ -76,6 +77,7 @@ def test_a_short_file_has_the_defaults(load_text: Load) -> None:
             "request_timeout": 2.0,
             "max_connections": 4000,
             "packet_cache": True,
+            "trusted_proxies": (),
             "tls": None,
             "drain": {"delay": 0.0, "timeout": 15.0},
         },
@@ -109,6 +111,7 @@ def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:
     assert (server.host, server.port, server.base_path) == ("::", 0, "/identity/v2")
     assert (server.max_body, server.max_connections) == (65536, 17)
     assert not server.packet_cache
+    assert server.trusted_proxies == ("10.0.0.1", "10.1.0.0/16", "::1", "FD00::/8")
     assert (server.idle_timeout, server.body_timeout, server.request_timeout) == (60, 2.5, 0.25)
     assert (server.drain.delay, server.drain.timeout) == (3, 3600)
     assert (cache.ttl, cache.negative_ttl) == (0, 86400)

@@ -20,6 +20,7 @@ NO_DURATION = "not a duration; write a number and ms, s, m, h or d, like 30s"
 NO_KEY = "not a key: 16 to 512 letters, digits and - . _ ~ + / are needed"
 NO_HOST = "must be an IP address or the name of a host, without a port"
 NO_WHOLE = "must be a whole number, written in digits alone"
+NO_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
 NO_BASE_PATH = "must be empty or like /identity, without a slash at the end"
 NO_REFERENCE = "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
 SECTIONS = "profile_sites, server, auth, cache, identifiers, backends, logging, demo"
@@ -50,7 +51,7 @@ ADDED_TO_A_GOOD_FILE = {
             (
                 "3:10: server.workers: unknown setting; known here are host, port, base_path, "
                 "max_body, idle_timeout, body_timeout, request_timeout, max_connections, "
-                "packet_cache, tls, drain"
+                "packet_cache, trusted_proxies, tls, drain"
             )
         ],
     ),
@@ -105,6 +106,47 @@ ADDED_TO_A_GOOD_FILE = {
     "no connections": (
         "server: {max_connections: 0}",
         ["3:27: server.max_connections: must be at least 1"],
+    ),
+    "proxies of no address": (
+        "server: {trusted_proxies: [10.0.0.1, proxy.example, 10.0.0, '', 10.0.0.0/33]}",
+        [
+            f"3:38: server.trusted_proxies[1]: {NO_NETWORK}",
+            f"3:53: server.trusted_proxies[2]: {NO_NETWORK}",
+            f"3:61: server.trusted_proxies[3]: {NO_NETWORK}",
+            f"3:65: server.trusted_proxies[4]: {NO_NETWORK}",
+        ],
+    ),
+    "proxies with more than an address": (
+        (
+            "server:\n  trusted_proxies:\n"
+            "  - 10.0.0.1:80\n  - '[::1]'\n  - fe80::1%eth0\n  - 10.0.0.0/255.0.0.0"
+        ),
+        [
+            f"5:5: server.trusted_proxies[0]: {NO_NETWORK}",
+            f"6:5: server.trusted_proxies[1]: {NO_NETWORK}",
+            f"7:5: server.trusted_proxies[2]: {NO_NETWORK}",
+            f"8:5: server.trusted_proxies[3]: {NO_NETWORK}",
+        ],
+    ),
+    "proxies by an address within their network": (
+        "server: {trusted_proxies: [10.0.0.1/8, 'fd00::1/8']}",
+        [
+            f"3:{column}: server.trusted_proxies[{i}]: not a network's first address; write it "
+            "like 10.0.0.0/8"
+            for i, column in enumerate((28, 40))
+        ],
+    ),
+    "proxies of IPv4 within IPv6": (
+        "server: {trusted_proxies: ['::ffff:10.0.0.1', '::ffff:0:0/96']}",
+        [
+            f"3:{column}: server.trusted_proxies[{i}]: IPv4 within IPv6 is written as IPv4, "
+            "without ::ffff: in front"
+            for i, column in enumerate((28, 47))
+        ],
+    ),
+    "proxies no list": (
+        "server: {trusted_proxies: 10.0.0.1}",
+        ["3:27: server.trusted_proxies: must be a list, not text"],
     ),
     "drain in words": (
         "server:\n  drain:\n    delay: now\n    timeout: [1s]",

@@ -17,7 +17,8 @@ Kinds = Mapping[str, type[AnyBackend]]
 
 GOOD = f"""\
 profile_sites: [https://profiles.example]
-server: {{port: 0, base_path: /identity, max_body: 16KiB, drain: {{delay: 1.5s}}}}
+server: {{port: 0, base_path: /identity, max_body: 16KiB, drain: {{delay: 1.5s}},
+  trusted_proxies: [10.0.0.0/8]}}
 auth:
   keys:
     - {{id: shop, sha256: {"a" * 64}, scopes: [admin], expires: "2027-01-01T00:00:00Z"}}
@@ -58,6 +59,7 @@ def test_a_good_configuration_passes(kinds: Kinds, load_text: Callable[..., Sett
         ("port: 0", "port: http"),
         ("/identity", "/identity/"),
         ("16KiB", "16384"),
+        ("10.0.0.0/8", "proxy.example"),
         ("1.5s", "1.5"),
         ("id: shop, ", ""),
         (f"sha256: {'a' * 64}, ", ""),
@@ -110,6 +112,7 @@ def test_defaults_are_shown_as_they_are_written(kinds: Kinds) -> None:
         "request_timeout": "2s",
         "max_connections": 4000,
         "packet_cache": True,
+        "trusted_proxies": [],
     }
 
 

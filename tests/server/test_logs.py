@@ -33,7 +33,7 @@ SECRETS = ("tweety", CARD)
 FIXTURE = f'users: [{{nickname: "@{NICKNAME}", card_number: "{CARD}", plan: Free}}]\n'
 CONFIG = f"""\
 profile_sites: [https://profiles.example]
-server: {{port: 0, body_timeout: 100ms, idle_timeout: 1s}}
+server: {{port: 0, trusted_proxies: [127.0.0.1], body_timeout: 100ms, idle_timeout: 1s}}
 auth: {{keys: [{{id: caller, token: {KEY}}}, {{id: origin, token: {OUR_CREDENTIAL}}}]}}
 cache: {{ttl: 0s, negative_ttl: 0s}}
 """
@@ -46,6 +46,7 @@ MALFORMED = {
     "a header without a colon": LINE + AUTH.replace(b":", b"") + b"\r\n\r\n",
     "a header's name with the key": LINE + KEY.encode() + b" : x\r\n\r\n",
     "a length of tweety": LINE + b"Content-Length: tweety\r\n\r\n",
+    "addresses of tweety": LINE + b"X-Forwarded-For: tweety, ::1%tweety\r\n\r\n",
     "a host of tweety": LINE.replace(b"x", b"tweety/bird") + b"\r\n",
     "an encoding of tweety": LINE + AUTH + b"\r\nTransfer-Encoding: tweety\r\n\r\n",
     "a chunk of tweety": LINE + AUTH + b"\r\nTransfer-Encoding: chunked\r\n\r\ntweety\r\n\r\n",
@@ -297,6 +298,7 @@ class Connection:
     """What a handler sees of the server."""
 
     request_id = "some-id"
+    remote = "192.0.2.7"
     began = 0.0
 
     def set_close_callback(self, callback: object) -> None:
@@ -326,6 +328,7 @@ async def test_an_access_line_holds_nothing_of_the_input(method: str, told: str)
     fields = json.loads(line)
     assert (fields["method"], fields["route"], fields["status"]) == (told, "none", 200)
     assert (fields["key"], fields["request_id"]) == ("caller", "some-id")
+    assert fields["remote"] == "192.0.2.7"
     assert fields["ms"] >= 0
     assert "tweety" not in line.lower()
 

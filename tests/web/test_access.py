@@ -36,6 +36,7 @@ def note(log: AccessLog, status: int = 200, key_id: str | None = "caller") -> No
         route="identify/url",
         status=status,
         seconds=0.0123456,
+        remote="192.0.2.7",
         key_id=key_id,
         request_id="a-1",
     )
@@ -57,6 +58,7 @@ async def test_a_line_for_machines_is_json(key_id: str | None) -> None:
         "route": "identify/url",
         "status": 404,
         "ms": 12.35,
+        "remote": "192.0.2.7",
         "key": key_id,
         "request_id": "a-1",
     }
@@ -68,8 +70,11 @@ async def test_a_line_for_people_is_plain() -> None:
     note(log)
     log.flush()
     (line,) = written.lines
-    said = "method=POST route=identify/url status=200 ms=12.35 key=caller request_id=a-1"
-    assert re.fullmatch(rf"{TIMESTAMP} \[info     \] answered {said}", line)
+    said = (
+        "answered method=POST route=identify/url status=200 ms=12.35 remote=192.0.2.7 key=caller "
+        "request_id=a-1"
+    )
+    assert re.fullmatch(rf"{TIMESTAMP} \[info     \] {said}", line)
 
 
 async def test_lines_are_gathered_and_written_together() -> None:

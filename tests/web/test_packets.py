@@ -53,7 +53,7 @@ class Ground:
     def answer(self, packet: bytes) -> bytes | None:
         """The answer to a packet, ``None`` for the long way."""
         head = self.packets.head(packet)
-        return None if head is None else self.packets.answer(packet, head)
+        return None if head is None else self.packets.answer(packet, head, "192.0.2.7")
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def test_an_answer_is_in_the_access_log(ground: Ground) -> None:
     ground.log.flush()
     fields = json.loads(ground.written[0])
     assert (fields["method"], fields["route"], fields["status"]) == ("POST", "identify/url", 200)
-    assert fields["key"] == "caller"
+    assert (fields["key"], fields["remote"]) == ("caller", "192.0.2.7")
     assert answer is not None
     assert f"X-Request-ID: {fields['request_id']}\r\n".encode() in answer
 
@@ -149,9 +149,20 @@ async def test_a_new_body_behind_a_known_head_is_learned(ground: Ground) -> None
     other = packet(body=BODY.replace(b"alice", b"Alice"))
     head = ground.packets.head(other)
     assert head is not None
-    assert ground.packets.answer(other, head) is None
+    assert ground.packets.answer(other, head, "192.0.2.7") is None
     ground.packets.learn_body(other, head, ALICE)
     assert ground.answer(other)
+
+
+async def test_whom_a_head_was_forwarded_for_is_kept_with_it(ground: Ground) -> None:
+    for field, forwarded in (
+        (b"X-Forwarded-For: 192.0.2.9, 10.0.0.1", "192.0.2.9, 10.0.0.1"),
+        (b"X-A: 1", ""),
+    ):
+        ground.learn(packet(field))
+        head = ground.packets.head(packet(field))
+        assert head is not None
+        assert head.forwarded == forwarded
 
 
 PLAIN = packet()

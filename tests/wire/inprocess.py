@@ -29,6 +29,7 @@ from tornado_idv.server.listener import HttpLimits, Listener
 from tornado_idv.web.access import AccessLog
 from tornado_idv.web.app import make_app
 from tornado_idv.web.packets import PacketCache
+from tornado_idv.web.proxies import TrustedProxies
 from tornado_idv.web.wire import encode_user
 
 HIGH_WATER = 64 * 1024
@@ -103,8 +104,8 @@ class Users(Backend[BackendOptions]):
 class FakeSocket(asyncio.Transport):
     """What a connection knows of a socket; it objects to whatever asyncio or uvloop objects to."""
 
-    def __init__(self, loop: TurnedLoop, connection: Connection) -> None:
-        super().__init__({"peername": ("127.0.0.1", 50_000)})
+    def __init__(self, loop: TurnedLoop, connection: Connection, ip: str) -> None:
+        super().__init__({"peername": (ip, 50_000)})
         self.sent = bytearray()
         self.arrived = bytearray()
         self.reads = True
@@ -223,10 +224,10 @@ class FakeSocket(asyncio.Transport):
 class Caller:
     """One connection, seen from the other end."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, ip: str) -> None:
         self._loop = ground.loop
         self.connection = Connection(ground.listener)
-        self.socket = FakeSocket(ground.loop, self.connection)
+        self.socket = FakeSocket(ground.loop, self.connection, ip)
         self._loop.call_soon(self.connection.connection_made, self.socket)
         self._loop.settle()
 
@@ -291,6 +292,7 @@ class Ground:
         limits: HttpLimits | None = None,
         app: HTTPServerConnectionDelegate | None = None,
         plugins: Iterable[object] = (),
+        proxies: Iterable[str] = (),
     ) -> None:
         self.loop = loop
         self.users = Users(ALICE)
@@ -299,6 +301,7 @@ class Ground:
         self._limits = limits or HttpLimits()
         self._packets = packets
         self._app = app
+        self._proxies = TrustedProxies(proxies) if proxies else None
         self._manager = plugin_manager(entry_points=False, plugins=plugins)
         loop.run_until_complete(self._build(self._manager))
 
@@ -312,7 +315,7 @@ class Ground:
         self.packets = PacketCache(self.directory, self.keys, log) if self._packets else None
         app = self._app or make_app(self.directory, IDENTIFIERS, self.keys, access_log=log)
         self.app = Counted(app)
-        self.listener = Listener(self.app, self._limits, self.packets)
+        self.listener = Listener(self.app, self._limits, self.packets, self._proxies)
         self._log = log
         self._refreshing = self.directory.refreshing()
         await self._refreshing.__aenter__()
@@ -327,9 +330,9 @@ class Ground:
         self._log.flush()
         return _NEVER_LOGGED_THE_SAME.sub("", "".join(self.logged)).splitlines()
 
-    def call(self) -> Caller:
-        """A new connection."""
-        return Caller(self)
+    def call(self, ip: str = "127.0.0.1") -> Caller:
+        """A new connection, from an address."""
+        return Caller(self, ip)
 
     def ask(self, *pieces: bytes) -> Caller:
         """A new connection on which these bytes are sent."""

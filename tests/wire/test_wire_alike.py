@@ -16,7 +16,9 @@ from tornado_idv import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "100"))
-CALLERS = 3
+PROXIES = ("127.0.0.1", "2001:db8::/32")
+CALLERS = ("127.0.0.1", "192.0.2.7", "2001:db8::1")
+"""Where each calls from: the same bytes may come from a trusted proxy and from anyone."""
 URL, CARD = b"/api/v1/identify/url", b"/api/v1/identify/card"
 BEATE = User(plan="Pro", card_number="2", nickname="beate")
 USERS = (ALICE, BEATE, User(plan="Pro", card_number=ALICE.card_number, nickname="alice"))
@@ -38,13 +40,14 @@ BODIES = (
 FIELDS = (
     b"Accept: application/json",
     b"accept: */*",
+    b"X-Forwarded-For: 1.2.3.4",
+    b"x-forwarded-for: 1.2.3.4,5.6.7.8:90, ::ffff:127.0.0.1",
     b"Accept: text/html",
     b"Content-Type: application/json",
     b"CONTENT-TYPE:application/json;charset=utf-8 ",
     b"Content-Type: text/plain",
     b"Content-Encoding: identity",
     b"X-Request-ID: abc",
-    b"X-Forwarded-For: 1.2.3.4",
     b"Cookie: a=b",
     b"Expect: 100-continue",
     b"Connection: close",
@@ -74,14 +77,14 @@ class Side:
 
     def __init__(self, make: Callable[..., Ground], *, packets: bool) -> None:
         self.observer = Observer()
-        self.ground = make(packets=packets, plugins=[self.observer])
-        self.callers: list[Caller] = [self.ground.call() for _ in range(CALLERS)]
+        self.ground = make(packets=packets, plugins=[self.observer], proxies=PROXIES)
+        self.callers: list[Caller] = [self.ground.call(ip) for ip in CALLERS]
 
     def caller(self, number: int) -> Caller:
         """One who calls; a new one in place of one who was left."""
         if self.callers[number].socket.closed:
             self.callers[number].socket.vanish()
-            self.callers[number] = self.ground.call()
+            self.callers[number] = self.ground.call(CALLERS[number])
         return self.callers[number]
 
     @property
@@ -116,7 +119,7 @@ class SentByAll:
     data: bytes
 
     def __call__(self, side: Side) -> None:
-        for number in range(CALLERS):
+        for number in range(len(CALLERS)):
             side.caller(number).send(self.data)
 
 
@@ -142,7 +145,7 @@ def request(draw: st.DrawFn) -> bytes:
         b"Host: x",
         b"Authorization: Bearer " + draw(st.sampled_from(KEYS)).encode(),
         b"Content-Length: %d" % length,
-        *draw(st.lists(st.sampled_from(FIELDS[:2] if plain else FIELDS), max_size=2)),
+        *draw(st.lists(st.sampled_from(FIELDS[:4] if plain else FIELDS), max_size=2)),
     ]
     fields = draw(st.permutations(fields))
     if draw(st.booleans()):
@@ -173,10 +176,10 @@ def histories(draw: st.DrawFn) -> list[Step | float]:
     """A few requests that come again and again, whole or in pieces, and what happens between."""
     few = draw(st.lists(request(), min_size=1, max_size=4))
     whole = st.sampled_from(few)
-    sends = st.builds(Sent, st.integers(0, CALLERS - 1), whole, st.just(()))
+    sends = st.builds(Sent, st.integers(0, len(CALLERS) - 1), whole, st.just(()))
     odd = st.builds(
         Sent,
-        st.integers(0, CALLERS - 1),
+        st.integers(0, len(CALLERS) - 1),
         st.lists(whole, min_size=1, max_size=3).map(b"".join),
         st.lists(st.integers(1, 400), max_size=2).map(tuple),
     )

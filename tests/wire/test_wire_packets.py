@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import types
 from collections.abc import Callable, Iterator
 
@@ -237,6 +238,23 @@ def reachable(root: object) -> Iterator[object]:
             seen.add(id(each))
             waiting += gc.get_referents(each)
             yield each
+
+
+def test_callers_of_the_same_bytes_are_told_apart(make_ground: Callable[..., Ground]) -> None:
+    """A head is known to all connections; whether its word is believed hangs on each."""
+    ground = make_ground(proxies=["127.0.0.1"])
+    first, second = (
+        ask_for("alice", b"X-Forwarded-For: " + ip) for ip in (b"192.0.2.1", b"192.0.2.2")
+    )
+    proxy, another = ground.call("127.0.0.1"), ground.call("192.0.2.9")
+    for data in (first, second, first, first, second):
+        proxy.send(data)
+        another.send(data)
+    remotes = re.findall(r'"remote": "([^"]*)"', "".join(ground.access()))
+    proxied = [f"192.0.2.{number}" for number in (1, 2, 1, 1, 2)]
+    assert remotes[::2] == proxied
+    assert {*remotes[1::2]} == {"192.0.2.9"}
+    assert ground.app.asked == 2
 
 
 def test_a_caller_is_told_in_the_log_alike(make_ground: Callable[..., Ground]) -> None:

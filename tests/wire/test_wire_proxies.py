@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running import Running, eventually, running
@@ -61,6 +62,7 @@ http {{
       proxy_pass http://service;
       proxy_http_version 1.1;
       proxy_set_header Connection "";
+      proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
       proxy_request_buffering off;
     }}
   }}
@@ -72,6 +74,7 @@ global
 defaults
   mode http
   http-reuse always
+  option forwardfor
   timeout connect 2s
   timeout client 2s
   timeout server 5s
@@ -107,7 +110,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     (folder / "users.yaml").write_text(FIXTURE)
     config = folder / "config.yaml"
     backend = "  - {name: users, kind: yaml, path: users.yaml}\n"
-    config.write_text(f"{CONFIG}{backend}logging: {{level: info, format: json}}\n")
+    trusting = CONFIG.replace("{port: 0", "{port: 0, trusted_proxies: [127.0.0.1]")
+    config.write_text(f"{trusting}{backend}logging: {{level: info, format: json}}\n")
     with running(config, patience=120) as process:
         yield process
 
@@ -118,9 +122,14 @@ def answered(service: Running) -> set[str]:
     data = f"GET / HTTP/1.1\r\nHost: x\r\nX-Request-ID: {mark}\r\nConnection: close\r\n\r\n"
     hear(service.port, data.encode())
     eventually(lambda: mark in service.told())
-    lines = map(json.loads, service.told().splitlines())
-    ids = {line["request_id"] for line in lines if line["event"] == "answered"}
+    ids = {line["request_id"] for line in access(service)}
     return {each for each in ids if not each.startswith("mark-")}
+
+
+def access(service: Running) -> list[dict[str, Any]]:
+    """The lines of the access log up to now."""
+    lines = map(json.loads, service.told().splitlines())
+    return [line for line in lines if line["event"] == "answered"]
 
 
 @contextmanager
@@ -155,10 +164,10 @@ def listens(port: int) -> bool:
     return True
 
 
-def hear(port: int, data: bytes) -> Heard:
-    """Sends bytes, and takes all that comes back up to the end."""
+def hear(port: int, data: bytes, ip: str = "127.0.0.1") -> Heard:
+    """Sends bytes from an address, and takes all that comes back up to the end."""
     got = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", port), 10, source_address=(ip, 0)) as sock:
         try:
             sock.sendall(data)
             while piece := sock.recv(65536):
@@ -205,6 +214,23 @@ def test_behind_a_proxy_no_request_is_smuggled(
         if not case.startswith(("read", "refused", "spelling")):
             assert heard[case].statuses == directly[case].statuses, case
     check_callers(service, heard, "behind", before)
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_behind_a_proxy_it_is_known_who_asked(service: Running, name: str, tmp_path: Path) -> None:
+    """Whether or not the caller writes the header, to which a proxy adds a word or a line."""
+    ips = ("127.0.0.2", "127.0.0.3")
+    asked = {}
+    with proxy(name, service, tmp_path) as port:
+        for field in ("", "X-Forwarded-For: 203.0.113.5\r\n"):
+            for ip in ips:
+                mark = f"mark-{secrets.token_hex(8)}"
+                data = f"GET / HTTP/1.1\r\nHost: x\r\nX-Request-ID: {mark}\r\n{field}"
+                hear(port, f"{data}Connection: close\r\n\r\n".encode(), ip)
+                asked[mark] = ip
+    answered(service)
+    told = {line["request_id"]: line["remote"] for line in access(service)}
+    assert {mark: told[mark] for mark in asked} == asked
 
 
 def check_callers(service: Running, heard: dict[str, Heard], prefix: str, before: set[str]) -> None:

@@ -20,7 +20,15 @@ from pydantic import (
 )
 
 from tornado_idv.backend import BackendOptions
-from tornado_idv.config.shapes import BodyLimit, Host, Moment, Shape, Site, Timeout
+from tornado_idv.config.shapes import (
+    BodyLimit,
+    Host,
+    Moment,
+    Network,
+    Shape,
+    Site,
+    Timeout,
+)
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import Scope
 from tornado_idv.keys.token import check_token, digest
@@ -89,6 +97,8 @@ class ServerSettings(Section):
     """How many connections may be open at once."""
     packet_cache: bool = True
     """Whether requests that were understood before skip the handlers; only their speed shows it."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """The addresses or networks of the proxies whose ``X-Forwarded-For`` is believed."""
     tls: TlsSettings | None = None
     """What the service proves itself with; without it, it speaks in the clear."""
     drain: DrainSettings = DrainSettings()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from ipaddress import ip_address
+from ipaddress import IPv6Network, ip_address, ip_network
 from typing import Annotated, Any
 
 from pydantic import (
@@ -27,6 +27,7 @@ from tornado_idv.scalars import Duration, Size
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
 _MOST_BODY = 1024**2
+_NO_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,18 @@ def _host(text: str) -> str:
     return text
 
 
+def _network(text: str) -> str:
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(_NO_NETWORK) from None
+    if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped:
+        raise ValueError("IPv4 within IPv6 is written as IPv4, without ::ffff: in front")
+    if ip_address(text.partition("/")[0]) != network.network_address:
+        raise ValueError("not a network's first address; write it like 10.0.0.0/8")
+    return text
+
+
 def _body_limit(size: int) -> int:
     if not 1 <= size <= _MOST_BODY:
         raise ValueError("must be from 1B to 1MiB")
@@ -104,6 +117,11 @@ Site = Annotated[str, AfterValidator(_site)]
 
 Host = Annotated[str, AfterValidator(_host)]
 """Where to listen: an address or a name."""
+
+Network = Annotated[
+    str, Shape(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NO_NETWORK), AfterValidator(_network)
+]
+"""An IP address, or a network with the length of its prefix."""
 
 BodyLimit = Annotated[Size, AfterValidator(_body_limit)]
 """A size from one byte to a mebibyte."""

@@ -12,6 +12,7 @@ from tornado_idv.server.exchange import Exchange, Peer
 from tornado_idv.server.head import Head, HeadReader
 from tornado_idv.web.answers import refusal_bytes
 from tornado_idv.web.packets import KnownHead
+from tornado_idv.web.proxies import peer_address
 from tornado_idv.web.refusals import Refusal, Refused
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._packet = b""
         self._known_head = b""  # the last that the packet cache knew, and
-        self._known: KnownHead | None = None  # what it meant
+        self._known: KnownHead | None = None  # what it meant, and
+        self._known_remote = ""  # who sends it here
         self._leaving = False
         self._ended = False  # the caller sends no more
         self._writable: Future[None] | None = None  # while the caller does not read
@@ -56,7 +58,8 @@ class Connection(asyncio.Protocol):
         self._transport = cast("Transport", transport)
         address = transport.get_extra_info("peername")
         scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
-        self._peer = Peer(address[0] if address else "", scheme)
+        ip = peer_address(address[0]) if address else ""
+        self._peer = Peer(ip, scheme, self._listener.proxies)
         self._wait(self._limits.idle_timeout)
         if not self._listener.admit(self):
             self._refuse(Refusal.OVERLOADED)
@@ -172,7 +175,8 @@ class Connection(asyncio.Protocol):
         ):
             known = self._known = packets.head(packet)
             self._known_head = packet[: -known.length] if known else b""
-        answer = packets.answer(packet, known) if known else None
+            self._known_remote = self._peer.caller(known.forwarded) if known else ""
+        answer = packets.answer(packet, known, self._known_remote) if known else None
         if answer is not None:
             self._transport.write(answer)
             return True

@@ -20,6 +20,7 @@ from tornado.httputil import (
 from tornado_idv.server.head import Head
 from tornado_idv.web.answers import answer_bytes, new_request_id
 from tornado_idv.web.packets import Meaning
+from tornado_idv.web.proxies import TrustedProxies
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
@@ -33,6 +34,12 @@ class Peer:
 
     remote_ip: str
     protocol: str
+    proxies: TrustedProxies | None = None
+
+    def caller(self, forwarded: str) -> str:
+        """The address of whoever asks, by what ``X-Forwarded-For`` says if that is believed."""
+        proxies = self.proxies
+        return self.remote_ip if proxies is None else proxies.caller(self.remote_ip, forwarded)
 
 
 class Channel(Protocol):
@@ -54,6 +61,7 @@ class Exchange(HTTPConnection):
 
     def __init__(self, channel: Channel, head: Head, peer: Peer) -> None:
         self.context = peer
+        self.remote = peer.caller(head.forwarded)
         self.head = head
         self.meaning: Meaning | None = None
         self.began = time.monotonic()

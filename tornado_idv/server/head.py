@@ -76,13 +76,17 @@ class RequestHeaders(HTTPHeaders):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a head says. ``length`` is the body's, in bytes; ``None`` for a body in chunks."""
+    """What a head says. ``length`` is the body's, in bytes; ``None`` for a body in chunks.
+
+    ``forwarded`` is ``X-Forwarded-For``, several lines joined with commas.
+    """
 
     start_line: RequestStartLine
     headers: HTTPHeaders
     length: int | None
     keep_alive: bool
     expects_continue: bool
+    forwarded: str = ""
 
 
 class HeadReader:
@@ -141,6 +145,7 @@ def read_head(data: bytes, max_body: int) -> Head:
         keep_alive=_persists(start_line, headers)
         and (framed or start_line.method not in _WITH_BODY),
         expects_continue="Expect" in headers and start_line.version == "HTTP/1.1" and length != 0,
+        forwarded=headers.get("X-Forwarded-For", ""),
     )
 
 

@@ -16,6 +16,7 @@ from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.server.connection import Connection
 from tornado_idv.web.packets import PacketCache
+from tornado_idv.web.proxies import TrustedProxies
 
 _log = logging.getLogger(__name__)
 
@@ -55,9 +56,11 @@ class Listener:
         app: HTTPServerConnectionDelegate,
         limits: HttpLimits,
         packets: PacketCache | None = None,
+        proxies: TrustedProxies | None = None,
     ) -> None:
         self.app = app
         self.packets = packets
+        self.proxies = proxies
         self.limits = limits
         self.draining = False
         self.loop: AbstractEventLoop = asyncio.get_running_loop()

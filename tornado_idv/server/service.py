@@ -30,6 +30,7 @@ from tornado_idv.server.listener import HttpLimits, Listener
 from tornado_idv.web.access import AccessLog
 from tornado_idv.web.app import make_app
 from tornado_idv.web.packets import PacketCache
+from tornado_idv.web.proxies import TrustedProxies
 from tornado_idv.web.wire import encode_user
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 names to ask by, not to bind
@@ -105,7 +106,9 @@ async def listening(
         forms, base_path = settings.valid_forms(), settings.server.base_path
         app = make_app(directory, forms, keys, base_path, access_log)
         packets = PacketCache(directory, keys, access_log) if settings.server.packet_cache else None
-        listener = Listener(app, http_limits(settings.server), packets)
+        trusted = settings.server.trusted_proxies
+        proxies = TrustedProxies(trusted) if trusted else None
+        listener = Listener(app, http_limits(settings.server), packets, proxies)
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         sockets = _bind(settings.server.host, settings.server.port)
         await listener.listen(sockets, tls)

@@ -18,9 +18,9 @@ _MOST_GATHERED = 20_000
 class AccessLog:
     """Writes a line for each answer; ``write`` takes text, some lines at a time.
 
-    A line holds method, route, status, milliseconds, key id and request id, all of
-    which are of a few harmless characters; nothing of the input. ``for_people`` makes it
-    a line to be read; else it is JSON.
+    A line holds method, route, status, milliseconds, the caller's address, key id and
+    request id, all of which are of a few harmless characters; nothing of the input.
+    ``for_people`` makes it a line to be read; else it is JSON.
     """
 
     def __init__(self, write: Callable[[str], object], *, for_people: bool) -> None:
@@ -35,6 +35,7 @@ class AccessLog:
         route: str,
         status: int,
         seconds: float,
+        remote: str,
         key_id: str | None,
         request_id: str,
     ) -> None:
@@ -48,6 +49,7 @@ class AccessLog:
                 route=route,
                 status=status,
                 ms=seconds * 1000,
+                remote=remote,
                 key_id=key_id,
                 request_id=request_id,
             )
@@ -63,22 +65,37 @@ class AccessLog:
 
 
 def _as_json(
-    *, method: str, route: str, status: int, ms: float, key_id: str | None, request_id: str
+    *,
+    method: str,
+    route: str,
+    status: int,
+    ms: float,
+    remote: str,
+    key_id: str | None,
+    request_id: str,
 ) -> str:
     key = "null" if key_id is None else f'"{key_id}"'
     return (
         f'{{"event": "answered", "level": "info", "logger": "tornado_idv.access", '
         f'"method": "{method}", "route": "{route}", "status": {status}, "ms": {ms:.2f}, '
-        f'"key": {key}, "request_id": "{request_id}", "timestamp": "{_timestamp()}"}}\n'
+        f'"remote": "{remote}", "key": {key}, "request_id": "{request_id}", '
+        f'"timestamp": "{_timestamp()}"}}\n'
     )
 
 
 def _for_people(
-    *, method: str, route: str, status: int, ms: float, key_id: str | None, request_id: str
+    *,
+    method: str,
+    route: str,
+    status: int,
+    ms: float,
+    remote: str,
+    key_id: str | None,
+    request_id: str,
 ) -> str:
     return (
         f"{_timestamp()} [info     ] answered method={method} route={route} status={status} "
-        f"ms={ms:.2f} key={key_id} request_id={request_id}\n"
+        f"ms={ms:.2f} remote={remote} key={key_id} request_id={request_id}\n"
     )
 
 

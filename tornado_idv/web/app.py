@@ -116,6 +116,7 @@ def log_access(handler: RequestHandler) -> None:
             route=handler.route,
             status=handler.get_status(),
             seconds=time.monotonic() - handler.wire.began,
+            remote=handler.wire.remote,
             key_id=handler.key_id,
             request_id=handler.wire.request_id,
         )

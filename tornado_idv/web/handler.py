@@ -32,6 +32,9 @@ class Wire(HTTPConnection):
     began: float
     """When the request was whole, in seconds of `time.monotonic`."""
 
+    remote: str
+    """The caller's address, behind trusted proxies if there are any."""
+
     meaning: Meaning | None
     """To be set by a handler that understood the request, for the packet cache."""
 

@@ -51,6 +51,8 @@ class KnownHead:
     route: str
     key: ApiKey
     length: int
+    forwarded: str
+    """Its ``X-Forwarded-For``: callers may share a head, and differ in who is believed."""
     queries: OrderedDict[bytes, Query]
 
 
@@ -70,8 +72,8 @@ class PacketCache:
         head = self._heads.get(sha256(packet[:end]).digest())
         return head if head is not None and len(packet) - end == head.length else None
 
-    def answer(self, packet: bytes, head: KnownHead) -> bytes | None:
-        """The whole answer; ``None`` for the long way."""
+    def answer(self, packet: bytes, head: KnownHead, remote: str) -> bytes | None:
+        """The whole answer to the caller at ``remote``; ``None`` for the long way."""
         began = time.monotonic()
         query = head.queries.get(packet[-head.length :])
         if query is None or not self._keys.holds(head.key):
@@ -87,6 +89,7 @@ class PacketCache:
                 route=head.route,
                 status=status,
                 seconds=time.monotonic() - began,
+                remote=remote,
                 key_id=head.key.id,
                 request_id=request_id,
             )
@@ -108,7 +111,8 @@ class PacketCache:
             return  # less or more than this request came by itself, or it is of no usual kind
         queries = self._queries.setdefault(meaning.route, OrderedDict())
         _put(queries, packet[end:], meaning.query, _MOST_BODIES)
-        head = KnownHead(meaning.route, meaning.key, length, queries)
+        forwarded = headers.get("X-Forwarded-For", "")
+        head = KnownHead(meaning.route, meaning.key, length, forwarded, queries)
         _put(self._heads, sha256(packet[:end]).digest(), head, _MOST_HEADS)
 
     def learn_body(self, packet: bytes, head: KnownHead, query: Query) -> None:
