@@ -2,7 +2,7 @@
 # make chain  serve the demo of three backends chained
 # make test   run all tests
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
-# make test-tools  install what some tests need beside Python: nginx and haproxy
+# make test-tools  install what some tests need: nginx, haproxy, and the directories of the recipes
 # make check  lint, types, layers
 # make bench  measure beside peers (over HTTP: apt-get install wrk nginx-light)
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
@@ -12,6 +12,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-bench
+RECIPES := .venv-recipes
+RECIPE_MODULES := tests/recipes/node_modules
 SECONDS_ ?= 300
 SEED ?=
 
@@ -31,8 +33,8 @@ test: $(VENV)/.dev
 hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/wire
 
-# The tests behind these two are skipped, with the reason, where they are not.
-test-tools:
+# The tests behind these are skipped, with the reason, where they are not.
+test-tools: $(RECIPES)/.installed $(RECIPE_MODULES)/.installed
 	@if PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null \
 	  && PATH="$$PATH:/usr/sbin" command -v haproxy >/dev/null; then \
 	  echo "nginx and haproxy are installed."; \
@@ -56,7 +58,7 @@ faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/faults/oracle.py --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))
 
 clean:
-	rm -rf $(VENV) $(PEERS) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(RECIPES) $(RECIPE_MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -78,3 +80,19 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt | $(VENV)/bin/python
 	-@while read -r peer; do case $$peer in '#'*|'') ;; *) \
 	  $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $$peer;; esac; done < $<
 	@touch $@
+
+$(RECIPES)/.installed: tests/recipes/requirements.txt | $(VENV)/bin/python
+	@$(BIN)/python -m venv $(RECIPES)
+	@$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+$(RECIPE_MODULES)/.installed: tests/recipes/package-lock.json
+	@if ! command -v npm >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -qq --yes --no-install-recommends nodejs npm >/dev/null; \
+	fi
+	@if command -v npm >/dev/null; then \
+	  npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund --silent && touch $@; \
+	else \
+	  echo "The recipes behind Node.js will be skipped; root installs it with: apt-get install nodejs npm"; \
+	fi

@@ -17,6 +17,7 @@ TESTS = [
     "pytest-cov>=6",
     "pytest-tornasync>=0.6.0.post2",
     "setuptools>=77",
+    "trustme>=1.2",
 ]
 
 setup(
@@ -37,6 +38,8 @@ setup(
         "cachetools>=8,<9",
         "click>=8.1",
         "httptools>=0.9,<1",
+        "jmespath>=1.1,<2",
+        "multidict>=6",
         "pluggy>=1.5",
         "pydantic>=2.10,<3",
         "python-mimeparse>=2",
@@ -59,6 +62,7 @@ setup(
             "mypy>=1.15",
             "ruff>=0.9",
             "types-PyYAML",
+            "types-jmespath",
         ],
     },
     entry_points={

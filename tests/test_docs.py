@@ -9,8 +9,10 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import get_args, get_origin
 
+import click
 import pytest
 from pydantic import BaseModel
 from running import command
@@ -47,8 +49,9 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def code_blocks(text: str, language: str) -> list[str]:
-    """The fenced blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    """Also those that are indented, as in a list."""
+    blocks = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    return [dedent(block[2]) for block in blocks]
 
 
 def test_every_setting_is_documented() -> None:
@@ -85,7 +88,8 @@ def test_every_hook_is_documented_with_its_arguments() -> None:
 
 
 def test_every_command_is_documented() -> None:
-    assert {f"tornado-idv {name}" for name in main.commands} == {
+    names = main.list_commands(click.Context(main))
+    assert {f"tornado-idv {name}" for name in names} == {
         cell for cell in first_cells(README) if cell.startswith("tornado-idv ")
     }
 
@@ -93,9 +97,13 @@ def test_every_command_is_documented() -> None:
 def test_every_configuration_in_the_documents_is_right(tmp_path: Path) -> None:
     """Each is laid over a whole one, as the text around it says."""
     blocks = code_blocks(README, "yaml") + code_blocks(CONFIGURATION, "yaml")
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     base = "profile_sites: [https://profiles.example]\n"
-    environ = {"ORIGIN_KEY": "idv-first-key-of-another", "SHOP_KEY_SHA256": "0" * 64}
+    environ = {
+        "ORIGIN_KEY": "idv-first-key-of-another",
+        "CRM_TOKEN": "t",
+        "SHOP_KEY_SHA256": "0" * 64,
+    }
     for block in blocks:
         path = tmp_path / "config.yaml"
         path.write_text(block if "profile_sites" in block else base + block, encoding="utf-8")

@@ -71,7 +71,7 @@ async def test_a_user_is_an_answer_in_the_backend_s_name(query: Query) -> None:
 async def test_an_answer_brings_the_backend_s_own_time(ttl: float | None) -> None:
     answer = await ask(guard(FakeBackend(ALICE, cache_ttl=ttl)))
     assert answer is not None
-    assert answer.ttl == (300 if ttl is None else ttl)
+    assert answer.ttl == ttl
 
 
 async def test_not_known_here_is_no_answer() -> None:

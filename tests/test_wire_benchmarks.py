@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from rich.progress import Progress
 
 from benchmarks import people
 from benchmarks.plan import Plan
-from benchmarks.wire import agreement, servers, traffic
+from benchmarks.wire import agreement, proxy, servers, traffic
 from benchmarks.wire.server import Server, ask
 from benchmarks.wire.servers import Side
 
@@ -28,7 +29,8 @@ needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not i
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    return Plan(USERS, (USERS,), 1, tmp_path, Progress(disable=True), 1, 0, Path("/no/python"))
+    core = min(os.sched_getaffinity(0))
+    return Plan(USERS, (USERS,), 1, tmp_path, Progress(disable=True), 1, core, Path("/no/python"))
 
 
 def report(tmp_path: Path, *arguments: str, path: str | None = None) -> Any:
@@ -51,6 +53,18 @@ def report(tmp_path: Path, *arguments: str, path: str | None = None) -> Any:
 def asked(mix: traffic.Mix) -> list[str]:
     """What the bodies of a run ask for."""
     return [json.loads(body)["input"] for body in mix(USERS, 1).bodies]
+
+
+def look(port: int, nickname: str, token: str = proxy.TOKEN) -> tuple[int, Any]:
+    """What the stub answers to whom it is asked for."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        headers = {"Authorization": f"Bearer {token}"}
+        connection.request("GET", f"/people/{nickname}", headers=headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
 
 
 @pytest.mark.parametrize("name", traffic.MIXES)
@@ -130,7 +144,7 @@ def test_the_start_is_measured_without_anything_installed(tmp_path: Path) -> Non
 
 
 def test_without_wrk_it_is_said_what_to_install(tmp_path: Path) -> None:
-    benchmarks = ("http", "traffic", "latency", "backends")
+    benchmarks = ("http", "traffic", "latency", "backends", "proxy")
     told = report(tmp_path, *(f"--only={name}" for name in benchmarks), path="/no/where")
     assert told["figures"] == []
     for name in benchmarks:
@@ -143,3 +157,32 @@ def test_under_load_each_answer_is_counted(tmp_path: Path) -> None:
     assert {each["what"] for each in told["figures"]} == {"answers", "CPU for 1,000"}
     assert all(each["value"] > 0 for each in told["figures"])
     assert told["machine"]["wrk"]
+
+
+@needs_wrk
+def test_what_stands_in_front_of_a_directory_is_measured_beside_what_asking_takes(
+    tmp_path: Path,
+) -> None:
+    told = report(tmp_path, "--only=proxy")
+    sides = {each["of"] for each in told["figures"] if each["of"]}
+    assert sides == {proxy.OURS, proxy.BARE}
+    (promised,) = (each for each in told["figures"] if each["promise"])
+    assert promised["promise"] == {"at": "least", "bound": 0.6}
+    assert all(each["value"] > 0 for each in told["figures"])
+    assert "make bench" in told["left_out"][servers.FASTAPI_HTTPX]
+
+
+async def test_the_stub_knows_each_user_and_refuses_who_has_no_token(plan: Plan) -> None:
+    async with proxy.directory(plan) as (stub, _):
+        for number in (0, 7, USERS - 1):
+            status, record = await asyncio.to_thread(look, stub.port, people.nickname(number))
+            assert status == 200
+            assert record["login"] == people.nickname(number)
+            assert record["card"] == people.card_number(number)
+        assert (await asyncio.to_thread(look, stub.port, "nobody"))[0] == 404
+        assert (await asyncio.to_thread(look, stub.port, "nobody", "no"))[0] == 401
+
+
+async def test_in_front_of_the_stub_the_contract_is_kept(plan: Plan) -> None:
+    async with proxy.directory(plan) as (stub, _), servers.started(plan, proxy.ours(plan, stub)):
+        pass

@@ -68,7 +68,8 @@ class Guard:
         self._told = told
         self._timer = timer
         self._timeout = options.timeout
-        self._ttl = ttl if options.cache_ttl is None else options.cache_ttl
+        self._ttl = options.cache_ttl
+        self._longest = ttl if options.cache_ttl is None else options.cache_ttl
         self._continues = options.on_unavailable == "continue"
         self._match = re.compile(options.match, re.ASCII) if options.match else None
         self._breaker = Breaker(BreakerLimits(**options.breaker.model_dump()), timer)
@@ -176,7 +177,7 @@ class Guard:
             return Answer(self._checked(found, query), self.name, ttl=self._ttl)
         if found.user is None:
             return Answer(None, ttl=found.ttl)
-        ttl = self._ttl if found.ttl is None else min(self._ttl, found.ttl)
+        ttl = self._ttl if found.ttl is None else min(self._longest, found.ttl)
         return Answer(self._checked(found.user, query), self.name, ttl=ttl)
 
     def _checked(self, user: object, query: Query) -> User:

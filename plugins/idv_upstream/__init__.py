@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import click
 
 from idv_upstream.backend import UpstreamBackend
+from idv_upstream.commands import commands
 from idv_upstream.options import UpstreamOptions
-from tornado_idv import hookimpl
+from tornado_idv import CommandTools, hookimpl
 
-__all__ = ["UpstreamBackend", "UpstreamOptions", "idv_backend_kinds"]
+__all__ = ["UpstreamBackend", "UpstreamOptions", "idv_backend_kinds", "idv_commands"]
 
 
 @hookimpl
 def idv_backend_kinds() -> Mapping[str, type[UpstreamBackend]]:
     """Offers the kind ``upstream``."""
     return {"upstream": UpstreamBackend}
+
+
+@hookimpl
+def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
+    """Adds ``tornado-idv upstream``."""
+    return commands(tools)

@@ -14,7 +14,8 @@ from running import Invoke, command
 
 from tornado_idv.cli import main
 
-COMMANDS = ["check", "init", "lookup", "plugins", "schema", "serve"]
+CONTEXT = click.Context(main)
+COMMANDS = ["check", "init", "lookup", "plugins", "schema", "serve", "upstream"]
 
 
 def test_every_command_has_a_whole_line(invoke: Invoke) -> None:
@@ -26,6 +27,12 @@ def test_every_command_has_a_whole_line(invoke: Invoke) -> None:
     )
     assert [name for name, _ in listed] == COMMANDS
     assert all(text.endswith(".") and not text.endswith("...") for _, text in listed)
+
+
+def command_of(name: str) -> click.Command:
+    found = main.get_command(CONTEXT, name)
+    assert found is not None
+    return found
 
 
 def test_the_exit_codes_are_told(invoke: Invoke) -> None:
@@ -42,7 +49,7 @@ def test_every_command_tells_its_use(invoke: Invoke, name: str) -> None:
     assert result.stdout == invoke(name, "-h").stdout
     assert result.stdout.startswith(f"Usage: main {name}")
     assert max(map(len, result.stdout.splitlines())) <= 100
-    options = [each for each in main.commands[name].params if isinstance(each, click.Option)]
+    options = [each for each in command_of(name).params if isinstance(each, click.Option)]
     assert all(option.help and option.help.endswith(".") for option in options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 from collections.abc import Iterator
@@ -70,6 +71,9 @@ FAULTS = {
     "redirect": Row(said(302, "Location: /elsewhere", body=ALICE.body), 503),
     "redirect kept": Row(said(307, "Location: /elsewhere", body=ALICE.body), 503),
     "100 MB": Row(flooding, 503),
+    "a bomb": Row(said(200, "Content-Encoding: gzip", body=gzip.compress(bytes(10**7))), 503),
+    "JSON without end": Row(said(200, body=b"[" * 10_000 + b"]" * 10_000), 503),
+    "wrong types": Row(said(200, body=b'{"status":"ok","plan":1,"card_number":2}'), 503),
     "401": Row(said(401, "WWW-Authenticate: Bearer"), 503),
     "429": Row(said(429, "Retry-After: 7"), 200),
     "503": Row(said(503, "Retry-After: 7", body=json.dumps(NOT_FOUND).encode()), 200),

@@ -43,9 +43,11 @@ class Map:
         """The place that ``location`` leads to; ``absent`` if its last step is missing there."""
         path: list[str | int] = []
         value, schemas, told = self._tree, [self._schema], True
+        chosen = False  # the step before was the tag of one variant, and no place in the file
         for step in location:
             variants = self._variants(schemas)
-            if _is_tagged(schemas, variants):
+            chosen = not chosen and _is_tagged(schemas, variants)
+            if chosen:
                 schemas = self._chosen(schemas, str(step)) or variants
                 continue
             if not _has(value, step):

@@ -1,0 +1,114 @@
+"""JMESPath expressions, checked when they are read: what is wrong is told in a sentence."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import jmespath
+from jmespath.exceptions import IncompleteExpressionError, JMESPathTypeError, ParseError
+from jmespath.parser import ParsedResult
+from pydantic import AfterValidator
+
+from idv_upstream.searching import AllFunctions, searching
+from tornado_idv import Broken
+
+_HINTS = {
+    "=": "; compare with ==",
+    "-": '; a name with a dash stands in double quotes, like "first-name"',
+    "$": "; leave $ out, for an expression begins at the document",
+}
+# What a search may raise if the document is not such as the expression was written for.
+_MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RuntimeError)
+_KINDS = {
+    "NoneType": "null",
+    "bool": "true or false",
+    "dict": "an object",
+    "float": "a number",
+    "int": "a number",
+    "list": "a list",
+    "str": "text",
+}
+
+
+class Expression:
+    """One expression; ``text`` is as it was written.
+
+    Making one raises `ValueError`, which says where it is wrong.
+    """
+
+    __slots__ = ("_look", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        parsed = _parsed(text)
+        _check_functions(text, parsed.parsed)
+        self._look = searching(parsed)
+
+    def of(self, value: Any) -> Any:
+        """What it gives for ``value``; raises `Broken` if it cannot be applied to it."""
+        try:
+            return self._look(value)
+        except JMESPathTypeError as error:
+            given = f"{error.function_name}() is given {error.actual_type}"
+            raise Broken(f"{self.text} does not fit the answer: {given}") from None
+        except _MISFITS:
+            raise Broken(f"{self.text} does not fit the answer") from None
+
+
+def kind_of(value: Any) -> str:
+    """What kind of thing ``value`` is, for a sentence that must not hold the value."""
+    return _KINDS.get(type(value).__name__, "no JSON")
+
+
+def _checked(text: str) -> str:
+    Expression(text)
+    return text
+
+
+ExpressionText = Annotated[str, AfterValidator(_checked)]
+"""A JMESPath expression."""
+
+
+def _parsed(text: str) -> ParsedResult:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", PendingDeprecationWarning)
+            return jmespath.compile(text)
+    except PendingDeprecationWarning:
+        what = "has text in backquotes; write it in single quotes, like 'active'"
+    except IncompleteExpressionError:
+        what = "breaks off at its end"
+    except ParseError as error:
+        what = f"is wrong at column {error.lex_position + 1}{_hint(error)}"
+    except (ValueError, LookupError, RecursionError):
+        what = "cannot be read" if text else "is empty"
+    raise ValueError(f"not a JMESPath expression: {text or 'it'} {what}")
+
+
+def _hint(error: ParseError) -> str:
+    if isinstance(error.token_value, int):
+        return "; a number stands in backquotes, like `0`"
+    return _HINTS.get(str(error.token_value), "")
+
+
+def _check_functions(text: str, node: Mapping[str, Any]) -> None:
+    table = AllFunctions.FUNCTION_TABLE
+    for name, given in _calls(node):
+        if name not in table:
+            known = ", ".join(sorted(table))
+            raise ValueError(f"{text} calls {name}(), which there is not; there are {known}")
+        parameters = table[name]["signature"]
+        needed, more = len(parameters), parameters[-1].get("variadic")
+        if given < needed or (given > needed and not more):
+            raise ValueError(f"{text} calls {name}() with {given} arguments; it takes {needed}")
+
+
+def _calls(node: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The functions that are called, and with how many values."""
+    if node["type"] == "function_expression":
+        yield node["value"], len(node["children"])
+    for child in node["children"]:
+        if isinstance(child, Mapping):  # a slice has numbers for children
+            yield from _calls(child)

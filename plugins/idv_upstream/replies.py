@@ -1,0 +1,84 @@
+"""What a reply comes to: a user, "not known here", or that it could not be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from idv_upstream.documents import decode
+from idv_upstream.freshness import seconds_fresh
+from idv_upstream.mapping import Reading
+from idv_upstream.responses import ResponseOptions
+from idv_upstream.statuses import Outcome, outcome
+from idv_upstream.transport import Reply
+from tornado_idv import Answer, Broken, Query, Unavailable, User
+
+_REFUSED = (401, 403, 407)
+
+
+class Replies:
+    """Reads the replies of one directory.
+
+    ``statuses`` say what single statuses mean there, ``hints`` whether the directory may
+    shorten how long its answers are remembered.
+    """
+
+    def __init__(
+        self, options: ResponseOptions, statuses: Mapping[int, Outcome], *, hints: bool
+    ) -> None:
+        self.reading = Reading(options)
+        self._statuses = statuses
+        self._reads_nothing = options.found_when is not None
+        self._only_json = options.media_type == "json"
+        self._hints = hints
+
+    def outcome(self, status: int) -> Outcome:
+        """What a reply of this status comes to."""
+        return outcome(status, self._statuses)
+
+    def wants_body(self, status: int) -> bool:
+        """Whether the body of a reply of this status says anything."""
+        meant = self.outcome(status)
+        return meant is Outcome.READ or (
+            meant is Outcome.NOT_KNOWN and self.reading.reads_not_known
+        )
+
+    def read(self, query: Query, reply: Reply) -> User | Answer | None:
+        """Who it is, for how long it may be remembered; raises `Unavailable` or `Broken`."""
+        user = self._user(query, reply)
+        seconds = seconds_fresh(reply.headers) if self._hints else None
+        return user if seconds is None else Answer(user, ttl=seconds)
+
+    def document(self, reply: Reply) -> Any:
+        """The JSON in a reply; raises `Broken` if there is none.
+
+        Nothing at all is null, where ``found_when`` says what that means.
+        """
+        if not reply.body and self._reads_nothing:
+            return None
+        if self._only_json and not _is_json(reply.headers.get("Content-Type", "")):
+            raise Broken(f"an answer of status {reply.status} that is not application/json")
+        return decode(reply.body)
+
+    def _user(self, query: Query, reply: Reply) -> User | None:
+        meant = self.outcome(reply.status)
+        if meant is Outcome.READ:
+            return self.reading.user(query, self.document(reply))
+        if meant is not Outcome.NOT_KNOWN:
+            _refuse(meant, reply.status)
+        if self.reading.reads_not_known and not self.reading.is_not_known(self.document(reply)):
+            raise Broken(f'an answer of status {reply.status} that does not say "not known"')
+        return None
+
+
+def _refuse(meant: Outcome, status: int) -> NoReturn:
+    if meant is Outcome.UNAVAILABLE:
+        raise Unavailable(f"cannot answer now (status {status})")
+    if status in _REFUSED:
+        raise Broken(f"our credentials are refused (status {status})")
+    raise Broken(f"an answer of status {status}, which means nothing here")
+
+
+def _is_json(content_type: str) -> bool:
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == "application/json" or media_type.endswith("+json")

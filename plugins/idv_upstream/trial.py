@@ -1,0 +1,96 @@
+"""A mapping tried out: one query from request to user, with every step told.
+
+It takes the steps of a lookup and keeps what each came to. It is for the operator's own eyes:
+all that the directory answers is in it, and of what we send all but the secrets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from idv_upstream.backend import UpstreamBackend
+from idv_upstream.credentials import MASK
+from idv_upstream.mapping import Step
+from idv_upstream.request import Asking
+from idv_upstream.statuses import Outcome
+from idv_upstream.transport import Reply
+from tornado_idv import (
+    Answer,
+    Broken,
+    ByCard,
+    ByNickname,
+    CouldNotTell,
+    InvalidFormat,
+    Query,
+    User,
+)
+
+_SECRET = re.compile("auth|key|token|secret|cookie|password", re.IGNORECASE)
+
+Parse = Callable[[str], Query]
+"""Reads ``@nick`` or digits; raises `InvalidFormat`."""
+
+
+@dataclass
+class Trial:
+    """What was seen up to where it ended: with a user, with nobody, or with a ``failure``."""
+
+    method: str = ""
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    reply: Reply | None = None
+    steps: list[Step] = field(default_factory=list)
+    user: User | None = None
+    ttl: float | None = None
+    """Seconds for which the directory lets it be remembered; ``None`` if it does not say."""
+    failure: CouldNotTell | None = None
+
+
+async def tried(
+    backend: UpstreamBackend, query: Query, parse: Parse, saved: Reply | None = None
+) -> Trial:
+    """Asks for ``query``, or reads the ``saved`` reply as if it had come. The backend is open."""
+    trial = Trial()
+    try:
+        asking = backend.templates[type(query)].asking(query)
+        _show(trial, backend, asking)
+        trial.reply = saved or await backend.transport.ask(asking, lambda _status: True)
+        _read(trial, backend, query, trial.reply)
+        _check(trial.user, query, parse)
+    except CouldNotTell as error:
+        trial.failure = error
+    return trial
+
+
+def _show(trial: Trial, backend: UpstreamBackend, asking: Asking) -> None:
+    trial.method, trial.body = asking.method, asking.body
+    trial.url, headers = backend.transport.shown(asking)
+    trial.headers = {
+        name: MASK if _SECRET.search(name) else value for name, value in headers.items()
+    }
+
+
+def _read(trial: Trial, backend: UpstreamBackend, query: Query, reply: Reply) -> None:
+    replies = backend.replies
+    if replies.outcome(reply.status) is Outcome.READ:
+        trial.steps = list(replies.reading.explained(query, replies.document(reply)))
+    found = replies.read(query, reply)
+    if isinstance(found, Answer):
+        trial.user, trial.ttl = found.user, found.ttl
+    else:
+        trial.user = found
+
+
+def _check(user: User | None, query: Query, parse: Parse) -> None:
+    """Refuses what the service would refuse of any backend."""
+    if user is None:
+        return
+    try:
+        both = parse(f"@{user.nickname}"), parse(user.card_number)
+    except InvalidFormat as error:
+        raise Broken(f"the user's nickname or card number is in no valid form: {error}") from None
+    if both != (ByNickname(user.nickname), ByCard(user.card_number)) or query not in both:
+        raise Broken("another user than asked for; nickname_case may be the reason")

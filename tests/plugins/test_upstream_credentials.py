@@ -1,0 +1,544 @@
+"""How an upstream is shown who we are, and that nobody else is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import traceback
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fakes import Ticker
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from scripted import Said, Scripted, closed_port, header, http, serving
+from transports import GET, POST, ask, asked, failure_of, failure_told, given_up, opened
+
+from idv_upstream.credentials import Credential
+from idv_upstream.request import Asking
+from idv_upstream.transport import Transport
+from tornado_idv import Broken, CouldNotTell, Unavailable
+
+GOOD = http(200, b"{}")
+
+
+class Options(BaseModel):
+    """What has a credential among its options."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    auth: Credential
+
+
+def credential(**members: Any) -> Credential:
+    return Options.model_validate({"auth": members}).auth
+
+
+class Changing(SecretStr):
+    """A secret whose file is written anew."""
+
+    def now(self, text: str) -> None:
+        self._secret_value = text
+
+
+def problems(**members: Any) -> list[tuple[Any, str]]:
+    with pytest.raises(ValidationError) as caught:
+        credential(**members)
+    assert "canary" not in str(caught.value)
+    return [(each["loc"][1:], each["msg"]) for each in caught.value.errors()]
+
+
+# What a request carries
+
+BASIC = b64encode("us:pä:ss".encode()).decode()
+CARRIED: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
+    "none": ({"kind": "none"}, "Authorization", None, ""),
+    "bearer": ({"kind": "bearer", "token": "a|b.c=="}, "Authorization", "Bearer a|b.c==", ""),
+    "basic": (
+        {"kind": "basic", "username": "us", "password": "pä:ss"},
+        "Authorization",
+        f"Basic {BASIC}",
+        "",
+    ),
+    "key in a header": ({"kind": "api_key", "header": "X-Key", "value": "a b"}, "X-Key", "a b", ""),
+    "key as Authorization": (
+        {"kind": "api_key", "header": "authorization", "value": "Token a"},
+        "Authorization",
+        "Token a",
+        "",
+    ),
+    "key in the query": (
+        {"kind": "api_key", "query": "key[]", "value": "a&b=c#/+?"},
+        "Authorization",
+        None,
+        "key%5B%5D=a%26b%3Dc%23%2F%2B%3F",
+    ),
+}
+
+
+@pytest.mark.parametrize(("auth", "name", "value", "query"), CARRIED.values(), ids=CARRIED.keys())
+async def test_a_request_carries_the_credential(
+    auth: dict[str, Any], name: str, value: str | None, query: str
+) -> None:
+    """In its place, and in no other; there may be a query before it or none."""
+    async with asked(GOOD, auth=credential(**auth)) as (upstream, made):
+        await ask(made, POST)
+        await ask(made, GET)
+    assert [header(each, name) for each in upstream.requests] == [value, value]
+    more = (f"?{query}", f"&{query}") if query else ("", "")
+    assert upstream.targets == [POST.url + more[0], GET.url + more[1]]
+
+
+@pytest.mark.parametrize("written", ["Authorization", "authorization"])
+async def test_the_credential_stands_before_a_header_of_the_request(written: str) -> None:
+    """There is one `Authorization`, however it is spelt."""
+    asking = Asking("GET", "/", {written: "Bearer other"}, None, repeatable=True)
+    async with asked(GOOD, auth=credential(kind="bearer", token="ours")) as (upstream, made):
+        await ask(made, asking)
+    assert header(upstream.requests[0], "Authorization") == "Bearer ours"
+
+
+HOLDERS: dict[str, dict[str, Any]] = {
+    "bearer": {"kind": "bearer", "field": "token"},
+    "basic": {"kind": "basic", "field": "password", "username": "us"},
+    "api_key": {"kind": "api_key", "field": "value", "header": "X-Key"},
+    "oauth2": {
+        "kind": "oauth2",
+        "field": "client_secret",
+        "token_url": "http://127.0.0.1:1/token",
+        "client_id": "us",
+    },
+}
+
+
+def holder(kind: str, secret: Any) -> Credential:
+    members = dict(HOLDERS[kind])
+    members[members.pop("field")] = secret
+    return credential(**members)
+
+
+@pytest.mark.parametrize("kind", ["bearer", "basic", "api_key"])
+async def test_a_secret_is_taken_anew_for_each_request(kind: str) -> None:
+    """Its file may have changed; what it holds then may be no secret at all."""
+    secret = Changing("first")
+    async with asked(GOOD, auth=holder(kind, secret)) as (upstream, made):
+        await ask(made)
+        secret.now("second")
+        await ask(made)
+        secret.now("canary\r\nX-Evil: 1")
+        failure = await failure_of(made)
+    assert isinstance(failure, Broken)
+    assert "canary" not in failure.reason
+    name = "X-Key" if kind == "api_key" else "Authorization"
+    first, second = (header(each, name) for each in upstream.requests)
+    assert first != second
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_a_secret_is_in_no_repr(kind: str) -> None:
+    """Options end up in logs and tracebacks."""
+    built = holder(kind, "canary")
+    assert "canary" not in f"{built!r} {built} {built.model_dump()} {built.model_dump_json()}"
+
+
+WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
+    "empty token": ({"kind": "bearer", "token": ""}, ("bearer", "token"), "not a bearer token"),
+    "token with a space": (
+        {"kind": "bearer", "token": "canary canary"},
+        ("bearer", "token"),
+        "write 1 to 4096 visible ASCII",
+    ),
+    "token with a newline": (
+        {"kind": "bearer", "token": "canary\n"},
+        ("bearer", "token"),
+        "not a bearer token",
+    ),
+    "token of other letters": (
+        {"kind": "bearer", "token": "çanary"},
+        ("bearer", "token"),
+        "not a bearer token",
+    ),
+    "token without end": (
+        {"kind": "bearer", "token": "canary" * 700},
+        ("bearer", "token"),
+        "not a bearer token",
+    ),
+    "name with a colon": (
+        {"kind": "basic", "username": "a:b", "password": "canary"},
+        ("basic", "username"),
+        "",
+    ),
+    "password of two lines": (
+        {"kind": "basic", "username": "a", "password": "canary\ncanary"},
+        ("basic", "password"),
+        "on one line",
+    ),
+    "key with a newline": (
+        {"kind": "api_key", "header": "X-Key", "value": "canary\n"},
+        ("api_key", "value"),
+        "not a key; write",
+    ),
+    "key in both": (
+        {"kind": "api_key", "header": "X-Key", "query": "key", "value": "canary"},
+        ("api_key", "query"),
+        "either header or query",
+    ),
+    "key in neither": (
+        {"kind": "api_key", "value": "canary"},
+        ("api_key", "query"),
+        "either header or query",
+    ),
+    "key in no header": (
+        {"kind": "api_key", "header": "X Key", "value": "canary"},
+        ("api_key", "header"),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("members", "place", "told"), WRONG.values(), ids=WRONG.keys())
+def test_a_credential_that_cannot_be_sent_is_refused(
+    members: dict[str, Any], place: tuple[str, ...], told: str
+) -> None:
+    """The message says what to write, and does not show what was written."""
+    ((where, message),) = problems(**members)
+    assert where == place
+    assert told in message
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "login.example/token",
+        "ftp://login.example/token",
+        "https://user:canary@login.example/token",
+        "https://login.example/token#canary",
+        "https://login.example:0/token",
+        "https:///token",
+        "https://login.example/a b",
+        "https://login.example\n",
+        "https://login.example\\@other/",
+    ],
+)
+def test_a_token_url_is_a_whole_address(url: str) -> None:
+    """It holds no user info and no fragment."""
+    members = {"kind": "oauth2", "client_id": "us", "client_secret": "s"}
+    ((where, message),) = problems(token_url=url, **members)
+    assert where == ("oauth2", "token_url")
+    assert "not an address of a token server; write" in message
+
+
+# OAuth 2.0
+
+
+def token(text: str = "t1", **members: Any) -> bytes:
+    answer = {"access_token": text, "token_type": "Bearer", "expires_in": 3600, **members}
+    kept = {name: value for name, value in answer.items() if value is not None}
+    return http(200, json.dumps(kept).encode())
+
+
+class Issued:
+    """A directory, its token server, and a transport that asks the one with the other's tokens."""
+
+    def __init__(self, directory: Scripted, issuer: Scripted, made: Transport) -> None:
+        self.directory, self.issuer, self.made = directory, issuer, made
+
+    @property
+    def shown(self) -> list[str | None]:
+        return [header(request, "Authorization") for request in self.directory.requests]
+
+    @property
+    def forms(self) -> list[str]:
+        return [request.partition(b"\r\n\r\n")[2].decode() for request in self.issuer.requests]
+
+
+@asynccontextmanager
+async def issued(
+    *tokens: Said | bytes, answers: tuple[Said | bytes, ...] = (GOOD,), **options: Any
+) -> AsyncIterator[Issued]:
+    arguments = {"timer": options.pop("timer", time.monotonic)}
+    async with serving(*answers) as directory, serving(*tokens) as issuer:
+        members = {
+            "kind": "oauth2",
+            "token_url": f"{issuer.address}/oauth2/token?v=2",
+            "client_id": "us",
+            "client_secret": "s3",
+            **options,
+        }
+        auth = credential(**members)
+        async with opened(directory.address, auth=auth, **arguments) as made:
+            yield Issued(directory, issuer, made)
+
+
+async def test_a_token_is_fetched_once_and_used_for_all() -> None:
+    """As RFC 6749 has it in section 4.4."""
+    async with issued(token("abc")) as case:
+        for _ in range(3):
+            await ask(case.made)
+    assert case.shown == ["Bearer abc"] * 3
+    (request,) = case.issuer.requests
+    assert request.startswith(b"POST /oauth2/token?v=2 HTTP/1.1\r\n")
+    assert header(request, "Content-Type") == "application/x-www-form-urlencoded"
+    assert header(request, "Authorization") == f"Basic {b64encode(b'us:s3').decode()}"
+    assert case.forms == ["grant_type=client_credentials"]
+
+
+async def test_a_form_may_carry_our_name_and_secret() -> None:
+    """Where the token server does not look at the header."""
+    async with issued(token(), style="form", scope="read all", audience="https://a/") as case:
+        await ask(case.made)
+    assert header(case.issuer.requests[0], "Authorization") is None
+    (form,) = case.forms
+    assert form == (
+        "grant_type=client_credentials&scope=read+all&audience=https%3A%2F%2Fa%2F"
+        "&client_id=us&client_secret=s3"
+    )
+
+
+async def test_name_and_secret_are_encoded_before_they_are_joined() -> None:
+    """A colon in either does not move the border between them."""
+    async with issued(token(), client_id="a:b c", client_secret="ü:/") as case:
+        await ask(case.made)
+    shown = b64encode(b"a%3Ab+c:%C3%BC%3A%2F").decode()
+    assert header(case.issuer.requests[0], "Authorization") == f"Basic {shown}"
+
+
+LIVES: dict[str, tuple[dict[str, Any], float]] = {
+    "an hour": ({}, 3570),
+    "as text": ({"expires_in": "90"}, 60),
+    "with a fraction": ({"expires_in": 90.5}, 60.5),
+    "unsaid": ({"expires_in": None}, 270),
+    "a word": ({"expires_in": "soon"}, 270),
+    "a list": ({"expires_in": [1]}, 270),
+    "for ever": ({"expires_in": 1e300}, 86370),
+}
+
+
+@pytest.mark.parametrize(("members", "seconds"), LIVES.values(), ids=LIVES.keys())
+async def test_a_token_is_kept_until_30_s_before_its_end(
+    members: dict[str, Any], seconds: float
+) -> None:
+    """If its end is not told, it is good for five minutes."""
+    ticker = Ticker()
+    async with issued(token("t1", **members), token("t2"), timer=ticker) as case:
+        await ask(case.made)
+        ticker.now += seconds - 0.1
+        await ask(case.made)
+        ticker.now += 0.1
+        await ask(case.made)
+    assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
+
+
+async def test_a_token_of_30_s_serves_those_who_wait_for_it() -> None:
+    """The next one gets another."""
+    async with issued(token("t1", expires_in=30), token("t2", expires_in=-5)) as case:
+        await asyncio.gather(*(ask(case.made) for _ in range(20)))
+        await ask(case.made)
+    assert case.shown == ["Bearer t1"] * 20 + ["Bearer t2"]
+
+
+async def test_500_callers_at_once_fetch_one_token() -> None:
+    """And all are answered, but for those who leave; that one of them began it is all one."""
+    async with issued(token()) as case:
+        case.issuer.gate.clear()
+        callers = [asyncio.ensure_future(ask(case.made)) for _ in range(500)]
+        await case.issuer.asked()
+        for caller in callers[:10]:
+            caller.cancel()
+        case.issuer.gate.set()
+        replies = await asyncio.gather(*callers, return_exceptions=True)
+    assert len(case.issuer.requests) == 1
+    assert sum(not isinstance(reply, BaseException) for reply in replies) == 490
+    assert case.shown == ["Bearer t1"] * 490
+
+
+async def test_a_token_nobody_waits_for_any_more_is_kept() -> None:
+    """Whoever comes next has it."""
+    async with issued(token()) as case:
+        await left_alone(case)
+        assert (await ask(case.made)).status == 200
+    assert len(case.issuer.requests) == 1
+
+
+async def test_a_failure_nobody_waits_for_any_more_is_no_ones() -> None:
+    """Nor does the loop complain of it."""
+    async with issued(http(500), token()) as case:
+        await left_alone(case)
+        assert (await ask(case.made)).status == 200
+    assert len(case.issuer.requests) == 2
+
+
+async def left_alone(case: Issued) -> None:
+    """A fetch of a token that comes to its end after its caller has left."""
+    case.issuer.gate.clear()
+    caller = asyncio.ensure_future(ask(case.made))
+    await case.issuer.asked()
+    caller.cancel()
+    await asyncio.wait([caller])
+    assert case.made._tokens is not None
+    flight = case.made._tokens._flight
+    assert flight is not None
+    case.issuer.gate.set()
+    await asyncio.wait([flight], timeout=5)
+
+
+async def test_a_token_that_is_refused_is_replaced_once() -> None:
+    """Whether the request may be repeated or not: nothing was done for it."""
+    answers = (GOOD, http(401), GOOD)
+    async with issued(token("t1"), token("t2"), answers=answers) as case:
+        await ask(case.made)
+        assert (await ask(case.made, POST)).status == 200
+    assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
+
+
+async def test_a_late_refusal_of_an_old_token_costs_no_new_one() -> None:
+    """It has been replaced already."""
+    async with issued(token("t1")) as case:
+        await ask(case.made)
+        assert case.made._tokens is not None
+        assert case.made._tokens.refused("t0")
+        await ask(case.made)
+    assert len(case.issuer.requests) == 1
+
+
+async def test_whoever_refuses_every_token_costs_no_token_per_request() -> None:
+    """The answer is the refusal; after a while another token is tried."""
+    ticker = Ticker()
+    async with issued(token("t"), answers=(http(401),), timer=ticker) as case:
+        for _ in range(5):
+            assert (await ask(case.made)).status == 401
+        assert (len(case.issuer.requests), len(case.directory.requests)) == (2, 6)
+        ticker.now += 5
+        assert (await ask(case.made)).status == 401
+    assert (len(case.issuer.requests), len(case.directory.requests)) == (3, 8)
+
+
+async def test_many_refused_at_once_fetch_one_token() -> None:
+    """Whoever comes late with the old token finds the new one."""
+    refusals = (GOOD, *(http(401),) * 20, GOOD)
+    async with issued(token("t1"), token("t2"), token("t3"), answers=refusals) as case:
+        await ask(case.made)
+        case.directory.gate.clear()
+        callers = [asyncio.ensure_future(ask(case.made)) for _ in range(20)]
+        await case.directory.asked(21)
+        case.directory.gate.set()
+        replies = await asyncio.gather(*callers)
+    assert {reply.status for reply in replies} == {200}
+    assert len(case.issuer.requests) == 2
+
+
+REFUSED = "the token server refuses our credentials (status {})"
+NO_TOKEN = "the token server answered with something that is no bearer token"
+TOKENLESS: dict[str, tuple[Said | bytes, type[CouldNotTell], str]] = {
+    "400": (http(400, b'{"error":"invalid_client"}'), Broken, REFUSED.format(400)),
+    "401": (http(401), Broken, REFUSED.format(401)),
+    "403": (http(403), Broken, REFUSED.format(403)),
+    "404": (http(404), Broken, "the token server answered with status 404"),
+    "302": (http(302, b"", "Location: /"), Broken, "the token server answered with status 302"),
+    "408": (http(408), Unavailable, "the token server cannot answer now (status 408)"),
+    "429": (http(429), Unavailable, "the token server cannot answer now (status 429)"),
+    "500": (http(500), Unavailable, "the token server cannot answer now (status 500)"),
+    "closed": (Said(then="close"), Unavailable, "the token server: the connection was lost"),
+    "cut": (Said(token()[:-1], "close"), Unavailable, "the token server: the answer was cut"),
+    "HTML": (http(200, b"<html>canary"), Broken, NO_TOKEN),
+    "nothing": (http(200), Broken, NO_TOKEN),
+    "list": (http(200, b"[]"), Broken, NO_TOKEN),
+    "no token": (http(200, b'{"token_type":"bearer"}'), Broken, NO_TOKEN),
+    "token a number": (token(access_token=5), Broken, NO_TOKEN),
+    "token empty": (token(""), Broken, NO_TOKEN),
+    "token with a newline": (token("canary\r\nX: canary"), Broken, NO_TOKEN),
+    "token of other letters": (token("çanary"), Broken, NO_TOKEN),
+    "of another type": (token(token_type="mac"), Broken, NO_TOKEN),
+    "of no type": (token(token_type=7), Broken, NO_TOKEN),
+    "too long": (token("a" * 70_000), Broken, "the token server: an answer of more than 65536"),
+    "no HTTP": (b"220 canary\r\n\r\n", Broken, "the token server: an answer that is not HTTP"),
+}
+
+
+@pytest.mark.parametrize(("answer", "kind", "told"), TOKENLESS.values(), ids=TOKENLESS.keys())
+async def test_without_a_token_nothing_is_asked(
+    answer: Said | bytes, kind: type[CouldNotTell], told: str
+) -> None:
+    """Each caller has an error of its own, and the next request tries again."""
+    async with issued(answer) as case:
+        failures = await asyncio.gather(*(failure_of(case.made) for _ in range(3)))
+        assert len(case.issuer.requests) == 1
+        case.issuer.say(token())
+        assert (await ask(case.made)).status == 200
+    assert len(case.directory.requests) == 1
+    assert len({id(failure) for failure in failures}) == 3
+    for failure in failures:
+        assert isinstance(failure, kind)
+        assert failure.reason.startswith(told)
+
+
+async def test_a_token_server_that_is_down_is_unavailable() -> None:
+    """Its trouble is not the directory's."""
+    url = f"http://127.0.0.1:{closed_port()}/token"
+    async with issued(token(), token_url=url) as case:
+        failure = await failure_of(case.made)
+    assert isinstance(failure, Unavailable)
+    assert failure.reason == "the token server: no connection"
+
+
+async def test_a_token_server_that_is_frozen_is_unavailable() -> None:
+    """The time for the lookup is the time for its token, too."""
+    async with issued(Said()) as case:
+        failure = await given_up(case.issuer, case.made)
+    assert isinstance(failure, Unavailable)
+    assert failure.reason == "the token server: timed out"
+
+
+async def test_closing_ends_a_fetch() -> None:
+    """Nothing is left running."""
+    async with issued(token()) as case:
+        case.issuer.gate.clear()
+        caller = asyncio.ensure_future(ask(case.made))
+        await case.issuer.asked()
+        caller.cancel()
+        await case.made.close()
+        assert case.made._tokens is not None
+        assert case.made._tokens._flight is None
+
+
+# What is told
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Said(then="close"),
+        Said(then="reset"),
+        Said(),
+        Said(b"220 SMTP\r\n\r\n"),
+        Said(http(200, b"0" * 70_000)),
+        Said(http(401, b"", "WWW-Authenticate: Bearer")),
+        Said(http(503)),
+        Said(http(302, b"", "Location: /")),
+    ],
+    ids=["closed", "reset", "frozen", "no HTTP", "long", "401", "503", "302"],
+)
+async def test_no_failure_tells_a_secret(
+    kind: str, answer: Said, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a log record of any library at any level, nor an error, nor its traceback."""
+    caplog.set_level(logging.DEBUG)
+    for name in list(logging.root.manager.loggerDict):
+        caplog.set_level(logging.DEBUG, logger=name)
+    auth = holder(kind, "canary")
+    async with serving(answer) as upstream:
+        if kind == "oauth2":
+            auth = auth.model_copy(update={"token_url": upstream.address})
+        async with opened(upstream.address, auth=auth) as made:
+            if answer == Said():
+                told = traceback.format_exception(await given_up(upstream, made))
+            else:
+                told = await failure_told(made)
+    secrets = ["canary", b64encode(b"us:canary").decode()]
+    assert any(secret in upstream.requests[0].decode() for secret in secrets)
+    assert [secret for secret in secrets if secret in "".join([*told, caplog.text])] == []

@@ -1,0 +1,526 @@
+"""What an upstream's answer means: a user, nobody, or nothing that can be believed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import jmespath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jmespath.visitor import Options
+from pydantic import ValidationError
+
+from idv_upstream.documents import decode
+from idv_upstream.expressions import Expression
+from idv_upstream.mapping import Reading, Step
+from idv_upstream.responses import ResponseOptions
+from idv_upstream.searching import AllFunctions
+from idv_upstream.statuses import Outcome, outcome
+from tornado_idv import Broken, ByCard, ByNickname, Query, User
+
+PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
+RECORD = {"plan": "Free", "card": "0012", "login": "alice", "id": 7}
+ALICE = User("Free", "0012", "alice")
+QUERIES = (ByNickname("alice"), ByCard("0012"))
+
+
+def reading(**options: Any) -> Reading:
+    return Reading(ResponseOptions.model_validate({**PLAIN, **options}))
+
+
+def record(**members: Any) -> dict[str, Any]:
+    return {**RECORD, **members}
+
+
+def reason(document: Any, query: Query = QUERIES[0], /, **options: Any) -> str:
+    with pytest.raises(Broken) as caught:
+        reading(**options).user(query, document)
+    return caught.value.reason
+
+
+FOUND = {
+    "plain": ({}, RECORD, ALICE),
+    "with @": ({}, record(login="@alice"), ALICE),
+    "list of one": ({"select": "items"}, {"items": [RECORD]}, ALICE),
+    "object": ({"select": "data.user"}, {"data": {"user": RECORD}}, ALICE),
+    "list itself": ({"select": "@"}, [RECORD], ALICE),
+    "first of many": ({"select": "@", "pick": "first"}, [RECORD, record(login="bob")], ALICE),
+    "first of one": ({"select": "@", "pick": "first"}, [RECORD], ALICE),
+    "found": ({"found_when": "id"}, RECORD, ALICE),
+    "0 is true": ({"found_when": "id"}, record(id=0), ALICE),
+    "number of cards": ({"card_number": "to_string(card)"}, record(card=12), "12"),
+    "kept case": ({"nickname": "lower(login)"}, record(login="ALICE"), ALICE),
+    "dotted": ({"plan": "a.b.c"}, record(a={"b": {"c": "Free"}}), ALICE),
+    "quoted": ({"plan": '"the-plan"'}, record(**{"the-plan": "Free"}), ALICE),
+    "const": ({"plan": {"const": "Free"}}, RECORD, ALICE),
+    "path": ({"plan": {"path": "id || plan"}}, record(id=None), ALICE),
+    "default for null": ({"plan": {"path": "no", "default": "Free"}}, RECORD, ALICE),
+    "default not needed": ({"plan": {"path": "plan", "default": "no"}}, RECORD, ALICE),
+    "mapped text": ({"plan": {"path": "p", "value_map": {"a": "Free"}}}, record(p="a"), ALICE),
+    "mapped number": ({"plan": {"path": "p", "value_map": {"1": "Free"}}}, record(p=1), ALICE),
+    "mapped float": ({"plan": {"path": "p", "value_map": {"1.5": "Free"}}}, record(p=1.5), ALICE),
+    "mapped true": ({"plan": {"path": "p", "value_map": {"true": "Free"}}}, record(p=True), ALICE),
+    "mapped null": ({"plan": {"path": "p", "value_map": {"null": "Free"}}}, RECORD, ALICE),
+    "unnamed": (
+        {"plan": {"path": "p", "value_map": {"1": "Pro"}, "default": "Free"}},
+        record(p=2),
+        ALICE,
+    ),
+    "mapped default": (
+        {"plan": {"path": "p", "value_map": {"1": "Pro"}, "default": "Free"}},
+        RECORD,
+        ALICE,
+    ),
+    "profile": (
+        {"profile_url": "links.self"},
+        record(links={"self": "https://x"}),
+        User("Free", "0012", "alice", "https://x"),
+    ),
+    "no profile": ({"profile_url": "links.self"}, RECORD, ALICE),
+    "profile null": ({"profile_url": "url"}, record(url=None), ALICE),
+    "profile mapped": (
+        {"profile_url": {"path": "url", "value_map": {"a": "b"}}},
+        RECORD,
+        ALICE,
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "document", "user"), FOUND.values(), ids=FOUND.keys())
+def test_a_user_is_read(options: dict[str, Any], document: Any, user: User | str) -> None:
+    """The same for either query, except for what was asked."""
+    if isinstance(user, str):
+        found = reading(**options).user(QUERIES[0], document)
+        assert found is not None
+        assert found.card_number == user
+    else:
+        for query in QUERIES:
+            assert reading(**options).user(query, document) == user
+
+
+@pytest.mark.parametrize(
+    ("options", "document"),
+    [
+        ({"select": "items"}, {"items": []}),
+        ({"select": "items", "pick": "first"}, {"items": []}),
+        ({"select": "@"}, []),
+        ({"found_when": "total"}, {"total": None}),
+        ({"found_when": "total"}, None),
+        ({"found_when": "total"}, []),
+        ({"found_when": "total > `0`"}, {"total": 0}),
+        ({"found_when": "status == 'ok'"}, {"status": "no"}),
+        ({"found_when": "a"}, {"a": ""}),
+        ({"found_when": "a"}, {"a": []}),
+        ({"found_when": "a"}, {"a": {}}),
+        ({"found_when": "a"}, {"a": False}),
+        ({"found_when": "total", "select": "no"}, {"total": False}),
+    ],
+    ids=str,
+)
+def test_nobody_is_read(options: dict[str, Any], document: Any) -> None:
+    """An empty list, or what `found_when` says."""
+    for query in QUERIES:
+        assert reading(**options).user(query, document) is None
+
+
+BROKEN = {
+    "select null": ({"select": "items"}, {}, "no object, but null (items); found_when can tell"),
+    "select null of found": ({"select": "a", "found_when": "b"}, {"b": 1}, "but null (a)"),
+    "select text": ({"select": "id"}, record(id="canary"), "no object, but text (id)"),
+    "select false": ({"select": "id"}, record(id=False), "but true or false (id)"),
+    "list of texts": ({"select": "@"}, ["canary"], "no object, but text (@)"),
+    "list of lists": ({"select": "@"}, [[RECORD]], "no object, but a list (@)"),
+    "list of null": ({"select": "@", "pick": "first"}, [None], "no object, but null (@)"),
+    "two": ({"select": "items"}, {"items": [RECORD, RECORD]}, "more than one user for one query"),
+    "list unselected": ({}, [RECORD], "but a list (the answer); select says"),
+    "empty list unselected": ({}, [], "but a list (the answer); select says"),
+    "null": ({}, None, "no object, but null (the answer)"),
+    "number": ({}, 12.5, "no object, but a number (the answer)"),
+    "text": ({}, "canary", "no object, but text (the answer)"),
+    "another": ({}, record(login="canary", card="13"), "another user than asked for"),
+    "another case": ({}, record(login="Alice", card="012"), "another user than asked for"),
+    "missing": ({}, record(plan=None), "plan (plan) is missing"),
+    "missing in depth": ({"plan": "a.b"}, record(a=[]), "plan (a.b) is missing"),
+    "number of plan": (
+        {},
+        record(plan=1),
+        "plan (plan) is a number, not text; write to_string(plan",
+    ),
+    "list of plan": ({}, record(plan=["canary"]), "plan (plan) is a list, not text"),
+    "object of plan": ({}, record(plan={}), "plan (plan) is an object, not text"),
+    "true of plan": ({}, record(plan=True), "plan (plan) is true or false, not text"),
+    "surrogate": ({}, record(plan="canary\ud800"), "plan (plan) has half a surrogate"),
+    "number of url": ({"profile_url": "id"}, RECORD, "profile_url (id) is a number"),
+    "empty url": ({"profile_url": "u"}, record(u=""), "profile_url (u) is empty"),
+    "surrogate of url": ({"profile_url": "u"}, record(u="\udc00"), "profile_url (u) has half"),
+    "card a number": ({}, record(card=12), "card_number (card) is a number, not text; write"),
+    "card words": ({}, record(card="canary"), "card_number (card) has other characters"),
+    "card digits": ({}, record(card="٤٠"), "card_number (card) has other characters"),
+    "card line": ({}, record(card="0012\n"), "card_number (card) has other characters"),
+    "card empty": ({}, record(card=""), "card_number (card) has other characters"),
+    "no map": (
+        {"plan": {"path": "id", "value_map": {"1": "Free"}}},
+        RECORD,
+        "plan (id) has a value that value_map does not name",
+    ),
+    "1 is not true": (
+        {"plan": {"path": "id", "value_map": {"1": "Free"}}},
+        record(id=True),
+        "value_map does not name",
+    ),
+    "mapped list": (
+        {"plan": {"path": "id", "value_map": {"1": "a"}, "default": "b"}},
+        record(id=["canary"]),
+        "plan (id) is a list, not text",
+    ),
+    "mapped reference": (
+        {"plan": {"path": "&id", "value_map": {"1": "a"}}},
+        RECORD,
+        "plan (&id) is no JSON, not text",
+    ),
+    "mapped missing": (
+        {"plan": {"path": "no", "value_map": {"1": "a"}}},
+        RECORD,
+        "plan (no) is missing",
+    ),
+    "lower of null": (
+        {"nickname": "lower(no)"},
+        RECORD,
+        "lower(no) does not fit the answer: lower() is given null",
+    ),
+    "text and number": ({"found_when": "plan > `1`"}, RECORD, "plan > `1` does not fit the answer"),
+    "reference": ({"plan": "&plan"}, RECORD, "plan (&plan) is no JSON, not text"),
+}
+
+
+@pytest.mark.parametrize(("options", "document", "said"), BROKEN.values(), ids=BROKEN.keys())
+def test_what_cannot_be_right_is_broken(options: dict[str, Any], document: Any, said: str) -> None:
+    """Where it is wrong is told, and never what was there."""
+    for query in QUERIES:
+        told = reason(document, query, **options)
+        assert said in told
+        assert "canary" not in told
+
+
+@pytest.mark.parametrize("nickname", ["", "@", "@@ a", "a b", "é", "a\n", "\x7f", "\ud800"])
+def test_a_nickname_that_none_can_be_is_broken(nickname: str) -> None:
+    """Also if the user was asked for by card."""
+    assert "nickname (login)" in reason(record(login=nickname), QUERIES[1])
+
+
+def test_only_one_at_sign_is_taken_off() -> None:
+    """`@@alice` is another nickname."""
+    assert reason(record(login="@@alice")) == "another user than asked for"
+    found = reading().user(QUERIES[1], record(login="@@alice"))
+    assert found is not None
+    assert found.nickname == "@alice"
+
+
+@pytest.mark.parametrize("missing", ["nickname", "card_number"])
+def test_without_an_echo_what_was_asked_is_believed(missing: str) -> None:
+    """Its expression may be missing, and is not looked at if it is there."""
+    query, other = QUERIES if missing == "nickname" else reversed(QUERIES)
+    told = {name: path for name, path in PLAIN.items() if name != missing}
+    options = ResponseOptions.model_validate({**told, "check_echo": "false"})
+    assert options.tells_of(type(query))
+    assert not options.tells_of(type(other))
+    assert Reading(options).user(query, RECORD) == ALICE
+    ignored = {PLAIN[missing]: 5}
+    assert reading(check_echo="false").user(query, {**RECORD, **ignored}) == ALICE
+
+
+def test_with_an_echo_both_kinds_of_query_can_be_answered() -> None:
+    """Both fields are there."""
+    options = ResponseOptions.model_validate(PLAIN)
+    assert options.tells_of(ByNickname)
+    assert options.tells_of(ByCard)
+
+
+def test_an_answer_whose_status_says_not_known_may_have_to_say_so_too() -> None:
+    """Lest the page of a wrong address be taken for it."""
+    assert not reading().reads_not_known
+    assert reading().is_not_known({"any": "thing"})
+    strict = reading(not_known_when="code == 'no'")
+    assert strict.reads_not_known
+    assert strict.is_not_known({"code": "no"})
+    assert not strict.is_not_known({"code": "yes"})
+    assert not strict.is_not_known(None)
+    with pytest.raises(Broken, match="does not fit"):
+        reading(not_known_when="length(@)").is_not_known(5)
+
+
+def test_each_step_of_a_reading_can_be_shown() -> None:
+    """What each expression gave, or why it gave nothing."""
+    tried = reading(
+        found_when="total", select="items", profile_url="lower(no)", plan={"const": "x"}
+    )
+    document = {"total": 1, "items": [RECORD]}
+    assert tried.explained(QUERIES[0], document) == [
+        Step("found_when", "total", 1),
+        Step("select", "items", [RECORD]),
+        Step("card_number", "card", "0012"),
+        Step("nickname", "login", "alice"),
+        Step(
+            "profile_url",
+            "lower(no)",
+            None,
+            "lower(no) does not fit the answer: lower() is given null",
+        ),
+    ]
+    assert [step.name for step in tried.explained(QUERIES[0], {})] == ["found_when", "select"]
+    assert len(tried.explained(QUERIES[0], {"items": []})) == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "left_out"), [(QUERIES[0], "nickname"), (QUERIES[1], "card_number")]
+)
+def test_what_is_believed_is_not_shown_as_read(query: Query, left_out: str) -> None:
+    """Without an echo, its expression is not used."""
+    steps = reading(check_echo="false").explained(query, RECORD)
+    assert left_out not in {step.name for step in steps}
+    assert len(steps) == 2
+
+
+WRONG = {
+    "empty": ("", "it is empty"),
+    "blank": (" ", "breaks off at its end"),
+    "breaks off": ("items[?a ==", "items[?a == breaks off at its end"),
+    "one =": ("a = 'b'", "a = 'b' is wrong at column 3; compare with =="),
+    "number": ("total > 0", "is wrong at column 9; a number stands in backquotes, like `0`"),
+    "dash": ("first-name", "at column 6; a name with a dash stands in double quotes"),
+    "JSONPath": ("$.items", "at column 1; leave $ out"),
+    "old literal": ("a == `b`", "has text in backquotes; write it in single quotes"),
+    "two dots": ("a..b", "is wrong at column 3"),
+    "bracket": ("a]", "is wrong at column 2"),
+    "unclosed": ("a == 'b", "is wrong at column 6"),
+    "deep": ("(" * 9999, "cannot be read"),
+    "function": ("items[?upper(a)]", "calls upper(), which there is not; there are abs, "),
+    "function within": ("a[*].{b: up(c)}", "calls up(), which there is not"),
+    "arguments": ("length(a, b)", "calls length() with 2 arguments; it takes 1"),
+    "no arguments": ("not_null()", "calls not_null() with 0 arguments; it takes 1"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize("where", ["select", "found_when", "not_known_when", "plan", "mapping"])
+def test_a_wrong_expression_is_told_with_its_column(text: str, said: str, where: str) -> None:
+    """When the configuration is read."""
+    options: dict[str, Any] = {"plan": {"path": text}} if where == "mapping" else {where: text}
+    with pytest.raises(ValidationError) as caught:
+        reading(**options)
+    (problem,) = caught.value.errors()
+    assert said in problem["msg"]
+    assert problem["loc"][0] == ("plan" if where == "mapping" else where)
+
+
+@pytest.mark.parametrize("text", ["a[1:2].b", "not_null(a, b, c)", "sort_by(a, &b)", "max(a[::2])"])
+def test_a_right_expression_is_let_pass(text: str) -> None:
+    """Variadic functions, references and slices among them."""
+    assert Expression(text).text == text
+
+
+def test_a_wrong_mapping_is_told() -> None:
+    """Each problem at its place."""
+    with pytest.raises(ValidationError) as caught:
+        ResponseOptions.model_validate(
+            {
+                "plan": {},
+                "nickname": {"path": "a", "const": "b"},
+                "card_number": {"const": "1", "value_map": {"a": "b"}},
+                "profile_url": [],
+                "pick": "any",
+                "colour": "blue",
+            }
+        )
+    told = {problem["loc"]: problem["msg"] for problem in caught.value.errors()}
+    assert told == {
+        ("plan", "mapping"): "Value error, a field comes from somewhere; write path or const",
+        ("nickname", "mapping", "const"): (
+            "Value error, a field with const has nothing else; take one of them away"
+        ),
+        ("card_number", "mapping", "const"): (
+            "Value error, a field with const has nothing else; take one of them away"
+        ),
+        ("profile_url", "mapping"): told["profile_url", "mapping"],
+        ("pick",): "Input should be 'one' or 'first'",
+        ("colour",): "Extra inputs are not permitted",
+    }
+
+
+def test_fields_that_are_needed_are_missed() -> None:
+    """Both with an echo, one of them without."""
+    with pytest.raises(ValidationError) as caught:
+        ResponseOptions.model_validate({"plan": "plan"})
+    told = [(problem["loc"], problem["type"]) for problem in caught.value.errors()]
+    assert told == [(("card_number",), "missing"), (("nickname",), "missing")]
+    with pytest.raises(ValidationError, match="write card_number"):
+        ResponseOptions.model_validate({"plan": "plan", "check_echo": "false"})
+
+
+texts = st.sampled_from(["", "a", "b", "ok", "alice", "@alice", "0012", "é", "\ud800"])
+scalars = st.none() | st.booleans() | texts | st.sampled_from([0, 1, -1, 12, 0.0, 1.0, 1.5, 2**70])
+names = st.sampled_from(["a", "b", "c", "items", "plan", "card", "login"])
+documents = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner), max_leaves=9
+)
+
+FORMS = [
+    "a",
+    "a.b",
+    "a.b.c",
+    "@",
+    "@.a",
+    '"a"',
+    "'text'",
+    "`1`",
+    "a == 'ok'",
+    "a != 'ok'",
+    "a.b == ''",
+    "'ok' == a",
+    "a == b",
+    "a == `0`",
+    "a == `true`",
+    "a < 'ok'",
+    "a > `0`",
+    "a && b",
+    "a || b",
+    "!a",
+    "a == 'ok' && @",
+    "(a && b.c) || 'x'",
+    "a || `false`",
+    "a > `0` && b",
+    "a || items[0]",
+    "length(a)",
+    "lower(a)",
+    "to_string(a)",
+    "not_null(a, b)",
+    "contains(a, b)",
+    "starts_with(a, 'a') && a",
+    "items[0].a",
+    "items[?a == 'ok'].b",
+    "items[].a",
+    "*.a",
+    "[a, b]",
+    "{a: b}",
+    "a | b",
+    "sort_by(items, &a)",
+    "max(items)",
+    "a.length(b)",
+]
+EXPRESSIONS = [(Expression(text), jmespath.compile(text)) for text in FORMS]
+
+
+@settings(max_examples=200, deadline=None)
+@given(document=documents)
+def test_what_is_quick_gives_what_the_library_gives(document: Any) -> None:
+    """For every document, and with the same kind of answer."""
+    options = Options(custom_functions=AllFunctions())
+    for ours, theirs in EXPRESSIONS:
+        try:
+            wanted = repr(theirs.search(document, options))
+        except (ValueError, TypeError):
+            with pytest.raises(Broken):
+                ours.of(document)
+        else:
+            assert repr(ours.of(document)) == wanted
+
+
+def outcome_of(tried: Reading, query: Query, document: Any) -> tuple[User | None, str]:
+    try:
+        return tried.user(query, document), ""
+    except Broken as error:
+        return None, error.reason
+
+
+@settings(max_examples=200, deadline=None)
+@given(document=documents, fields=st.tuples(*[st.sampled_from(FORMS)] * 5))
+def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str, ...]) -> None:
+    """Whatever it holds, and whatever is looked for in it."""
+    names = ("select", "found_when", "plan", "nickname", "card_number")
+    mapped = {"path": fields[0], "value_map": {"1": "a", "true": "b", "null": "c"}}
+    for options in ({}, dict(zip(names, fields, strict=True)), {"plan": mapped, "select": "@"}):
+        tried = reading(**options)
+        assert len(tried.explained(QUERIES[0], document)) <= 6
+        for query in QUERIES:
+            user, told = outcome_of(tried, query, document)
+            assert not re.search("alice|0012", told)
+            assert user is None or query in (ByNickname(user.nickname), ByCard(user.card_number))
+
+
+BAD_JSON = {
+    "empty": b"",
+    "blank": b" ",
+    "byte order mark": b"\xef\xbb\xbf{}",
+    "not UTF-8": b'{"a": "\xff"}',
+    "surrogate in UTF-8": b'"\xed\xa0\x80"',
+    "UTF-16": "{}".encode("utf-16"),
+    "NaN": b'{"a": NaN}',
+    "Infinity": b"[-Infinity]",
+    "too large": b"1e999",
+    "too many digits": b"9" * 9000,
+    "member twice": b'{"a": 1, "b": 2, "a": 1}',
+    "member twice within": b'[{"a": [{"b": 1, "b": 2}]}]',
+    "two values": b"{} {}",
+    "cut": b'{"a": ',
+    "HTML": b"<html>",
+    "control character": b'"\x00"',
+    "129 deep": b"[" * 129 + b"]" * 129,
+    "10,000 deep": b"[" * 10_000 + b"]" * 10_000,
+    "10,000 objects deep": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
+    "10,000 open": b"[" * 10_000,
+}
+
+
+@pytest.mark.parametrize("body", BAD_JSON.values(), ids=BAD_JSON.keys())
+def test_what_is_not_json_is_broken(body: bytes) -> None:
+    """It is told without a word of it."""
+    with pytest.raises(Broken, match=r"^an answer that is not valid JSON$"):
+        decode(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "document"),
+    [
+        (b" null\r\n", None),
+        ('{"é": "\\u00e9"}'.encode(), {"é": "é"}),
+        (b'"\\ud800"', "\ud800"),
+        (b"[1, 1.50, -0, 1e2]", [1, 1.5, 0, 100.0]),
+        (b"[" * 128 + b"]" * 128, json.loads("[" * 128 + "]" * 128)),
+        (b"[" + b"[]," * 999 + b"[]]", [[]] * 1000),
+        (b'["' + b"[{" * 500 + b'\\"]"]', ["[{" * 500 + '"]']),
+    ],
+    ids=["null", "text", "half a pair", "numbers", "128 deep", "wide", "brackets in text"],
+)
+def test_what_is_json_is_decoded(body: bytes, document: Any) -> None:
+    """However wide it is, and whatever stands in its texts."""
+    assert decode(body) == document
+
+
+@pytest.mark.parametrize(
+    ("statuses", "meant"),
+    [
+        ((200,), Outcome.READ),
+        ((204, 404, 410), Outcome.NOT_KNOWN),
+        ((408, 429, 500, 502, 503, 504, 599), Outcome.UNAVAILABLE),
+        ((401, 403, 407), Outcome.BROKEN),
+        ((101, 201, 206, 301, 302, 304, 307, 308, 400, 405, 418, 422), Outcome.BROKEN),
+    ],
+)
+def test_a_status_means_something(statuses: tuple[int, ...], meant: Outcome) -> None:
+    """Whatever is not foreseen is broken."""
+    assert {outcome(status, {}) for status in statuses} == {meant}
+    assert {outcome(status, {statuses[0]: Outcome.READ}) for status in statuses} <= {
+        meant,
+        Outcome.READ,
+    }
+
+
+def test_a_status_may_mean_something_else() -> None:
+    """Just that one."""
+    overrides = {400: Outcome.NOT_KNOWN, 404: Outcome.BROKEN}
+    assert outcome(400, overrides) is Outcome.NOT_KNOWN
+    assert outcome(404, overrides) is Outcome.BROKEN
+    assert outcome(410, overrides) is Outcome.NOT_KNOWN

@@ -1,0 +1,485 @@
+"""What is asked of an upstream: a value reaches its placeholder's place, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import aiohttp
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from yarl import URL
+
+from idv_upstream.request import Asking, CardRequest, NicknameRequest, RequestOptions, Template
+from tornado_idv import Broken, ByCard, ByNickname, Query
+
+SITE = "https://profiles.example"
+ALICE = ByNickname("alice")
+CARD = ByCard("0012")
+SPECIAL = "\"'\\/.%#?&;=+ @:{}[]\r\n\t\0\x7fé\N{GRINNING FACE}\ud800\udc00٤"
+
+well_formed = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True).filter(
+    lambda nickname: nickname.strip(".")
+)
+hostile = st.one_of(
+    st.text(st.sampled_from(SPECIAL + "ab"), max_size=12),
+    st.text(st.characters(), max_size=12),
+    st.sampled_from(["..", ".", "a/../b", "..\\", "%2e%2e", "a&b=c", 'x" or "1" eq "1', "' or '"]),
+)
+anything = well_formed | hostile
+unhurried = settings(deadline=None)
+
+
+def asking(query: Query = ALICE, /, **options: Any) -> Asking:
+    kind: type[RequestOptions] = NicknameRequest if isinstance(query, ByNickname) else CardRequest
+    return Template.of(kind.model_validate(options), SITE).asking(query)
+
+
+def is_sendable(value: str) -> bool:
+    return bool(value) and not re.search("[\ud800-\udfff]", value)
+
+
+def leads_elsewhere(value: str) -> bool:
+    return any(part in {".", ".."} for part in re.split(r"[/\\]", value))
+
+
+@pytest.mark.parametrize(
+    ("options", "query", "url"),
+    [
+        ({"url": "/people/{nickname}"}, ALICE, "/people/alice"),
+        ({"url": "/people/{card_number}/"}, CARD, "/people/0012/"),
+        ({"url": "/p", "query": {"login": "@{nickname}"}}, ALICE, "/p?login=%40alice"),
+        ({"url": "/p?a=1", "query": {"l": "{nickname}"}}, ALICE, "/p?a=1&l=alice"),
+        ({"url": "/p?login={nickname}&b"}, ALICE, "/p?login=alice&b"),
+        ({"url": "http://h:8080/{nickname}"}, ALICE, "http://h:8080/alice"),
+        ({"url": "HTTPS://[::1]?l={nickname}"}, ALICE, "HTTPS://[::1]/?l=alice"),
+        (
+            {"url": "/p", "query": {"u": "{profile_url}", "s": "{profile_site}"}},
+            ALICE,
+            "/p?u=https%3A%2F%2Fprofiles.example%2Fm%2Falice&s=https%3A%2F%2Fprofiles.example",
+        ),
+        ({"url": "/{profile_url}"}, ALICE, "/https%3A%2F%2Fprofiles.example%2Fm%2Falice"),
+        ({"url": "/{{{nickname}}}/100%25/ü b"}, ALICE, "/%7Balice%7D/100%25/%C3%BC%20b"),
+        ({"url": "/Users('{nickname}')"}, ByNickname("o'b"), "/Users('o%27%27b')"),
+        (
+            {"url": '/Users?filter=userName eq "{nickname}"&count=2'},
+            ByNickname('a"b\\'),
+            "/Users?filter=userName%20eq%20%22a%5C%22b%5C%5C%22&count=2",
+        ),
+        ({"url": "/p?%24top=1&$skip=a,b", "query": {"$f": "{nickname}"}}, ALICE, None),
+    ],
+    ids=lambda value: value.get("url") if isinstance(value, dict) else "",
+)
+def test_a_url_is_filled(options: dict[str, Any], query: Query, url: str | None) -> None:
+    """What is written as it can be sent stays; the rest is encoded for its place."""
+    assert asking(query, **options).url == (url or "/p?%24top=1&$skip=a,b&%24f=alice")
+
+
+@pytest.mark.parametrize(
+    ("options", "method", "repeatable"),
+    [
+        ({}, "GET", True),
+        ({"method": "HEAD"}, "HEAD", True),
+        ({"json": {"a": "b"}}, "POST", False),
+        ({"form": {"a": "b"}}, "POST", False),
+        ({"json": {"a": "b"}, "method": "GET"}, "GET", True),
+        ({"method": "POST", "repeatable": "true"}, "POST", True),
+        ({"repeatable": "false"}, "GET", False),
+        ({"method": "QUERY"}, "QUERY", False),
+    ],
+)
+def test_the_method_follows_from_the_body(
+    options: dict[str, Any], method: str, *, repeatable: bool
+) -> None:
+    """Only what is safe by its method may be sent twice, unless it is said otherwise."""
+    asked = asking(url="/{nickname}", **options)
+    assert (asked.method, asked.repeatable) == (method, repeatable)
+
+
+@pytest.mark.parametrize(
+    ("options", "body", "kind"),
+    [
+        (
+            {"json": {"filter": {"login": "@{nickname}"}, "fields": ["plan", "{{}}"]}},
+            b'{"filter": {"login": "@alice"}, "fields": ["plan", "{}"]}',
+            "application/json",
+        ),
+        (
+            {"json": '{"login": "{nickname}", "limit": 1, "x": [null, true, 1.5], "100%": {}}'},
+            b'{"login": "alice", "limit": 1, "x": [null, true, 1.5], "100%": {}}',
+            "application/json",
+        ),
+        ({"json": '"{nickname}"'}, b'"alice"', "application/json"),
+        (
+            {"form": {"login": "{nickname}", "a b": "c&d", "{{": "%"}},
+            b"login=alice&a%20b=c%26d&%7B=%25",
+            "application/x-www-form-urlencoded",
+        ),
+    ],
+    ids=["mapping", "text", "only text", "form"],
+)
+def test_a_body_is_filled(options: dict[str, Any], body: bytes, kind: str) -> None:
+    """A placeholder stands in any value; numbers can be written where JSON is."""
+    asked = asking(url="/p", **options)
+    assert (asked.body, asked.headers) == (body, {"Content-Type": kind})
+
+
+def test_a_header_may_say_another_type_of_the_body() -> None:
+    """SCIM has one of its own."""
+    headers = {"content-type": "application/scim+json", "X-Tenant": "north"}
+    assert asking(url="/{nickname}", json="{}", headers=headers).headers == headers
+
+
+def test_headers_that_never_change_are_made_once() -> None:
+    """A lookup does not pay for them."""
+    template = Template.of(
+        NicknameRequest.model_validate({"url": "/{nickname}", "headers": {"A": "{profile_site}"}}),
+        SITE,
+    )
+    assert template.asking(ALICE).headers is template.asking(ByNickname("bob")).headers
+    assert template.asking(ALICE).headers == {"A": SITE}
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "sent"),
+    [
+        ('"{nickname}"', 'a"b', r'"a\"b"'),
+        ('"@{nickname}@x"', "a\\", r'"@a\\@x"'),
+        ("'{nickname}'", "a'b", "'a''b'"),
+        ("name eq 'x' or '{nickname}'", "'", "name eq 'x' or ''''"),
+        ('{nickname} "x" {nickname}', '"', '" "x" "'),
+        ("""it's "{nickname}" here""", "'\"", """it's "'\\"" here"""),
+        ("""'{{"a": "{nickname}"}}'""", "'\"", """'{"a": "''\\""}'"""),
+        ('"{nickname}', '"', '""'),
+        (r'"a\\{nickname}"', '"', r'"a\\\""'),
+        (r'"\"" "{nickname}"', '"', r'"\"" "\""'),
+    ],
+)
+def test_a_value_does_not_end_the_quotes_it_stands_between(
+    text: str, value: str, sent: str
+) -> None:
+    """However far away they are, and in whichever order they are nested."""
+    url = asking(ByNickname(value), url="/p", query={"q": text}).url
+    assert parse_qsl(url.partition("?")[2]) == [("q", sent)]
+    if not set(sent) & set('"\\'):
+        assert asking(ByNickname(value), url="/p", headers={"q": text}).headers == {"q": sent}
+    body = asking(ByNickname(value), url="/p", json=[text]).body or b""
+    assert json.loads(body) == [sent]
+
+
+@unhurried
+@given(value=anything)
+@example(value="..")
+@example(value="a/../b")
+def test_a_value_in_a_path_is_one_segment(value: str) -> None:
+    """It comes back whole, or is refused if it could lead elsewhere."""
+    try:
+        url = asking(ByNickname(value), url="http://h.example:81/a/x{nickname}/b?c=d").url
+    except Broken:
+        assert not is_sendable(value) or leads_elsewhere(f"x{value}")
+        return
+    read = URL(url, encoded=True)
+    before, segment, after = read.raw_path[1:].split("/")
+    assert (read.host, read.port, read.user, read.raw_query_string) == (
+        "h.example",
+        81,
+        None,
+        "c=d",
+    )
+    assert (before, unquote(segment), after, read.raw_fragment) == ("a", f"x{value}", "b", "")
+    assert re.fullmatch(r"[A-Za-z0-9._~%-]*", segment)
+
+
+@unhurried
+@given(value=anything)
+def test_a_value_that_is_a_segment_by_itself_is_never_dots(value: str) -> None:
+    """`.` and `..` would be another path to whoever reads it."""
+    try:
+        url = asking(ByNickname(value), url="/a/{nickname}").url
+    except Broken:
+        assert not is_sendable(value) or leads_elsewhere(value)
+    else:
+        assert not leads_elsewhere(value)
+        assert [unquote(part) for part in url.split("/")] == ["", "a", value]
+
+
+@unhurried
+@given(value=anything)
+def test_a_value_in_a_query_is_one_parameter(value: str) -> None:
+    """Both readers of queries give it back whole, with the others around it."""
+    options = {"url": "http://h/p?a=1&u=x{nickname}", "query": {"é&": "{nickname}", "z": "&="}}
+    try:
+        url = asking(ByNickname(value), **options).url
+    except Broken:
+        assert not is_sendable(value)
+        return
+    parameters = [("a", "1"), ("u", f"x{value}"), ("é&", value), ("z", "&=")]
+    read = URL(url, encoded=True)
+    assert parse_qsl(read.raw_query_string, keep_blank_values=True) == parameters
+    assert [*read.query.items()] == parameters
+    assert (read.host, read.raw_path, read.raw_fragment) == ("h", "/p", "")
+
+
+@unhurried
+@given(value=anything)
+def test_a_value_in_a_body_is_one_text(value: str) -> None:
+    """JSON and forms give it back whole, with the members around it."""
+    document = {"a": "1", "login": "<{nickname}>", "z": ["{nickname}"]}
+    form = {"a": "1", "login": "<{nickname}>", "z": "&"}
+    try:
+        as_json = asking(ByNickname(value), url="/p", json=document).body or b""
+        as_form = asking(ByNickname(value), url="/p", form=form).body or b""
+    except Broken:
+        assert not is_sendable(value)
+        return
+    assert json.loads(as_json) == {"a": "1", "login": f"<{value}>", "z": [value]}
+    members = parse_qsl(as_form.decode(), keep_blank_values=True)
+    assert members == [("a", "1"), ("login", f"<{value}>"), ("z", "&")]
+
+
+@unhurried
+@given(value=anything)
+def test_a_value_in_quotes_is_one_text_of_the_inner_language(value: str) -> None:
+    """A filter within a parameter compares with just what was asked for."""
+    query = {"double": 'userName eq "{nickname}"', "single": "login eq '{nickname}'"}
+    try:
+        url = asking(ByNickname(value), url="/p", query=query).url
+    except Broken:
+        assert not is_sendable(value)
+        return
+    (_, double), (_, single) = parse_qsl(url.partition("?")[2])
+    assert json.loads(double.removeprefix("userName eq ")) == value
+    text = single.removeprefix("login eq ")
+    assert re.fullmatch("'(?:[^']|'')*'", text)
+    assert text[1:-1].replace("''", "'") == value
+
+
+@unhurried
+@given(value=anything)
+def test_a_value_in_a_header_is_printable_or_refused(value: str) -> None:
+    """There is no way to a second line, and nothing that a reader would cut off."""
+    try:
+        headers = asking(ByNickname(value), url="/p", headers={"X-Login": "{nickname}"}).headers
+    except Broken:
+        assert not re.fullmatch("[!-~]([ -~]*[!-~])?", value)
+        return
+    assert headers == {"X-Login": value}
+    assert re.fullmatch("[ -~]+", value)
+    assert value == value.strip()
+
+
+@unhurried
+@given(nickname=well_formed)
+def test_every_valid_nickname_can_be_asked_for_anywhere(nickname: str) -> None:
+    """Nothing of the default format is refused or changed, wherever it stands."""
+    text = "{nickname}"
+    asked = asking(
+        ByNickname(nickname),
+        url=f"/p/{text}?a={text}",
+        query={"b": text},
+        headers={"X": text},
+        form={"c": text},
+    )
+    assert asked.url == f"/p/{nickname}?a={nickname}&b={nickname}"
+    assert (asked.headers["X"], asked.body) == (nickname, f"c={nickname}".encode())
+
+
+@unhurried
+@given(digits=st.from_regex("[0-9]{1,32}", fullmatch=True))
+def test_every_valid_card_number_can_be_asked_for(digits: str) -> None:
+    """It stays text."""
+    asked = asking(ByCard(digits), url="/c/{card_number}", json={"card": "{card_number}"})
+    assert (asked.url, json.loads(asked.body or b"")) == (f"/c/{digits}", {"card": digits})
+
+
+CLIENT_HEADERS = {"accept", "accept-encoding", "content-length", "host", "user-agent"}
+
+
+class Recorder:
+    """A server on a free port that keeps the requests it gets, byte for byte."""
+
+    def __init__(self) -> None:
+        self.requests: list[bytes] = []
+        self.port = 0
+        self.tasks: list[asyncio.Task[None] | None] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.tasks.append(asyncio.current_task())
+        while head := await _head(reader):
+            length = re.search(rb"(?i)\r\ncontent-length: (\d+)\r\n", head)
+            body = await reader.readexactly(int(length[1]) if length else 0)
+            self.requests.append(head + body)
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError as end:
+        return end.partial
+
+
+@asynccontextmanager
+async def recording() -> AsyncIterator[Recorder]:
+    recorder = Recorder()
+    server = await asyncio.start_server(recorder.serve, "127.0.0.1", 0)
+    recorder.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield recorder
+    await asyncio.wait(filter(None, recorder.tasks), timeout=5)
+
+
+def some_values() -> list[str]:
+    chance = random.Random(5)
+    alphabets = (SPECIAL, "abc.-_019", SPECIAL + "abc" * 9)
+    texts = ("".join(chance.choices(a, k=chance.randint(1, 9))) for a in alphabets * 150)
+    return [text for text in texts if is_sendable(text) and not leads_elsewhere(text)]
+
+
+async def test_what_arrives_on_the_wire_is_what_was_to_be_sent() -> None:
+    """The client changes nothing of the address, the header and the body."""
+    async with recording() as recorder, aiohttp.ClientSession() as session:
+        template = Template.of(
+            NicknameRequest.model_validate(
+                {
+                    "url": f"http://127.0.0.1:{recorder.port}/a/{{nickname}}/b?q={{nickname}}",
+                    "query": {"r": '"{nickname}"'},
+                    "json": {"s": "{nickname}"},
+                    "headers": {"X-Tenant": "north"},
+                }
+            ),
+            SITE,
+        )
+        values = some_values()
+        for value in values:
+            sent = template.asking(ByNickname(value))
+            url = URL(sent.url, encoded=True)
+            async with session.request(sent.method, url, headers=sent.headers, data=sent.body):
+                pass
+    assert len(values) > 300
+    for value, request in zip(values, recorder.requests, strict=True):
+        head, _, body = request.partition(b"\r\n\r\n")
+        line, *headers = head.decode("ascii").split("\r\n")
+        method, target, version = line.split(" ")
+        path, _, query = target.partition("?")
+        assert (method, version) == ("POST", "HTTP/1.1")
+        assert [unquote(part) for part in path.split("/")] == ["", "a", value, "b"]
+        (q, r) = parse_qsl(query, keep_blank_values=True)
+        assert (q, r[0], json.loads(r[1])) == (("q", value), "r", value)
+        assert json.loads(body) == {"s": value}
+        names = {header.partition(":")[0].lower() for header in headers}
+        assert len(headers) == 7
+        assert names == CLIENT_HEADERS | {"content-type", "x-tenant"}
+        assert f"Host: 127.0.0.1:{recorder.port}" in headers
+
+
+WRONG = {
+    "no path": ({"url": "people/{nickname}"}, "url", "begins with one slash"),
+    "two slashes": ({"url": "//evil/{nickname}"}, "url", "begins with one slash"),
+    "another scheme": ({"url": "ftp://h/{nickname}"}, "url", "write http or https"),
+    "user info": ({"url": "https://a:b@h/{nickname}"}, "url", "no user info"),
+    "fragment": ({"url": "/p#{nickname}"}, "url", "no fragment"),
+    "empty": ({"url": ""}, "url", "begins with one slash"),
+    "scheme": ({"url": "{nickname}://h/p"}, "url", "placeholders stand behind the host"),
+    "host": ({"url": "https://{nickname}/p"}, "url", "no placeholder"),
+    "part of the host": ({"url": "https://{nickname}.h/p"}, "url", "no placeholder"),
+    "port": ({"url": "https://h:{nickname}/p"}, "url", "no placeholder"),
+    "user": ({"url": "https://{nickname}@h/p"}, "url", "no placeholder"),
+    "site first": ({"url": "{profile_site}/{nickname}"}, "url", "behind the host"),
+    "bad port": ({"url": "https://h:99999/{nickname}"}, "url", "not a host"),
+    "dots": ({"url": "/a/../{nickname}"}, "url", "segments of dots"),
+    "encoded dots": ({"url": "/a/%2E%2e/{nickname}"}, "url", "segments of dots"),
+    "percent": ({"url": "/100%/{nickname}"}, "url", "write %25"),
+    "percent before": ({"url": "/%{nickname}"}, "url", "write %25"),
+    "unknown": ({"url": "/{card_number}"}, "url", "column 2; here it may be {nickname}"),
+    "lone brace": ({"url": "/{nickname"}, "url", "a lone { at column 2; write {{"),
+    "lone closing": ({"url": "/nickname}"}, "url", "a lone } at column 10; write }}"),
+    "nothing asked": ({"url": "/p/{profile_site}"}, "", "write {nickname} somewhere"),
+    "name in url": ({"url": "/p?{nickname}=a"}, "url", "only values can have one"),
+    "bare name": ({"url": "/p?{nickname}"}, "url", "only values can have one"),
+    "encoded quote": ({"url": "/p?q=%22{nickname}%22"}, "url", "write quotes and backslashes"),
+    "encoded in path": ({"url": "/Users(%27{nickname}%27)"}, "url", "write quotes and backslashes"),
+    "quotes within": (
+        {"url": "/p", "query": {"q": r'"{{\"a\": \"{nickname}\"}}"'}},
+        "query.q",
+        "escaped quotes within",
+    ),
+    "NUL": ({"url": "/p", "query": {"q": "\0{nickname}"}}, "query.q", "NUL"),
+    "backslash before": ({"url": "/p", "query": {"q": r'"\{nickname}"'}}, "query.q", "escaped"),
+    "doubled within": ({"url": "/p", "query": {"q": "'a''{nickname}'"}}, "query.q", "escaped"),
+    "query name": ({"url": "/p", "query": {"{nickname}": "a"}}, "query.{nickname}", "only values"),
+    "form name": ({"url": "/p", "form": {"{nickname}": "a"}}, "form.{nickname}", "only values"),
+    "header name": (
+        {"url": "/p", "headers": {"X-{nickname}": "a"}},
+        "headers.X-{nickname}",
+        "not the name of a header",
+    ),
+    "header value": ({"url": "/{nickname}", "headers": {"A": "ü"}}, "headers.A", "printable"),
+    "header lines": ({"url": "/{nickname}", "headers": {"A": "a\r\nB: c"}}, "headers.A", "print"),
+    "header blank": ({"url": "/{nickname}", "headers": {"A": "{nickname} "}}, "headers.A", "ends"),
+    "header Host": ({"url": "/{nickname}", "headers": {"HOST": "h"}}, "headers.HOST", "not set"),
+    "header auth": (
+        {"url": "/{nickname}", "headers": {"Authorization": "Bearer x"}},
+        "headers.Authorization",
+        "credentials stand in auth",
+    ),
+    "header twice": ({"url": "/{nickname}", "headers": {"A": "1", "a": "2"}}, "headers", "twice"),
+    "JSON key": ({"url": "/p", "json": {"a": {"{nickname}": "b"}}}, "json.a.{nickname}", "only"),
+    "JSON value": ({"url": "/p", "json": {"a": ["{x}"]}}, "json.a.0", "an unknown placeholder"),
+    "JSON text": ({"url": "/p", "json": "{nickname}"}, "json", "not JSON"),
+    "JSON twice": ({"url": "/{nickname}", "json": '{"a": 1, "a": 2}'}, "json", "not JSON"),
+    "JSON deep": ({"url": "/{nickname}", "json": "[" * 9999 + "]" * 9999}, "json", "not JSON"),
+    "two bodies": ({"url": "/{nickname}", "json": "{}", "form": {}}, "form", "one body"),
+    "method": ({"url": "/{nickname}", "method": "get"}, "method", "in capitals"),
+    "CONNECT": ({"url": "/{nickname}", "method": "CONNECT"}, "method", "can be sent"),
+    "misspelt": ({"url": "/{nickname}", "header": {}}, "header", "not permitted"),
+}
+
+
+@pytest.mark.parametrize(("options", "where", "said"), WRONG.values(), ids=WRONG.keys())
+def test_a_request_that_cannot_be_sent_is_told_at_its_place(
+    options: dict[str, Any], where: str, said: str
+) -> None:
+    """When the configuration is read, and not with the first lookup."""
+    with pytest.raises(ValidationError) as caught:
+        NicknameRequest.model_validate(options)
+    (problem,) = caught.value.errors()
+    assert ".".join(map(str, problem["loc"])) == where
+    assert said in problem["msg"]
+
+
+def test_every_wrong_value_is_told() -> None:
+    """Not only the first of them."""
+    with pytest.raises(ValidationError) as caught:
+        CardRequest.model_validate({"url": "/p", "query": {"a": "{", "b": "1", "c": "{nickname}"}})
+    assert [problem["loc"] for problem in caught.value.errors()] == [("query", "a"), ("query", "c")]
+
+
+def test_dots_before_a_semicolon_are_a_segment_too() -> None:
+    """Servers written in Java cut a segment off there."""
+    with pytest.raises(Broken):
+        asking(ByNickname(".."), url="/p/{nickname};v=1/x")
+    assert asking(ByNickname("..."), url="/p/{nickname};v=1/x").url == "/p/...;v=1/x"
+
+
+@pytest.mark.parametrize("value", ["", "..", ".", "a/..", "..\\a", "\ud800"])
+def test_what_cannot_be_sent_is_broken_and_not_repeated(value: str) -> None:
+    """The reason is ours alone."""
+    with pytest.raises(Broken) as caught:
+        asking(ByNickname(value), url="/p/{nickname}")
+    assert caught.value.reason.startswith("what is asked for cannot be ")
+
+
+def test_a_url_may_need_no_endpoint() -> None:
+    """Then none has to be configured."""
+    assert not NicknameRequest.model_validate({"url": "/{nickname}"}).is_absolute
+    assert NicknameRequest.model_validate({"url": "http://h/{nickname}"}).is_absolute

@@ -1,0 +1,81 @@
+"""Host names of upstreams, and that their trouble stays with them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import Any
+
+import pytest
+from fakes import LoopClock
+from scripted import http, serving
+from transports import ask, failure_of, opened
+
+from idv_upstream import client
+from idv_upstream.request import Asking
+from tornado_idv import Unavailable
+
+GOOD = http(200, b"{}")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [socket.gaierror(socket.EAI_NONAME, "Name or service not known"), UnicodeError("too long")],
+    ids=["unknown", "impossible"],
+)
+async def test_a_name_that_does_not_resolve_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Only the resolver of the system is faked."""
+
+    def getaddrinfo(*_args: Any, **_named: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    async with opened("http://directory.invalid") as made:
+        failure = await failure_of(made)
+    assert isinstance(failure, Unavailable)
+    assert failure.reason == "its host name is not resolved"
+
+
+async def test_a_name_that_resolves_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any of its addresses that answers."""
+    addresses = [("127.0.0.2", 0), ("127.0.0.1", 0)]
+
+    def getaddrinfo(*_args: Any, **_named: Any) -> Any:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each) for each in addresses]
+
+    async with serving(GOOD) as upstream:
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        async with opened(f"http://directory.invalid:{upstream.port}") as made:
+            assert (await ask(made)).status == 200
+
+
+async def test_a_name_server_that_hangs_holds_up_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many names of one backend wait for it; and its own lookups end in time."""
+    released = threading.Event()
+
+    def getaddrinfo(host: str, *_args: Any, **_named: Any) -> Any:
+        if host.startswith("hanging"):
+            released.wait(10)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(client, "_CONNECT_TIMEOUT", 3.0)
+    async with serving(GOOD) as upstream:
+        monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+        async with opened() as hanging, opened(f"http://other.invalid:{upstream.port}") as other:
+            askings = [
+                Asking("GET", f"http://hanging-{n}/", {}, None, repeatable=False) for n in range(40)
+            ]
+            waiting = [asyncio.ensure_future(ask(hanging, asking)) for asking in askings]
+            await asyncio.sleep(0)
+            assert (await ask(other)).status == 200
+            assert await asyncio.to_thread(lambda: True)
+            assert not any(each.done() for each in waiting)
+            LoopClock().forward(3.5)
+            failures = await asyncio.gather(*waiting, return_exceptions=True)
+            released.set()
+    assert {str(each) for each in failures} == {"no connection in time"}

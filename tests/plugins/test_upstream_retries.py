@@ -1,0 +1,270 @@
+"""When an upstream is asked once more, where, and when not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from fakes import LoopClock, Ticker
+from scripted import Said, closed_port, http, serving
+from transports import GET, POST, Pauses, ask, asked, failure_of, given_up, opened
+
+from idv_upstream.request import Asking
+from tornado_idv import CouldNotTell, Unavailable
+
+GOOD = http(200, b"{}")
+PART = http(200, b"{}")[:-1]
+RESET, CLOSED = Said(then="reset"), Said(then="close")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [RESET, CLOSED, http(502), http(503), http(504)],
+    ids=["reset", "closed", "502", "503", "504"],
+)
+async def test_what_may_be_repeated_is_after_a_pause(first: Said | bytes) -> None:
+    """Of 10 to 50 ms, as chance has it."""
+    pauses = Pauses()
+    async with asked(first, GOOD, pause=pauses, chance=lambda: 0.5) as (upstream, made):
+        assert (await ask(made)).status == 200
+    assert pauses.lengths == [pytest.approx(0.03)]
+    assert upstream.targets == ["/people/alice?plan=1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("first", "asking"),
+    [(http(503), POST), (http(500), GET), (http(429), GET), (http(408), GET), (http(404), GET)],
+    ids=["not repeatable", "500", "429", "408", "404"],
+)
+async def test_anything_else_is_not_repeated(first: bytes, asking: Asking) -> None:
+    """The answer is what came."""
+    async with asked(first, GOOD) as (upstream, made):
+        assert (await ask(made, asking)).status != 200
+    assert len(upstream.requests) == 1
+
+
+async def test_the_second_time_is_the_last() -> None:
+    """What comes then is the answer, or why there is none."""
+    async with asked(http(502), http(503), GOOD) as (upstream, made):
+        assert (await ask(made)).status == 503
+        upstream.say(http(503), RESET, GOOD)
+        assert (await failure_of(made)).reason == "the connection was lost"
+    assert len(upstream.requests) == 4
+
+
+async def test_a_lost_answer_is_not_asked_for_again() -> None:
+    """It had begun: what it was for may have been done."""
+    async with asked(Said(PART, "close"), GOOD) as (upstream, made):
+        assert (await failure_of(made)).reason == "the answer was cut short"
+    assert len(upstream.requests) == 1
+
+
+async def test_there_are_no_more_repetitions_than_one_in_five() -> None:
+    """After a quiet time, ten at once."""
+    async with asked(http(503)) as (upstream, made):
+        for _ in range(10):
+            await ask(made)
+        ten_at_first = len(upstream.requests)
+        for _ in range(100):
+            await ask(made)
+    assert ten_at_first == 20
+    assert (
+        len(upstream.requests) == 141
+    )  # 110, the ten, and a fifth of the 109 requests since the first
+
+
+async def test_a_repetition_has_what_is_left_of_the_time() -> None:
+    """Where the pause would outlast it, there is none."""
+    async with asked(http(503), GOOD, timeout=0.5, chance=lambda: 12.5) as (upstream, made):
+        assert (await ask(made)).status == 503
+    assert len(upstream.requests) == 1
+    async with asked(http(503), Said()) as (upstream, made):
+        assert (await given_up(upstream, made, times=2)).reason == "timed out"
+    assert len(upstream.requests) == 2
+
+
+# Several endpoints
+
+
+async def test_another_endpoint_takes_over_at_once_and_gives_back() -> None:
+    """The one that failed rests five seconds, and is then the first again."""
+    ticker, pauses = Ticker(), Pauses()
+    async with (
+        serving(http(503), GOOD) as first,
+        serving(GOOD) as second,
+        opened(first.address, second.address, timer=ticker, pause=pauses) as made,
+    ):
+        for _ in range(3):
+            assert (await ask(made)).status == 200
+        assert (len(first.requests), len(second.requests)) == (1, 3)
+        ticker.now += 5
+        for _ in range(3):
+            assert (await ask(made)).status == 200
+    assert (len(first.requests), len(second.requests)) == (4, 3)
+    assert pauses.lengths == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [RESET, CLOSED, Said(PART, "close"), Said(PART, "reset"), Said(http(502))],
+    ids=["reset", "closed", "cut", "reset within", "502"],
+)
+async def test_an_endpoint_that_failed_rests(answer: Said) -> None:
+    """What may not be repeated fails once, and is not sent there again."""
+    async with (
+        serving(answer) as first,
+        serving(GOOD) as second,
+        opened(first.address, second.address, timer=Ticker()) as made,
+    ):
+        with pytest.raises((CouldNotTell, AssertionError)):
+            assert (await ask(made, POST)).status == 200
+        for _ in range(3):
+            assert (await ask(made, POST)).status == 200
+    assert (len(first.requests), len(second.requests)) == (1, 3)
+
+
+async def test_a_closed_port_is_passed_over() -> None:
+    """Nobody is kept waiting by it."""
+    async with (
+        serving(GOOD) as second,
+        opened(f"http://127.0.0.1:{closed_port()}", second.address) as made,
+    ):
+        for _ in range(3):
+            assert (await ask(made)).status == 200
+
+
+async def test_a_frozen_endpoint_rests_too() -> None:
+    """Whether we noticed that the time was over or whoever waits for us did."""
+    async with serving(Said()) as first, serving(GOOD) as second:
+        endpoints = (first.address, second.address)
+        async with opened(*endpoints, timer=Ticker()) as made:
+            assert (await given_up(first, made)).reason == "timed out"
+            assert (await ask(made)).status == 200
+        clock = LoopClock()
+        async with opened(*endpoints, timer=Ticker()) as made:
+            waiting = asyncio.ensure_future(ask(made))
+            await first.asked(2)
+            clock.forward(4.5)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert (await ask(made)).status == 200
+    assert len(first.requests) == 2
+
+
+async def test_a_caller_that_leaves_early_says_nothing_of_an_endpoint() -> None:
+    """It is asked again next time."""
+    async with (
+        serving(GOOD) as first,
+        serving(GOOD) as second,
+        opened(first.address, second.address) as made,
+    ):
+        first.gate.clear()
+        waiting = asyncio.ensure_future(ask(made))
+        await first.asked()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        first.gate.set()
+        assert (await ask(made)).status == 200
+    assert len(first.requests) == 2
+    assert second.requests == []
+
+
+async def test_a_flapping_endpoint_costs_no_answer() -> None:
+    """Whatever it does, the other one is there."""
+    ticker = Ticker()
+    flaps: list[Said | bytes] = [RESET, GOOD, http(503), GOOD, CLOSED, http(502), GOOD]
+    async with (
+        serving(*flaps) as first,
+        serving(GOOD) as second,
+        opened(first.address, second.address, timer=ticker) as made,
+    ):
+        for _ in range(30):
+            assert (await ask(made)).status == 200
+            ticker.now += 1
+    assert len(first.requests) > 10
+
+
+# Retry-After
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_whoever_asks_to_wait_is_not_asked(status: int) -> None:
+    """It is not repeated either, not even alone."""
+    ticker = Ticker()
+    async with asked(http(status, b"", "Retry-After: 7"), GOOD, timer=ticker) as (upstream, made):
+        assert (await ask(made)).status == status
+        for _ in range(2):
+            failure = await failure_of(made)
+            assert isinstance(failure, Unavailable)
+            assert "asked to wait" in failure.reason
+        ticker.now += 7
+        assert (await ask(made)).status == 200
+    assert len(upstream.requests) == 2
+
+
+async def test_meanwhile_the_others_are_asked() -> None:
+    """And if all ask to wait, none is."""
+    async with (
+        serving(http(503, b"", "Retry-After: 9")) as first,
+        serving(GOOD) as second,
+        opened(first.address, second.address, timer=Ticker()) as made,
+    ):
+        for _ in range(3):
+            assert (await ask(made)).status == 200
+        second.say(http(429, b"", "Retry-After: 9"))
+        assert (await ask(made)).status == 429
+        assert "asked to wait" in (await failure_of(made)).reason
+    assert len(first.requests) == 1
+
+
+async def test_an_absolute_url_waits_for_its_own_host_alone() -> None:
+    """Another host, and the endpoints, are asked meanwhile."""
+    async with serving(http(429, b"", "Retry-After: 9")) as busy, serving(GOOD) as other:
+        askings = [
+            Asking("GET", f"{upstream.address}/x", {}, None, repeatable=True)
+            for upstream in (busy, other)
+        ]
+        async with opened(other.address, timer=Ticker()) as made:
+            assert (await ask(made, askings[0])).status == 429
+            assert "asked to wait" in (await failure_of(made, askings[0])).reason
+            assert (await ask(made, askings[1])).status == 200
+            assert (await ask(made)).status == 200
+
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def date(moment: datetime) -> str:
+    return format_datetime(moment, usegmt=True)
+
+
+WAITS: dict[str, tuple[Sequence[str], float]] = {
+    "seconds": (["Retry-After: 30"], 30),
+    "an hour": (["Retry-After: 3600"], 60),
+    "date": ([f"Retry-After: {date(NOON + timedelta(seconds=20))}", f"Date: {date(NOON)}"], 20),
+    "date by our clock": ([f"Retry-After: {date(NOON.replace(year=2999))}"], 60),
+    "date without a zone": (["Retry-After: Fri, 01 Jan 2999 12:00:00 -0000"], 60),
+    "date of the past": ([f"Retry-After: {date(NOON)}", f"Date: {date(NOON)}"], 0),
+    "none": ([], 0),
+    "zero": (["Retry-After: 0"], 0),
+    "negative": (["Retry-After: -5"], 0),
+    "other digits": (["Retry-After: ٣"], 0),
+    "date of a strange zone": ([f"Retry-After: Fri, 01 Jan 2999 12:00:00 +{'9' * 20}"], 0),
+    "words": (["Retry-After: soon"], 0),
+}
+
+
+@pytest.mark.parametrize(("headers", "seconds"), WAITS.values(), ids=WAITS.keys())
+async def test_a_wait_is_seconds_or_a_date(headers: Sequence[str], seconds: float) -> None:
+    """At most a minute; what is neither is as good as nothing."""
+    ticker = Ticker()
+    async with asked(http(429, b"", *headers), GOOD, timer=ticker) as (_, made):
+        await ask(made)
+        if seconds:
+            ticker.now += seconds - 0.5
+            assert "asked to wait" in (await failure_of(made)).reason
+            ticker.now += 0.5
+        assert (await ask(made)).status == 200

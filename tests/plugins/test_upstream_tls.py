@@ -1,0 +1,420 @@
+"""TLS towards an upstream: who is believed, and who we are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from fakes import Ticker
+from pydantic import ValidationError
+from scripted import Scripted, http, serving
+from transports import POST, ask, failure_of, opened
+
+from idv_upstream.tls import Tls, TlsOptions
+from tornado_idv import Broken, CouldNotTell, StartError, Unavailable
+
+GOOD = http(200, b"{}")
+EPOCH = datetime(2001, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """Whom our side believes."""
+    return trustme.CA()
+
+
+class Folder:
+    """Writes the files that TLS needs into one folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def ca(self, authority: trustme.CA, name: str = "ca.pem") -> Path:
+        return self._written(name, authority.cert_pem.bytes())
+
+    def pair(self, leaf: trustme.LeafCert, name: str = "own") -> tuple[Path, Path]:
+        chain = b"".join(blob.bytes() for blob in leaf.cert_chain_pems)
+        key = leaf.private_key_pem.bytes()
+        return self._written(f"{name}.pem", chain), self._written(f"{name}.key", key)
+
+    def _written(self, name: str, content: bytes) -> Path:
+        path = self.path / name
+        path.write_bytes(content)
+        return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def server_side(leaf: trustme.LeafCert, clients: trustme.CA | None = None) -> ssl.SSLContext:
+    """A server's context; with ``clients`` it demands a certificate of theirs."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    leaf.configure_cert(context)
+    if clients is not None:
+        clients.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+@asynccontextmanager
+async def serving_tls(
+    authority: trustme.CA, clients: trustme.CA | None = None, version: ssl.TLSVersion | None = None
+) -> AsyncIterator[Scripted]:
+    context = server_side(authority.issue_cert("127.0.0.1"), clients)
+    if version is not None:
+        context.maximum_version = context.minimum_version = version
+        context.set_ciphers("ALL:@SECLEVEL=0")
+    async with serving(GOOD, tls=context) as upstream:
+        yield upstream
+
+
+def options(**members: Any) -> TlsOptions:
+    return TlsOptions.model_validate(members)
+
+
+def https(upstream: Scripted) -> str:
+    return f"https://127.0.0.1:{upstream.port}"
+
+
+async def test_whoever_the_ca_file_vouches_for_is_believed(
+    authority: trustme.CA, folder: Folder
+) -> None:
+    """And the connection is kept, like any other."""
+    trusted = options(ca_file=str(folder.ca(authority)))
+    async with (
+        serving_tls(authority) as upstream,
+        opened(https(upstream), tls=trusted) as made,
+    ):
+        for _ in range(3):
+            assert (await ask(made)).status == 200
+    assert len(upstream.connections) == 1
+
+
+NOT_BELIEVED: dict[str, tuple[dict[str, Any], str]] = {
+    "wrong host": ({"name": "other.example"}, "it is for another host"),
+    "wrong address": ({"name": "127.0.0.9"}, "it is for another host"),
+    "expired": ({"not_after": EPOCH}, "it has expired"),
+}
+
+
+@pytest.mark.parametrize(("flaw", "why"), NOT_BELIEVED.values(), ids=NOT_BELIEVED.keys())
+async def test_a_certificate_with_a_flaw_is_broken(
+    authority: trustme.CA, folder: Folder, flaw: dict[str, Any], why: str
+) -> None:
+    """Neither the question nor a credential is sent to whoever shows it."""
+    named = {"name": "127.0.0.1", **flaw}
+    leaf = authority.issue_cert(named.pop("name"), **named)
+    trusted = options(ca_file=str(folder.ca(authority)))
+    async with (
+        serving(GOOD, tls=server_side(leaf)) as upstream,
+        opened(https(upstream), tls=trusted) as made,
+    ):
+        failure = await failure_of(made)
+    assert isinstance(failure, Broken)
+    assert failure.reason == f"its TLS certificate is not trusted: {why}"
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize("own_ca", [True, False], ids=["another ca_file", "the system's"])
+async def test_whoever_nobody_vouches_for_is_broken(
+    authority: trustme.CA, folder: Folder, *, own_ca: bool
+) -> None:
+    """A `ca_file` stands instead of those that the system trusts."""
+    tls = options(ca_file=str(folder.ca(trustme.CA()))) if own_ca else options()
+    async with serving_tls(authority) as upstream, opened(https(upstream), tls=tls) as made:
+        failure = await failure_of(made)
+    assert isinstance(failure, Broken)
+    assert failure.reason == "its TLS certificate is not trusted: nobody we believe vouches for it"
+    assert upstream.requests == []
+
+
+async def test_without_verification_anybody_is_believed_and_each_start_warns(
+    authority: trustme.CA, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For trials alone."""
+    async with serving_tls(authority) as upstream:
+        for _ in range(2):
+            async with opened(https(upstream), tls=options(verify="false")) as made:
+                assert (await ask(made)).status == 200
+    assert (
+        caplog.messages
+        == ["backend crm: tls.verify is false: anybody who answers there is believed"] * 2
+    )
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_tls_1_2_is_new_enough(
+    authority: trustme.CA, folder: Folder, version: ssl.TLSVersion
+) -> None:
+    """What came later, too."""
+    trusted = options(ca_file=str(folder.ca(authority)))
+    async with (
+        serving_tls(authority, version=version) as upstream,
+        opened(https(upstream), tls=trusted) as made,
+    ):
+        assert (await ask(made)).status == 200
+
+
+async def test_plain_http_behind_an_https_address_is_unavailable() -> None:
+    """There is no TLS to be had."""
+
+    async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Canary\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, opened(f"https://127.0.0.1:{port}") as made:
+        failure = await failure_of(made)
+    assert isinstance(failure, Unavailable)
+    assert failure.reason == "no TLS connection"
+
+
+# Our own certificate
+
+VERSIONS = pytest.mark.parametrize(
+    "version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["TLS 1.2", "TLS 1.3"]
+)
+
+
+class Demanding:
+    """A server in a thread that demands a certificate, and says in TLS what it misses.
+
+    That of asyncio only hangs up.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._work)
+        self.port: int = self._socket.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(5)
+        self._socket.close()
+
+    def _work(self) -> None:
+        with suppress(OSError):
+            while True:
+                plain, _ = self._socket.accept()
+                self._serve(plain)
+
+    def _serve(self, plain: socket.socket) -> None:
+        wrap = self._context.wrap_socket
+        with wrap(plain, server_side=True, do_handshake_on_connect=False) as connection:
+            with suppress(ssl.SSLError):
+                connection.do_handshake()
+                connection.recv(10_000)
+                connection.sendall(GOOD)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(10_000):
+                pass
+
+
+async def with_our(
+    authority: trustme.CA, tls: TlsOptions, version: ssl.TLSVersion
+) -> int | CouldNotTell:
+    """What comes of asking a server that demands a certificate."""
+    context = server_side(authority.issue_cert("127.0.0.1"), authority)
+    context.minimum_version = context.maximum_version = version
+    with Demanding(context) as server:
+        async with opened(f"https://127.0.0.1:{server.port}", tls=tls) as made:
+            try:
+                return (await ask(made)).status
+            except CouldNotTell as failure:
+                return failure
+
+
+@VERSIONS
+async def test_a_demanded_certificate_is_shown(
+    authority: trustme.CA, folder: Folder, version: ssl.TLSVersion
+) -> None:
+    """Its key may be in a file of its own or in the same one."""
+    cert, key = folder.pair(authority.issue_cert("us.example"))
+    ca = str(folder.ca(authority))
+    apart = options(ca_file=ca, cert_file=str(cert), key_file=str(key))
+    assert await with_our(authority, apart, version) == 200
+    cert.write_bytes(cert.read_bytes() + key.read_bytes())
+    together = options(ca_file=ca, cert_file=str(cert))
+    assert await with_our(authority, together, version) == 200
+
+
+@VERSIONS
+@pytest.mark.parametrize("shown", [False, True], ids=["none", "another's"])
+async def test_a_demanded_certificate_that_is_missing_or_wrong_is_broken(
+    authority: trustme.CA, folder: Folder, version: ssl.TLSVersion, *, shown: bool
+) -> None:
+    """It is our configuration that is wrong: to ask again would not help."""
+    members = {"ca_file": str(folder.ca(authority))}
+    if shown:
+        cert, key = folder.pair(trustme.CA().issue_cert("us.example"))
+        members |= {"cert_file": str(cert), "key_file": str(key)}
+    failure = await with_our(authority, options(**members), version)
+    assert isinstance(failure, Broken)
+    assert failure.reason == "it refuses TLS: our certificate is missing, or not the right one"
+
+
+# Files
+
+
+async def test_files_that_do_not_serve_keep_us_from_starting(
+    authority: trustme.CA, folder: Folder
+) -> None:
+    """The error names the file."""
+    ca = folder.ca(authority)
+    cert, key = folder.pair(authority.issue_cert("us.example"))
+    _, other_key = folder.pair(authority.issue_cert("us.example"), "other")
+    empty, absent = folder.path / "empty.pem", folder.path / "absent.pem"
+    empty.touch()
+    pair = f"{cert} and {other_key}: not a certificate and its key"
+    for members, told in [
+        ({"ca_file": absent}, f"{absent}: cannot be read: No such file or directory"),
+        ({"ca_file": empty}, f"{empty}: no certificates in PEM form"),
+        ({"ca_file": folder.path}, f"{folder.path}: cannot be read: Is a directory"),
+        ({"ca_file": ca, "cert_file": absent}, f"{absent}: cannot be read"),
+        ({"ca_file": ca, "cert_file": cert, "key_file": absent}, f"{absent}: cannot be read"),
+        ({"ca_file": ca, "cert_file": cert}, f"{cert}: not a certificate and its key"),
+        ({"ca_file": ca, "cert_file": cert, "key_file": other_key}, pair),
+        ({"ca_file": ca, "cert_file": empty, "key_file": key}, f"{empty} and {key}: not a"),
+    ]:
+        with pytest.raises(StartError) as caught:
+            await Tls(options(**members), "crm").open()
+        assert str(caught.value).startswith(told)
+
+
+async def test_a_key_that_is_encrypted_is_refused(authority: trustme.CA, folder: Folder) -> None:
+    """Nobody is asked for its password on the terminal."""
+    cert, key = folder.pair(authority.issue_cert("us.example"))
+    loaded = load_pem_private_key(key.read_bytes(), None)
+    secret = BestAvailableEncryption(b"secret")
+    key.write_bytes(loaded.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
+    with pytest.raises(StartError, match="the key is encrypted; decrypt it") as caught:
+        await Tls(options(cert_file=str(cert), key_file=str(key)), "crm").open()
+    assert str(caught.value).startswith(str(key))
+
+
+def test_a_key_without_a_certificate_is_an_error_of_the_options() -> None:
+    """It is told at the key."""
+    with pytest.raises(ValidationError, match="no cert_file that this key belongs to") as caught:
+        options(key_file="a.key")
+    assert [each["loc"] for each in caught.value.errors()] == [("key_file",)]
+
+
+async def test_a_certificate_that_is_replaced_is_used(
+    authority: trustme.CA, folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is looked for once a second, while there are requests."""
+    caplog.set_level(logging.INFO)
+    ticker, newcomers = Ticker(), trustme.CA()
+    cert, key = folder.pair(authority.issue_cert("us.example"))
+    tls = options(ca_file=str(folder.ca(authority)), cert_file=str(cert), key_file=str(key))
+    async with (
+        serving_tls(authority, newcomers) as upstream,
+        opened(https(upstream), tls=tls, timer=ticker) as made,
+    ):
+        await failure_of(made, POST)
+        folder.pair(newcomers.issue_cert("us.example"))
+        await failure_of(made, POST)
+        ticker.now += 1
+        await failure_of(made, POST)
+        await looked(made._client._tls)
+        assert (await ask(made)).status == 200
+    assert caplog.messages == ["backend crm: its TLS files were read anew"]
+
+
+async def looked(tls: Tls) -> None:
+    assert tls._looking is not None
+    await asyncio.wait_for(tls._looking, 5)
+
+
+async def test_files_that_are_spoilt_leave_the_old_ones_in_use(
+    authority: trustme.CA, folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And are looked at again until they are whole."""
+    ticker = Ticker()
+    ca = folder.ca(authority)
+    tls = Tls(options(ca_file=str(ca)), "crm", ticker)
+    await tls.open()
+    first = tls.context()
+    for spoil in (ca.unlink, ca.touch):
+        spoil()
+        ticker.now += 1
+        assert tls.context() is first
+        await looked(tls)
+        assert tls.context() is first
+    folder.ca(authority)
+    ticker.now += 1
+    tls.context()
+    await looked(tls)
+    assert tls.context() is not first
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "backend crm keeps its old TLS files"
+    ] * 2
+    await tls.close()
+
+
+async def test_files_are_looked_at_once_a_second_and_no_more(
+    authority: trustme.CA, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without files there is nothing to look at."""
+    ticker = Ticker()
+    looks: list[None] = []
+    stat = os.stat
+    ca = folder.ca(authority)
+    tls, bare = Tls(options(ca_file=str(ca)), "crm", ticker), Tls(options(), "crm", ticker)
+    await tls.open()
+    await bare.open()
+
+    def counted(path: Any, **named: Any) -> os.stat_result:
+        looks.append(None)
+        return stat(path, **named)
+
+    monkeypatch.setattr(os, "stat", counted)
+    for _ in range(5):
+        ticker.now += 0.5
+        tls.context()
+        bare.context()
+        if tls._looking is not None:
+            await looked(tls)
+    assert len(looks) == 2
+    assert bare._looking is None
+
+
+async def test_closing_ends_a_look(authority: trustme.CA, folder: Folder) -> None:
+    """Nothing is left running, and there is one at a time."""
+    ticker = Ticker()
+    tls = Tls(options(ca_file=str(folder.ca(authority))), "crm", ticker)
+    await tls.open()
+    ticker.now += 1
+    tls.context()
+    looking = tls._looking
+    ticker.now += 1
+    tls.context()
+    assert tls._looking is looking
+    await tls.close()
+    assert looking is not None
+    assert looking.done()

@@ -1,0 +1,274 @@
+"""``tornado-idv upstream try``: every step of a mapping, before it is trusted."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tornado_idv.cli import main
+
+CANARY = "canary-0123456789"
+CONFIG = """\
+profile_sites: [https://profiles.example]
+cache: {{ttl: 2m, negative_ttl: 20s}}
+backends:
+  - {{name: people, kind: yaml, path: people.yaml}}
+  - name: crm
+    kind: upstream
+    base_url: http://127.0.0.1:{port}
+    by_nickname:
+      url: "/people/{{nickname}}"
+      headers: {{X-Tenant: north, X-Api-Key: {canary}}}
+    response:
+      select: user
+      plan: {{path: level, value_map: {{"1": Pro}}}}
+      card_number: card
+      nickname: login
+    auth: {{kind: bearer, token: {canary}}}
+"""
+ALICE = {"user": {"level": 1, "card": "0012", "login": "@alice"}}
+
+
+class Reply(NamedTuple):
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
+class Directory(ThreadingHTTPServer):
+    """Answers whatever it is told to, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.reply = Reply(200, json.dumps(ALICE).encode(), {})
+        self.asked: list[tuple[str, dict[str, str]]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Directory
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.path, dict(self.headers)))
+        reply = self.server.reply
+        self.send_response(reply.status)
+        fields = {"Content-Type": "application/json", "Content-Length": str(len(reply.body))}
+        for name, value in {**fields, **reply.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(reply.body)
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def directory() -> Iterator[Directory]:
+    with Directory() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+class Try:
+    """Runs the command over a configuration file."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.config = folder / "config.yaml"
+        self.config.write_text(CONFIG.format(port=port, canary=CANARY), encoding="utf-8")
+
+    def __call__(self, *arguments: str, name: str = "crm") -> Result:
+        every = ["upstream", "try", name, *arguments, "--config", str(self.config)]
+        result = CliRunner().invoke(main, every)
+        assert CANARY not in result.output
+        return result
+
+    def record(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json").stdout)
+
+
+@pytest.fixture
+def try_(tmp_path: Path, directory: Directory) -> Try:
+    (tmp_path / "people.yaml").write_text("users: []\n", encoding="utf-8")
+    return Try(tmp_path, directory.server_address[1])
+
+
+def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
+    directory.reply = directory.reply._replace(headers={"Cache-Control": "max-age=50"})
+    result = try_("@alice")
+    assert result.exit_code == 0
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert (
+        lines[0] == f"request      GET http://127.0.0.1:{directory.server_address[1]}/people/alice"
+    )
+    for line in (
+        "             X-Tenant: north",
+        "             X-Api-Key: ***",
+        "             Authorization: ***",
+        "answer       200",
+        "             Cache-Control: max-age=50",
+        f"             {json.dumps(ALICE)}",
+        "plan         level  ->  1",
+        'card_number  card  ->  "0012"',
+        'nickname     login  ->  "@alice"',
+        "outcome      found",
+        "             plan: Pro",
+        "             nickname: @alice",
+        "remembered   for at most 50 s",
+    ):
+        assert line in lines
+    ((path, headers),) = directory.asked
+    assert path == "/people/alice"
+    assert headers["Authorization"] == f"Bearer {CANARY}"
+
+
+def test_a_script_gets_one_record(try_: Try) -> None:
+    record = try_.record("@alice")
+    assert record["request"]["method"] == "GET"
+    assert record["answer"]["status"] == 200
+    assert [each["for"] for each in record["expressions"]][-3:] == [
+        "plan",
+        "card_number",
+        "nickname",
+    ]
+    assert (record["outcome"], record["reason"]) == ("found", None)
+    assert record["user"] == {
+        "plan": "Pro",
+        "card_number": "0012",
+        "nickname": "@alice",
+        "profile_url": None,
+    }
+    assert record["remembered_s"] == 120
+
+
+def test_nobody_is_no_failure(try_: Try, directory: Directory) -> None:
+    directory.reply = Reply(404, b"{}", {})
+    result = try_("@alice")
+    assert result.exit_code == 1
+    assert "outcome      not known" in result.stdout
+    assert "remembered   for at most 20 s" in result.stdout
+
+
+FAILURES = {
+    "a number where text is wanted": (
+        {"user": {"level": 1, "card": 12, "login": "alice"}},
+        "card_number",
+    ),
+    "another user": ({"user": {"level": 1, "card": "12", "login": "bob"}}, "another user"),
+    "a level of no plan": ({"user": {"level": 9, "card": "12", "login": "alice"}}, "plan"),
+    "no record": ({"user": None}, "user"),
+    "a card that is none": ({"user": {"level": 1, "card": "1-2", "login": "alice"}}, "card"),
+}
+
+
+@pytest.mark.parametrize(("document", "told"), FAILURES.values(), ids=FAILURES)
+def test_the_reason_why_there_is_no_user_is_told(
+    try_: Try, directory: Directory, document: Any, told: str
+) -> None:
+    directory.reply = Reply(200, json.dumps(document).encode(), {})
+    result = try_("@alice")
+    assert result.exit_code == 3
+    (outcome,) = [line for line in result.stdout.splitlines() if line.startswith("outcome")]
+    assert outcome.startswith("outcome      could not tell: ")
+    assert told in outcome
+    assert "remembered" not in result.stdout
+    record = try_.record("@alice")
+    assert (record["outcome"], record["user"], record["remembered_s"]) == (
+        "could not tell",
+        None,
+        0,
+    )
+    assert told in record["reason"]
+
+
+def test_a_card_longer_than_any_is_told(try_: Try, directory: Directory) -> None:
+    """The service would refuse it of any backend."""
+    document = {"user": {"level": 1, "card": "1" * 33, "login": "alice"}}
+    directory.reply = Reply(200, json.dumps(document).encode(), {})
+    assert "in no valid form" in try_.record("@alice")["reason"]
+
+
+def test_a_directory_that_is_down_could_not_tell(try_: Try, directory: Directory) -> None:
+    directory.server_close()
+    result = try_("@alice")
+    assert result.exit_code == 3
+    assert "outcome      could not tell: no connection" in result.stdout
+    assert try_.record("@alice")["answer"] is None
+
+
+SAVED = {
+    "a body alone": json.dumps(ALICE).encode(),
+    "what curl -i prints": b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
+    + json.dumps(ALICE).encode(),
+    "edited, with plain line ends": b"HTTP/2 200\nContent-Type: application/json\n\n"
+    + json.dumps(ALICE).encode(),
+}
+
+
+@pytest.mark.parametrize("content", SAVED.values(), ids=SAVED)
+def test_a_saved_answer_is_read_and_nobody_asked(
+    try_: Try, directory: Directory, content: bytes
+) -> None:
+    path = try_.folder / "answer.txt"
+    path.write_bytes(content)
+    result = try_("@alice", "--answer", str(path))
+    assert result.exit_code == 0
+    assert directory.asked == []
+
+
+def test_a_saved_refusal_is_read_as_one(try_: Try) -> None:
+    path = try_.folder / "answer.txt"
+    path.write_bytes(b"HTTP/1.1 401 Unauthorized\r\n\r\n")
+    record = try_.record("@alice", "--answer", str(path))
+    assert record["reason"] == "our credentials are refused (status 401)"
+
+
+def test_a_saved_answer_that_is_too_long_is_told(try_: Try) -> None:
+    path = try_.folder / "answer.txt"
+    path.write_bytes(b" " * 200_000)
+    result = try_("@alice", "--answer", str(path))
+    assert result.exit_code == 3
+    assert "longer than any answer that is read" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "who", "told"),
+    [
+        ("nobody", "@alice", "no backend nobody of kind upstream; there are: crm"),
+        ("people", "@alice", "no backend people of kind upstream; there are: crm"),
+        ("crm", "alice", "write @nick, a profile URL, or digits"),
+        ("crm", "0012", "crm is not asked for this kind of query"),
+    ],
+)
+def test_wrong_use_is_told_in_a_sentence(try_: Try, name: str, who: str, told: str) -> None:
+    result = try_(who, name=name)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_a_wrong_expression_is_told_with_its_place(try_: Try) -> None:
+    text = try_.config.read_text(encoding="utf-8").replace(
+        "card_number: card", "card_number: card["
+    )
+    try_.config.write_text(text, encoding="utf-8")
+    result = try_("@alice")
+    assert result.exit_code == 3
+    assert "config.yaml:14:" in result.stderr
+    assert "card[" in result.stderr
+
+
+def test_a_long_answer_is_cut(try_: Try, directory: Directory) -> None:
+    document = {**ALICE, "more": "x" * 10_000}
+    directory.reply = Reply(200, json.dumps(document).encode(), {})
+    result = try_("@alice")
+    assert "in all)" in result.stdout
+    assert len(result.stdout) < 6_000

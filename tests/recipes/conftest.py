@@ -1,0 +1,14 @@
+"""Servers that are started once, and again by whoever comes after one stopped them."""
+
+from collections.abc import Iterator
+
+import pytest
+from peer_process import Servers
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """All servers; they end with the session."""
+    servers = Servers(tmp_path_factory.mktemp)
+    yield servers
+    servers.stop_all()

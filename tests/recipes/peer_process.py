@@ -1,0 +1,145 @@
+"""Servers of others as processes, which are ended by their own id.
+
+`make test-tools` installs them; what needs one that is not there is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from running import PATIENCE
+
+HERE = Path(__file__).parent
+MODULES = HERE / "node_modules"
+PROGRAMS = HERE.parents[1] / ".venv-recipes" / "bin"
+
+_BETWEEN_TWO_LOOKS = 0.02
+
+Serve = Callable[[Path], AbstractContextManager[str]]
+"""Runs a server in a folder, and gives its address."""
+
+
+class Servers:
+    """The servers that run at present; each is started by whoever needs it first."""
+
+    def __init__(self, new_folder: Callable[[str], Path]) -> None:
+        self._new_folder = new_folder
+        self._running: dict[Serve, tuple[str, ExitStack]] = {}
+
+    def address(self, serve: Serve) -> str:
+        """Where this server is; it is started if it does not run."""
+        if serve not in self._running:
+            with ExitStack() as stack:
+                address = stack.enter_context(serve(self._new_folder("server")))
+                self._running[serve] = address, stack.pop_all()
+        return self._running[serve][0]
+
+    def stop(self, serve: Serve) -> None:
+        """Ends the process of this server."""
+        self._running.pop(serve)[1].close()
+
+    def stop_all(self) -> None:
+        """Ends the processes of all of them."""
+        for serve in list(self._running):
+            self.stop(serve)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A started server, and the headers that it wants to see."""
+
+    port: int
+    headers: Mapping[str, str]
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def answers(self) -> bool:
+        """Whether it answers anything at all."""
+        try:
+            return self._status("GET", "/") > 0
+        except OSError:
+            return False
+
+    def keep(self, method: str, path: str, document: Any) -> None:
+        """Has it keep a document."""
+        status = self._status(method, path, json.dumps(document))
+        assert status in (200, 201), f"{method} {path} was answered {status}"
+
+    def _status(self, method: str, path: str, body: str | None = None) -> int:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            connection.request(method, path, body, self.headers)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+
+@contextmanager
+def started(
+    command: Sequence[str], folder: Path, headers: Mapping[str, str] | None = None
+) -> Iterator[Peer]:
+    """Runs a server; ``{port}`` in its command stands for a free port."""
+    peer = Peer(_unused_port(), headers or {})
+    log = folder / "server.log"
+    with log.open("w", encoding="utf-8") as out:
+        process = subprocess.Popen(
+            [word.replace("{port}", str(peer.port)) for word in command],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+        )
+        try:
+            _wait_for(peer, process, log)
+            yield peer
+        finally:
+            process.kill()
+            process.wait()
+
+
+def node_program(path: str) -> Sequence[str]:
+    """The words that run a program of the folder ``node_modules``; skips where it is not."""
+    node = shutil.which("node")
+    if node is None or not (MODULES / path).exists():
+        _skip(path.partition("/")[0])
+    return [node, str(MODULES / path)]
+
+
+def python_program(name: str) -> Sequence[str]:
+    """The words that run a program of the recipes' own environment; skips where it is not."""
+    if not (PROGRAMS / name).exists():
+        _skip(name)
+    return [str(PROGRAMS / "python"), "-I", str(PROGRAMS / name)]
+
+
+def _skip(name: str) -> NoReturn:
+    pytest.skip(f"{name} is not installed; `make test-tools` does it")
+
+
+def _wait_for(peer: Peer, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Looks again and again whether it answers, and sees at once if it has ended."""
+    deadline = time.monotonic() + PATIENCE
+    while not peer.answers():
+        assert time.monotonic() < deadline, f"it never answered: {log.read_text()}"
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_BETWEEN_TWO_LOOKS)
+            raise AssertionError(f"it ended before it answered: {log.read_text()}")
+
+
+def _unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port

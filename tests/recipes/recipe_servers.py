@@ -1,0 +1,138 @@
+"""Directories that others wrote, each filled with `USERS` by its own means.
+
+Each is a context that gives the address; behind it the process is gone.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from peer_process import node_program, python_program, started
+from running import PATIENCE, running
+from serving import KEY, make_database
+
+from tornado_idv import User
+
+PROFILE = "https://people.example/of/alice"
+USERS = (
+    User("Free", "4000123412341234", "alice", PROFILE),
+    User("Pro", "0012345670", "a.b-c_D"),
+)
+LEVELS = {"Free": 1, "Pro": 2}
+
+SCIM_TOKEN = "a-token-for-staff"
+COUCH_PASSWORD = "a password: of readers"
+
+_ON_A_FREE_PORT = ("--host", "127.0.0.1", "--port", "{port}")
+_ENTERPRISE = "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User"
+
+
+@contextmanager
+def json_server(folder: Path) -> Iterator[str]:
+    """json-server over a file: a REST interface with filters."""
+    rows = [
+        {
+            "id": user.nickname,
+            "card": user.card_number,
+            "subscription": {"name": user.plan, "level": LEVELS[user.plan]},
+            "links": {"profile": user.profile_url},
+        }
+        for user in USERS
+    ]
+    (folder / "db.json").write_text(json.dumps({"users": rows}), encoding="utf-8")
+    program = node_program("json-server/lib/cli/bin.js")
+    with started([*program, *_ON_A_FREE_PORT, "db.json"], folder) as peer:
+        yield peer.address
+
+
+@contextmanager
+def scim2_server(folder: Path) -> Iterator[str]:
+    """scim2-server, with a token, filled by SCIM's own requests."""
+    program = python_program("scim2-server")
+    command = [*program, "--port", "{port}", "--bearer-token", SCIM_TOKEN]
+    headers = {
+        "Authorization": f"Bearer {SCIM_TOKEN}",
+        "Content-Type": "application/scim+json",
+    }
+    with started(command, folder, headers) as peer:
+        for user in USERS:
+            peer.keep("POST", "/v2/Users", _scim_user(user))
+        yield peer.address
+
+
+def _scim_user(user: User) -> Mapping[str, Any]:
+    profile = {"profileUrl": user.profile_url} if user.profile_url else {}
+    return {
+        "schemas": ["urn:ietf:params:scim:schemas:core:2.0:User", _ENTERPRISE],
+        "userName": user.nickname,
+        "userType": user.plan,
+        _ENTERPRISE: {"employeeNumber": user.card_number},
+        **profile,
+    }
+
+
+@contextmanager
+def pouchdb_server(folder: Path) -> Iterator[str]:
+    """pouchdb-server, which speaks CouchDB's protocol, with a password and two indexes."""
+    administrators = {"admins": {"reader": COUCH_PASSWORD}}
+    (folder / "config.json").write_text(json.dumps(administrators), encoding="utf-8")
+    program = node_program("pouchdb-server/bin/pouchdb-server")
+    proof = base64.b64encode(f"reader:{COUCH_PASSWORD}".encode()).decode()
+    headers = {"Authorization": f"Basic {proof}", "Content-Type": "application/json"}
+    with started([*program, *_ON_A_FREE_PORT, "--in-memory"], folder, headers) as peer:
+        peer.keep("PUT", "/people", {})
+        for field in ("login", "card"):
+            peer.keep("POST", "/people/_index", {"index": {"fields": [field]}})
+        for user in USERS:
+            row = {"login": user.nickname, "card": user.card_number, "plan": user.plan}
+            peer.keep("POST", "/people", row)
+        yield peer.address
+
+
+@contextmanager
+def json_graphql_server(folder: Path) -> Iterator[str]:
+    """json-graphql-server over a file."""
+    rows = [{"id": user.nickname, "card": user.card_number, "plan": user.plan} for user in USERS]
+    (folder / "data.json").write_text(json.dumps({"users": rows}), encoding="utf-8")
+    program = node_program("json-graphql-server/bin/json-graphql-server.cjs")
+    with started([*program, "data.json", *_ON_A_FREE_PORT], folder) as peer:
+        yield peer.address
+
+
+@contextmanager
+def datasette(folder: Path) -> Iterator[str]:
+    """Datasette over a SQLite file."""
+    connection = sqlite3.connect(folder / "people.db")
+    connection.execute(
+        "CREATE TABLE users (login TEXT PRIMARY KEY, card TEXT NOT NULL UNIQUE, plan_id INTEGER)"
+    )
+    rows = [(user.nickname, user.card_number, LEVELS[user.plan]) for user in USERS]
+    connection.executemany("INSERT INTO users VALUES (?, ?, ?)", rows)
+    connection.commit()
+    connection.close()
+    program = python_program("datasette")
+    with started([*program, "serve", "people.db", *_ON_A_FREE_PORT], folder) as peer:
+        yield peer.address
+
+
+@contextmanager
+def itself(folder: Path) -> Iterator[str]:
+    """This service over a database, as a process of its own."""
+    rows = [(user.nickname, user.card_number, user.plan, user.profile_url) for user in USERS]
+    make_database(folder / "users.db", *rows)
+    config = folder / "config.yaml"
+    config.write_text(
+        "profile_sites: [https://profiles.example]\n"
+        "server: {port: 0}\n"
+        f"auth: {{keys: [{{id: proxy, token: {KEY}}}]}}\n"
+        "backends: [{name: users, kind: sqlite, path: users.db}]\n",
+        encoding="utf-8",
+    )
+    with running(config, patience=10 * PATIENCE) as service:
+        yield f"http://127.0.0.1:{service.port}"

@@ -1,0 +1,219 @@
+"""The page of recipes is true: each entry in it works in front of a server of its style."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import recipe_servers as peers
+from peer_process import Serve, Servers
+from recipe_servers import COUCH_PASSWORD, PROFILE, SCIM_TOKEN, USERS
+from serving import KEY, Client, serving
+
+import idv_upstream
+from tornado_idv import User
+
+PAGE = Path(idv_upstream.__file__).with_name("RECIPES.md").read_text(encoding="utf-8")
+SECTIONS = dict(section.split("\n", 1) for section in PAGE.split("\n## ")[1:])
+BASE = f"""\
+profile_sites: [https://profiles.example]
+server: {{port: 0, request_timeout: 9s}}
+auth: {{keys: [{{id: caller, token: {KEY}}}]}}
+"""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to expect of an entry: whom it asks, with which secret, and what it tells."""
+
+    title: str
+    serve: Serve
+    secret: tuple[str, str] | None = None
+    """The file that the entry names, and what belongs into it."""
+    folds: bool = False
+    """Whether the directory finds a nickname in whatever case."""
+    tells_profile_url: bool = False
+    tells_wrong_path: bool = True
+    """Whether an answer of a wrong path differs from that of an unknown user."""
+
+    def record(self, user: User) -> dict[str, str]:
+        """What this service answers for a user."""
+        nickname = user.nickname.lower() if self.folds else user.nickname
+        own = user.profile_url if self.tells_profile_url else None
+        return {
+            "status": "ok",
+            "plan": user.plan,
+            "card_number": user.card_number,
+            "nickname": f"@{nickname}",
+            "profile_url": own or f"https://profiles.example/m/{nickname}",
+        }
+
+
+RECIPES = [
+    Recipe("Plain REST", peers.json_server, tells_profile_url=True, tells_wrong_path=False),
+    Recipe("A list with a filter", peers.json_server),
+    Recipe(
+        "SCIM 2.0",
+        peers.scim2_server,
+        secret=("scim.token", SCIM_TOKEN),
+        folds=True,
+        tells_profile_url=True,
+    ),
+    Recipe("Search by POST", peers.pouchdb_server, secret=("couch.password", COUCH_PASSWORD)),
+    Recipe("GraphQL", peers.json_graphql_server, tells_wrong_path=False),
+    Recipe("A JSON view of a database", peers.datasette),
+    Recipe("This service itself", peers.itself, ("directory.key", KEY), tells_profile_url=True),
+]
+WITH_SECRET = [recipe for recipe in RECIPES if recipe.secret]
+WITH_PATH = [recipe for recipe in RECIPES if recipe.tells_wrong_path]
+
+
+def title(recipe: Recipe) -> str:
+    return recipe.title.replace(" ", "-")
+
+
+each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=title)
+
+
+@contextmanager
+def in_front_of(
+    address: str, recipe: Recipe, folder: Path, misfit: tuple[str, str] | None = None
+) -> Iterator[Client]:
+    """This service with the entry from the page, in which only the host is another.
+
+    It has time, since the machine that tests may be busy. ``misfit`` is something in the
+    entry, and what an operator wrote instead.
+    """
+    entry = replaced(entry_of(recipe), r"https://[a-z]+\.example", address)
+    entry = replaced(entry, "kind: upstream\n", "kind: upstream\n    timeout: 8s\n")
+    if misfit:
+        entry = replaced(entry, re.escape(misfit[0]), misfit[1])
+    if recipe.secret:
+        name, text = recipe.secret
+        (folder / name).write_text(text, encoding="utf-8")
+    with serving(BASE + entry, folder) as service:
+        yield Client(service.port)
+
+
+def entry_of(recipe: Recipe) -> str:
+    """What the page has the operator write."""
+    (entry,) = re.findall(r"^```yaml\n(.*?)^```", SECTIONS[recipe.title], re.MULTILINE | re.DOTALL)
+    return str(entry)
+
+
+def replaced(text: str, pattern: str, by: str) -> str:
+    changed, times = re.subn(pattern, by, text)
+    assert times == 1, f"{pattern} is there {times} times"
+    return changed
+
+
+def test_every_recipe_of_the_page_is_tried() -> None:
+    assert list(SECTIONS) == [recipe.title for recipe in RECIPES]
+
+
+@pytest.mark.parametrize("user", USERS, ids=["plain", "odd"])
+@each_recipe
+def test_a_user_is_found(servers: Servers, tmp_path: Path, recipe: Recipe, user: User) -> None:
+    with in_front_of(servers.address(recipe.serve), recipe, tmp_path) as client:
+        replies = [
+            client.by_input(f"@{user.nickname}"),
+            client.by_input(f"https://profiles.example/m/{user.nickname}"),
+            client.by_card(user.card_number),
+        ]
+    assert [reply.status for reply in replies] == [200, 200, 200]
+    assert [json.loads(reply.body) for reply in replies] == [recipe.record(user)] * 3
+
+
+@each_recipe
+def test_whoever_is_absent_is_not_known(servers: Servers, tmp_path: Path, recipe: Recipe) -> None:
+    """Part of a name, something longer, and a card without its zeros are other users."""
+    nicknames = ["nobody", "alic", "alice2", "a-b-c_D", "...a", "4000123412341234", "null"]
+    if not recipe.folds:
+        nicknames.append("ALICE")
+    cards = ["4999999999999999", "12345670", "04000123412341234", "0"]
+    with in_front_of(servers.address(recipe.serve), recipe, tmp_path) as client:
+        replies = [*(client.by_input(f"@{nickname}") for nickname in nicknames)]
+        replies += [client.by_card(card) for card in cards]
+    asked = [*nicknames, *cards]
+    assert {
+        name: (reply.status, reply.code) for name, reply in zip(asked, replies, strict=True)
+    } == dict.fromkeys(asked, (404, "not_found"))
+
+
+def test_what_folds_case_finds_a_user_in_any(servers: Servers, tmp_path: Path) -> None:
+    (recipe,) = [each for each in RECIPES if each.folds]
+    with in_front_of(servers.address(recipe.serve), recipe, tmp_path) as client:
+        reply = client.by_input("@ALICE")
+    assert json.loads(reply.body)["profile_url"] == PROFILE
+
+
+def test_what_folds_case_cannot_tell_of_another_case(servers: Servers, tmp_path: Path) -> None:
+    """Where this service preserves it, the answer is of another user than asked for."""
+    (recipe,) = [each for each in RECIPES if each.folds]
+    misfit = ("nickname_case: fold", "nickname_case: preserve")
+    with in_front_of(servers.address(recipe.serve), recipe, tmp_path, misfit) as client:
+        assert [client.by_input(f"@{name}").status for name in ("alice", "ALICE")] == [200, 503]
+
+
+@pytest.mark.parametrize("recipe", WITH_SECRET, ids=title)
+def test_a_refused_secret_is_never_not_known(
+    servers: Servers, tmp_path: Path, recipe: Recipe
+) -> None:
+    assert recipe.secret
+    wrong = replace(recipe, secret=(recipe.secret[0], "another-secret-than-that"))
+    with in_front_of(servers.address(recipe.serve), wrong, tmp_path) as client:
+        assert could_not_tell(client)
+
+
+@pytest.mark.parametrize("recipe", WITH_PATH, ids=title)
+def test_a_wrong_path_is_never_not_known(servers: Servers, tmp_path: Path, recipe: Recipe) -> None:
+    address = servers.address(recipe.serve) + "/elsewhere"
+    with in_front_of(address, recipe, tmp_path) as client:
+        assert could_not_tell(client)
+
+
+MISFITS = {
+    "A list with a filter": ("query: {id:", "query: {login:"),
+    "SCIM 2.0": ("userName eq", "userName is"),
+    "Search by POST": ('{"login": "{nickname}"}', '{"login": {"$is": "{nickname}"}}'),
+    "GraphQL": ("User(id: $login) {{ id card plan", "User(id: $login) {{ id card tariff"),
+    "A JSON view of a database": ('"2": Pro', '"3": Pro'),
+}
+
+
+@pytest.mark.parametrize("recipe", [each for each in RECIPES if each.title in MISFITS], ids=title)
+def test_what_does_not_fit_is_never_not_known(
+    servers: Servers, tmp_path: Path, recipe: Recipe
+) -> None:
+    """Everybody instead of one, a filter or query that is refused, a plan without a name."""
+    misfit = MISFITS[recipe.title]
+    with in_front_of(servers.address(recipe.serve), recipe, tmp_path, misfit) as client:
+        reply = client.by_input("@a.b-c_D")
+    assert (reply.status, reply.code) == (503, "backend_unavailable")
+
+
+@each_recipe
+def test_a_stopped_server_is_never_not_known(
+    servers: Servers, tmp_path: Path, recipe: Recipe
+) -> None:
+    """Whom it has just told of is still known; of everybody else nothing can be told."""
+    with in_front_of(servers.address(recipe.serve), recipe, tmp_path) as client:
+        assert client.by_input("@alice").status == 200
+        servers.stop(recipe.serve)
+        assert could_not_tell(client)
+        assert client.by_input("@alice").status == 200
+
+
+def could_not_tell(client: Client) -> bool:
+    """Whether it says so of somebody who is there and of somebody who is not."""
+    replies = [
+        client.by_input("@a.b-c_D"),
+        client.by_input("@nobody"),
+        client.by_card("4999999999999999"),
+    ]
+    return {(each.status, each.code) for each in replies} == {(503, "backend_unavailable")}
