@@ -217,9 +217,9 @@ WRONG = {
         "not a JMESPath expression: a..b is wrong at column 3",
     ),
     "a wrong expression further in": (
-        f"base_url: http://a\n{BY}\nresponse:\n  card_number: card\n  nickname: login\n"
-        "  plan:\n    path: 'a..b'",
-        14,
+        f"base_url: http://a\n{BY}\nresponse: {{plan: {{path: 'a..b'}}, card_number: card, "
+        + "nickname: login}",
+        10,
         "not a JMESPath expression: a..b is wrong at column 3",
     ),
     "a wrong status": (
