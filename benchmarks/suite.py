@@ -10,6 +10,7 @@ from benchmarks.hit import cached_find
 from benchmarks.memory import resident_memory
 from benchmarks.plan import Plan
 from benchmarks.sqlite import uncached_find
+from benchmarks.wire.attack import attack
 from benchmarks.wire.latency import latency
 from benchmarks.wire.start import cold_start
 from benchmarks.wire.throughput import throughput, traffic
@@ -23,6 +24,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "http": throughput,
     "traffic": traffic,
     "latency": latency,
+    "attack": attack,
     "start": cold_start,
     "backends": uncached,
 }

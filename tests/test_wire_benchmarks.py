@@ -18,7 +18,7 @@ from rich.progress import Progress
 
 from benchmarks import people
 from benchmarks.plan import Plan
-from benchmarks.wire import agreement, proxy, servers, traffic
+from benchmarks.wire import agreement, attack, attackers, proxy, servers, traffic
 from benchmarks.wire.server import Server, ask
 from benchmarks.wire.servers import Side
 
@@ -144,7 +144,7 @@ def test_the_start_is_measured_without_anything_installed(tmp_path: Path) -> Non
 
 
 def test_without_wrk_it_is_said_what_to_install(tmp_path: Path) -> None:
-    benchmarks = ("http", "traffic", "latency", "backends", "proxy")
+    benchmarks = ("http", "traffic", "latency", "attack", "backends", "proxy")
     told = report(tmp_path, *(f"--only={name}" for name in benchmarks), path="/no/where")
     assert told["figures"] == []
     for name in benchmarks:
@@ -186,3 +186,23 @@ async def test_the_stub_knows_each_user_and_refuses_who_has_no_token(plan: Plan)
 async def test_in_front_of_the_stub_the_contract_is_kept(plan: Plan) -> None:
     async with proxy.directory(plan) as (stub, _), servers.started(plan, proxy.ours(plan, stub)):
         pass
+
+
+@needs_wrk
+async def test_good_callers_are_measured_beside_each_attack(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each holds its connections, and the server is as it was when it is over."""
+    monkeypatch.setattr(attack, "LIFE", 0.5)
+    figures = await attack.attack(plan)
+    promised = [each.what for each in figures if each.promise]
+    assert len(promised) == len(attackers.ATTACKS)
+    assert all(name in what for name, what in zip(attackers.ATTACKS, promised, strict=True))
+    assert all(each.value > 0 for each in figures)
+
+
+async def test_an_attack_that_is_not_let_in_is_told(plan: Plan) -> None:
+    nobody = Server("nobody", 1, os.getpid(), 0)
+    with pytest.raises(RuntimeError, match="nobody let nobody attack it"):
+        async with attack.attacked(plan, nobody, next(iter(attackers.ATTACKS))):
+            pass

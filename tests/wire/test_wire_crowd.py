@@ -12,6 +12,7 @@ from tornado_idv.server import listener
 from tornado_idv.server.listener import HttpLimits
 
 MOST = listener._MOST_REFUSED
+AT_ONCE = listener._LATE_AT_ONCE
 
 
 @pytest.fixture
@@ -49,3 +50,18 @@ def test_it_is_told_once_a_minute(ground: Ground, caplog: pytest.LogCaptureFixtu
         ground.loop.forward(61)
     told = [record.message for record in caplog.records]
     assert told == ["all 2 connections are taken: more are answered 503"] * 2
+
+
+def test_a_crowd_that_is_late_at_once_holds_nobody_up() -> None:
+    """It is left by and by: in between the others have their turn."""
+    with grounds() as make:
+        ground = make()
+        crowd = [ground.call() for _ in range(2 * AT_ONCE + 1)]
+        ground.loop.now += HttpLimits().idle_timeout
+        left = [0]
+        while left[-1] < len(crowd):
+            ground.loop.now += 0.001
+            ground.loop.turn()
+            left.append(sum(each.socket.closed for each in crowd))
+            assert left[-1] - left[-2] <= AT_ONCE
+            assert len(left) < 20

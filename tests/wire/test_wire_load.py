@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException, HTTPResponse
 from itertools import islice
 from pathlib import Path
@@ -39,6 +39,9 @@ backends: [{{name: users, kind: yaml, path: users.yaml}}]
 USERS = 'users: [{nickname: "@alice", card_number: "4000123412341234", plan: Free}]\n'
 SOON = 10.0
 LENGTH_OF_401 = len(Refusal.TOKEN.body)
+LENGTH_OF_AN_ANSWER = 350
+MOST_OWED = 1024 * 1024
+"""Bytes of answers on their way: ours, the kernel's on this side, and the kernel's on that."""
 
 
 @contextmanager
@@ -191,6 +194,21 @@ def recovered(service: Running) -> bool:
     with connect(service) as sock:
         sock.sendall(ask_for("alice"))
         return answer(sock)[0] == 200
+
+
+def test_who_never_reads_is_answered_until_little_is_owed_and_then_left(tmp_path: Path) -> None:
+    """By itself the kernel would hold megabytes of answers, each of which was work."""
+    pipeline = ask_for("alice") * 100
+    with served(tmp_path) as service:
+        good = GoodCaller(service, keeps=False)
+        with connect(service) as sock, suppress(ConnectionError):
+            while True:
+                sock.sendall(pipeline)
+        good.ask()
+        service.tell()
+        assert service.ended() == 0
+        answers = sum('"event": "answered"' in line for line in service.told().splitlines())
+        assert 100 < answers < MOST_OWED // LENGTH_OF_AN_ANSWER
 
 
 def test_a_flood_of_wrong_keys_holds_nobody_up(tmp_path: Path) -> None:

@@ -25,8 +25,14 @@ _MOST_REFUSED = 64
 """How many refused callers may hold a descriptor until they leave by themselves."""
 _TELL_EVERY = 60.0
 _BACKLOG = 1024
+_KERNEL_BUFFER = 64 * 1024
+"""Bytes that the kernel is to hold of a connection each way. By itself it holds megabytes, and
+a caller who never reads is answered ten thousand times until they are full."""
 _SWEEP = 0.1
 """Seconds between two looks at the connections' deadlines: cheaper than a timer for each."""
+_LATE_AT_ONCE = 50
+"""How many late callers are dealt with before the others have their turn again: a crowd that
+came at once is late at once, and would hold them up for some 10 µs each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,8 @@ class Listener:
     ) -> None:
         """Accepts connections on bound sockets, in the clear or by TLS."""
         for each in sockets:
+            for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                each.setsockopt(socket.SOL_SOCKET, buffer, _KERNEL_BUFFER)
             server = await self.loop.create_server(
                 lambda: Connection(self),
                 sock=each,
@@ -140,6 +148,8 @@ class Listener:
 
     def _sweep(self) -> None:
         now = self.loop.time()
-        for connection in [each for each in self._connections if each.deadline <= now]:
+        late = [each for each in self._connections if each.deadline <= now]
+        for connection in late[:_LATE_AT_ONCE]:
             connection.expire()
-        self._sweeping = self.loop.call_later(_SWEEP, self._sweep)
+        pause = _SWEEP if len(late) <= _LATE_AT_ONCE else 0
+        self._sweeping = self.loop.call_later(pause, self._sweep)

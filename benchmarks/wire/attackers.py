@@ -1,0 +1,171 @@
+"""Callers that do harm: ``python -m benchmarks.wire.attackers KIND PORT LIFE``.
+
+It opens its connections one after the other over ``LIFE`` seconds, which is how long the server
+lets such callers be, and opens anew what the server closes: by then as many come and go at any
+moment as at any other. It says ``ready``, and when it is told to end, or after some minutes,
+how many it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
+
+import uvloop
+
+from benchmarks import people
+from benchmarks.wire import traffic
+from tornado_idv.keys.token import issue
+
+_LONGEST = 120.0
+_YIELDING = 10
+"""How much nicer than wrk, with which it shares a core: waiting for it would be measured."""
+_BETWEEN_BYTES = 1.0
+_BETWEEN_GUESSES = 0.05
+_AHEAD = 100
+
+
+def _request(key: str) -> bytes:
+    made = traffic.asking([traffic.body(f"@{people.nickname(0)}")], key=key)
+    return made.head + made.bodies[0]
+
+
+class Caller(asyncio.Protocol):
+    """Holds a connection and does nothing with it; ``gone`` is set once it is closed."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.gone = asyncio.Event()
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.begin()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.gone.set()
+
+    def begin(self) -> None:
+        """Does the first harm."""
+
+
+class SlowCaller(Caller):
+    """Sends a byte of a good request each second."""
+
+    _every_byte = _request(traffic.KEY)
+
+    def begin(self) -> None:
+        self._send(0)
+
+    def _send(self, at: int) -> None:
+        if not self.gone.is_set() and at < len(self._every_byte):
+            self.transport.write(self._every_byte[at : at + 1])
+            self.loop.call_later(_BETWEEN_BYTES, self._send, at + 1)
+
+
+class BlindCaller(Caller):
+    """Sends good requests as fast as they are taken, and never reads an answer."""
+
+    _many = _request(traffic.KEY) * _AHEAD
+    _more = True
+
+    def begin(self) -> None:
+        self.loop.call_soon(self._begin)  # uvloop forgets a pause that comes before it reads
+
+    def _begin(self) -> None:
+        self.transport.pause_reading()
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        self._more = False
+
+    def resume_writing(self) -> None:
+        self._more = True
+        self._send()
+
+    def _send(self) -> None:
+        while self._more:
+            self.transport.write(self._many)
+
+
+class Guesser(Caller):
+    """Asks twenty times a second, each time with another key that nobody issued."""
+
+    def begin(self) -> None:
+        if not self.gone.is_set():
+            self.transport.write(_request(issue("measured")))
+            self.loop.call_later(_BETWEEN_GUESSES, self.begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """So many callers of one kind."""
+
+    callers: int
+    caller: Callable[[], Caller]
+
+
+ATTACKS: Mapping[str, Attack] = {
+    "a byte a second on 2,000 connections": Attack(2000, SlowCaller),
+    "1,000 idle connections": Attack(1000, Caller),
+    "50 callers that never read": Attack(50, BlindCaller),
+    "2,000 wrong keys a second": Attack(100, Guesser),
+}
+
+
+class _Crowd:
+    """All callers of an attack."""
+
+    def __init__(self, attack: Attack, port: int, life: float) -> None:
+        self.held = 0
+        self._whole = False
+        self._attack = attack
+        self._port = port
+        self._life = life
+
+    async def keep_up(self) -> None:
+        """Runs until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._attack.callers):
+                group.create_task(self._keep_one(self._life * number / self._attack.callers))
+
+    async def _keep_one(self, pause: float) -> None:
+        await asyncio.sleep(pause)
+        loop = asyncio.get_running_loop()
+        while True:
+            _, caller = await loop.create_connection(self._attack.caller, "127.0.0.1", self._port)
+            self.held += 1
+            self._tell()
+            await caller.gone.wait()
+            self.held -= 1
+
+    def _tell(self) -> None:
+        if not self._whole and self.held == self._attack.callers:
+            self._whole = True
+            print("ready", flush=True)
+
+
+async def _run(attack: Attack, port: int, life: float) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.call_later(_LONGEST, stop.set)
+    crowd = _Crowd(attack, port, life)
+    harm = asyncio.create_task(crowd.keep_up())
+    harm.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    print(crowd.held, flush=True)
+    harm.cancel()
+    with suppress(asyncio.CancelledError):
+        await harm
+
+
+if __name__ == "__main__":
+    os.nice(_YIELDING)
+    uvloop.run(_run(ATTACKS[sys.argv[1]], int(sys.argv[2]), float(sys.argv[3])))
