@@ -12,6 +12,7 @@ from benchmarks.plan import Plan
 from benchmarks.sqlite import uncached_find
 from benchmarks.wire.attack import attack
 from benchmarks.wire.latency import latency
+from benchmarks.wire.proxy import proxied
 from benchmarks.wire.start import cold_start
 from benchmarks.wire.throughput import throughput, traffic
 from benchmarks.wire.uncached import uncached
@@ -27,6 +28,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "attack": attack,
     "start": cold_start,
     "backends": uncached,
+    "proxy": proxied,
 }
 
 

@@ -1,5 +1,7 @@
 """What every peer is asked and answers: keys, users and refusals, and nothing of HTTP.
 
+For those that stand in front of another directory it tells where that is, too.
+
 It is read from the command line as it is imported, so that a peer can be written as its
 framework's documentation has it, with an application at the top level.
 """
@@ -20,6 +22,7 @@ PORT = int(sys.argv[1])
 _RECORDS = json.loads(Path(sys.argv[2]).read_bytes())
 KEYS: dict[bytes, str] = {bytes.fromhex(key): name for key, name in _RECORDS["keys"].items()}
 USERS: dict[str, dict[str, str]] = _RECORDS["users"]
+UPSTREAM: dict[str, str] = _RECORDS["upstream"]
 
 
 def _refusal(code: str, message: str) -> dict[str, str]:

@@ -74,8 +74,22 @@ def over_sqlite(plan: Plan, users: int) -> str:
 
 def over_upstream(port: int) -> str:
     """Another instance of this service, as a backend."""
-    credential = f"{{kind: bearer, token: {KEY}}}"
-    return (
-        f"{{name: measured, kind: upstream, base_url: 'http://127.0.0.1:{port}', "
-        f"auth: {credential}}}"
-    )
+    return _upstream(port, KEY)
+
+
+def over_directory(port: int, token: str) -> str:
+    """A directory that is asked for ``/people/NICKNAME``, as a backend."""
+    request = "by_nickname: {url: '/people/{nickname}'}"
+    response = "response: {plan: plan, card_number: card, nickname: login}"
+    return _upstream(port, token, request, response)
+
+
+def _upstream(port: int, token: str, *more: str) -> str:
+    members = [
+        "name: measured",
+        "kind: upstream",
+        f"base_url: 'http://127.0.0.1:{port}'",
+        f"auth: {{kind: bearer, token: {token}}}",
+        *more,
+    ]
+    return f"{{{', '.join(members)}}}"

@@ -26,6 +26,9 @@ _NOT_UP_YET = (ConnectionError, http.client.HTTPException, TimeoutError)
 Command = Callable[[int], Sequence[str]]
 """The command line that serves on a port."""
 
+Probe = Callable[[int], bool]
+"""Whether what serves on a port answers a good question; it may raise what `ask` does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -63,8 +66,15 @@ def ask(port: int, body: bytes, key: str | None = traffic.KEY) -> tuple[int, byt
         connection.close()
 
 
+def identifies(port: int) -> bool:
+    """Whether a user is found there."""
+    return ask(port, traffic.body(f"@{people.nickname(0)}"))[0] == 200  # noqa: PLR2004
+
+
 @asynccontextmanager
-async def running(name: str, command: Command, log: Path) -> AsyncIterator[Server]:
+async def running(
+    name: str, command: Command, log: Path, probe: Probe = identifies
+) -> AsyncIterator[Server]:
     """Runs a server on a free port; what it writes, its access log above all, goes to a file.
 
     Raises `RuntimeError` if it ends, or gives no answer to a good question.
@@ -76,27 +86,23 @@ async def running(name: str, command: Command, log: Path) -> AsyncIterator[Serve
             command(port), cwd=ROOT, stdout=output, stderr=output, stdin=subprocess.DEVNULL
         )
     try:
-        await _answers(name, port, process, log)
+        if not await _answers(port, process, probe):
+            raise RuntimeError(f"{name} does not answer:\n{_end(log)}")
         yield Server(name, port, process.pid, time.perf_counter() - began)
     finally:
         process.kill()
         process.wait()
 
 
-async def _answers(name: str, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+async def _answers(port: int, process: subprocess.Popen[bytes], probe: Probe) -> bool:
     """Asks again and again, so seldom that the asking takes nothing from the start."""
-    question = traffic.body(f"@{people.nickname(0)}")
     deadline = time.perf_counter() + _PATIENCE
     while process.poll() is None and time.perf_counter() < deadline:
         try:
-            status, _ = ask(port, question)
+            return probe(port)
         except _NOT_UP_YET:
             await asyncio.sleep(_PAUSE)
-            continue
-        if status == 200:  # noqa: PLR2004
-            return
-        break
-    raise RuntimeError(f"{name} does not answer:\n{_end(log)}")
+    return False
 
 
 def _end(log: Path) -> str:

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ TORNADO = "our handlers on tornado's HTTPServer"
 FASTAPI = "FastAPI on uvicorn"
 AIOHTTP = "aiohttp"
 STARLETTE = "Starlette on uvicorn"
+FASTAPI_HTTPX = "FastAPI with httpx"
 ASGI = "a raw ASGI function on uvicorn"
 NGINX = "nginx returning a constant"
 
@@ -38,8 +39,11 @@ _IN_VENV = {
     "Sanic": ("sanic", "orjson", "uvloop", "httptools"),
     "BlackSheep on uvicorn": ("blacksheep", "orjson", *_UVICORN),
     ASGI: ("asgi", "orjson", *_UVICORN),
+    FASTAPI_HTTPX: ("fastapi_httpx", "fastapi", "httpx", *_UVICORN),
 }
 """The peers of the virtual environment: the module that serves, and what is imported there."""
+
+_NO_PACKAGES = {"asgi", "fastapi_httpx"}
 
 _VERSIONS = """\
 from importlib.metadata import distributions
@@ -81,20 +85,27 @@ def every(plan: Plan) -> dict[str, Side]:
     """Ours, and each peer that is here; the others are left out, with the reason."""
     sides = ours(plan)
     sides[TORNADO] = Side(OnTornado(Ourselves(plan.folder, over_yaml(plan))))
-    contract = _contract(plan)
-    there = versions(plan.peers)
-    for name, (module, *needs) in _IN_VENV.items():
-        absent = {module, *needs} - {"asgi", *there}
-        if absent:
-            what = ", ".join(sorted(absent))
-            plan.left_out[name] = f"{plan.peers} has no {what}; make bench installs it"
-        else:
-            sides[name] = Side(_Peer(str(plan.peers), module, contract))
+    contract = write_contract(plan.folder / "contract.json", plan.keys)
+    sides |= peers(plan, contract, [name for name in _IN_VENV if name != FASTAPI_HTTPX])
     if nginx() is None:
         plan.left_out[NGINX] = "nginx is not installed; on Debian: apt-get install nginx-light"
     else:
         peer = _Peer(sys.executable, "nginx", contract)
         sides[NGINX] = Side(peer, agreement.check_constant)
+    return sides
+
+
+def peers(plan: Plan, contract: Path, names: Iterable[str]) -> dict[str, Side]:
+    """Those of the virtual environment, as far as they are there."""
+    sides, there = {}, versions(plan.peers)
+    for name in names:
+        module, *needs = _IN_VENV[name]
+        absent = {module, *needs} - _NO_PACKAGES - set(there)
+        if absent:
+            what = ", ".join(sorted(absent))
+            plan.left_out[name] = f"{plan.peers} has no {what}; make bench installs it"
+        else:
+            sides[name] = Side(_Peer(str(plan.peers), module, contract))
     return sides
 
 
@@ -141,9 +152,12 @@ def described(plan: Plan) -> dict[str, str]:
     return told
 
 
-def _contract(plan: Plan) -> Path:
-    path = plan.folder / "contract.json"
-    users = {people.nickname(number): people.record(number) for number in range(plan.keys)}
-    keys = {hashlib.sha256(KEY.encode()).hexdigest(): "measured"}
-    path.write_text(json.dumps({"keys": keys, "users": users}), encoding="utf-8")
+def write_contract(path: Path, users: int, upstream: Mapping[str, str] | None = None) -> Path:
+    """What a peer is told: the key, so many users, and the directory that it stands in front of."""
+    told = {
+        "keys": {hashlib.sha256(KEY.encode()).hexdigest(): "measured"},
+        "users": {people.nickname(number): people.record(number) for number in range(users)},
+        "upstream": upstream or {},
+    }
+    path.write_text(json.dumps(told), encoding="utf-8")
     return path

@@ -75,15 +75,15 @@ async def in_turns(plan: Plan, asked: Mapping[str, tuple[Server, Mix]]) -> Loads
     )
 
 
-def rates(loads: Sequence[wrk.Load]) -> list[float]:
+def rates(loads: Sequence[wrk.Work]) -> list[float]:
     return [each.rate for each in loads]
 
 
-def cpus(loads: Sequence[wrk.Load]) -> list[float]:
+def cpus(loads: Sequence[wrk.Work]) -> list[float]:
     return [each.cpu for each in loads]
 
 
-def of_one(what: str, loads: Sequence[wrk.Load]) -> list[Figure]:
+def of_one(what: str, loads: Sequence[wrk.Work]) -> list[Figure]:
     """What a server did by itself."""
     return [
         Figure("answers", "/s", tuple(rates(loads)), of=what),

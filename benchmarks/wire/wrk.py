@@ -21,19 +21,25 @@ _FIRST_ERROR = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What one run of wrk found; times in seconds, ``cpu`` the server's for one request."""
+class Work:
+    """What was asked and answered; times in seconds, ``cpu`` for one request."""
 
     requests: int
     seconds: float
     cpu: float
-    p50: float
-    p99: float
 
     @property
     def rate(self) -> float:
         """Answers a second."""
         return self.requests / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Work):
+    """What one run of wrk found; the ``cpu`` is the server's."""
+
+    p50: float
+    p99: float
 
 
 def missing() -> str | None:

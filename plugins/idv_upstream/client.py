@@ -176,13 +176,20 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
-    """Reads to the end; raises `Broken` at the first byte too many, however it was framed."""
+    """Reads to the end; raises `Broken` for more than an answer may be, however it was framed."""
+    most = MAX_ANSWER + 1
+    if content.is_eof():  # a short answer is there as a whole, nearly always
+        return _bounded(content.read_nowait(most))
     body = bytearray()
-    while chunk := await content.read(MAX_ANSWER + 1 - len(body)):
+    while chunk := await content.read(most - len(body)):
         body += chunk
-        if len(body) > MAX_ANSWER:
-            raise Broken(_TOO_LONG)
-    return bytes(body)
+    return _bounded(bytes(body))
+
+
+def _bounded(body: bytes) -> bytes:
+    if len(body) > MAX_ANSWER:
+        raise Broken(_TOO_LONG)
+    return body
 
 
 def _decompressed(body: bytes, coding: str) -> bytes:
@@ -194,8 +201,7 @@ def _decompressed(body: bytes, coding: str) -> bytes:
         plain = stream.decompress(body, MAX_ANSWER + 1)
     except zlib.error:
         raise Broken(_DAMAGED) from None
-    if len(plain) > MAX_ANSWER:
-        raise Broken(_TOO_LONG)
+    _bounded(plain)
     if not stream.eof or stream.unused_data:
         raise Broken(_DAMAGED)
     return plain

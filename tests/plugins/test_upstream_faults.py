@@ -15,7 +15,7 @@ from fakes import LoopClock
 from scripted import Said, Scripted, chunked, http, serving
 
 from idv_upstream import UpstreamBackend
-from tornado_idv import Broken, ByCard, ByNickname, CouldNotTell, Query, Unavailable
+from tornado_idv import Broken, ByCard, ByNickname, CouldNotTell, Query, Unavailable, User
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import opened
 from tornado_idv.testing import configured
@@ -249,7 +249,7 @@ async def test_a_right_answer_may_come_in_many_forms(answer: bytes) -> None:
     async with serving(answer) as upstream, opened([asking(upstream.port)]) as (backend,):
         for query in QUERIES:
             user = await backend.find(query)
-            assert user is not None
+            assert isinstance(user, User)
             assert (user.nickname, user.card_number) == (NICKNAME, CARD)
 
 

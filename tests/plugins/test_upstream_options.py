@@ -218,7 +218,7 @@ WRONG = {
     ),
     "a wrong expression further in": (
         f"base_url: http://a\n{BY}\nresponse: {{plan: {{path: 'a..b'}}, card_number: card, "
-        + "nickname: login}",
+        "nickname: login}",
         10,
         "not a JMESPath expression: a..b is wrong at column 3",
     ),

@@ -1,0 +1,67 @@
+"""A directory that others stand in front of: ``GET /people/NICKNAME``, with a bearer token.
+
+It is as little Python as can tell one user from another, so that it is never what is
+waited for. Who has no account there, or has no token, is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import cast
+
+import uvloop
+
+from benchmarks import people
+from benchmarks.peers.contract import PORT, UPSTREAM
+
+_NICKNAME = re.compile(rb"GET /people/(user([0-9]{8})) ")
+_TOKEN = f"\r\nAuthorization: Bearer {UPSTREAM['token']}\r\n".encode()
+_FIRST_CARD = int(people.card_number(0))
+_FOUND = b'{"login": "%b", "card": "%d", "plan": "Free", "active": true}'
+_ABSENT = b'{"error": "no such person"}'
+_ANSWER = (
+    b"HTTP/1.1 %b\r\nServer: stub\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+)
+
+
+class Stub(asyncio.Protocol):
+    """One connection, on which one request follows another."""
+
+    def __init__(self) -> None:
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        request = self._received + data
+        if not request.endswith(b"\r\n\r\n"):
+            self._received = request
+            return
+        self._received = b""
+        self._transport.write(answer(request))
+
+
+def answer(request: bytes) -> bytes:
+    """What is sent for one request."""
+    if _TOKEN not in request:
+        return _whole(b"401 Unauthorized", _ABSENT)
+    asked = _NICKNAME.match(request)
+    if asked is None:
+        return _whole(b"404 Not Found", _ABSENT)
+    return _whole(b"200 OK", _FOUND % (asked[1], _FIRST_CARD + int(asked[2])))
+
+
+def _whole(status: bytes, body: bytes) -> bytes:
+    return _ANSWER % (status, len(body), body)
+
+
+async def serve() -> None:
+    loop = asyncio.get_running_loop()
+    await loop.create_server(Stub, "127.0.0.1", PORT, backlog=1024)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve())
