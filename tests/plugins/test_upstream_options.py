@@ -217,8 +217,7 @@ WRONG = {
         "not a JMESPath expression: a..b is wrong at column 3",
     ),
     "a wrong expression further in": (
-        f"base_url: http://a\n{BY}\nresponse: {{plan: {{path: 'a..b'}}, card_number: card, "
-        "nickname: login}",
+        f"base_url: http://a\n{BY}\nresponse: {{plan: {{path: a..b}}, card_number: c, nickname: n}}",
         10,
         "not a JMESPath expression: a..b is wrong at column 3",
     ),
