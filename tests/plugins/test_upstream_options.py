@@ -184,6 +184,7 @@ async def test_every_example_of_the_readme_boots(example: str) -> None:
 
 
 RESPONSE = "response: {plan: plan, card_number: card, nickname: login}"
+AMISS = "{plan: {path: a..b}, card_number: card, nickname: login}"
 BY = 'by_nickname: {url: "/{nickname}"}'
 WRONG = {
     "nowhere": ("", 6, "needs base_url, or by_nickname and by_card with whole URLs"),
@@ -217,7 +218,7 @@ WRONG = {
         "not a JMESPath expression: a..b is wrong at column 3",
     ),
     "a wrong expression further in": (
-        f"base_url: http://a\n{BY}\nresponse: {{plan: {{path: a..b}}, card_number: c, nickname: n}}",
+        f"base_url: http://a\n{BY}\nresponse: {AMISS}",
         10,
         "not a JMESPath expression: a..b is wrong at column 3",
     ),
