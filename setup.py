@@ -11,6 +11,7 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 
 TESTS = [
+    "cryptography>=42",
     "hypothesis>=6.100",
     "jsonschema>=4.20",
     "pytest>=9,<10",

@@ -412,7 +412,7 @@ async def test_our_own_limits_and_callers_who_leave_do_not_count() -> None:
         assert (await failure(asked)).reason == TOO_MANY
     clock.forward(1.1)
     ends = await asyncio.gather(*out_of_time, *waiting, return_exceptions=True)
-    assert {type(end).__base__ for end in ends} == {Unavailable}
+    assert {type(end) for end in ends} == {Unavailable}
     backend.source.hold()
     leaving = [begin(asked) for _ in range(10)]
     await begun(backend)
@@ -421,6 +421,15 @@ async def test_our_own_limits_and_callers_who_leave_do_not_count() -> None:
     backend.source.release()
     assert await ask(asked) == Answer(ALICE, "crm")
     assert backend.source.asked == 21
+
+
+async def test_what_a_backend_does_not_hold_against_itself_does_not_count() -> None:
+    """As when the other side asked to be left alone for a while."""
+    backend = FakeBackend(Unavailable("asked to wait", counts=False))
+    asked = guard(backend)
+    for _ in range(20):
+        assert (await failure(asked)).reason == "asked to wait"
+    assert backend.source.asked == 20
 
 
 async def test_our_own_limits_and_callers_who_leave_are_no_success_either() -> None:

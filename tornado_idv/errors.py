@@ -41,7 +41,18 @@ class CouldNotTell(IdvError):
 
 
 class Unavailable(CouldNotTell):
-    """The backend cannot be asked just now: time-out, connection, lock, 5xx."""
+    """The backend cannot be asked just now: time-out, connection, lock, 5xx.
+
+    ``counts`` says whether that is held against the backend by its circuit breaker. It is not
+    where a limit kept the backend from being asked at all.
+    """
+
+    def __init__(self, reason: str, *, backend: str | None = None, counts: bool = True) -> None:
+        super().__init__(reason, backend=backend)
+        self.counts = counts
+
+    def again(self) -> Unavailable:
+        return type(self)(self.reason, backend=self.backend, counts=self.counts)
 
 
 class Broken(CouldNotTell):

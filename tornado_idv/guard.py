@@ -37,10 +37,6 @@ class Asked:
     seconds: float
 
 
-class _NotItsFault(Unavailable):
-    """A limit of our own ended the lookup; it does not count against the backend."""
-
-
 class Guard:
     """The plugin by which a configured backend takes part in the dispatch.
 
@@ -114,10 +110,14 @@ class Guard:
         try:
             left = deadline - asyncio.get_running_loop().time()
             if left < _TOO_LATE:
-                raise _NotItsFault("not asked: too little of the request's time was left")
+                raise Unavailable(
+                    "not asked: too little of the request's time was left", counts=False
+                )
             entered = self._breaker.enter()
             if entered is None:
-                raise _NotItsFault("not asked: it failed too often, and is tried again soon")
+                raise Unavailable(
+                    "not asked: it failed too often, and is tried again soon", counts=False
+                )
             return await self._counted(query, left, entered)
         finally:
             self._places.release()
@@ -125,13 +125,13 @@ class Guard:
     async def _queue(self, deadline: float) -> None:
         """Waits for one of the ``max_concurrent`` places, behind at most as many others."""
         if self._queued >= self._most_queued:
-            raise _NotItsFault("not asked: too many lookups are under way")
+            raise Unavailable("not asked: too many lookups are under way", counts=False)
         self._queued += 1
         try:
             async with asyncio.timeout_at(deadline - _TOO_LATE):
                 await self._places.acquire()
         except TimeoutError:
-            raise _NotItsFault("not asked: too many lookups were under way") from None
+            raise Unavailable("not asked: too many lookups were under way", counts=False) from None
         finally:
             self._queued -= 1
 
@@ -141,10 +141,9 @@ class Guard:
         try:
             answer = await self._call(query, left)
             tell = self._breaker.succeeded
-        except _NotItsFault:
-            raise
-        except Unavailable:
-            tell = self._breaker.failed
+        except Unavailable as error:
+            if error.counts:
+                tell = self._breaker.failed
             raise
         except Broken:
             tell = self._breaker.succeeded
@@ -162,7 +161,7 @@ class Guard:
             raise
         except TimeoutError:
             if scope.expired() and left < self._timeout:
-                raise _NotItsFault("no answer within the request's time") from None
+                raise Unavailable("no answer within the request's time", counts=False) from None
             raise Unavailable(f"no answer within {self._timeout:g} s") from None
         except asyncio.CancelledError:
             task = asyncio.current_task()

@@ -155,7 +155,9 @@ BUGS = (
     Bug(
         "an open breaker is told as not known",
         "guard",
-        'raise _NotItsFault("not asked: it failed too often, and is tried again soon")',
+        "raise Unavailable(\n"
+        '                    "not asked: it failed too often, and is tried again soon", '
+        "counts=False\n                )",
         "return None",
     ),
     Bug(
@@ -191,9 +193,9 @@ BUGS = (
     Bug(
         "not known counts as a failure",
         "guard",
-        "            tell = self._breaker.succeeded\n        except _NotItsFault:",
-        "            tell = self._breaker.succeeded if user else self._breaker.failed\n"
-        "        except _NotItsFault:",
+        "            tell = self._breaker.succeeded\n        except Unavailable as",
+        "            tell = self._breaker.succeeded if answer else self._breaker.failed\n"
+        "        except Unavailable as",
     ),
     Bug(
         "a place is not given back",
