@@ -22,7 +22,14 @@ _HINTS = {
     ),
     "did not find expected ',' or '}'": "; a value with { } [ ] , # or ${...} stands in quotes",
     "did not find expected ',' or ']'": "; a value with { } [ ] , # or ${...} stands in quotes",
-    "did not find expected key": "; look at the indentation here and on the line above",
+    "did not find expected key": (
+        "; look at the indentation here and on the line above; a value that only begins with a "
+        """quote stands in quotes as a whole, like '"a b".c'"""
+    ),
+    "found character that cannot start any token": "; a value that begins so stands in quotes",
+    "did not find expected alphabetic or numeric character": (
+        "; a value that begins with * & or ! stands in quotes"
+    ),
 }
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

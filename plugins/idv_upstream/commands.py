@@ -133,6 +133,7 @@ def _record(trial: Trial, seconds: float) -> dict[str, Any]:
         "reason": None if trial.failure is None else trial.failure.reason,
         "user": _user(trial.user) if trial.failure is None else None,
         "remembered_s": seconds,
+        "shortened": trial.ttl is not None and trial.ttl == seconds,
     }
 
 
@@ -176,11 +177,12 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         if value is not None:
             yield f"             {name}: {value}"
     if record["reason"] is None:
-        yield f"remembered   {_for(record['remembered_s'])}"
+        yield f"remembered   {_for(record['remembered_s'], shortened=record['shortened'])}"
 
 
-def _for(seconds: float) -> str:
-    return f"for at most {seconds:g} s" if seconds else "not at all"
+def _for(seconds: float, *, shortened: bool) -> str:
+    time = f"for at most {seconds:g} s" if seconds else "not at all"
+    return f"{time}, as its Cache-Control asks (see cache_control)" if shortened else time
 
 
 def _headers(headers: dict[str, str]) -> Iterator[str]:

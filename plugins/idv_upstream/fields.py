@@ -97,7 +97,9 @@ class MappedField:
         if value is None:
             return self._default
         if type(value) is not str:
-            hint = f"; write to_string({self.expression.text})" if _is_number(value) else ""
+            hint = ""
+            if _is_number(value):
+                hint = f"; to_string({self.expression.text}) serves if no zeros in front are lost"
             raise self.wrong(f"is {kind_of(value)}, not text{hint}")
         if not is_unicode(value):
             raise self.wrong("has half a surrogate pair")
@@ -113,7 +115,7 @@ class MappedField:
             return value
         mapped = self._map.get(_spelling(value), self._default)
         if mapped is None and value is not None:
-            raise self.wrong("has a value that value_map does not name")
+            raise self.wrong("has a value that value_map does not name, and no default")
         return mapped
 
 

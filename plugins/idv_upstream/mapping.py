@@ -94,6 +94,11 @@ class Reading:
             if field.expression is not None and field is not self._unread.get(type(query)):
                 yield _step(field.name, field.expression, record)
 
+    def explained_not_known(self, document: Any) -> Iterator[Step]:
+        """What the body of an answer comes to whose status says "not known"."""
+        if self._not_known_when is not None:
+            yield _step("not_known_when", self._not_known_when, document)
+
     def _record(self, document: Any) -> Any:
         """The record of the one user; ``None``: an empty list of users."""
         given = document if self._select is None else self._select.of(document)
@@ -108,11 +113,8 @@ class Reading:
         return given
 
     def _no_object(self, given: Any) -> str:
-        hint = ""
-        if given is None and self._found_when is None:
-            hint = "; found_when can tell that nobody is found"
-        elif type(given) is list and self._select is None:
-            hint = "; select says which list to look at"
+        in_a_list = type(given) is list and self._select is None
+        hint = "; select says which list to look at" if in_a_list else ""
         where = "the answer" if self._select is None else self._select.text
         return f"a wrong record: no object, but {kind_of(given)} ({where}){hint}"
 

@@ -14,6 +14,7 @@ from idv_upstream.transport import Reply
 from tornado_idv import Answer, Broken, Query, Unavailable, User
 
 _REFUSED = (401, 403, 407)
+_REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class Replies:
@@ -67,7 +68,9 @@ class Replies:
         if meant is not Outcome.NOT_KNOWN:
             _refuse(meant, reply.status)
         if self.reading.reads_not_known and not self.reading.is_not_known(self.document(reply)):
-            raise Broken(f'an answer of status {reply.status} that does not say "not known"')
+            raise Broken(
+                f'an answer of status {reply.status} that does not say "not known" (not_known_when)'
+            )
         return None
 
 
@@ -76,7 +79,9 @@ def _refuse(meant: Outcome, status: int) -> NoReturn:
         raise Unavailable(f"cannot answer now (status {status})")
     if status in _REFUSED:
         raise Broken(f"our credentials are refused (status {status})")
-    raise Broken(f"an answer of status {status}, which means nothing here")
+    if status in _REDIRECTS:
+        raise Broken(f"a redirect (status {status}), which is not followed")
+    raise Broken(f"an answer of status {status}, which is neither a user nor nobody")
 
 
 def _is_json(content_type: str) -> bool:

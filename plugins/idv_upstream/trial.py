@@ -27,7 +27,11 @@ from tornado_idv import (
     User,
 )
 
-_SECRET = re.compile("auth|key|token|secret|cookie|password", re.IGNORECASE)
+_NAMES = "auth|key|token|secret|cookie|passw"
+_SECRET = re.compile(_NAMES, re.IGNORECASE)
+_MEMBER = re.compile(
+    rf"""(\b[\w.%-]*(?:{_NAMES})[\w.%-]*(?:=|"\s*:\s*"))(?:[^&"\\]|\\.)*""", re.IGNORECASE
+)
 
 Parse = Callable[[str], Query]
 """Reads ``@nick`` or digits; raises `InvalidFormat`."""
@@ -66,17 +70,27 @@ async def tried(
 
 
 def _show(trial: Trial, backend: UpstreamBackend, asking: Asking) -> None:
-    trial.method, trial.body = asking.method, asking.body
-    trial.url, headers = backend.transport.shown(asking)
+    url, headers = backend.transport.shown(asking)
+    trial.method, trial.url, trial.body = asking.method, _masked(url), asking.body
     trial.headers = {
         name: MASK if _SECRET.search(name) else value for name, value in headers.items()
     }
+    if asking.body is not None:
+        trial.body = _masked(asking.body.decode()).encode()
+
+
+def _masked(text: str) -> str:
+    """A URL, a form or JSON, without the values of what is called a secret."""
+    return _MEMBER.sub(lambda member: f"{member[1]}{MASK}", text)
 
 
 def _read(trial: Trial, backend: UpstreamBackend, query: Query, reply: Reply) -> None:
     replies = backend.replies
-    if replies.outcome(reply.status) is Outcome.READ:
+    meant = replies.outcome(reply.status)
+    if meant is Outcome.READ:
         trial.steps = list(replies.reading.explained(query, replies.document(reply)))
+    elif meant is Outcome.NOT_KNOWN and replies.reading.reads_not_known:
+        trial.steps = list(replies.reading.explained_not_known(replies.document(reply)))
     found = replies.read(query, reply)
     if isinstance(found, Answer):
         trial.user, trial.ttl = found.user, found.ttl
@@ -91,6 +105,6 @@ def _check(user: User | None, query: Query, parse: Parse) -> None:
     try:
         both = parse(f"@{user.nickname}"), parse(user.card_number)
     except InvalidFormat as error:
-        raise Broken(f"the user's nickname or card number is in no valid form: {error}") from None
+        raise Broken(f"the user is in no valid form: {error}; see identifiers") from None
     if both != (ByNickname(user.nickname), ByCard(user.card_number)) or query not in both:
         raise Broken("another user than asked for; nickname_case may be the reason")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from idv_upstream.replies import Replies
 from idv_upstream.responses import ResponseOptions
 from idv_upstream.statuses import Outcome
 from idv_upstream.transport import Reply
-from tornado_idv import Answer, Broken, ByNickname, CouldNotTell, Unavailable, User
+from tornado_idv import Answer, Broken, ByNickname, CouldNotTell, Unavailable, User, yamltext
 
 ALICE = User("Free", "1", "alice")
 QUERY = ByNickname("alice")
@@ -58,11 +61,18 @@ def test_these_statuses_say_not_now(status: int) -> None:
     assert error.reason == f"cannot answer now (status {status})"
 
 
-@pytest.mark.parametrize("status", [201, 206, 301, 302, 307, 308, 304, 400, 405, 418, 451])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(status: int) -> None:
+    error = failure(replies(), reply(status))
+    assert isinstance(error, Broken)
+    assert error.reason == f"a redirect (status {status}), which is not followed"
+
+
+@pytest.mark.parametrize("status", [201, 206, 304, 400, 405, 418, 451])
 def test_other_statuses_mean_nothing(status: int) -> None:
     error = failure(replies(), reply(status))
     assert isinstance(error, Broken)
-    assert error.reason == f"an answer of status {status}, which means nothing here"
+    assert error.reason == f"an answer of status {status}, which is neither a user nor nobody"
 
 
 @pytest.mark.parametrize("status", [401, 403, 407])
@@ -180,3 +190,36 @@ def test_a_hint_goes_with_the_answer() -> None:
 
 def test_a_hint_may_be_left_alone() -> None:
     assert replies(hints=False).read(QUERY, reply(Cache_Control="no-store")) == ALICE
+
+
+# The sample of the README
+
+
+README = Path(__file__).parents[2] / "README.md"
+RECORD_THERE = {"login": "alice", "card": "1", "subscription": {"name": "Free"}}
+ANSWERS = {
+    "a record": (200, RECORD_THERE, ALICE),
+    "a list of one": (200, {"items": [RECORD_THERE]}, ALICE),
+    "an empty list": (200, {"items": []}, None),
+    "its words for nobody": (404, {"error": "no such person"}, None),
+    "a wrong path": (404, {"status": 404, "error": "Not Found", "path": "/peple"}, Broken),
+    "an error": (200, {"error": "database locked"}, Broken),
+    "a list that is not there": (200, {"items": None}, Broken),
+    "nothing": (200, None, Broken),
+    "a page": (404, b"<html>", Broken),
+}
+
+
+@pytest.mark.parametrize(("status", "body", "expected"), ANSWERS.values(), ids=ANSWERS)
+def test_the_mapping_of_the_readme_reads_what_it_says(
+    status: int, body: Any, expected: User | type[Broken] | None
+) -> None:
+    (sample,) = re.findall(
+        r"^ +response:\n(.*?)^ +auth:", README.read_text(), re.MULTILINE | re.DOTALL
+    )
+    options = yamltext.read(dedent(sample).encode(), "README.md")
+    sampled = Replies(ResponseOptions.model_validate(options), {}, hints=True)
+    if expected is Broken:
+        assert isinstance(failure(sampled, reply(status, body)), Broken)
+    else:
+        assert sampled.read(QUERY, reply(status, body)) == expected

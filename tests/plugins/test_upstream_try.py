@@ -123,7 +123,7 @@ def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
         "outcome      found",
         "             plan: Pro",
         "             nickname: @alice",
-        "remembered   for at most 50 s",
+        "remembered   for at most 50 s, as its Cache-Control asks (see cache_control)",
     ):
         assert line in lines
     ((path, headers),) = directory.asked
@@ -148,6 +148,40 @@ def test_a_script_gets_one_record(try_: Try) -> None:
         "profile_url": None,
     }
     assert record["remembered_s"] == 120
+
+
+def test_what_says_not_known_is_shown_too(try_: Try, directory: Directory) -> None:
+    """And why it does not, where a condition is mistaken."""
+    told = "    response:\n      not_known_when: \"error == 'nobody'\"\n"
+    text = try_.config.read_text(encoding="utf-8").replace("    response:\n", told)
+    try_.config.write_text(text, encoding="utf-8")
+    directory.reply = Reply(404, b'{"error": "nobody"}', {})
+    assert "not_known_when error == 'nobody'  ->  true" in try_("@alice").stdout
+    directory.reply = Reply(404, b'{"error": "no such path"}', {})
+    result = try_("@alice")
+    assert result.exit_code == 3
+    assert "not_known_when error == 'nobody'  ->  false" in result.stdout
+    assert 'does not say "not known" (not_known_when)' in result.stdout
+
+
+ASKED = '"{card_number}"'
+SECRETS = {
+    "in the query": f'by_card: {{url: "/c/{{card_number}}", query: {{api_key: {CANARY}, a: b}}}}',
+    "in the URL": f'by_card: {{url: "/c/{{card_number}}?a=b&access_token={CANARY}"}}',
+    "in JSON": f'by_card: {{method: GET, url: /c, json: {{password: "{CANARY}\\"", a: {ASKED}}}}}',
+    "in a form": f"by_card: {{method: GET, url: /c, form: {{client_secret: {CANARY}, a: {ASKED}}}}}",
+}
+
+
+@pytest.mark.parametrize("by_card", SECRETS.values(), ids=SECRETS)
+def test_what_is_called_a_secret_is_masked(try_: Try, directory: Directory, by_card: str) -> None:
+    text = try_.config.read_text(encoding="utf-8")
+    try_.config.write_text(text.replace("    response:\n", f"    {by_card}\n    response:\n"))
+    record = try_.record("0012")
+    assert record["outcome"] == "found"
+    shown = record["request"]["url"] + (record["request"]["body"] or "")
+    assert "***" in shown
+    assert "b" in shown or "0012" in shown
 
 
 def test_nobody_is_no_failure(try_: Try, directory: Directory) -> None:
@@ -194,7 +228,7 @@ def test_a_card_longer_than_any_is_told(try_: Try, directory: Directory) -> None
     """The service would refuse it of any backend."""
     document = {"user": {"level": 1, "card": "1" * 33, "login": "alice"}}
     directory.reply = Reply(200, json.dumps(document).encode(), {})
-    assert "in no valid form" in try_.record("@alice")["reason"]
+    assert "the user is in no valid form: " in try_.record("@alice")["reason"]
 
 
 def test_a_directory_that_is_down_could_not_tell(try_: Try, directory: Directory) -> None:
