@@ -169,7 +169,7 @@ SECRETS = {
     "in the query": f'by_card: {{url: "/c/{{card_number}}", query: {{api_key: {CANARY}, a: b}}}}',
     "in the URL": f'by_card: {{url: "/c/{{card_number}}?a=b&access_token={CANARY}"}}',
     "in JSON": f'by_card: {{method: GET, url: /c, json: {{password: "{CANARY}\\"", a: {ASKED}}}}}',
-    "in a form": f"by_card: {{method: GET, url: /c, form: {{client_secret: {CANARY}, a: {ASKED}}}}}",
+    "in a form": f"by_card: {{method: GET, url: /, form: {{secret: {CANARY}, b: {ASKED}}}}}",
 }
 
 
