@@ -14,7 +14,7 @@ from benchmarks.wire.traffic import KEY
 
 _CONFIG = """\
 profile_sites: [{site}]
-server: {{port: {port}, packet_cache: {packet_cache}}}
+server: {{port: {port}, packet_cache: {packet_cache}, request_timeout: 10s}}
 auth: {{keys: [{{id: measured, sha256: {digest}}}]}}
 {more}
 backends: [{backend}]
@@ -88,6 +88,7 @@ def _upstream(port: int, token: str, *more: str) -> str:
     members = [
         "name: measured",
         "kind: upstream",
+        "timeout: 9s",  # a busy machine is slow, and no failure
         f"base_url: 'http://127.0.0.1:{port}'",
         f"auth: {{kind: bearer, token: {token}}}",
         *more,

@@ -1,9 +1,10 @@
-"""This service in front of another directory, with nothing remembered, beside its peers.
+"""This service in front of another directory, beside what asking alone takes, and FastAPI.
 
-The directory is a stub on the load's core. The bare client, which asks it from our core,
-shares that core with the stub alone; a service has wrk there, too. Both together leave
-that core idle for most of the time, so it is the core of the service that is measured, and where
-they do not, it is at our own expense.
+The directory is a stub on the load's core, of which it takes some 25 µs for a request. The bare
+client, which asks it from our core, shares that core with nobody but the stub; a service has
+wrk there too, with some 20 µs. So at the rates that are measured here that core is idle for most
+of the time, and what is measured is the service; what the sharing costs, it costs the service,
+never the bare client. Everybody has 32 callers, and asks for the same users with the same token.
 """
 
 from __future__ import annotations
