@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -286,12 +287,30 @@ async def test_what_must_not_be_remembered_is_not_even_served_stale(user: User |
     asked = directory(backend, ticker=ticker)
     await asked.find(QUERY)
     ticker.now += 300
-    backend.source.answer = Answer(user, ttl=0)
+    backend.source.answer = Answer(user, storable=False)
     for _ in range(2):
         assert (await asked.find(QUERY)).user == user
     assert backend.source.asked == 3
     backend.source.answer = DOWN
     await failure(asked)
+
+
+@pytest.mark.parametrize("user", [ALICE, None], ids=["found", "not found"])
+@pytest.mark.parametrize("ttl", [-1, math.nan, math.inf, "60", 1j], ids=str)
+async def test_a_time_that_is_none_is_broken(user: User | None, ttl: Any) -> None:
+    error = await failure(directory(FakeBackend(Answer(user, ttl=ttl))))
+    assert isinstance(error, Broken)
+    assert error.reason == "answered a time to live that is none"
+
+
+async def test_what_is_not_fresh_may_be_served_stale() -> None:
+    backend = FakeBackend(Answer(ALICE, ttl=0))
+    asked = directory(backend)
+    for _ in range(2):
+        assert not (await asked.find(QUERY)).stale
+    assert backend.source.asked == 2
+    backend.source.answer = DOWN
+    assert (await asked.find(QUERY)).stale
 
 
 # The cache in front

@@ -95,7 +95,7 @@ class Backend(ABC, Generic[OptionsT]):
         """Looks a user up; ``None`` means "not known here" and nothing else.
 
         Where what is found, or not, must not be remembered for as long as usual, it is given
-        as ``Answer(user, ttl=seconds)``; 0 means not at all.
+        as ``Answer(user, ttl=seconds)``, or with ``storable=False`` where it must not be at all.
 
         Raises `Unavailable` if the backend cannot be asked just now, and `Broken` if
         what it holds or answers cannot be right.

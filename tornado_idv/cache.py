@@ -283,7 +283,7 @@ class AnswerCache:
     def _store(self, query: Query, answer: Answer) -> None:
         limits, now = self.limits, self.timer()
         ttl = self._ttl(answer) * (1 - limits.jitter * self._chance())
-        if answer.ttl == 0:
+        if not answer.storable:
             self._found.drop(query)
             self._absent.drop(query)
             return

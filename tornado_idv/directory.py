@@ -129,6 +129,7 @@ class Directory:
             self._encode(user),
             ttl=ttl,
             degraded=answer.degraded,
+            storable=answer.storable,
         )
 
     def _forget(self, changed: str) -> None:
@@ -153,6 +154,7 @@ async def _first(coroutines: Iterable[Coroutine[Any, Any, Answer | None]]) -> An
     """
     skipped: CouldNotTell | None = None
     ttl: float | None = None
+    storable = True
     for coroutine in coroutines:
         try:
             answer = await coroutine
@@ -167,11 +169,12 @@ async def _first(coroutines: Iterable[Coroutine[Any, Any, Answer | None]]) -> An
             raise Broken("a plugin's idv_identify answered what is no Answer")
         if answer.found:
             return answer if skipped is None else replace(answer, degraded=True)
+        storable = storable and answer.storable
         if answer.ttl is not None:
             ttl = answer.ttl if ttl is None else min(ttl, answer.ttl)
     if skipped is not None:
         raise skipped
-    return Answer(None, ttl=ttl)
+    return Answer(None, ttl=ttl, storable=storable)
 
 
 def _shortest(default: float, own: Sequence[float | None]) -> float:

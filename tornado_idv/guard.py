@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from tornado_idv.backend import AnyBackend
@@ -170,14 +171,20 @@ class Guard:
             raise Broken("its own work was cancelled") from None
         except (Exception, SystemExit) as error:
             raise Broken(f"failed with {type(error).__name__}") from error
+        return self._as_answer(found, query)
+
+    def _as_answer(self, found: object, query: Query) -> Answer | None:
         if found is None:
             return None
         if not isinstance(found, Answer):
             return Answer(self._checked(found, query), self.name, ttl=self._ttl)
+        if not _is_time(found.ttl):
+            raise Broken("answered a time to live that is none")
         if found.user is None:
-            return Answer(None, ttl=found.ttl)
+            return Answer(None, ttl=found.ttl, storable=found.storable)
         ttl = self._ttl if found.ttl is None else min(self._longest, found.ttl)
-        return Answer(self._checked(found.user, query), self.name, ttl=ttl)
+        user = self._checked(found.user, query)
+        return Answer(user, self.name, ttl=ttl, storable=found.storable)
 
     def _checked(self, user: object, query: Query) -> User:
         if not isinstance(user, User):
@@ -209,6 +216,13 @@ class Guard:
         if self._in_trouble:
             self._in_trouble = False
             _log.info("backend %s answers again", self.name)
+
+
+def _is_time(seconds: object) -> bool:
+    """Whether it is a number of seconds, or none is said."""
+    return seconds is None or (
+        isinstance(seconds, (int, float)) and 0 <= seconds < inf  # which is false of NaN
+    )
 
 
 def _is_whole(user: User) -> bool:

@@ -74,7 +74,9 @@ class Answer:
     stale: bool = False
     coalesced: bool = False
     ttl: float | None = field(default=None, compare=False)
-    """Seconds it may be remembered, 0 for not at all; ``None`` leaves that to the cache."""
+    """Seconds it is fresh; ``None`` leaves that to the cache."""
+    storable: bool = field(default=True, compare=False)
+    """Whether it may be remembered at all, be it to be served stale."""
     degraded: bool = field(default=False, compare=False)
     """Whether a backend before the one that answered could not be asked."""
 

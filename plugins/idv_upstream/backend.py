@@ -32,6 +32,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             tls=options.tls,
             timeout=options.timeout,
             name=options.name,
+            connections=options.max_concurrent,
         )
 
     @property

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import aiohttp
+from multidict import MultiMapping
 from yarl import URL
 
 from idv_upstream.resolver import OwnResolver
@@ -33,7 +34,7 @@ _TOO_LONG = f"an answer of more than {MAX_ANSWER} bytes"
 _DAMAGED = "a compressed answer that is damaged"
 
 _CONNECT_TIMEOUT = 0.5
-_MAX_CONNECTIONS = 64
+_CONNECTIONS = 64
 # Shorter than the 5 s after which many servers close an idle connection (this service: 10 s):
 # otherwise a request may be sent just as the other side closes.
 _KEEP_ALIVE = 4.0
@@ -48,7 +49,7 @@ class Reply:
     """An answer; the body is decompressed, and empty where it was not wanted."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: MultiMapping[str]
     """Found in whatever case they are asked for."""
     body: bytes
 
@@ -89,8 +90,9 @@ class Client:
 
     _session: aiohttp.ClientSession
 
-    def __init__(self, tls: Tls, timeout: float) -> None:
+    def __init__(self, tls: Tls, timeout: float, connections: int) -> None:
         self._tls = tls
+        self._connections = max(connections, _CONNECTIONS)
         self._most = timeout
         self._timeout = _timeout(timeout)
 
@@ -99,7 +101,7 @@ class Client:
         await self._tls.open()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=_MAX_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE, resolver=OwnResolver()
+                limit=self._connections, keepalive_timeout=_KEEP_ALIVE, resolver=OwnResolver()
             ),
             headers=HEADERS,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -171,8 +173,15 @@ def _told(error: Exception) -> CouldNotTell:
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
     content = await _read(response.content)
+    if not content and not _has_end(response.headers):
+        raise Unavailable("the answer was cut short")
     coding = response.headers.get("Content-Encoding", "identity").strip().lower()
     return content if coding == "identity" else _decompressed(content, coding)
+
+
+def _has_end(headers: MultiMapping[str]) -> bool:
+    """Whether the answer says where it ends; else a lost connection looks like its end."""
+    return "Content-Length" in headers or "Transfer-Encoding" in headers
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:

@@ -52,7 +52,7 @@ def commands(tools: CommandTools) -> list[click.Command]:
             trial = asyncio.run(_tried(options, query, configured, saved))
         seconds = _remembered(trial, options, configured)
         record = _record(trial, seconds)
-        click.echo(dumps(record) if as_json else "\n".join(_lines(record)))
+        click.echo(dumps(record) if as_json else "\n".join(map(_printable, _lines(record))))
         sys.exit(_exit(trial))
 
     return [upstream]
@@ -90,7 +90,7 @@ def _query(configured: Configured, who: str) -> Query:
 
 def _remembered(trial: Trial, options: UpstreamOptions, configured: Configured) -> float:
     """Seconds for which the outcome would be answered from the cache."""
-    if trial.failure is not None:
+    if trial.failure is not None or not trial.storable:
         return 0.0
     own, usual = options.cache_ttl, configured.ttl
     if trial.user is None:
@@ -133,7 +133,7 @@ def _record(trial: Trial, seconds: float) -> dict[str, Any]:
         "reason": None if trial.failure is None else trial.failure.reason,
         "user": _user(trial.user) if trial.failure is None else None,
         "remembered_s": seconds,
-        "shortened": trial.ttl is not None and trial.ttl == seconds,
+        "shortened": not trial.storable or trial.ttl == seconds,
     }
 
 
@@ -183,6 +183,12 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
 def _for(seconds: float, *, shortened: bool) -> str:
     time = f"for at most {seconds:g} s" if seconds else "not at all"
     return f"{time}, as its Cache-Control asks (see cache_control)" if shortened else time
+
+
+def _printable(line: str) -> str:
+    """A line that a terminal can show, and that does nothing to it."""
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+    return shown.encode("utf-8", "backslashreplace").decode()
 
 
 def _headers(headers: dict[str, str]) -> Iterator[str]:

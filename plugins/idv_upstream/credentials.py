@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from idv_upstream.addresses import is_origin
+from idv_upstream.places import is_set_elsewhere
 from tornado_idv import Broken, Secret
 
 MASK = "***"
@@ -143,6 +144,13 @@ class KeyInPlace(_Credential):
     """The query parameter that holds the key; logs on the way may show it."""
     value: Annotated[Secret, AfterValidator(_key)]
     """The key that the other service gave us."""
+
+    @field_validator("header")
+    @classmethod
+    def _may_be_set(cls, header: str | None) -> str | None:
+        if header is not None and is_set_elsewhere(header) and header.lower() != "authorization":
+            raise ValueError("this header is the client's own; a key has its place in another")
+        return header
 
     @field_validator("query")
     @classmethod

@@ -43,8 +43,13 @@ class Expression:
     def __init__(self, text: str) -> None:
         self.text = text
         parsed = _parsed(text)
-        _check_functions(text, parsed.parsed)
-        self._look = searching(parsed)
+        try:
+            _check_functions(text, parsed.parsed)
+            self._look = searching(parsed)
+        except RecursionError:
+            raise ValueError("not a JMESPath expression that can be used: too long") from None
+        if parsed.parsed["type"] == "expref":
+            raise ValueError(f"not a JMESPath expression: {text} gives an expression, no value")
 
     def of(self, value: Any) -> Any:
         """What it gives for ``value``; raises `Broken` if it cannot be applied to it."""
@@ -67,8 +72,23 @@ def _checked(text: str) -> str:
     return text
 
 
+def _leaves_none_out(text: str) -> str:
+    """Refuses to look for a list through its members: those without it would not be seen."""
+    for node in _nodes(jmespath.compile(text).parsed):
+        if node["type"].endswith("projection") and node["children"][1]["type"] != "identity":
+            raise ValueError(
+                f"{text} leaves out records that are of another shape than expected, and nobody "
+                "would be found; select the list itself, and write the rest into the fields"
+            )
+    return text
+
+
 ExpressionText = Annotated[str, AfterValidator(_checked)]
 """A JMESPath expression."""
+
+
+ListText = Annotated[ExpressionText, AfterValidator(_leaves_none_out)]
+"""A JMESPath expression that gives a record, or a list of whole records."""
 
 
 def _parsed(text: str) -> ParsedResult:
@@ -112,3 +132,10 @@ def _calls(node: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     for child in node["children"]:
         if isinstance(child, Mapping):  # a slice has numbers for children
             yield from _calls(child)
+
+
+def _nodes(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield node
+    for child in node["children"]:
+        if isinstance(child, dict) and "children" in child:
+            yield from _nodes(child)

@@ -15,12 +15,14 @@ from urllib.parse import quote_plus, urlencode
 from idv_upstream.client import Client, Reply
 from idv_upstream.credentials import ClientCredentials, is_token
 from idv_upstream.documents import decode
+from idv_upstream.retries import seconds_to_wait
 from tornado_idv import Broken, CouldNotTell, Unavailable
 
 _EARLIER = 30.0
 _LIFE_UNSAID = 300.0
 _LONGEST_LIFE = 86400.0
 _POINTLESS = 5.0
+_LONGEST_WAIT = 60.0
 
 _REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _NOT_NOW = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
@@ -29,8 +31,10 @@ _NOT_NOW = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 class Tokens:
     """Gives out the token in hand, and fetches one when there is none.
 
-    A token is kept until 30 s before its end. However many want one at once, one is
-    fetched, and whoever leaves meanwhile does not take it from the others.
+    A token is kept until 30 s before its end, or for half of a life of less than a minute.
+    However many want one at once, one is fetched, and whoever leaves meanwhile does not take
+    it from the others. One that could not be had is not asked for again for some seconds, or
+    for as long as the token server says.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class Tokens:
         self._good_until = -math.inf
         self._pointless_until = -math.inf
         self._flight: asyncio.Task[str] | None = None
+        self._failure: CouldNotTell | None = None
+        self._failed_until = -math.inf
 
     def at_hand(self) -> str | None:
         """The token, unless it has to be fetched."""
@@ -53,6 +59,8 @@ class Tokens:
 
     async def fetched(self) -> str:
         """The token that is fetched now; raises `Unavailable` or `Broken` if there is none."""
+        if self._failure is not None and self._timer() < self._failed_until:
+            raise self._failure.again()
         if self._flight is None:
             self._flight = asyncio.create_task(self._fetch(), name="oauth2 token")
             self._flight.add_done_callback(self._landed)
@@ -89,10 +97,22 @@ class Tokens:
             flight.exception()  # nobody may be left whom it could be raised for
 
     async def _fetch(self) -> str:
-        asked_at = self._timer()
+        asked_at, wait = self._timer(), _POINTLESS
         try:
-            headers, body = self._request()
-            reply = await self._client.send(
+            reply = await self._reply()
+            wait = max(wait, min(seconds_to_wait(reply.headers), _LONGEST_WAIT))
+            _check(reply.status)
+            token, life = _read(reply)
+        except CouldNotTell as failure:
+            self._failure, self._failed_until = failure.again(), self._timer() + wait
+            raise
+        self._token, self._good_until = token, asked_at + life - min(_EARLIER, life / 2)
+        return token
+
+    async def _reply(self) -> Reply:
+        headers, body = self._request()
+        try:
+            return await self._client.send(
                 "POST",
                 self._options.token_url,
                 headers=headers,
@@ -103,10 +123,6 @@ class Tokens:
             raise Unavailable(f"the token server: {failure.reason}") from None
         except Broken as failure:
             raise Broken(f"the token server: {failure.reason}") from None
-        _check(reply.status)
-        token, life = _read(reply)
-        self._token, self._good_until = token, asked_at + life - _EARLIER
-        return token
 
     def _request(self) -> tuple[dict[str, str], bytes]:
         options = self._options
@@ -136,7 +152,7 @@ def _check(status: int) -> None:
     if status in _NOT_NOW or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise Unavailable(f"the token server cannot answer now (status {status})")
     if status != HTTPStatus.OK:
-        raise Broken(f"the token server answered with status {status}, which means nothing here")
+        raise Broken(f"the token server answered with status {status}, which is no token")
 
 
 def _read(reply: Reply) -> tuple[str, float]:

@@ -18,7 +18,7 @@ from idv_upstream.addresses import is_origin
 from idv_upstream.templates import Encode, Filling, Placeholders
 
 _URL = re.compile(r"((?:[^/?#{}]*://[^/?#]*)?)((?:/[^?#]*)?)((?:\?[^#]*)?)", re.DOTALL)
-_DOT_SEGMENT = re.compile(r"(?:/|%2F|%5C)\.\.?(?=[/;]|%2F|%5C|$)")
+_DOT_SEGMENT = re.compile(r"(?:/|%2F|%5C)\.\.?(?=[/;]|%2F|%5C|%3B|%3F|%23|%00|$)", re.IGNORECASE)
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 _ENCODED_QUOTE = re.compile("%(?:22|27|5C)", re.IGNORECASE)
@@ -33,6 +33,11 @@ _NOT_SET_HERE = re.compile(
     re.IGNORECASE,
 )
 _NOTHING = Placeholders((), {})
+
+
+def is_set_elsewhere(header: str) -> bool:
+    """Whether a header is the client's business, or a credential's."""
+    return _NOT_SET_HERE.fullmatch(header) is not None
 
 
 class Misplaced(ValueError):
@@ -125,7 +130,7 @@ def _header(name: str, text: str, known: Placeholders) -> Filling:
     with _at(name):
         if not _HEADER_NAME.fullmatch(name):
             raise ValueError("not the name of a header, which has no placeholder either")
-        if _NOT_SET_HERE.fullmatch(name):
+        if is_set_elsewhere(name):
             raise ValueError("this header is not set here; credentials stand in auth")
         filling = known.filling(text, str, str)
         if not is_header_value(filling.filled(dict.fromkeys(known.names, "x"))):

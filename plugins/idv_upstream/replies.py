@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from idv_upstream.documents import decode
-from idv_upstream.freshness import seconds_fresh
+from idv_upstream.freshness import is_storable, seconds_fresh
 from idv_upstream.mapping import Reading
 from idv_upstream.responses import ResponseOptions
 from idv_upstream.statuses import Outcome, outcome
@@ -47,8 +47,10 @@ class Replies:
     def read(self, query: Query, reply: Reply) -> User | Answer | None:
         """Who it is, for how long it may be remembered; raises `Unavailable` or `Broken`."""
         user = self._user(query, reply)
-        seconds = seconds_fresh(reply.headers) if self._hints else None
-        return user if seconds is None else Answer(user, ttl=seconds)
+        if not self._hints or "Cache-Control" not in reply.headers:
+            return user
+        seconds, storable = seconds_fresh(reply.headers), is_storable(reply.headers)
+        return Answer(user, ttl=seconds, storable=storable)
 
     def document(self, reply: Reply) -> Any:
         """The JSON in a reply; raises `Broken` if there is none.

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from idv_upstream.expressions import ExpressionText
+from idv_upstream.expressions import ExpressionText, ListText
 from idv_upstream.fields import FieldSource
 from tornado_idv import ByNickname, Query
 
@@ -22,7 +22,7 @@ class ResponseOptions(BaseModel):
     found_when: ExpressionText | None = None
     """An expression on the whole answer; if what it gives is false, empty or null, the user is
     not known there."""
-    select: ExpressionText | None = None
+    select: ListText | None = None
     """An expression that gives the user's record, or a list of them; the whole answer unless
     set. An empty list means that the user is not known there."""
     pick: Literal["one", "first"] = "one"

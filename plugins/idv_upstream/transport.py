@@ -64,6 +64,7 @@ class Transport:
         tls: TlsOptions,
         timeout: float,
         name: str,
+        connections: int = 64,
         timer: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -72,7 +73,7 @@ class Transport:
         self._endpoints = Endpoints(endpoints, name, timer)
         self._elsewhere: dict[str, Endpoints] = {}
         self._auth = auth
-        self._client = Client(Tls(tls, name, timer), timeout)
+        self._client = Client(Tls(tls, name, timer), timeout, connections)
         self._tokens = (
             Tokens(auth, self._client, timer) if isinstance(auth, ClientCredentials) else None
         )

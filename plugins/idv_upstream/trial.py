@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from multidict import CIMultiDict
+
 from idv_upstream.backend import UpstreamBackend
 from idv_upstream.credentials import MASK
 from idv_upstream.mapping import Step
@@ -49,7 +51,9 @@ class Trial:
     steps: list[Step] = field(default_factory=list)
     user: User | None = None
     ttl: float | None = None
-    """Seconds for which the directory lets it be remembered; ``None`` if it does not say."""
+    """Seconds for which the directory lets it be fresh; ``None`` if it does not say."""
+    storable: bool = True
+    """Whether the directory lets it be remembered at all."""
     failure: CouldNotTell | None = None
 
 
@@ -61,12 +65,28 @@ async def tried(
     try:
         asking = backend.templates[type(query)].asking(query)
         _show(trial, backend, asking)
-        trial.reply = saved or await backend.transport.ask(asking, lambda _status: True)
+        trial.reply = saved or await _asked(backend, asking)
         _read(trial, backend, query, trial.reply)
         _check(trial.user, query, parse)
     except CouldNotTell as error:
         trial.failure = error
     return trial
+
+
+async def _asked(backend: UpstreamBackend, asking: Asking) -> Reply:
+    """The reply, with its body even where a lookup would not read it, if that can be had."""
+    came: list[int] = []
+
+    def wants_body(status: int) -> bool:
+        came.append(status)
+        return True
+
+    try:
+        return await backend.transport.ask(asking, wants_body)
+    except CouldNotTell:
+        if not came or backend.replies.wants_body(came[-1]):
+            raise
+        return Reply(came[-1], CIMultiDict(), b"")
 
 
 def _show(trial: Trial, backend: UpstreamBackend, asking: Asking) -> None:
@@ -93,7 +113,7 @@ def _read(trial: Trial, backend: UpstreamBackend, query: Query, reply: Reply) ->
         trial.steps = list(replies.reading.explained_not_known(replies.document(reply)))
     found = replies.read(query, reply)
     if isinstance(found, Answer):
-        trial.user, trial.ttl = found.user, found.ttl
+        trial.user, trial.ttl, trial.storable = found.user, found.ttl, found.storable
     else:
         trial.user = found
 

@@ -333,12 +333,18 @@ async def test_a_token_is_kept_until_30_s_before_its_end(
     assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
-async def test_a_token_of_30_s_serves_those_who_wait_for_it() -> None:
-    """The next one gets another."""
-    async with issued(token("t1", expires_in=30), token("t2", expires_in=-5)) as case:
+async def test_a_token_of_30_s_serves_for_half_of_its_life() -> None:
+    """One whose life is over serves those who wait for it."""
+    ticker = Ticker()
+    tokens = token("t1", expires_in=30), token("t2", expires_in=-5), token("t3")
+    async with issued(*tokens, timer=ticker) as case:
         await asyncio.gather(*(ask(case.made) for _ in range(20)))
+        ticker.now += 14.9
         await ask(case.made)
-    assert case.shown == ["Bearer t1"] * 20 + ["Bearer t2"]
+        ticker.now += 0.1
+        await ask(case.made)
+        await ask(case.made)
+    assert case.shown == ["Bearer t1"] * 21 + ["Bearer t2", "Bearer t3"]
 
 
 async def test_500_callers_at_once_fetch_one_token() -> None:
@@ -366,8 +372,10 @@ async def test_a_token_nobody_waits_for_any_more_is_kept() -> None:
 
 async def test_a_failure_nobody_waits_for_any_more_is_no_ones() -> None:
     """Nor does the loop complain of it."""
-    async with issued(http(500), token()) as case:
+    ticker = Ticker()
+    async with issued(http(500), token(), timer=ticker) as case:
         await left_alone(case)
+        ticker.now += 5
         assert (await ask(case.made)).status == 200
     assert len(case.issuer.requests) == 2
 
@@ -463,17 +471,34 @@ TOKENLESS: dict[str, tuple[Said | bytes, type[CouldNotTell], str]] = {
 async def test_without_a_token_nothing_is_asked(
     answer: Said | bytes, kind: type[CouldNotTell], told: str
 ) -> None:
-    """Each caller has an error of its own, and the next request tries again."""
-    async with issued(answer) as case:
+    """Each caller has an error of its own; 5 s later the token server is asked again."""
+    ticker = Ticker()
+    async with issued(answer, timer=ticker) as case:
         failures = await asyncio.gather(*(failure_of(case.made) for _ in range(3)))
+        ticker.now += 4.9
+        failures.append(await failure_of(case.made))
         assert len(case.issuer.requests) == 1
         case.issuer.say(token())
+        ticker.now += 0.1
         assert (await ask(case.made)).status == 200
     assert len(case.directory.requests) == 1
-    assert len({id(failure) for failure in failures}) == 3
+    assert len({id(failure) for failure in failures}) == 4
     for failure in failures:
         assert isinstance(failure, kind)
         assert failure.reason.startswith(told)
+
+
+@pytest.mark.parametrize(("asked", "granted"), [("30", 30), ("900", 60), ("1", 5)])
+async def test_a_token_server_that_asks_to_wait_is_left_alone(asked: str, granted: float) -> None:
+    ticker = Ticker()
+    refusal = http(429, b"", f"Retry-After: {asked}")
+    async with issued(refusal, token(), timer=ticker) as case:
+        await failure_of(case.made)
+        ticker.now += granted - 0.1
+        await failure_of(case.made)
+        assert len(case.issuer.requests) == 1
+        ticker.now += 0.1
+        assert (await ask(case.made)).status == 200
 
 
 async def test_a_token_server_that_is_down_is_unavailable() -> None:

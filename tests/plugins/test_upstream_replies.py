@@ -153,9 +153,8 @@ class TestNotKnownWhen:
         ("max-age=60, s-maxage=10", 10),
         ("s-maxage=100, max-age=60", 100),
         ("max-age=0", 0),
-        ("no-store", 0),
-        ("max-age=60, no-store", 0),
-        ("private, No-Store", 0),
+        ("no-store", None),
+        ("max-age=60, no-store", 60),
         ("no-cache", None),
         ("", None),
         ("max-age", None),
@@ -170,6 +169,29 @@ class TestNotKnownWhen:
 )
 def test_cache_control_says_for_how_long(cache_control: str, seconds: float | None) -> None:
     assert seconds_fresh(CIMultiDict({"Cache-Control": cache_control})) == seconds
+
+
+@pytest.mark.parametrize(
+    "lines", [["no-store"], ["max-age=60, no-store"], ["private,No-Store"], ["public", "no-store"]]
+)
+def test_what_must_not_be_stored_is_said_so(lines: list[str]) -> None:
+    """On whichever line it stands."""
+    came = Reply(
+        200,
+        CIMultiDict([("Content-Type", "application/json"), *(("Cache-Control", x) for x in lines)]),
+        json.dumps(RECORD).encode(),
+    )
+    answer = replies().read(QUERY, came)
+    assert isinstance(answer, Answer)
+    assert not answer.storable
+    assert replies(hints=False).read(QUERY, came) == ALICE
+
+
+def test_no_longer_fresh_is_not_forbidden() -> None:
+    """It may be served stale."""
+    answer = replies().read(QUERY, reply(Cache_Control="max-age=0"))
+    assert isinstance(answer, Answer)
+    assert (answer.ttl, answer.storable) == (0, True)
 
 
 @pytest.mark.parametrize(("age", "seconds"), [("20", 40), ("90", 0), ("x", 60), ("-5", 60)])

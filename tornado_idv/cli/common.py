@@ -91,8 +91,11 @@ class Commands(click.Group):
         return super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
 
     def _of_plugins(self) -> dict[str, click.Command]:
-        with told_as(Exit.WRONG_USE):
+        try:
             offered = plugin_manager().hook.idv_commands(tools=_TOOLS)
+        except Exception as error:  # noqa: BLE001 - our own commands work without plugins
+            click.echo(f"warning: the commands of plugins are missing: {error}", err=True)
+            return {}
         return {str(command.name): command for commands in offered for command in commands}
 
 

@@ -19,7 +19,8 @@ from tornado_idv.web.refusals import Refusal, Refused
 MAX_TARGET = 2048
 MAX_FIELDS = 100
 _LONGEST_KNOWN = 1024
-_MOST_KNOWN = 4
+_MOST_FIELDS_KNOWN = 20
+_MOST_KNOWN = 2
 _FIRST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) (HTTP/1\.[01])\r\n")
 _MISSPELT = frozenset(
     {"content_length", "content_encoding", "transfer_length", "transfer_encoding"}
@@ -103,7 +104,7 @@ class HeadReader:
         head = self._known.get(data)
         if head is None:
             head = read_head(data, self._max_body)
-            if len(data) <= _LONGEST_KNOWN:
+            if len(data) <= _LONGEST_KNOWN and len(head.headers) <= _MOST_FIELDS_KNOWN:
                 if len(self._known) == _MOST_KNOWN:
                     self._known.clear()
                 self._known[data] = head
