@@ -6,13 +6,16 @@ import json
 import re
 import runpy
 import sys
+from functools import partial
 from importlib.metadata import version
 
 import click
 import pytest
 from running import Invoke, command
 
+from tornado_idv import hookimpl
 from tornado_idv.cli import main
+from tornado_idv.registry import plugin_manager
 
 CONTEXT = click.Context(main)
 COMMANDS = ["check", "init", "lookup", "plugins", "schema", "serve", "upstream"]
@@ -33,6 +36,26 @@ def command_of(name: str) -> click.Command:
     found = main.get_command(CONTEXT, name)
     assert found is not None
     return found
+
+
+class Careless:
+    """A plugin whose commands cannot be had."""
+
+    @hookimpl
+    def idv_commands(self) -> list[click.Command]:
+        raise KeyError("oops")
+
+
+def test_our_own_commands_do_without_a_broken_plugin(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    careless = partial(plugin_manager, entry_points=False, plugins=[Careless()])
+    monkeypatch.setattr("tornado_idv.cli.common.plugin_manager", careless)
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert "serve" in result.stdout
+    assert "warning: the commands of plugins are missing" in result.stderr
+    assert invoke("upstream").exit_code == 2
 
 
 def test_the_exit_codes_are_told(invoke: Invoke) -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from scripted import Said, Scripted, closed_port, header, http, serving
 from transports import GET, POST, ask, asked, failure_of, failure_told, given_up, opened
 
-from idv_upstream.credentials import Credential
+from idv_upstream.credentials import Credential, KeyInPlace
 from idv_upstream.request import Asking
 from idv_upstream.transport import Transport
 from tornado_idv import Broken, CouldNotTell, Unavailable
@@ -499,6 +499,13 @@ async def test_a_token_server_that_asks_to_wait_is_left_alone(asked: str, grante
         assert len(case.issuer.requests) == 1
         ticker.now += 0.1
         assert (await ask(case.made)).status == 200
+
+
+@pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "Proxy-X"])
+def test_a_key_stands_in_no_header_that_is_the_client_s_own(name: str) -> None:
+    with pytest.raises(ValidationError, match="this header is the client's own"):
+        KeyInPlace.model_validate({"kind": "api_key", "header": name, "value": "k"})
+    KeyInPlace.model_validate({"kind": "api_key", "header": "authorization", "value": "k"})
 
 
 async def test_a_token_server_that_is_down_is_unavailable() -> None:

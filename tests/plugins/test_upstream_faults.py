@@ -167,6 +167,7 @@ BAD_ANSWERS = {
     "header without end": (http(200, GOOD, f"X: {'canary' * 3000}"), Broken, "not HTTP"),
     "illegal cookie": (http(503, b"", 'Set-Cookie: canary"\\[]=1'), Unavailable, "status 503"),
 }
+ENDLESS = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
 BROKEN_OFF = {
     "closed at once": Said(b"", "close"),
     "reset at once": Said(b"", "reset"),
@@ -175,6 +176,8 @@ BROKEN_OFF = {
     "reset in the answer": Said(found()[:-1], "reset"),
     "closed in a chunk": Said(chunked(GOOD)[:-20], "close"),
     "closed before the last chunk": Said(chunked(GOOD)[:-5], "close"),
+    "closed behind a head without a length": Said(ENDLESS, "close"),
+    "reset behind a head without a length": Said(ENDLESS, "reset"),
     "reset in a not_found": Said(http(404, json.dumps(NOT_FOUND).encode())[:-1], "reset"),
 }
 NEVER_DONE = {

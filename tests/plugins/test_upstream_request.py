@@ -48,7 +48,9 @@ def is_sendable(value: str) -> bool:
 
 
 def leads_elsewhere(value: str) -> bool:
-    return any(part in {".", ".."} for part in re.split(r"[/\\]", value))
+    """Whether it has a segment of dots, also to those who cut segments at ``;?#`` and NUL."""
+    parts = re.split(r"[/\\]", value)
+    return any(re.split(r"[;?#\0]", part)[0] in {".", ".."} for part in parts)
 
 
 @pytest.mark.parametrize(
@@ -462,6 +464,13 @@ def test_every_wrong_value_is_told() -> None:
     with pytest.raises(ValidationError) as caught:
         CardRequest.model_validate({"url": "/p", "query": {"a": "{", "b": "1", "c": "{nickname}"}})
     assert [problem["loc"] for problem in caught.value.errors()] == [("query", "a"), ("query", "c")]
+
+
+@pytest.mark.parametrize("behind", [";x", "?", "#", "\0", "/x", "\\x", ""], ids=repr)
+def test_dots_before_what_some_servers_cut_at_are_a_segment_too(behind: str) -> None:
+    for url in ("/people/{nickname}", "/people%2f{nickname}", "/people%2F{nickname}"):
+        with pytest.raises(Broken, match="cannot be a part of a path"):
+            asking(ByNickname(f"..{behind}"), url=url)
 
 
 def test_dots_before_a_semicolon_are_a_segment_too() -> None:

@@ -300,6 +300,37 @@ def test_a_wrong_expression_is_told_with_its_place(try_: Try) -> None:
     assert "card[" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"user": {"level": 1, "card": "1", "login": "\\ud800"}}',
+        b'{"user": {"level": 1, "card": "1", "login": "\\u001b[31m"}}',
+        b"\x1b[31m\xff\x00",
+    ],
+    ids=["half a character", "a colour", "bytes"],
+)
+def test_what_no_terminal_should_see_is_escaped(
+    try_: Try, directory: Directory, body: bytes
+) -> None:
+    directory.reply = Reply(200, body, {})
+    result = try_("@alice")
+    assert result.exit_code == 3
+    assert all(line.isprintable() for line in result.stdout.splitlines())
+    assert try_.record("@alice")["outcome"] == "could not tell"
+
+
+@pytest.mark.parametrize("status", [404, 503, 401])
+def test_an_answer_that_a_lookup_would_not_read_is_judged_as_one(
+    try_: Try, directory: Directory, status: int
+) -> None:
+    """Also where it is too long to be shown."""
+    directory.reply = Reply(status, b"<html>" + b" " * 100_000, {})
+    record = try_.record("@alice")
+    assert record["answer"]["status"] == status
+    assert record["outcome"] == ("not known" if status == 404 else "could not tell")
+    assert record["reason"] is None or f"status {status}" in record["reason"]
+
+
 def test_a_long_answer_is_cut(try_: Try, directory: Directory) -> None:
     document = {**ALICE, "more": "x" * 10_000}
     directory.reply = Reply(200, json.dumps(document).encode(), {})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tornado.httputil import HTTPHeaders
 
-from tornado_idv.server.head import Head, RequestHeaders, read_head
+from tornado_idv.server.head import Head, HeadReader, RequestHeaders, read_head
 from tornado_idv.web.refusals import Refused
 
 MAX_BODY = 100
@@ -198,3 +198,26 @@ def test_header_fields_can_be_set_and_taken_away() -> None:
     del headers["X-A"]
     assert "X-A" not in headers
     assert None not in headers
+
+
+def head_of(fields: int, name: str = "X") -> bytes:
+    lines = "".join(f"{name}-{number}: y\r\n" for number in range(fields))
+    return f"GET / HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode()
+
+
+def test_a_connection_knows_its_last_heads_again() -> None:
+    reader = HeadReader(1024)
+    first = reader.read(head_of(3))
+    assert reader.read(head_of(3)) is first
+    assert reader.read(head_of(3, "Y")) is not first
+
+
+def test_what_a_connection_remembers_is_small() -> None:
+    """Whoever sends the most of heads makes it keep two of the small ones."""
+    reader = HeadReader(1024)
+    for number in range(50):
+        reader.read(head_of(number % 25, f"X{number}"))
+        assert len(reader._known) <= 2
+        assert all(len(head.headers) <= 20 for head in reader._known.values())
+    large = head_of(21)
+    assert reader.read(large) is not reader.read(large)
