@@ -86,7 +86,11 @@ def ask(io_loop: IOLoop, listener: Listener) -> Iterator[Ask]:
     """Asks the application, with a good key."""
     sock, port = bind_unused_port()
     io_loop.run_sync(partial(listener.listen, [sock]))
-    client = AsyncHTTPClient(force_instance=True)
+
+    async def connected() -> AsyncHTTPClient:
+        return AsyncHTTPClient(force_instance=True)  # it looks for the loop it runs on
+
+    client = io_loop.run_sync(connected)
 
     async def post(body: str = '{"input": "@tweety"}') -> HTTPResponse:
         url = f"http://127.0.0.1:{port}/base/api/v1/identify/url"
