@@ -70,7 +70,12 @@ class SqliteBackend(Backend[SqliteOptions]):
             file = self._file
             if file is None:
                 raise self._fault()
-            user = await file.find(query)
+            try:
+                user = await file.find(query)
+            except CouldNotTell:
+                if self._file is file:
+                    raise
+                continue  # it was closed under the query: what came instead of it answers
             if self._trouble is None and not file.is_untouched():
                 await self.look()
                 if self._closed:

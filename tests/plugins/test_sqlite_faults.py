@@ -490,3 +490,14 @@ async def test_a_look_that_was_asked_for_before_the_close_does_not_begin_after_i
             was_opened = backend._file is not None
             await backend._drop()
             assert not was_opened
+
+
+async def test_a_query_under_way_when_the_damage_is_seen_is_told_of_it(slow_path: Path) -> None:
+    """Not that the connection was closed, which the chain might pass over."""
+    async with serving(slow_path) as backend:
+        asked = asyncio.create_task(backend.find(ByNickname("slow")))
+        await begun(backend)
+        await backend._suffer(Broken("the database is damaged"))
+        await backend._drop()
+        with pytest.raises(Broken, match="the database is damaged"):
+            await asyncio.wait_for(asked, timeout=5)
