@@ -30,7 +30,7 @@ _KERNEL_BUFFER = 64 * 1024
 a caller who never reads is answered ten thousand times until they are full."""
 _SWEEP = 0.1
 """Seconds between two looks at the connections' deadlines: cheaper than a timer for each."""
-_LATE_AT_ONCE = 50
+_LATE_AT_ONCE = 8
 """How many late callers are dealt with before the others have their turn again: a crowd that
 came at once is late at once, and would hold them up for some 10 µs each."""
 
