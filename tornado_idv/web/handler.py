@@ -38,9 +38,8 @@ class Wire(HTTPConnection):
     meaning: Meaning | None
     """To be set by a handler that understood the request, for the packet cache."""
 
-    def set_close_callback(self, callback: Callable[[], None] | None) -> None:
-        """Names what is to be called if the caller leaves before the answer is complete."""
-        raise NotImplementedError
+    set_close_callback: Callable[[Callable[[], None] | None], None]
+    """Names what is to be called if the caller leaves before the answer is complete."""
 
 
 class JsonHandler(RequestHandler):

@@ -1,0 +1,72 @@
+"""A backend may say for how long its answer holds, and that it must not be kept."""
+
+import math
+from typing import Any
+
+import pytest
+from fakes import FakeBackend, Ticker
+from test_directory import ALICE, DOWN, QUERY, directory, failure, lifetime
+
+from tornado_idv.errors import Broken
+from tornado_idv.model import Answer, User
+
+HINTS = {
+    "a user, for less": (Answer(ALICE, ttl=7), {}, 7),
+    "a user, for more": (Answer(ALICE, ttl=400), {}, 300),
+    "a user, for more than its own": (Answer(ALICE, ttl=400), {"cache_ttl": 9}, 9),
+    "nobody, for less": (Answer(None, ttl=7), {}, 7),
+    "nobody, for more": (Answer(None, ttl=400), {}, 30),
+    "nobody, for more than its own": (Answer(None, ttl=400), {"negative_ttl": 9}, 9),
+    "nobody, for as long as usual": (Answer(None), {}, 30),
+}
+
+
+@pytest.mark.parametrize(("told", "options", "seconds"), HINTS.values(), ids=HINTS)
+async def test_a_backend_may_shorten_how_long_it_is_remembered_and_never_lengthen(
+    told: Answer, options: dict[str, float], seconds: float
+) -> None:
+    ticker, backend = Ticker(), FakeBackend(told, **options)
+    assert await lifetime(ticker, directory(backend, ticker=ticker), backend) == seconds
+
+
+@pytest.mark.parametrize("first", [Answer(None, ttl=7), Answer(None, ttl=20), None], ids=repr)
+async def test_not_found_is_remembered_for_the_shortest_of_what_the_backends_say(
+    first: Answer | None,
+) -> None:
+    ticker, second = Ticker(), FakeBackend(Answer(None, ttl=10), name="second")
+    asked = directory(FakeBackend(first), second, ticker=ticker)
+    expected = 7 if first is not None and first.ttl == 7 else 10
+    assert await lifetime(ticker, asked, second) == expected
+
+
+@pytest.mark.parametrize("user", [ALICE, None], ids=["found", "not found"])
+async def test_what_must_not_be_remembered_is_not_even_served_stale(user: User | None) -> None:
+    """And forgets what was remembered before."""
+    ticker, backend = Ticker(), FakeBackend(ALICE)
+    asked = directory(backend, ticker=ticker)
+    await asked.find(QUERY)
+    ticker.now += 300
+    backend.source.answer = Answer(user, storable=False)
+    for _ in range(2):
+        assert (await asked.find(QUERY)).user == user
+    assert backend.source.asked == 3
+    backend.source.answer = DOWN
+    await failure(asked)
+
+
+@pytest.mark.parametrize("user", [ALICE, None], ids=["found", "not found"])
+@pytest.mark.parametrize("ttl", [-1, math.nan, math.inf, "60", 1j], ids=str)
+async def test_a_time_that_is_none_is_broken(user: User | None, ttl: Any) -> None:
+    error = await failure(directory(FakeBackend(Answer(user, ttl=ttl))))
+    assert isinstance(error, Broken)
+    assert error.reason == "answered a time to live that is none"
+
+
+async def test_what_is_not_fresh_may_be_served_stale() -> None:
+    backend = FakeBackend(Answer(ALICE, ttl=0))
+    asked = directory(backend)
+    for _ in range(2):
+        assert not (await asked.find(QUERY)).stale
+    assert backend.source.asked == 2
+    backend.source.answer = DOWN
+    assert (await asked.find(QUERY)).stale
