@@ -31,7 +31,7 @@ class ExactRoutes(Application):
     """Finds handlers by whole path in a table, where Tornado would try pattern after pattern."""
 
     def __init__(self, routes: Mapping[str, Route], **settings: Any) -> None:
-        super().__init__(default_handler_class=NoSuchRouteHandler, **settings)
+        super().__init__(**settings)
         self._routes = routes
 
     def start_request(
