@@ -74,48 +74,58 @@ class _Entry:
         self.gone_at = gone_at
 
 
-class _Entries(TLRUCache[Query, _Entry | None]):
-    """Entries until they are gone; gives ``None`` for what is absent.
+class _Entries(TLRUCache[str, _Entry | None]):
+    """Entries by the text of their query, until they are gone.
 
-    (`TLRUCache.get` looks twice, and raises when the time runs out in between.)
+    (A text remembers its hash, which is asked for ten times in a lookup.)
     """
 
     def __init__(self, maxsize: int, timer: Callable[[], float]) -> None:
         super().__init__(maxsize, _gone_at, timer)
 
-    def __missing__(self, key: Query) -> None:
-        return None
+    def find(self, text: str) -> _Entry | None:
+        """The entry, if there is one; `TLRUCache.get` is slow to say that there is none."""
+        return self[text] if Cache.__contains__(self, text) else None
 
-    def drop(self, query: Query) -> None:
+    def __missing__(self, key: str) -> None:
+        """Its time has run out."""
+
+    def drop(self, text: str) -> None:
         """Removes an entry if there is one."""
-        if query in self:
+        if Cache.__contains__(self, text):
             with contextlib.suppress(KeyError):  # its time may run out just now
-                del self[query]
+                del self[text]
 
     def drop_user(self, named: Query) -> None:
         """Removes what tells of the user so named; looks at every entry, about 1 µs each."""
-        for query in list(self):
-            entry = Cache.__getitem__(self, query)  # leaves the order of use alone
+        for text in list(self):
+            entry = Cache.__getitem__(self, text)  # leaves the order of use alone
             if entry is not None and entry.answer.is_of(named):
-                self.drop(query)
+                self.drop(text)
 
 
-class _Failures(TTLCache[Query, CouldNotTell | None]):
-    """Failures for a while; gives ``None`` for what is absent, for the same reason."""
+class _Failures(TTLCache[str, CouldNotTell | None]):
+    """Failures by the text of their query, for a while."""
 
-    def __missing__(self, key: Query) -> None:
-        return None
+    def find(self, text: str) -> CouldNotTell | None:
+        """The failure, if there is one."""
+        return self[text] if Cache.__contains__(self, text) else None
+
+    def __missing__(self, key: str) -> None:
+        """Its time has run out."""
 
 
 class _Flight:
     """One asking, shared by all who want its answer; it goes on when they leave.
 
-    Each waits for a future of its own: in a quarter of the time of `asyncio.wait`.
+    Each waits for a future of its own: in a quarter of the time of `asyncio.wait`. Once it is
+    not ``current`` any more, nobody joins it, and what comes of it is not remembered.
     """
 
-    __slots__ = ("_waiting", "task")
+    __slots__ = ("_waiting", "current", "task")
 
     def __init__(self) -> None:
+        self.current = True
         self._waiting: list[asyncio.Future[Answer]] = []
         self.task: asyncio.Task[None]
 
@@ -165,14 +175,15 @@ class AnswerCache:
         self._found = _Entries(limits.max_entries, timer)
         self._absent = _Entries(limits.max_negative_entries, timer)
         self._failures = _Failures(limits.max_negative_entries, limits.failure_memo, timer)
-        self._flights: dict[Query, _Flight] = {}
+        self._flights: dict[str, _Flight] = {}
         self._generations: dict[str | None, _Generation] = {}
         self.due: asyncio.Queue[Query] = asyncio.Queue(_REFRESHES_WAITING)
         """Queries whose answers are to be asked for again, ahead of their time."""
 
     def get(self, query: Query) -> Answer | None:
         """The remembered answer, if it is fresh; no I/O, no waiting, no task."""
-        entry = self._found[query] or self._absent[query]
+        text = query.text
+        entry = self._found.find(text) or self._absent.find(text)
         if entry is None or entry.generation.over:
             return None
         now = self.timer()
@@ -184,7 +195,7 @@ class AnswerCache:
 
     def stale(self, query: Query) -> Answer | None:
         """The found answer that may be served while the backends cannot tell, if any."""
-        entry = self._found[query]
+        entry = self._found.find(query.text)
         if entry is None or entry.generation.over:
             return None
         if self.timer() < entry.fresh_until:
@@ -198,15 +209,16 @@ class AnswerCache:
         ``patience`` seconds gets a `TimeoutError`, and the next caller asks anew. Raises what
         ``ask`` raises; a `CouldNotTell` also for a while after, without asking.
         """
-        failure = self._failures[query]
+        text = query.text
+        failure = self._failures.find(text)
         if failure is not None:
             raise failure.again()
-        joined = self._flights.get(query)
+        joined = self._flights.get(text)
         flight = joined or self._launch(query, ask)
         try:
             answer = await flight.landing(patience)
         except TimeoutError:
-            self._abandon(query, flight)
+            self._abandon(text, flight)
             raise
         return replace(answer, coalesced=True) if joined else answer
 
@@ -215,10 +227,10 @@ class AnswerCache:
 
         After ``patience`` seconds it is not waited for any longer.
         """
-        if query not in self._flights:
+        if query.text not in self._flights:
             flight = self._launch(query, ask)
             await asyncio.wait([flight.task], timeout=patience)
-            self._abandon(query, flight)
+            self._abandon(query.text, flight)
 
     def purge(self) -> None:
         """Forgets everything.
@@ -244,6 +256,8 @@ class AnswerCache:
     def _forget_the_rest(self) -> None:
         self._absent.clear()
         self._failures.clear()
+        for flight in self._flights.values():
+            flight.current = False
         self._flights.clear()
 
     def _want_refresh(self, query: Query, entry: _Entry) -> None:
@@ -252,16 +266,17 @@ class AnswerCache:
             self.due.put_nowait(query)
 
     def _launch(self, query: Query, ask: Ask) -> _Flight:
-        flight = self._flights[query] = _Flight()
-        flight.task = asyncio.create_task(self._fly(query, flight, ask))
+        flight = self._flights[query.text] = _Flight()
+        flight.task = asyncio.get_running_loop().create_task(self._fly(query, flight, ask))
         return flight
 
     async def _fly(self, query: Query, flight: _Flight, ask: Ask) -> None:
+        text = query.text
         try:
             answer = await ask(query)
         except CouldNotTell as error:
-            if self._flights.get(query) is flight:
-                self._failures[query] = error.again()  # without its frames
+            if flight.current:
+                self._failures[text] = error.again()  # without its frames
             flight.crash(error)
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             flight.crash(error)
@@ -269,23 +284,24 @@ class AnswerCache:
             flight.cancel()
             raise
         else:
-            if self._flights.get(query) is flight:
-                self._store(query, answer)
+            if flight.current:
+                self._store(text, answer)
             flight.land(answer)
         finally:
-            self._abandon(query, flight)
+            self._abandon(text, flight)
 
-    def _abandon(self, query: Query, flight: _Flight) -> None:
+    def _abandon(self, text: str, flight: _Flight) -> None:
         """Lets the next caller ask anew; those who wait for this flight go on waiting."""
-        if self._flights.get(query) is flight:
-            del self._flights[query]
+        if flight.current:
+            flight.current = False
+            del self._flights[text]
 
-    def _store(self, query: Query, answer: Answer) -> None:
+    def _store(self, text: str, answer: Answer) -> None:
         limits, now = self.limits, self.timer()
         ttl = self._ttl(answer) * (1 - limits.jitter * self._chance())
         if not answer.storable:
-            self._found.drop(query)
-            self._absent.drop(query)
+            self._found.drop(text)
+            self._absent.drop(text)
             return
         fresh_until = refresh_at = gone_at = now + ttl
         entries, others = self._absent, self._found
@@ -296,8 +312,8 @@ class AnswerCache:
         generation = self._generations.get(answer.backend)
         if generation is None:
             generation = self._generations[answer.backend] = _Generation()
-        others.drop(query)
-        entries[query] = _Entry(answer, generation, fresh_until, refresh_at, gone_at)
+        others.drop(text)
+        entries[text] = _Entry(answer, generation, fresh_until, refresh_at, gone_at)
 
     def _ttl(self, answer: Answer) -> float:
         limits = self.limits
@@ -307,7 +323,7 @@ class AnswerCache:
         return min(ttl, limits.degraded_ttl) if answer.degraded else ttl
 
 
-def _gone_at(_query: Query, entry: _Entry | None, now: float) -> float:
+def _gone_at(_text: str, entry: _Entry | None, now: float) -> float:
     return entry.gone_at if entry else now
 
 

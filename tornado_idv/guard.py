@@ -18,9 +18,11 @@ from typing import Any
 
 from tornado_idv.backend import AnyBackend
 from tornado_idv.breaker import Breaker, BreakerLimits, Pass
+from tornado_idv.bulkhead import Bulkhead
 from tornado_idv.errors import Broken, CouldNotTell, Unavailable, trace
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, ByNickname, Query, User
+from tornado_idv.timelimit import TimeLimit
 
 _log = logging.getLogger(__name__)
 _TOO_LATE = 0.05
@@ -70,9 +72,7 @@ class Guard:
         self._continues = options.on_unavailable == "continue"
         self._match = re.compile(options.match, re.ASCII) if options.match else None
         self._breaker = Breaker(BreakerLimits(**options.breaker.model_dump()), timer)
-        self._places = asyncio.Semaphore(options.max_concurrent)
-        self._most_queued = options.max_concurrent
-        self._queued = 0
+        self._places = Bulkhead(options.max_concurrent)
         self._told_until: dict[str, float] = {}
         self._in_trouble = False
 
@@ -90,8 +90,9 @@ class Guard:
         said = "gave up: the caller left"
         try:
             answer = await self._find(query, deadline)
-            said = "found" if answer is not None and answer.found else "not known here"
-            self._log_recovery()
+            said = "not known here" if answer is None or answer.user is None else "found"
+            if self._in_trouble:
+                self._log_recovery()
         except CouldNotTell as error:
             said = error.reason
             self._log_trouble(error)
@@ -104,10 +105,8 @@ class Guard:
         return answer
 
     async def _find(self, query: Query, deadline: float) -> Answer | None:
-        if self._places.locked():
+        if not self._places.enter():
             await self._queue(deadline)
-        else:
-            await self._places.acquire()
         try:
             left = deadline - asyncio.get_running_loop().time()
             if left < _TOO_LATE:
@@ -121,20 +120,16 @@ class Guard:
                 )
             return await self._counted(query, left, entered)
         finally:
-            self._places.release()
+            self._places.leave()
 
     async def _queue(self, deadline: float) -> None:
         """Waits for one of the ``max_concurrent`` places, behind at most as many others."""
-        if self._queued >= self._most_queued:
+        if not self._places.has_queue_left:
             raise Unavailable("not asked: too many lookups are under way", counts=False)
-        self._queued += 1
         try:
-            async with asyncio.timeout_at(deadline - _TOO_LATE):
-                await self._places.acquire()
+            await self._places.wait(until=deadline - _TOO_LATE)
         except TimeoutError:
             raise Unavailable("not asked: too many lookups were under way", counts=False) from None
-        finally:
-            self._queued -= 1
 
     async def _counted(self, query: Query, left: float, entered: Pass) -> Answer | None:
         """Asks, and tells the breaker how it ended."""
@@ -156,12 +151,12 @@ class Guard:
     async def _call(self, query: Query, left: float) -> Answer | None:
         """Calls the backend; whatever it raises comes out as `Unavailable` or `Broken`."""
         try:
-            async with asyncio.timeout(min(self._timeout, left)) as scope:
+            with TimeLimit(min(self._timeout, left)) as limit:
                 found = await self.backend.find(query)
         except CouldNotTell:
             raise
         except TimeoutError:
-            if scope.expired() and left < self._timeout:
+            if limit.is_over and left < self._timeout:
                 raise Unavailable("no answer within the request's time", counts=False) from None
             raise Unavailable(f"no answer within {self._timeout:g} s") from None
         except asyncio.CancelledError:
@@ -213,9 +208,8 @@ class Guard:
         self._in_trouble = self._in_trouble or isinstance(error, Unavailable)
 
     def _log_recovery(self) -> None:
-        if self._in_trouble:
-            self._in_trouble = False
-            _log.info("backend %s answers again", self.name)
+        self._in_trouble = False
+        _log.info("backend %s answers again", self.name)
 
 
 def _is_time(seconds: object) -> bool:
@@ -236,10 +230,10 @@ def _is_whole(user: User) -> bool:
 
 def _is_text(value: object) -> bool:
     """Whether it is text, not empty, that UTF-8 can write; a lone surrogate it cannot."""
-    if not isinstance(value, str) or not value:
-        return False
-    if value.isascii():
-        return True
+    return isinstance(value, str) and value != "" and (value.isascii() or _can_be_written(value))
+
+
+def _can_be_written(value: str) -> bool:
     try:
         value.encode()
     except UnicodeEncodeError:

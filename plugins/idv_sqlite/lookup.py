@@ -26,7 +26,7 @@ _INTEGERS = range(-(2**63), 2**63)
 
 _ONLY_BYTES = ("text", "blob")
 _ANYTHING = ("text", "blob", "integer", "real")
-_AT_ONCE = (1, 2, 4, 8, 16)
+_AT_ONCE = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -81,6 +81,8 @@ class OpenFile:
         self._path = path
         self._readers = readers
         self._watcher = watcher
+        self._checked_after = 0
+        self._was_untouched = False
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
@@ -109,11 +111,18 @@ class OpenFile:
         return cls(path, users, readers, watcher, state)
 
     def is_untouched(self) -> bool:
-        """Whether nobody wrote to the file, or replaced it, since its `state` was taken."""
-        try:
-            return Stamp.of(self._path) == self.state.stamp
-        except Unavailable:
-            return False
+        """Whether nobody wrote to the file, or replaced it, since its `state` was taken.
+
+        It looks once for all whose rows had come by then.
+        """
+        statements = sum([reader.statements for reader in self._readers])
+        if statements != self._checked_after:
+            self._checked_after = statements
+            try:
+                self._was_untouched = Stamp.of(self._path) == self.state.stamp
+            except Unavailable:
+                self._was_untouched = False
+        return self._was_untouched
 
     def was_set_aside(self) -> bool:
         """Whether the path leads elsewhere or nowhere, while this file is intact."""

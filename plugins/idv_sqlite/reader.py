@@ -68,6 +68,8 @@ class Reader:
         self._queues: dict[Lookup, list[_Asked]] = {}
         self._serving: asyncio.Task[None] | None = None
         self.waiting = 0
+        self.statements = 0
+        """How many have given their rows."""
         self.stopping = False
         self.running: _Batch | None = None
 
@@ -89,13 +91,17 @@ class Reader:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PATIENCE
-        while True:
-            try:
-                return await self._fetch_now(lookup, values)
-            except sqlite3.Error as error:
-                if not is_locked(error) or loop.time() + _PAUSE > deadline:
-                    raise
-            await asyncio.sleep(_PAUSE)
+        self.waiting += 1
+        try:
+            while True:
+                try:
+                    return await self._rows(lookup, values)
+                except sqlite3.Error as error:
+                    if not is_locked(error) or loop.time() + _PAUSE > deadline:
+                        raise
+                await asyncio.sleep(_PAUSE)
+        finally:
+            self.waiting -= 1
 
     async def close(self) -> None:
         """Closes the connection after the queries that were asked before; ends its thread."""
@@ -103,16 +109,13 @@ class Reader:
             await asyncio.wait([self._serving])
         await self._connection.close()
 
-    async def _fetch_now(self, lookup: Lookup, values: Sequence[Value]) -> list[Row]:
+    def _rows(self, lookup: Lookup, values: Sequence[Value]) -> asyncio.Future[list[Row]]:
+        """Puts a lookup in the queue."""
         asked = _Asked(values)
         self._queues.setdefault(lookup, []).append(asked)
         if self._serving is None:
             self._serving = asyncio.create_task(self._serve())
-        self.waiting += 1
-        try:
-            return await asked.rows
-        finally:
-            self.waiting -= 1
+        return asked.rows
 
     async def _serve(self) -> None:
         """Asks for all who wait, the kinds of lookup in turn, until nobody waits."""
@@ -147,9 +150,11 @@ class Reader:
     async def _ask(self, lookup: Lookup, wanted: Sequence[_Asked]) -> Iterable[Row]:
         batch = _Batch(wanted, self)
         try:
-            return await self._connection.execute_fetchall(lookup.batches[len(wanted)], batch)
+            rows = await self._connection.execute_fetchall(lookup.batches[len(wanted)], batch)
         except ValueError:
             raise sqlite3.ProgrammingError("the connection is closed") from None
+        self.statements += 1
+        return rows
 
     def begin(self, batch: _Batch) -> None:
         """Told in the connection's thread, before a query runs; refuses one nobody waits for."""

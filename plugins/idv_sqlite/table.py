@@ -47,8 +47,9 @@ class Table:
         if len(rows) > 1:
             raise Broken("two rows answer one query")
         plan, card_number, nickname, profile_url = rows[0]
-        for name, value in (("plan", plan), ("card number", card_number), ("nickname", nickname)):
-            _require_text(name, value)
+        _require_text("plan", plan)
+        _require_text("card number", card_number)
+        _require_text("nickname", nickname)
         if profile_url is not None:
             _require_text("profile URL", profile_url)
         return User(plan, card_number, nickname, profile_url)

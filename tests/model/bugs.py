@@ -44,7 +44,7 @@ BUGS = (
     Bug(
         "an answer begun before a purge is stored",
         "cache",
-        "            if self._flights.get(query) is flight:\n                self._store(",
+        "            if flight.current:\n                self._store(",
         "            if flight is not None:\n                self._store(",
     ),
     Bug(
@@ -56,7 +56,7 @@ BUGS = (
     Bug(
         "each caller asks anew",
         "cache",
-        "        joined = self._flights.get(query)\n",
+        "        joined = self._flights.get(text)\n",
         "        joined = None\n",
     ),
     Bug(
@@ -69,7 +69,7 @@ BUGS = (
         "a purge of a user leaves the other entry",
         "cache",
         "self._found.drop_user(query)",
-        "self._found.drop(query)",
+        "self._found.drop(query.text)",
     ),
     Bug(
         "a purge of a user leaves not found",
@@ -112,8 +112,8 @@ BUGS = (
     Bug(
         "not found is served stale",
         "cache",
-        "        entry = self._found[query]\n",
-        "        entry = self._found[query] or self._absent[query]\n",
+        "        entry = self._found.find(query.text)\n",
+        "        entry = self._found.find(query.text) or self._absent.find(query.text)\n",
         (
             (
                 "            gone_at += limits.stale_if_error\n",
@@ -124,7 +124,7 @@ BUGS = (
     Bug(
         "a found answer outlives a later not found",
         "cache",
-        "        others.drop(query)\n",
+        "        others.drop(text)\n",
         "",
     ),
     Bug(
@@ -136,14 +136,14 @@ BUGS = (
     Bug(
         "a failure is not remembered",
         "cache",
-        "self._failures[query] = error",
+        "self._failures[text] = error",
         "_ = error",
     ),
     Bug(
         "a refresh that fails forgets the answer",
         "cache",
-        "self._failures[query] = error",
-        "self._found.drop(query)\n                self._failures[query] = error",
+        "self._failures[text] = error",
+        "self._found.drop(text)\n                self._failures[text] = error",
     ),
     Bug(
         "a caller who leaves ends the flight",
@@ -200,7 +200,7 @@ BUGS = (
     Bug(
         "a place is not given back",
         "guard",
-        "self._places.release()",
+        "self._places.leave()",
         "pass",
     ),
     Bug(

@@ -74,7 +74,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
+_quoted = json.encoder.encode_basestring  # what an encoder with ensure_ascii=False calls
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_Number, parse_int=_Number
 )
