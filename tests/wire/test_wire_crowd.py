@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from inprocess import Ground, ask_for, grounds
@@ -66,3 +67,20 @@ def test_a_crowd_that_is_late_at_once_holds_nobody_up() -> None:
             left.append(sum(each.socket.closed for each in crowd))
             assert left[-1] - left[-2] <= AT_ONCE
             assert len(left) < 20
+
+
+def test_those_late_among_many_are_left_within_a_tenth_of_a_second_and_not_together() -> None:
+    with grounds() as make:
+        ground = make(limits=HttpLimits(max_connections=1000))
+        late = [ground.call() for _ in range(AT_ONCE)]
+        ground.loop.forward(1)
+        others = [ground.call() for _ in range(800)]
+        ground.loop.now = late[0].connection.deadline
+        left = [0]
+        while left[-1] < len(late):
+            ground.loop.now += 0.001
+            ground.loop.turn()
+            left.append(sum(each.socket.closed for each in late))
+        assert len(left) <= 130
+        assert max(after - before for before, after in pairwise(left)) < len(late)
+        assert not any(each.socket.closed for each in others)

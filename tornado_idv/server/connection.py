@@ -99,6 +99,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         self._leaving = True
+        self.deadline = inf
         self._listener.forget(self)
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None

@@ -29,10 +29,11 @@ _KERNEL_BUFFER = 64 * 1024
 """Bytes that the kernel is to hold of a connection each way. By itself it holds megabytes, and
 a caller who never reads is answered ten thousand times until they are full."""
 _SWEEP = 0.1
-"""Seconds between two looks at the connections' deadlines: cheaper than a timer for each."""
+"""Seconds between two looks at a connection's deadline: cheaper than a timer for each."""
+_SWEPT_AT_ONCE = 100
 _LATE_AT_ONCE = 8
-"""How many late callers are dealt with before the others have their turn again: a crowd that
-came at once is late at once, and would hold them up for some 10 µs each."""
+"""How many are looked at, and dealt with, before the others have their turn again: to close a
+connection takes as long as some answers, and a crowd that came at once is late at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Listener:
         self._servers: list[asyncio.Server] = []
         self._none_open = asyncio.Event()
         self._none_open.set()
+        self._unswept: list[Connection] = []
         self._sweeping = self.loop.call_later(_SWEEP, self._sweep)
 
     async def listen(
@@ -147,9 +149,17 @@ class Listener:
             _log.warning("all %d connections are taken: more are answered 503", most)
 
     def _sweep(self) -> None:
+        """Looks at some of the connections; soon again if there are more."""
         now = self.loop.time()
-        late = [each for each in self._connections if each.deadline <= now]
-        for connection in late[:_LATE_AT_ONCE]:
-            connection.expire()
-        pause = _SWEEP if len(late) <= _LATE_AT_ONCE else 0
+        self._unswept = self._unswept or list(self._connections)
+        late = 0
+        for _ in range(min(_SWEPT_AT_ONCE, len(self._unswept))):
+            connection = self._unswept.pop()
+            if connection.deadline <= now:
+                connection.expire()
+                late += 1
+                if late == _LATE_AT_ONCE:
+                    break
+        parts = 1 + len(self._connections) // _SWEPT_AT_ONCE
+        pause = _SWEEP / parts if late < _LATE_AT_ONCE else 0
         self._sweeping = self.loop.call_later(pause, self._sweep)
