@@ -111,6 +111,33 @@ def test_who_never_reads_costs_bounded_memory_and_is_left(
     assert caller.socket.misuse == []
 
 
+@pytest.mark.parametrize("line", [b"\r\n", b"\r"])
+def test_who_sends_empty_lines_is_as_idle_as_others(
+    make_ground: Callable[..., Ground], line: bytes
+) -> None:
+    ground = make_ground(limits=HttpLimits(idle_timeout=10.0))
+    caller = ground.call()
+    for _ in range(5):
+        ground.loop.forward(1.8)
+        caller.send(b"\n" if caller.connection._buffer else line)
+        assert not caller.socket.closed
+    ground.loop.forward(1.2)
+    assert caller.socket.closed
+
+
+def test_who_sends_an_empty_line_first_has_the_time_of_others(
+    make_ground: Callable[..., Ground],
+) -> None:
+    ground = make_ground(limits=HttpLimits(idle_timeout=10.0))
+    caller = ground.call()
+    ground.loop.forward(9)
+    caller.send(b"\r\n")
+    caller.send(plainly_for("alice")[:20])
+    ground.loop.forward(9)
+    caller.send(plainly_for("alice")[20:])
+    assert caller.statuses == [200]
+
+
 def test_who_reads_after_a_pause_misses_nothing(make_ground: Callable[..., Ground]) -> None:
     ground = make_ground()
     caller = ground.ask(ask_for("alice", 0))

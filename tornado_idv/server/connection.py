@@ -70,7 +70,8 @@ class Connection(asyncio.Protocol):
         if self._leaving:
             return
         if not self._buffer and self._head is None and self._exchange is None:
-            self._wait(self._limits.idle_timeout)
+            if data.strip(b"\r\n"):  # empty lines are let pass, and keep nobody here
+                self._wait(self._limits.idle_timeout)
             if self._answer_known(data):
                 return
         elif self._exchange is None:
