@@ -400,6 +400,19 @@ async def test_a_backend_that_never_answers_in_its_time_counts() -> None:
     assert (await failure(asked)).reason == TOO_OFTEN
 
 
+async def test_who_was_not_asked_has_not_answered_either() -> None:
+    """Such a failure does not end a row of others, as an answer would."""
+    backend = FakeBackend(DOWN)
+    asked = guard(backend)
+    for _ in range(4):
+        await failure(asked)
+    backend.source.answer = Broken("cannot be sent", counts=False)
+    assert (await failure(asked)).reason == "cannot be sent"
+    backend.source.answer = DOWN
+    assert (await failure(asked)).reason == "down"
+    assert (await failure(asked)).reason == TOO_OFTEN
+
+
 async def test_our_own_limits_and_callers_who_leave_do_not_count() -> None:
     clock, backend = LoopClock(), FakeBackend(ALICE, timeout=60, max_concurrent=10)
     backend.source.hold()

@@ -23,36 +23,28 @@ class CouldNotTell(IdvError):
 
     ``reason`` is one phrase for the operator. ``backend`` is the name of the
     configured backend, filled in by its guard. With ``continues`` the chain may
-    ask the next backend, as ``on_unavailable: continue`` allows.
+    ask the next backend, as ``on_unavailable: continue`` allows. ``counts`` says
+    whether it tells the backend's circuit breaker anything: not where the backend
+    was not asked at all.
     """
 
-    def __init__(self, reason: str, *, backend: str | None = None) -> None:
+    def __init__(self, reason: str, *, backend: str | None = None, counts: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
         self.backend = backend
+        self.counts = counts
         self.continues = False
 
     def again(self) -> CouldNotTell:
         """The same failure, to be raised once more: who catches an error may add to it."""
-        return type(self)(self.reason, backend=self.backend)
+        return type(self)(self.reason, backend=self.backend, counts=self.counts)
 
     def __str__(self) -> str:
         return self.reason if self.backend is None else f"{self.backend}: {self.reason}"
 
 
 class Unavailable(CouldNotTell):
-    """The backend cannot be asked just now: time-out, connection, lock, 5xx.
-
-    ``counts`` says whether that is held against the backend by its circuit breaker. It is not
-    where a limit kept the backend from being asked at all.
-    """
-
-    def __init__(self, reason: str, *, backend: str | None = None, counts: bool = True) -> None:
-        super().__init__(reason, backend=backend)
-        self.counts = counts
-
-    def again(self) -> Unavailable:
-        return type(self)(self.reason, backend=self.backend, counts=self.counts)
+    """The backend cannot be asked just now: time-out, connection, lock, 5xx."""
 
 
 class Broken(CouldNotTell):

@@ -137,12 +137,10 @@ class Guard:
         try:
             answer = await self._call(query, left)
             tell = self._breaker.succeeded
-        except Unavailable as error:
+        except CouldNotTell as error:
             if error.counts:
-                tell = self._breaker.failed
-            raise
-        except Broken:
-            tell = self._breaker.succeeded
+                down = isinstance(error, Unavailable)
+                tell = self._breaker.failed if down else self._breaker.succeeded
             raise
         finally:
             tell(entered)

@@ -25,7 +25,12 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             kind: Template.of(request, options.profile_site)
             for kind, request in options.requests.items()
         }
-        self.replies = Replies(options.reading, options.statuses, hints=options.follows_hints)
+        self.replies = Replies(
+            options.reading,
+            options.statuses,
+            hints=options.follows_hints,
+            credentials=options.has_credentials,
+        )
         self.transport = Transport(
             endpoints=options.addresses,
             auth=options.auth,

@@ -115,6 +115,16 @@ class UpstreamOptions(BackendOptions):
         return self.cache_control == "follow" and not self.speaks_our_protocol
 
     @property
+    def has_credentials(self) -> bool:
+        """Whether anything that it is sent may say who asks."""
+        requests = self.requests.values()
+        return (
+            not isinstance(self.auth, NoCredential)
+            or self.tls.cert_file is not None
+            or any(request.headers for request in requests)
+        )
+
+    @property
     def reading(self) -> ResponseOptions:
         """How its answers are read."""
         return OWN_RESPONSE if self.response is None else self.response

@@ -21,17 +21,23 @@ class Replies:
     """Reads the replies of one directory.
 
     ``statuses`` say what single statuses mean there, ``hints`` whether the directory may
-    shorten how long its answers are remembered.
+    shorten how long its answers are remembered, ``credentials`` whether it is sent any.
     """
 
     def __init__(
-        self, options: ResponseOptions, statuses: Mapping[int, Outcome], *, hints: bool
+        self,
+        options: ResponseOptions,
+        statuses: Mapping[int, Outcome],
+        *,
+        hints: bool,
+        credentials: bool,
     ) -> None:
         self.reading = Reading(options)
         self._statuses = statuses
         self._reads_nothing = options.found_when is not None
         self._only_json = options.media_type == "json"
         self._hints = hints
+        self._credentials = credentials
 
     def outcome(self, status: int) -> Outcome:
         """What a reply of this status comes to."""
@@ -68,22 +74,23 @@ class Replies:
         if meant is Outcome.READ:
             return self.reading.user(query, self.document(reply))
         if meant is not Outcome.NOT_KNOWN:
-            _refuse(meant, reply.status)
+            self._refuse(meant, reply.status)
         if self.reading.reads_not_known and not self.reading.is_not_known(self.document(reply)):
             raise Broken(
                 f'an answer of status {reply.status} that does not say "not known" (not_known_when)'
             )
         return None
 
-
-def _refuse(meant: Outcome, status: int) -> NoReturn:
-    if meant is Outcome.UNAVAILABLE:
-        raise Unavailable(f"cannot answer now (status {status})")
-    if status in _REFUSED:
-        raise Broken(f"our credentials are refused (status {status})")
-    if status in _REDIRECTS:
-        raise Broken(f"a redirect (status {status}), which is not followed")
-    raise Broken(f"an answer of status {status}, which is neither a user nor nobody")
+    def _refuse(self, meant: Outcome, status: int) -> NoReturn:
+        if meant is Outcome.UNAVAILABLE:
+            raise Unavailable(f"cannot answer now (status {status})")
+        if status in _REFUSED and self._credentials:
+            raise Broken(f"our credentials are refused (status {status})")
+        if status in _REFUSED:
+            raise Broken(f"it wants credentials (status {status}), and none are set; see auth")
+        if status in _REDIRECTS:
+            raise Broken(f"a redirect (status {status}), which is not followed")
+        raise Broken(f"an answer of status {status}, which is neither a user nor nobody")
 
 
 def _is_json(content_type: str) -> bool:

@@ -193,9 +193,9 @@ BUGS = (
     Bug(
         "not known counts as a failure",
         "guard",
-        "            tell = self._breaker.succeeded\n        except Unavailable as",
+        "            tell = self._breaker.succeeded\n        except CouldNotTell as",
         "            tell = self._breaker.succeeded if answer else self._breaker.failed\n"
-        "        except Unavailable as",
+        "        except CouldNotTell as",
     ),
     Bug(
         "a place is not given back",

@@ -25,10 +25,14 @@ RECORD = {"plan": "Free", "card": "1", "login": "alice"}
 
 
 def replies(
-    statuses: dict[int, Outcome] | None = None, *, hints: bool = True, **response: Any
+    statuses: dict[int, Outcome] | None = None,
+    *,
+    hints: bool = True,
+    credentials: bool = True,
+    **response: Any,
 ) -> Replies:
     options = ResponseOptions.model_validate({**FIELDS, **response})
-    return Replies(options, statuses or {}, hints=hints)
+    return Replies(options, statuses or {}, hints=hints, credentials=credentials)
 
 
 def reply(
@@ -81,6 +85,13 @@ def test_our_credentials_refused_are_broken(status: int) -> None:
     error = failure(replies(), reply(status))
     assert isinstance(error, Broken)
     assert error.reason == f"our credentials are refused (status {status})"
+
+
+@pytest.mark.parametrize("status", [401, 403, 407])
+def test_credentials_that_are_missing_are_told_as_missing(status: int) -> None:
+    error = failure(replies(credentials=False), reply(status))
+    assert isinstance(error, Broken)
+    assert error.reason == f"it wants credentials (status {status}), and none are set; see auth"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +251,7 @@ def test_the_mapping_of_the_readme_reads_what_it_says(
         r"^ +response:\n(.*?)^ +auth:", README.read_text(), re.MULTILINE | re.DOTALL
     )
     options = yamltext.read(dedent(sample).encode(), "README.md")
-    sampled = Replies(ResponseOptions.model_validate(options), {}, hints=True)
+    sampled = Replies(ResponseOptions.model_validate(options), {}, hints=True, credentials=True)
     if expected is Broken:
         assert isinstance(failure(sampled, reply(status, body)), Broken)
     else:
