@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import logging
 import socket
@@ -94,6 +95,22 @@ async def test_connections_are_kept() -> None:
             await ask(made, POST, lambda _status: False)
     assert len(upstream.requests) == 20
     assert len(upstream.connections) == 1
+
+
+@pytest.mark.parametrize(("connections", "most"), [(1, 64), (64, 64), (100, 100)])
+async def test_so_many_requests_are_under_way_at_once(connections: int, most: int) -> None:
+    """More wait for a connection that is free again."""
+    async with asked(GOOD, connections=connections) as (upstream, made):
+        upstream.gate.clear()
+        waiting = [asyncio.ensure_future(ask(made)) for _ in range(most + 10)]
+        await upstream.asked(most)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(upstream.requests) == len(upstream.connections) == most
+        upstream.gate.set()
+        await asyncio.gather(*waiting)
+    assert len(upstream.requests) == most + 10
+    assert len(upstream.connections) == most
 
 
 # What comes back
