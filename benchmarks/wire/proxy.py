@@ -1,4 +1,4 @@
-"""This service in front of another directory, beside what asking alone takes, and FastAPI.
+"""This service in front of another directory, beside what asking alone takes, and peers.
 
 The directory is a stub on the load's core, of which it takes some 25 µs for a request. The bare
 client, which asks it from our core, shares that core with nobody but the stub; a service has
@@ -33,16 +33,16 @@ OURS = "this service, proxying"
 BARE = "aiohttp's client alone"
 _STUB = "the stub"
 TOKEN = "a-token-of-the-stub"
-_PROMISES = {BARE: 0.6, servers.FASTAPI_HTTPX: 3.0}
-"""How many times what is beside us we promise."""
+_PROMISES = {BARE: 0.6, servers.FASTAPI_HTTPX: 3.0, servers.AIOHTTP_BOTH: None}
+"""How many times what is beside us we promise, if we do."""
 
 
 async def proxied(plan: Plan) -> list[Figure]:
-    """Lookups that each ask the stub: ours, what asking alone takes, and FastAPI with httpx."""
+    """Lookups that each ask the stub: ours, what asking alone takes, and the peers."""
     if plan.leaves_out("proxy", wrk.missing()):
         return []
     async with directory(plan) as (stub, contract):
-        sides = ours(plan, stub) | servers.peers(plan, contract, [servers.FASTAPI_HTTPX])
+        sides = ours(plan, stub) | servers.peers(plan, contract, servers.PROXIES)
         async with servers.started(plan, sides) as there:
             bears: dict[str, Callable[[], Awaitable[wrk.Work]]] = {
                 name: partial(wrk.load, plan, server, traffic.uniform)
@@ -105,8 +105,8 @@ async def _ask_alone(plan: Plan, contract: Path) -> wrk.Work:
 
 def _beside(peer: str, us: Sequence[wrk.Work], them: Sequence[wrk.Work]) -> list[Figure]:
     """What is promised of ours beside a peer, and the same of the processor's time alone."""
-    what = f"answers of {OURS}, beside {peer}"
+    what, least = f"answers of {OURS}, beside {peer}", _PROMISES[peer]
     return [
         ratio(f"{what}, of CPU alone", cpus(them), cpus(us)),
-        ratio(what, rates(us), rates(them), Promise("least", _PROMISES[peer])),
+        ratio(what, rates(us), rates(them), Promise("least", least) if least else None),
     ]

@@ -28,6 +28,7 @@ FASTAPI = "FastAPI on uvicorn"
 AIOHTTP = "aiohttp"
 STARLETTE = "Starlette on uvicorn"
 FASTAPI_HTTPX = "FastAPI with httpx"
+AIOHTTP_BOTH = "aiohttp with its own client"
 ASGI = "a raw ASGI function on uvicorn"
 NGINX = "nginx returning a constant"
 
@@ -40,10 +41,12 @@ _IN_VENV = {
     "BlackSheep on uvicorn": ("blacksheep", "orjson", *_UVICORN),
     ASGI: ("asgi", "orjson", *_UVICORN),
     FASTAPI_HTTPX: ("fastapi_httpx", "fastapi", "httpx", *_UVICORN),
+    AIOHTTP_BOTH: ("aiohttp_proxy", "aiohttp", "orjson", "uvloop"),
 }
 """The peers of the virtual environment: the module that serves, and what is imported there."""
 
-_NO_PACKAGES = {"asgi", "fastapi_httpx"}
+PROXIES = (FASTAPI_HTTPX, AIOHTTP_BOTH)
+_NO_PACKAGES = {"asgi", "fastapi_httpx", "aiohttp_proxy"}
 
 _VERSIONS = """\
 from importlib.metadata import distributions
@@ -86,7 +89,7 @@ def every(plan: Plan) -> dict[str, Side]:
     sides = ours(plan)
     sides[TORNADO] = Side(OnTornado(Ourselves(plan.folder, over_yaml(plan))))
     contract = write_contract(plan.folder / "contract.json", plan.keys)
-    sides |= peers(plan, contract, [name for name in _IN_VENV if name != FASTAPI_HTTPX])
+    sides |= peers(plan, contract, [name for name in _IN_VENV if name not in PROXIES])
     if nginx() is None:
         plan.left_out[NGINX] = "nginx is not installed; on Debian: apt-get install nginx-light"
     else:
