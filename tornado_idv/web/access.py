@@ -100,8 +100,13 @@ def _for_people(
 
 
 def _timestamp() -> str:
-    now = time.time()
-    return f"{_second(int(now))}.{int(now % 1 * 1000):03}Z"
+    return _written(int(time.time() * 1000))
+
+
+@lru_cache(maxsize=1)
+def _written(milliseconds: int) -> str:
+    seconds, rest = divmod(milliseconds, 1000)
+    return f"{_second(seconds)}.{rest:03}Z"
 
 
 @lru_cache(maxsize=1)
