@@ -35,12 +35,13 @@ def test_a_length_is_told_where_no_body_is_sent() -> None:
 
 @pytest.mark.parametrize("refusal", Refusal, ids=lambda refusal: refusal.name)
 def test_a_refusal_closes_the_connection(refusal: Refusal) -> None:
-    head, _, body = refusal_bytes(refusal).partition(b"\r\n\r\n")
+    head, _, body = refusal_bytes(refusal, "some-id").partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
     assert lines[0].startswith(f"HTTP/1.1 {refusal.status} ")
     assert body == refusal.body
     assert f"Content-Length: {len(body)}" in lines
     assert "Connection: close" in lines
+    assert "X-Request-ID: some-id" in lines
     assert {f"{name}: {value}" for name, value in refusal.headers.items()} <= set(lines)
 
 

@@ -315,7 +315,7 @@ class Ground:
         self.packets = PacketCache(self.directory, self.keys, log) if self._packets else None
         app = self._app or make_app(self.directory, IDENTIFIERS, self.keys, access_log=log)
         self.app = Counted(app)
-        self.listener = Listener(self.app, self._limits, self.packets, self._proxies)
+        self.listener = Listener(self.app, self._limits, self.packets, self._proxies, log)
         self._log = log
         self._refreshing = self.directory.refreshing()
         await self._refreshing.__aenter__()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from tornado_idv.server.body import ChunkedBody
 from tornado_idv.server.exchange import Exchange, Peer
 from tornado_idv.server.head import Head, HeadReader
-from tornado_idv.web.answers import refusal_bytes
+from tornado_idv.web.answers import new_request_id, refusal_bytes
 from tornado_idv.web.packets import KnownHead
 from tornado_idv.web.proxies import peer_address
 from tornado_idv.web.refusals import Refusal, Refused
@@ -281,7 +281,12 @@ class Connection(asyncio.Protocol):
         exchange.begin(self._listener.app, body)
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._transport.write(refusal_bytes(refusal))
+        request_id = new_request_id()
+        self._transport.write(refusal_bytes(refusal, request_id))
+        log = self._listener.access_log
+        if log is not None:
+            remote = self._peer.remote_ip
+            log.refused(status=refusal.status, remote=remote, request_id=request_id)
         self._leave()
 
     def _leave(self) -> None:

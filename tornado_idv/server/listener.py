@@ -15,6 +15,7 @@ from math import inf
 from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.server.connection import Connection
+from tornado_idv.web.access import AccessLog
 from tornado_idv.web.packets import PacketCache
 from tornado_idv.web.proxies import TrustedProxies
 
@@ -64,8 +65,10 @@ class Listener:
         limits: HttpLimits,
         packets: PacketCache | None = None,
         proxies: TrustedProxies | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         self.app = app
+        self.access_log = access_log
         self.packets = packets
         self.proxies = proxies
         self.limits = limits
@@ -74,7 +77,7 @@ class Listener:
         self.done: Future[None] = self.loop.create_future()
         """A future that is done: nothing is to be waited for."""
         self.done.set_result(None)
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in the order they came
         self._refused: set[Connection] = set()
         self._told_at = -inf
         self._servers: list[asyncio.Server] = []
@@ -102,7 +105,7 @@ class Listener:
     def admit(self, connection: Connection) -> bool:
         """Takes a new connection in; says whether there is room for it."""
         taken = len(self._connections) - len(self._refused)
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._none_open.clear()
         if taken < self.limits.max_connections:
             return True
@@ -117,7 +120,7 @@ class Listener:
 
     def forget(self, connection: Connection) -> None:
         """A connection is closed."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._refused.discard(connection)
         if not self._connections:
             self._none_open.set()
@@ -151,7 +154,7 @@ class Listener:
     def _sweep(self) -> None:
         """Looks at some of the connections; soon again if there are more."""
         now = self.loop.time()
-        self._unswept = self._unswept or list(self._connections)
+        self._unswept = self._unswept or list(reversed(self._connections))
         late = 0
         for _ in range(min(_SWEPT_AT_ONCE, len(self._unswept))):
             connection = self._unswept.pop()

@@ -108,7 +108,7 @@ async def listening(
         packets = PacketCache(directory, keys, access_log) if settings.server.packet_cache else None
         trusted = settings.server.trusted_proxies
         proxies = TrustedProxies(trusted) if trusted else None
-        listener = Listener(app, http_limits(settings.server), packets, proxies)
+        listener = Listener(app, http_limits(settings.server), packets, proxies, access_log)
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         sockets = _bind(settings.server.host, settings.server.port)
         await listener.listen(sockets, tls)

@@ -57,6 +57,18 @@ class AccessLog:
         if len(lines) >= _MOST_GATHERED:
             self.flush()
 
+    def refused(self, *, status: int, remote: str, request_id: str) -> None:
+        """Notes what was refused before anything of it was understood."""
+        self.answered(
+            method="-",
+            route="-",
+            status=status,
+            seconds=0.0,
+            remote=remote,
+            key_id=None,
+            request_id=request_id,
+        )
+
     def flush(self) -> None:
         """Writes what was gathered."""
         if self._lines:

@@ -37,12 +37,12 @@ def answer_bytes(status: int, request_id: str, body: bytes, length: int, extra: 
     ).encode("latin-1") + body
 
 
-def refusal_bytes(refusal: Refusal) -> bytes:
+def refusal_bytes(refusal: Refusal, request_id: str) -> bytes:
     """The whole answer to what is refused before a handler could see it."""
     extra = "".join(f"{name}: {value}\r\n" for name, value in refusal.headers.items())
     extra += "Connection: close\r\n"
     body = refusal.body
-    return answer_bytes(refusal.status, new_request_id(), body, len(body), extra)
+    return answer_bytes(refusal.status, request_id, body, len(body), extra)
 
 
 def http_date() -> str:

@@ -1,0 +1,64 @@
+"""What is refused before a handler could see it leaves its line, too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from inprocess import Ground, ask_for, grounds
+
+from tornado_idv.server.listener import HttpLimits
+
+
+@pytest.fixture
+def ground() -> Iterator[Ground]:
+    with grounds() as make:
+        yield make(limits=HttpLimits(max_connections=2, idle_timeout=10.0))
+
+
+def lines(ground: Ground) -> list[dict[str, object]]:
+    ground.access()
+    return [json.loads(line) for line in "".join(ground.logged).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"what is this?\r\n\r\n", 400),
+        (ask_for("alice", b"Expect: the-unexpected"), 417),
+        (ask_for("alice", b"X: " + b"y" * 20_000), 431),
+    ],
+    ids=["no HTTP", "an expectation", "too long"],
+)
+def test_a_refusal_is_a_line(ground: Ground, sent: bytes, status: int) -> None:
+    caller = ground.call("192.0.2.7").send(sent)
+    assert caller.statuses == [status]
+    (line,) = lines(ground)
+    assert f"X-Request-ID: {line.pop('request_id')}\r\n".encode() in caller.socket.sent
+    line.pop("timestamp")
+    assert line == {
+        "event": "answered",
+        "level": "info",
+        "logger": "tornado_idv.access",
+        "method": "-",
+        "route": "-",
+        "status": status,
+        "ms": 0.0,
+        "remote": "192.0.2.7",
+        "key": None,
+    }
+
+
+def test_one_too_slow_and_one_too_many_are_lines(ground: Ground) -> None:
+    ground.ask(ask_for("alice")[:20])
+    ground.call()
+    ground.call()
+    ground.loop.forward(10.2)
+    assert [line["status"] for line in lines(ground)] == [503, 408]
+
+
+def test_who_leaves_without_a_word_leaves_no_line(ground: Ground) -> None:
+    ground.call()
+    ground.loop.forward(10.2)
+    assert lines(ground) == []
