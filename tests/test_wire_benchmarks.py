@@ -204,5 +204,5 @@ async def test_good_callers_are_measured_beside_each_attack(
 async def test_an_attack_that_is_not_let_in_is_told(plan: Plan) -> None:
     nobody = Server("nobody", 1, os.getpid(), 0)
     with pytest.raises(RuntimeError, match="nobody let nobody attack it"):
-        async with attack.attacked(plan, nobody, next(iter(attackers.ATTACKS))):
+        async with attack.attacked(plan, nobody, next(iter(attackers.ATTACKS)), []):
             pass

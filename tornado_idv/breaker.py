@@ -82,7 +82,7 @@ class Breaker:
                 self._open()
 
     def abandoned(self, entered: Pass) -> None:
-        """The caller left before it was known."""
+        """Nothing was learned: the caller left, or the backend was not asked after all."""
         if entered is Pass.PROBE:
             self._probing = False
 

@@ -11,7 +11,10 @@ from collections import deque
 
 
 class Bulkhead:
-    """Places in which to work; whoever took one leaves it when done."""
+    """Places in which to work; whoever took one leaves it when done.
+
+    Who finds none free asks whether the queue has an end left, and then waits in it.
+    """
 
     def __init__(self, places: int) -> None:
         self._free = places
@@ -31,7 +34,7 @@ class Bulkhead:
         return True
 
     async def wait(self, until: float) -> None:
-        """Takes the place of somebody who leaves, first come first served.
+        """Takes the place of somebody who leaves, first come first served; for when none is free.
 
         Raises `TimeoutError` when it is ``until``, of the running loop's clock.
         """

@@ -77,7 +77,7 @@ class _Entry:
 class _Entries(TLRUCache[str, _Entry | None]):
     """Entries by the text of their query, until they are gone.
 
-    (A text remembers its hash, which is asked for ten times in a lookup.)
+    (A query's own hash is a call in Python, and a lookup wants it ten times.)
     """
 
     def __init__(self, maxsize: int, timer: Callable[[], float]) -> None:

@@ -75,12 +75,7 @@ class Directory:
 
     async def look_up(self, query: Query) -> Answer:
         """As `find`, for a query that nothing fresh is remembered of."""
-        try:
-            answer = await self.cache.fetch(query, self._ask, self._timeout)
-        except TimeoutError:
-            answer = self._stale(query, Unavailable(f"no answer within {self._timeout:g} s"))
-        except CouldNotTell as error:
-            answer = self._stale(query, error)
+        answer = await self._fetch(query)
         if self._observers:
             self._tell_observers(query, answer)
         return answer
@@ -101,8 +96,13 @@ class Directory:
             query = await self.cache.due.get()
             await self.cache.refresh(query, self._ask, self._timeout)
 
-    def _stale(self, query: Query, failure: CouldNotTell) -> Answer:
-        """What may be served though there is a failure, which is raised if there is nothing."""
+    async def _fetch(self, query: Query) -> Answer:
+        try:
+            return await self.cache.fetch(query, self._ask, self._timeout)
+        except TimeoutError:
+            failure: CouldNotTell = Unavailable(f"no answer within {self._timeout:g} s")
+        except CouldNotTell as error:
+            failure = error
         stale = self.cache.stale(query)
         if stale is None:
             raise failure.again()

@@ -37,7 +37,9 @@ class CouldNotTell(IdvError):
 
     def again(self) -> CouldNotTell:
         """The same failure, to be raised once more: who catches an error may add to it."""
-        return type(self)(self.reason, backend=self.backend, counts=self.counts)
+        same = type(self)(self.reason, backend=self.backend)
+        same.counts = self.counts
+        return same
 
     def __str__(self) -> str:
         return self.reason if self.backend is None else f"{self.backend}: {self.reason}"

@@ -35,7 +35,7 @@ class ByNickname:
         return f"@{self.nickname}"
 
     def __hash__(self) -> int:
-        return hash(self.nickname)  # text remembers its hash; a lookup needs it a dozen times
+        return hash(self.nickname)  # which a text remembers
 
 
 @dataclass(frozen=True, slots=True)

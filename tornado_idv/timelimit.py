@@ -32,6 +32,7 @@ class TimeLimit:
         return self
 
     def _end(self) -> None:
+        del self._alarm  # which holds us
         self.is_over = True
         self._task.cancel()
 

@@ -35,27 +35,39 @@ async def attack(plan: Plan) -> list[Figure]:
     if plan.leaves_out("attack", wrk.missing() or _too_few_descriptors()):
         return []
     side = servers.ours(plan)[servers.OURS]
+    sent: dict[str, list[float]] = {name: [] for name in ATTACKS}
     with _descriptors():
         async with servers.started(plan, {servers.OURS: side}) as there:
             server = there[servers.OURS]
             rate = (await wrk.load(plan, server, uniform)).rate * _SHARE
             quiet = partial(wrk.paced, plan, server, uniform, rate)
-            beside = {name: partial(_beside, plan, server, name, rate) for name in ATTACKS}
+            beside = {
+                name: partial(_beside, plan, server, name, rate, sent[name]) for name in ATTACKS
+            }
             loads = await take_turns(plan, "attacked load", {_QUIET: quiet, **beside})
-    return [figure for name in loads for figure in _of_one(name, loads[name])] + _longer(loads)
+    harm = [
+        Figure("sent", "/s", tuple(rates), of=name) for name, rates in sent.items() if any(rates)
+    ]
+    figures = [figure for name in loads for figure in _of_one(name, loads[name])]
+    return figures + harm + _longer(loads)
 
 
-async def _beside(plan: Plan, server: Server, name: str, rate: float) -> wrk.Load:
+async def _beside(
+    plan: Plan, server: Server, name: str, rate: float, sent: list[float]
+) -> wrk.Load:
     """One round beside an attack, after which the server is to be as it was."""
-    async with attacked(plan, server, name):
+    async with attacked(plan, server, name, sent):
         load = await wrk.paced(plan, server, uniform, rate)
     agreement.check(server, plan.keys)
     return load
 
 
 @asynccontextmanager
-async def attacked(plan: Plan, server: Server, name: str) -> AsyncIterator[None]:
-    """Runs the attack, on the core that asks; raises `RuntimeError` unless it held out."""
+async def attacked(plan: Plan, server: Server, name: str, sent: list[float]) -> AsyncIterator[None]:
+    """Runs the attack, on the core that asks; raises `RuntimeError` unless it held out.
+
+    How often a second it sent something is put into ``sent`` in the end.
+    """
     process = await asyncio.create_subprocess_exec(
         *("taskset", "-c", str(plan.load_core)),
         *(sys.executable, "-m", "benchmarks.wire.attackers", name, str(server.port), str(LIFE)),
@@ -68,7 +80,9 @@ async def attacked(plan: Plan, server: Server, name: str) -> AsyncIterator[None]
             raise RuntimeError(f"{server.name} let nobody attack it with {name}")
         yield
         process.terminate()
-        held, _ = await process.communicate()
+        told, _ = await process.communicate()
+        held, rate = told.split()
+        sent.append(float(rate))
         if int(held) < ATTACKS[name].callers * _HELD:
             raise RuntimeError(f"{name} came to {int(held)} connections in the end")
     finally:

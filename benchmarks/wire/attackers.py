@@ -3,7 +3,10 @@
 It opens its connections one after the other over ``LIFE`` seconds, which is how long the server
 lets such callers be, and opens anew what the server closes: by then as many come and go at any
 moment as at any other. It says ``ready``, and when it is told to end, or after some minutes,
-how many it holds.
+how many it holds, and how often a second it has sent something since.
+
+It takes only the time that nobody else wants on its core, for else the good callers there would
+wait for it, and that would be measured. So it may fall behind, which what it says shows.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import uvloop
 
@@ -38,6 +42,9 @@ def _request(key: str) -> bytes:
 class Caller(asyncio.Protocol):
     """Holds a connection and does nothing with it; ``gone`` is set once it is closed."""
 
+    sent: ClassVar[int] = 0
+    """How often any of them has sent something."""
+
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.gone = asyncio.Event()
@@ -53,6 +60,10 @@ class Caller(asyncio.Protocol):
     def begin(self) -> None:
         """Does the first harm."""
 
+    def send(self, data: bytes) -> None:
+        self.transport.write(data)
+        Caller.sent += 1
+
 
 class SlowCaller(Caller):
     """Sends a byte of a good request each second."""
@@ -64,7 +75,7 @@ class SlowCaller(Caller):
 
     def _send(self, at: int) -> None:
         if not self.gone.is_set() and at < len(self._every_byte):
-            self.transport.write(self._every_byte[at : at + 1])
+            self.send(self._every_byte[at : at + 1])
             self.loop.call_later(_BETWEEN_BYTES, self._send, at + 1)
 
 
@@ -90,7 +101,7 @@ class BlindCaller(Caller):
 
     def _send(self) -> None:
         while self._more:
-            self.transport.write(self._many)
+            self.send(self._many)
 
 
 class Guesser(Caller):
@@ -101,7 +112,7 @@ class Guesser(Caller):
 
     def _guess(self) -> None:
         if not self.gone.is_set():
-            self.transport.write(_request(issue("measured")))
+            self.send(_request(issue("measured")))
             self.loop.call_later(_BETWEEN_GUESSES, self._guess)
 
 
@@ -126,7 +137,8 @@ class _Crowd:
 
     def __init__(self, attack: Attack, port: int, life: float) -> None:
         self.held = 0
-        self._whole = False
+        self._whole_at = 0.0
+        self._sent_before = 0
         self._attack = attack
         self._port = port
         self._life = life
@@ -148,9 +160,14 @@ class _Crowd:
             self.held -= 1
 
     def _tell(self) -> None:
-        if not self._whole and self.held == self._attack.callers:
-            self._whole = True
+        if not self._whole_at and self.held == self._attack.callers:
+            self._whole_at, self._sent_before = time.monotonic(), Caller.sent
             print("ready", flush=True)
+
+    @property
+    def rate(self) -> float:
+        """How often a second they sent something since they were all there."""
+        return (Caller.sent - self._sent_before) / (time.monotonic() - self._whole_at)
 
 
 async def _run(attack: Attack, port: int, life: float) -> None:
@@ -162,7 +179,7 @@ async def _run(attack: Attack, port: int, life: float) -> None:
     harm = asyncio.create_task(crowd.keep_up())
     harm.add_done_callback(lambda _: stop.set())
     await stop.wait()
-    print(crowd.held, flush=True)
+    print(crowd.held, crowd.rate, flush=True)
     harm.cancel()
     with suppress(asyncio.CancelledError):
         await harm

@@ -100,11 +100,14 @@ class SqliteBackend(Backend[SqliteOptions]):
         await self._drop()
 
     async def look(self) -> None:
-        """Looks at the file and follows what happened to it; callers at once share one look.
+        """Looks at the file and follows what happened to it up to now.
 
-        A caller that is cancelled leaves the look running. Once the backend is closed, nothing
-        is looked at.
+        Callers at once share one look, but not one that was under way before: it may have seen
+        the file as it was then. A caller that is cancelled leaves the look running. Once the
+        backend is closed, nothing is looked at.
         """
+        if self._looking is not None and not self._looking.done():
+            await asyncio.wait([self._looking])
         if self._closed:
             return
         if self._looking is None or self._looking.done():

@@ -113,7 +113,9 @@ class OpenFile:
     def is_untouched(self) -> bool:
         """Whether nobody wrote to the file, or replaced it, since its `state` was taken.
 
-        It looks once for all whose rows had come by then.
+        It looks once for all whose rows had come by then: a statement is counted when its rows
+        are there, so a look that precedes them never speaks for them. What it said stands until
+        more rows come, also if the `state` is taken anew.
         """
         statements = sum([reader.statements for reader in self._readers])
         if statements != self._checked_after:

@@ -29,7 +29,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             options.reading,
             options.statuses,
             hints=options.follows_hints,
-            credentials=options.has_credentials,
+            credential=options.has_credential,
         )
         self.transport = Transport(
             endpoints=options.addresses,

@@ -115,14 +115,9 @@ class UpstreamOptions(BackendOptions):
         return self.cache_control == "follow" and not self.speaks_our_protocol
 
     @property
-    def has_credentials(self) -> bool:
-        """Whether anything that it is sent may say who asks."""
-        requests = self.requests.values()
-        return (
-            not isinstance(self.auth, NoCredential)
-            or self.tls.cert_file is not None
-            or any(request.headers for request in requests)
-        )
+    def has_credential(self) -> bool:
+        """Whether ``auth`` or a certificate says who asks; a request may do so by itself."""
+        return not isinstance(self.auth, NoCredential) or self.tls.cert_file is not None
 
     @property
     def reading(self) -> ResponseOptions:

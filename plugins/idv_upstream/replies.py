@@ -21,7 +21,8 @@ class Replies:
     """Reads the replies of one directory.
 
     ``statuses`` say what single statuses mean there, ``hints`` whether the directory may
-    shorten how long its answers are remembered, ``credentials`` whether it is sent any.
+    shorten how long its answers are remembered, ``credential`` whether one is
+    configured for it.
     """
 
     def __init__(
@@ -30,14 +31,14 @@ class Replies:
         statuses: Mapping[int, Outcome],
         *,
         hints: bool,
-        credentials: bool,
+        credential: bool,
     ) -> None:
         self.reading = Reading(options)
         self._statuses = statuses
         self._reads_nothing = options.found_when is not None
         self._only_json = options.media_type == "json"
         self._hints = hints
-        self._credentials = credentials
+        self._credential = credential
 
     def outcome(self, status: int) -> Outcome:
         """What a reply of this status comes to."""
@@ -84,10 +85,10 @@ class Replies:
     def _refuse(self, meant: Outcome, status: int) -> NoReturn:
         if meant is Outcome.UNAVAILABLE:
             raise Unavailable(f"cannot answer now (status {status})")
-        if status in _REFUSED and self._credentials:
+        if status in _REFUSED and self._credential:
             raise Broken(f"our credentials are refused (status {status})")
         if status in _REFUSED:
-            raise Broken(f"it wants credentials (status {status}), and none are set; see auth")
+            raise Broken(f"refused (status {status}), and auth sets no credential")
         if status in _REDIRECTS:
             raise Broken(f"a redirect (status {status}), which is not followed")
         raise Broken(f"an answer of status {status}, which is neither a user nor nobody")

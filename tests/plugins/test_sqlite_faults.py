@@ -64,6 +64,66 @@ async def test_a_not_known_that_meets_a_write_looks_first(path: Path) -> None:
         assert changes == ["changed"]
 
 
+async def test_a_look_speaks_for_no_rows_that_come_after_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two connections: one answers and is looked for while the other is on its way."""
+    async with serving(path, readers=2) as backend:
+        file = backend._file
+        assert file is not None
+        connection = file._readers[0]._connection
+        fetch, begun, gate = connection.execute_fetchall, asyncio.Event(), asyncio.Event()
+
+        async def held_up(*asked: Any) -> Any:
+            begun.set()
+            rows = await fetch(*asked)
+            await gate.wait()
+            return rows
+
+        monkeypatch.setattr(connection, "execute_fetchall", held_up)
+        late = asyncio.create_task(file.find(KNOWN))
+        await begun.wait()
+        try:
+            assert await asyncio.wait_for(file.find(ABSENT), 5) is None
+            assert file.is_untouched()
+            os.utime(path)
+        finally:
+            gate.set()
+        assert await late == ALICE
+        assert not file.is_untouched()
+        assert [reader.waiting for reader in file._readers] == [0, 0]
+
+
+async def test_a_look_under_way_is_not_believed_of_what_came_after_it(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had seen the file as it was: what it says is no word on a copy over it."""
+    async with serving(path) as backend:
+        gate, seen, doubted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        look, is_untouched = OpenFile.look, OpenFile.is_untouched
+
+        async def slow(file: OpenFile) -> Any:
+            state = await look(file)
+            seen.set()
+            await gate.wait()
+            return state
+
+        def doubting(file: OpenFile) -> bool:
+            doubted.set()
+            return is_untouched(file)
+
+        monkeypatch.setattr(OpenFile, "look", slow)
+        monkeypatch.setattr(OpenFile, "is_untouched", doubting)
+        looking = asyncio.create_task(backend.look())
+        await seen.wait()
+        overwrite(path, write(tmp_path / "other.db", BOB).read_bytes())
+        asking = asyncio.create_task(backend.find(ByNickname("bob")))
+        await doubted.wait()
+        gate.set()
+        await looking
+        assert await asking == BOB
+
+
 async def test_rows_written_in_wal_mode_are_told_of(path: Path) -> None:
     """There the file itself does not change until a checkpoint."""
     run(path, "PRAGMA journal_mode = WAL")

@@ -255,6 +255,17 @@ def test_what_does_not_fit_together_is_told_with_its_place(
     assert problem.line == line, str(problem)
 
 
+def test_it_is_known_whether_a_credential_is_configured(tmp_path: Path) -> None:
+    assert not options(base_url="http://host").has_credential
+    auth = {"kind": "bearer", "token": "canary"}
+    assert options(base_url="http://host", auth=auth).has_credential
+    context = {"config_folder": tmp_path}
+    (tmp_path / "own.pem").touch()
+    tls = {"cert_file": "own.pem"}
+    told = {"name": "crm", "kind": "upstream", "base_url": "https://host", "tls": tls}
+    assert UpstreamOptions.model_validate(told, context=context).has_credential
+
+
 def test_a_backend_that_can_be_asked_one_way_serves_that_alone() -> None:
     fields = {"plan": "plan", "card_number": "card", "nickname": "login"}
     asked = {"by_card": {"url": "http://host/{card_number}"}}

@@ -28,11 +28,11 @@ def replies(
     statuses: dict[int, Outcome] | None = None,
     *,
     hints: bool = True,
-    credentials: bool = True,
+    credential: bool = True,
     **response: Any,
 ) -> Replies:
     options = ResponseOptions.model_validate({**FIELDS, **response})
-    return Replies(options, statuses or {}, hints=hints, credentials=credentials)
+    return Replies(options, statuses or {}, hints=hints, credential=credential)
 
 
 def reply(
@@ -89,9 +89,9 @@ def test_our_credentials_refused_are_broken(status: int) -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 407])
 def test_credentials_that_are_missing_are_told_as_missing(status: int) -> None:
-    error = failure(replies(credentials=False), reply(status))
+    error = failure(replies(credential=False), reply(status))
     assert isinstance(error, Broken)
-    assert error.reason == f"it wants credentials (status {status}), and none are set; see auth"
+    assert error.reason == f"refused (status {status}), and auth sets no credential"
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_the_mapping_of_the_readme_reads_what_it_says(
         r"^ +response:\n(.*?)^ +auth:", README.read_text(), re.MULTILINE | re.DOTALL
     )
     options = yamltext.read(dedent(sample).encode(), "README.md")
-    sampled = Replies(ResponseOptions.model_validate(options), {}, hints=True, credentials=True)
+    sampled = Replies(ResponseOptions.model_validate(options), {}, hints=True, credential=True)
     if expected is Broken:
         assert isinstance(failure(sampled, reply(status, body)), Broken)
     else:

@@ -69,6 +69,36 @@ def test_a_crowd_that_is_late_at_once_holds_nobody_up() -> None:
             assert len(left) < 20
 
 
+def test_a_crowd_that_comes_and_goes_delays_no_look() -> None:
+    """A round of looks is not made longer by those who have left meanwhile."""
+    with grounds() as make:
+        ground = make(limits=HttpLimits(max_connections=5000))
+        crowd = [ground.call() for _ in range(3000)]
+        slow = ground.call()
+        ground.loop.forward(0.05)
+        for each in crowd:
+            each.socket.vanish()
+        ground.loop.settle()
+        slow.connection.deadline = ground.loop.now
+        for _ in range(250):
+            ground.loop.now += 0.001
+            ground.loop.turn()
+        assert slow.socket.closed
+
+
+def test_who_has_left_is_not_late() -> None:
+    with grounds() as make:
+        ground = make()
+        gone = [ground.call() for _ in range(AT_ONCE)]
+        late = ground.call()
+        ground.loop.now += 9.99
+        ground.loop.settle()
+        for each in gone:
+            each.socket.vanish()
+        ground.loop.settle()
+        assert all(each.connection.deadline > late.connection.deadline for each in gone)
+
+
 def test_those_late_among_many_are_left_within_a_tenth_of_a_second_and_not_together() -> None:
     with grounds() as make:
         ground = make(limits=HttpLimits(max_connections=1000))

@@ -125,14 +125,16 @@ def test_who_sends_empty_lines_is_as_idle_as_others(
     assert caller.socket.closed
 
 
+@pytest.mark.parametrize("pieces", [(b"\r\n", b""), (b"\r", b"\n"), (b"", b"\r\n")])
 def test_who_sends_an_empty_line_first_has_the_time_of_others(
-    make_ground: Callable[..., Ground],
+    make_ground: Callable[..., Ground], pieces: tuple[bytes, bytes]
 ) -> None:
     ground = make_ground(limits=HttpLimits(idle_timeout=10.0))
     caller = ground.call()
     ground.loop.forward(9)
-    caller.send(b"\r\n")
-    caller.send(plainly_for("alice")[:20])
+    first, second = pieces
+    caller.send(first)
+    caller.send(second + plainly_for("alice")[:20])
     ground.loop.forward(9)
     caller.send(plainly_for("alice")[20:])
     assert caller.statuses == [200]

@@ -76,6 +76,8 @@ class Connection(asyncio.Protocol):
                 return
         elif self._exchange is None:
             self._packet = b""  # a request that comes in pieces is not to be learned
+            if self._buffer == b"\r" and data.strip(b"\r\n"):
+                self._wait(self._limits.idle_timeout)  # it begins here, after an empty line
         self._buffer += data
         if len(self._buffer) > self._most_buffered:
             self._transport.pause_reading()

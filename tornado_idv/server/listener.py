@@ -32,8 +32,10 @@ a caller who never reads is answered ten thousand times until they are full."""
 _SWEEP = 0.1
 """Seconds between two looks at a connection's deadline: cheaper than a timer for each."""
 _SWEPT_AT_ONCE = 100
+_MOST_PARTS = 50
+"""A round of looks is made in parts of about so many connections, but not in more parts."""
 _LATE_AT_ONCE = 8
-"""How many are looked at, and dealt with, before the others have their turn again: to close a
+"""How many late callers are dealt with before the others have their turn again: to close a
 connection takes as long as some answers, and a crowd that came at once is late at once."""
 
 
@@ -84,6 +86,8 @@ class Listener:
         self._none_open = asyncio.Event()
         self._none_open.set()
         self._unswept: list[Connection] = []
+        self._part = _SWEPT_AT_ONCE
+        self._pause = _SWEEP
         self._sweeping = self.loop.call_later(_SWEEP, self._sweep)
 
     async def listen(
@@ -152,17 +156,21 @@ class Listener:
             _log.warning("all %d connections are taken: more are answered 503", most)
 
     def _sweep(self) -> None:
-        """Looks at some of the connections; soon again if there are more."""
-        now = self.loop.time()
-        self._unswept = self._unswept or list(reversed(self._connections))
-        late = 0
-        for _ in range(min(_SWEPT_AT_ONCE, len(self._unswept))):
+        """Looks at a part of the connections, and soon at the next."""
+        if not self._unswept:
+            self._begin_round()
+        now, late = self.loop.time(), 0
+        for _ in range(min(self._part, len(self._unswept))):
             connection = self._unswept.pop()
             if connection.deadline <= now:
                 connection.expire()
                 late += 1
                 if late == _LATE_AT_ONCE:
                     break
-        parts = 1 + len(self._connections) // _SWEPT_AT_ONCE
-        pause = _SWEEP / parts if late < _LATE_AT_ONCE else 0
+        pause = self._pause if late < _LATE_AT_ONCE else 0
         self._sweeping = self.loop.call_later(pause, self._sweep)
+
+    def _begin_round(self) -> None:
+        self._unswept = list(reversed(self._connections))
+        self._part = max(_SWEPT_AT_ONCE, len(self._unswept) // _MOST_PARTS)
+        self._pause = _SWEEP / (1 + len(self._unswept) // self._part)
