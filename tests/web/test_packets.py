@@ -48,7 +48,9 @@ class Ground:
         """Teaches what a packet meant, whose head may be another's or cut short."""
         whole = packet[: packet.find(b"\r\n\r\n") + 4] or LINE + b"Host: x\r\n\r\n"
         head = read_head(whole, 1 << 20)
-        self.packets.learn(packet, head.start_line, head.headers, Meaning(route, KEY, query))
+        self.packets.learn(
+            packet, head.start_line, head.headers, Meaning(route, KEY, query, remembered=True)
+        )
 
     def answer(self, packet: bytes) -> bytes | None:
         """The answer to a packet, ``None`` for the long way."""
@@ -199,7 +201,10 @@ async def test_half_a_head_means_nothing(ground: Ground) -> None:
     head = read_head(half + b"\r\n\r\n", 1 << 20)
     for data in (half, half + b"zzz"):
         ground.packets.learn(
-            data, head.start_line, head.headers, Meaning("identify/url", KEY, ALICE)
+            data,
+            head.start_line,
+            head.headers,
+            Meaning("identify/url", KEY, ALICE, remembered=True),
         )
         assert ground.packets._heads == {}
         assert ground.answer(data) is None

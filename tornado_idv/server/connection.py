@@ -194,7 +194,8 @@ class Connection(asyncio.Protocol):
         if packets is None or exchange is None or exchange.meaning is None or not packet:
             return
         if self._known is not None:
-            packets.learn_body(packet, self._known, exchange.meaning.query)
+            if exchange.meaning.remembered:
+                packets.learn_body(packet, self._known, exchange.meaning.query)
         else:
             head = exchange.head
             packets.learn(packet, head.start_line, head.headers, exchange.meaning)

@@ -34,8 +34,8 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
         key = self.require_key(self.scope)
         check_media(self.request.headers)
         query = self.parse(read_member(self.request.body, self.member))
-        self.wire.meaning = Meaning(self.route, key, query)
         answer = self.directory.recall(query)
+        self.wire.meaning = Meaning(self.route, key, query, remembered=answer is not None)
         if answer is None:
             return self._look_up(query)
         self.answer(answer)

@@ -6,7 +6,8 @@ case nothing is said here, and the request takes the long way through Tornado. W
 way does beside answering is done here as well: observers are told, a line is logged, the
 answer gets a request id.
 
-A head is kept as a digest, since a key stands in it.
+A head is kept as a digest, since a key stands in it. A body is kept when it is asked a second
+time, at the earliest: most of those who guess never ask twice, and push nobody out.
 """
 
 from __future__ import annotations
@@ -37,11 +38,15 @@ _OTHER_ANSWER = ("Connection", "Content-Encoding", "Expect", "Transfer-Encoding"
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a request was understood as: its route, its key, its query."""
+    """What a request was understood as: its route, its key, its query.
+
+    ``remembered`` says that memory knew the answer, so that somebody had asked before.
+    """
 
     route: str
     key: ApiKey
     query: Query
+    remembered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +79,10 @@ class PacketCache:
 
     def answer(self, packet: bytes, head: KnownHead, remote: str) -> bytes | None:
         """The whole answer to the caller at ``remote``; ``None`` for the long way."""
-        began = time.monotonic()
         query = head.queries.get(packet[-head.length :])
         if query is None or not self._keys.holds(head.key):
             return None
+        began = time.monotonic()
         answer = self._directory.recall(query)
         if answer is None:
             return None
@@ -110,7 +115,8 @@ class PacketCache:
         if headers.get("Content-Length") != str(length) or not _is_plain(start_line, headers):
             return  # less or more than this request came by itself, or it is of no usual kind
         queries = self._queries.setdefault(meaning.route, OrderedDict())
-        _put(queries, packet[end:], meaning.query, _MOST_BODIES)
+        if meaning.remembered:
+            _put(queries, packet[end:], meaning.query, _MOST_BODIES)
         forwarded = headers.get("X-Forwarded-For", "")
         head = KnownHead(meaning.route, meaning.key, length, forwarded, queries)
         _put(self._heads, sha256(packet[:end]).digest(), head, _MOST_HEADS)
