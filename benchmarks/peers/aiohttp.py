@@ -28,10 +28,7 @@ def answer(
     )
 
 
-app = web.Application()
-app.router.add_post(PATH, identify)
-
-if __name__ == "__main__":
+def serve(app: web.Application) -> None:
     web.run_app(
         app,
         host="127.0.0.1",
@@ -40,3 +37,10 @@ if __name__ == "__main__":
         print=None,
         loop=uvloop.new_event_loop(),
     )
+
+
+app = web.Application()
+app.router.add_post(PATH, identify)
+
+if __name__ == "__main__":
+    serve(app)

@@ -6,17 +6,15 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import orjson
-import uvloop
 from aiohttp import web
 
-from benchmarks.peers.aiohttp import answer
+from benchmarks.peers.aiohttp import answer, serve
 from benchmarks.peers.contract import (
     CHALLENGE,
     FORMAT,
     NICKNAME,
     NOT_FOUND,
     PATH,
-    PORT,
     TOKEN,
     UPSTREAM,
     is_key,
@@ -69,11 +67,4 @@ app.router.add_post(PATH, identify)
 app.cleanup_ctx.append(connected)
 
 if __name__ == "__main__":
-    web.run_app(
-        app,
-        host="127.0.0.1",
-        port=PORT,
-        access_log=None,
-        print=None,
-        loop=uvloop.new_event_loop(),
-    )
+    serve(app)
