@@ -12,6 +12,7 @@ import asyncio
 import os
 import sqlite3
 from contextlib import AsyncExitStack
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ from tornado_idv import Broken, Query, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
 """Bytes up to which a file's every page is checked; of a larger one, header and schema are."""
+
+_waiting = attrgetter("waiting")
 
 
 class Stamp(NamedTuple):
@@ -139,7 +142,7 @@ class OpenFile:
 
     async def find(self, query: Query) -> User | None:
         """Asks the reader for whom the fewest wait; raises `Unavailable` or `Broken`."""
-        reader = min(self._readers, key=lambda each: each.waiting)
+        reader = min(self._readers, key=_waiting)
         lookup = self.users.lookups[type(query)]
         try:
             rows = await reader.fetch(lookup, lookup.values(query))

@@ -4,7 +4,7 @@ aiosqlite runs the queries of a connection one after the other in a thread of it
 and a caller that is cancelled (by its deadline, say) stops waiting without stopping its
 query. `sqlite3_interrupt` would stop whatever runs at that moment, which may be the query
 of somebody else. So each query carries a flag that SQLite's thread looks at itself: when
-it binds the parameters, and then every few thousand steps. A query in the queue is thus
+it counts the parameters, and then every few thousand steps. A query in the queue is thus
 never begun, a running one ends within about a millisecond, and no other is ever hit.
 
 Most of a lookup's time is the way to that thread and back. So all who wait for the same kind
@@ -18,7 +18,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import aiosqlite
 
@@ -142,8 +142,8 @@ class Reader:
                     await self._answer(lookup, [asked])
             return
         found: list[list[Row]] = [[] for _ in wanted]
-        for place, *row in rows:
-            found[place].append(row)
+        for row in rows:
+            found[row[0]].append(row[1:])
         for asked, its in zip(wanted, found, strict=True):
             asked.give(its)
 
@@ -190,15 +190,13 @@ class _Asked:
             self.rows.set_exception(error)
 
 
-class _Batch(Sequence[Value]):
-    """The values of one statement; SQLite's thread reads them just before it runs."""
-
-    __slots__ = ("_asked", "_reader", "_values")
+class _Batch(list[Value]):
+    """The values of one statement; SQLite's thread asks how many they are just before it runs."""
 
     def __init__(self, asked: Sequence[_Asked], reader: Reader) -> None:
+        super().__init__([value for each in asked for value in each.values])
         self._asked = asked
         self._reader = reader
-        self._values = [value for each in asked for value in each.values]
 
     @property
     def wanted(self) -> bool:
@@ -206,13 +204,5 @@ class _Batch(Sequence[Value]):
         return any(asked.is_wanted for asked in self._asked)
 
     def __len__(self) -> int:
-        return len(self._values)
-
-    @overload
-    def __getitem__(self, index: int) -> Value: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Value]: ...
-    def __getitem__(self, index: int | slice) -> Value | Sequence[Value]:
-        if index == 0:
-            self._reader.begin(self)
-        return self._values[index]
+        self._reader.begin(self)
+        return super().__len__()
