@@ -40,6 +40,7 @@ setup(
         "click>=8.1",
         "httptools>=0.9,<1",
         "jmespath>=1.1,<2",
+        "msgspec>=0.19,<1",
         "multidict>=6",
         "pluggy>=1.5",
         "pydantic>=2.10,<3",

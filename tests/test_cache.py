@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from fakes import Source, Ticker, steady_cache
+from msgspec import structs
 
 from tornado_idv.cache import AnswerCache, CacheLimits
 from tornado_idv.errors import Broken, CouldNotTell, Unavailable
@@ -87,12 +88,12 @@ async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> C
     [
         (FOUND, 300),
         (ABSENT, 30),
-        (replace(FOUND, ttl=7.0), 7),
-        (replace(FOUND, ttl=400.0), 400),
-        (replace(ABSENT, ttl=5.0), 5),
-        (replace(FOUND, degraded=True), 30),
-        (replace(FOUND, degraded=True, ttl=7.0), 7),
-        (replace(FOUND, degraded=True, ttl=400.0), 30),
+        (structs.replace(FOUND, ttl=7.0), 7),
+        (structs.replace(FOUND, ttl=400.0), 400),
+        (structs.replace(ABSENT, ttl=5.0), 5),
+        (structs.replace(FOUND, degraded=True), 30),
+        (structs.replace(FOUND, degraded=True, ttl=7.0), 7),
+        (structs.replace(FOUND, degraded=True, ttl=400.0), 30),
     ],
     ids=[
         "found",
@@ -156,7 +157,7 @@ async def test_a_hit_does_not_extend_a_life(cache: AnswerCache, ticker: Ticker) 
 async def test_an_answer_good_for_no_time_is_given_and_not_remembered(
     cache: AnswerCache, answer: Answer
 ) -> None:
-    answer = replace(answer, ttl=0.0)
+    answer = structs.replace(answer, ttl=0.0)
     assert await cache.fetch(ALICE, Source(answer).ask, PATIENCE) is answer
     assert cache.get(ALICE) is None
 
@@ -175,7 +176,7 @@ async def test_a_later_answer_replaces_an_earlier_one(
     cache: AnswerCache, ticker: Ticker, first: Answer, then: Answer
 ) -> None:
     """Also when the earlier one could live longer: it does not come back afterwards."""
-    await remember(cache, ALICE, replace(first, ttl=1000.0))
+    await remember(cache, ALICE, structs.replace(first, ttl=1000.0))
     await remember(cache, ALICE, then)
     assert cache.get(ALICE) is then
     ticker.now += 500
@@ -241,7 +242,7 @@ async def test_500_callers_at_once_ask_once(cache: AnswerCache) -> None:
     others = [begin(cache, source) for _ in range(499)]
     asyncio.get_running_loop().call_soon(source.release)
     answers = await asyncio.wait_for(asyncio.gather(first, *others), timeout=5)
-    assert answers == [FOUND] + [replace(FOUND, coalesced=True)] * 499
+    assert answers == [FOUND] + [structs.replace(FOUND, coalesced=True)] * 499
     assert source.asked == 1
     assert cache.get(ALICE) is FOUND
 
@@ -442,7 +443,7 @@ async def test_a_found_answer_past_its_time_may_be_served_for_an_hour_more(
     for now in (1300.0, 4899.999):
         ticker.now = now
         assert cache.get(ALICE) is None
-        assert cache.stale(ALICE) == replace(FOUND, stale=True)
+        assert cache.stale(ALICE) == structs.replace(FOUND, stale=True)
     ticker.now = 4900.0
     assert cache.stale(ALICE) is None
 
@@ -720,5 +721,5 @@ async def test_an_answer_begun_before_a_purge_does_not_end_a_later_flight(
     assert cache.get(ALICE) is None
     joined = begin(cache, new)
     asyncio.get_running_loop().call_soon(new.release)
-    assert [await late, await joined] == [ELSEWHERE, replace(ELSEWHERE, coalesced=True)]
+    assert [await late, await joined] == [ELSEWHERE, structs.replace(ELSEWHERE, coalesced=True)]
     assert new.asked == 1

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, steady_cache
+from msgspec import structs
 
 from tornado_idv.cache import CacheLimits
 from tornado_idv.directory import Directory
@@ -107,7 +107,7 @@ async def test_a_user_is_found_with_the_backend_the_time_and_the_bytes() -> None
 
 async def test_whom_no_backend_knows_is_not_found() -> None:
     answer = await directory(*chain(None, None)).find(QUERY)
-    assert answer == Answer(None, None, 1000.0, b"not found")
+    assert answer == Answer(None, None, 1000.0, b"not found", ttl=30.0)
 
 
 async def test_backends_are_asked_in_the_order_of_the_file() -> None:
@@ -336,7 +336,7 @@ async def test_a_user_past_the_time_is_served_while_no_backend_can_tell(
     backend.source.answer = error
     for now in (1300.0, 1301.0, 4899.0):
         ticker.now = now
-        assert await asked.find(QUERY) == replace(fresh, stale=True)
+        assert await asked.find(QUERY) == structs.replace(fresh, stale=True)
     assert backend.source.asked == 3
     ticker.now = 4900.0
     assert type(await failure(asked)) is type(error)

@@ -93,6 +93,14 @@ class WrappingInTheOldWay:
         yield
 
 
+class WrappingTheDispatch:
+    """A plugin around the asking of all backends."""
+
+    @hookimpl(wrapper=True)
+    def idv_identify(self, query: Query) -> Iterator[None]:
+        yield
+
+
 class Misspelt:
     """A plugin with a hook that there is not."""
 
@@ -151,12 +159,19 @@ def test_a_plugin_that_does_not_fit_stops_the_start(plugin: object, told: str) -
 
 
 @pytest.mark.parametrize(
-    "plugin", [Waiting(), Wrapping(), WrappingInTheOldWay()], ids=lambda each: type(each).__name__
+    ("plugin", "told"),
+    [
+        (Waiting(), "idv_lookup_finished must be a plain function"),
+        (Wrapping(), "idv_lookup_finished must not be a wrapper"),
+        (WrappingInTheOldWay(), "idv_lookup_finished must not be a wrapper"),
+        (WrappingTheDispatch(), "idv_identify must not be a wrapper"),
+    ],
+    ids=lambda each: type(each).__name__,
 )
-def test_an_observer_that_would_be_called_in_vain_stops_the_start(plugin: object) -> None:
+def test_a_plugin_that_would_be_called_in_vain_stops_the_start(plugin: object, told: str) -> None:
     with pytest.raises(StartError, match="a plugin cannot be loaded") as caught:
         plugin_manager(entry_points=False, plugins=[Plain(), plugin])
-    assert "idv_lookup_finished must be a plain function" in str(caught.value)
+    assert told in str(caught.value)
 
 
 def test_an_observer_that_is_a_plain_function_is_taken() -> None:

@@ -12,11 +12,14 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from cachetools import Cache, TLRUCache, TTLCache
+from cachetools import Cache, LRUCache, TTLCache
+from msgspec import Struct
+from msgspec.structs import replace
 
+from tornado_idv.deadlines import Deadlines
 from tornado_idv.errors import CouldNotTell
 from tornado_idv.model import Answer, Query
 
@@ -54,54 +57,33 @@ class _Generation:
         self.over = False
 
 
-class _Entry:
+class _Entry(Struct, eq=False, gc=False):
     """An answer, until when it is fresh, when to ask again ahead of that, when it is gone."""
 
-    __slots__ = ("answer", "fresh_until", "generation", "gone_at", "refresh_at")
-
-    def __init__(
-        self,
-        answer: Answer,
-        generation: _Generation,
-        fresh_until: float,
-        refresh_at: float,
-        gone_at: float,
-    ) -> None:
-        self.answer = answer
-        self.generation = generation
-        self.fresh_until = fresh_until
-        self.refresh_at = refresh_at
-        self.gone_at = gone_at
+    answer: Answer
+    generation: _Generation
+    fresh_until: float
+    refresh_at: float
+    gone_at: float
 
 
-class _Entries(TLRUCache[str, _Entry | None]):
-    """Entries by the text of their query, until they are gone.
+class _Entries(LRUCache[str, _Entry]):
+    """Entries by the text of their query: a query's own hash is not remembered by it.
 
-    (A query's own hash is a call in Python, and a lookup wants it ten times.)
+    An entry that is gone stays until newer ones need its place. (`TLRUCache` looks for those
+    as each entry is stored, for a multiple of the time, and takes them out all at once.)
     """
-
-    def __init__(self, maxsize: int, timer: Callable[[], float]) -> None:
-        super().__init__(maxsize, _gone_at, timer)
-
-    def find(self, text: str) -> _Entry | None:
-        """The entry, if there is one; `TLRUCache.get` is slow to say that there is none."""
-        return self[text] if Cache.__contains__(self, text) else None
-
-    def __missing__(self, key: str) -> None:
-        """Its time has run out."""
 
     def drop(self, text: str) -> None:
         """Removes an entry if there is one."""
-        if Cache.__contains__(self, text):
-            with contextlib.suppress(KeyError):  # its time may run out just now
-                del self[text]
+        if text in self:
+            del self[text]
 
     def drop_user(self, named: Query) -> None:
         """Removes what tells of the user so named; looks at every entry, about 1 µs each."""
         for text in list(self):
-            entry = Cache.__getitem__(self, text)  # leaves the order of use alone
-            if entry is not None and entry.answer.is_of(named):
-                self.drop(text)
+            if Cache.__getitem__(self, text).answer.is_of(named):  # leaves the order of use alone
+                del self[text]
 
 
 class _Failures(TTLCache[str, CouldNotTell | None]):
@@ -122,9 +104,10 @@ class _Flight:
     not ``current`` any more, nobody joins it, and what comes of it is not remembered.
     """
 
-    __slots__ = ("_waiting", "current", "task")
+    __slots__ = ("_deadlines", "_waiting", "current", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, deadlines: Deadlines[asyncio.Future[Answer]]) -> None:
+        self._deadlines = deadlines
         self.current = True
         self._waiting: list[asyncio.Future[Answer]] = []
         self.task: asyncio.Task[None]
@@ -134,11 +117,11 @@ class _Flight:
         loop = asyncio.get_running_loop()
         landed: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append(landed)
-        alarm = loop.call_later(patience, _fail, landed, TimeoutError)
+        self._deadlines.add(landed, loop.time() + patience)
         try:
             return await landed
         finally:
-            alarm.cancel()
+            self._deadlines.drop(landed)
 
     def land(self, answer: Answer) -> None:
         """Gives all who wait the answer."""
@@ -172,10 +155,11 @@ class AnswerCache:
         self.limits = limits
         self.timer = timer
         self._chance = chance
-        self._found = _Entries(limits.max_entries, timer)
-        self._absent = _Entries(limits.max_negative_entries, timer)
+        self._found = _Entries(limits.max_entries)
+        self._absent = _Entries(limits.max_negative_entries)
         self._failures = _Failures(limits.max_negative_entries, limits.failure_memo, timer)
         self._flights: dict[str, _Flight] = {}
+        self._deadlines: Deadlines[asyncio.Future[Answer]] = Deadlines(_time_out)
         self._generations: dict[str | None, _Generation] = {}
         self.due: asyncio.Queue[Query] = asyncio.Queue(_REFRESHES_WAITING)
         """Queries whose answers are to be asked for again, ahead of their time."""
@@ -183,7 +167,7 @@ class AnswerCache:
     def get(self, query: Query) -> Answer | None:
         """The remembered answer, if it is fresh; no I/O, no waiting, no task."""
         text = query.text
-        entry = self._found.find(text) or self._absent.find(text)
+        entry = self._found.get(text) or self._absent.get(text)
         if entry is None or entry.generation.over:
             return None
         now = self.timer()
@@ -195,12 +179,13 @@ class AnswerCache:
 
     def stale(self, query: Query) -> Answer | None:
         """The found answer that may be served while the backends cannot tell, if any."""
-        entry = self._found.find(query.text)
+        entry = self._found.get(query.text)
         if entry is None or entry.generation.over:
             return None
-        if self.timer() < entry.fresh_until:
+        now = self.timer()
+        if now < entry.fresh_until:
             return entry.answer
-        return replace(entry.answer, stale=True)
+        return replace(entry.answer, stale=True) if now < entry.gone_at else None
 
     async def fetch(self, query: Query, ask: Ask, patience: float) -> Answer:
         """Asks once for all who want the same answer now, and remembers what came of it.
@@ -266,7 +251,7 @@ class AnswerCache:
             self.due.put_nowait(query)
 
     def _launch(self, query: Query, ask: Ask) -> _Flight:
-        flight = self._flights[query.text] = _Flight()
+        flight = self._flights[query.text] = _Flight(self._deadlines)
         flight.task = asyncio.get_running_loop().create_task(self._fly(query, flight, ask))
         return flight
 
@@ -323,10 +308,10 @@ class AnswerCache:
         return min(ttl, limits.degraded_ttl) if answer.degraded else ttl
 
 
-def _gone_at(_text: str, entry: _Entry | None, now: float) -> float:
-    return entry.gone_at if entry else now
+def _time_out(landed: asyncio.Future[Answer]) -> None:
+    _fail(landed, TimeoutError())
 
 
-def _fail(landed: asyncio.Future[Answer], error: Exception | type[Exception]) -> None:
+def _fail(landed: asyncio.Future[Answer], error: Exception) -> None:
     if not landed.done():
         landed.set_exception(error)

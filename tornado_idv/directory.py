@@ -6,16 +6,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
 import pluggy
+from msgspec.structs import replace
 
 from tornado_idv.backend import AnyBackend
 from tornado_idv.cache import AnswerCache
 from tornado_idv.errors import Broken, CouldNotTell, Unavailable, trace
 from tornado_idv.guard import Asked, Guard
+from tornado_idv.hookspecs import implementations
 from tornado_idv.model import Answer, Query, User
 
 _log = logging.getLogger(__name__)
@@ -43,8 +44,7 @@ class Directory:
         told: Callable[[Asked], None] | None = None,
     ) -> None:
         self.cache = cache
-        self._hook = manager.hook
-        self._observers = manager.hook.idv_lookup_finished.get_hookimpls()
+        self._observers = implementations(manager.hook.idv_lookup_finished, "query", "answer")
         self._encode = encode
         self._timeout = timeout
         self._names = [backend.name for backend in backends]
@@ -58,6 +58,7 @@ class Directory:
         for backend in reversed(backends):  # pluggy calls the last registered first
             manager.register(Guard(backend, accepts, told, ttl=cache.limits.ttl))
             backend.on_change(partial(self._forget, backend.name))
+        self._asked = implementations(manager.hook.idv_identify, "query", "deadline")
 
     async def find(self, query: Query) -> Answer:
         """The answer to a query; raises `Unavailable` or `Broken` when none could be had.
@@ -75,10 +76,23 @@ class Directory:
 
     async def look_up(self, query: Query) -> Answer:
         """As `find`, for a query that nothing fresh is remembered of."""
-        answer = await self._fetch(query)
+        try:
+            answer = await self.cache.fetch(query, self._ask, self._timeout)
+        except TimeoutError:
+            failure = Unavailable(f"no answer within {self._timeout:g} s")
+            answer = self._stale_or(failure, query)
+        except CouldNotTell as error:
+            answer = self._stale_or(error.again(), query)
         if self._observers:
             self._tell_observers(query, answer)
         return answer
+
+    def _stale_or(self, failure: CouldNotTell, query: Query) -> Answer:
+        """The stale answer that stands in for a failure; without one, raises the failure."""
+        stale = self.cache.stale(query)
+        if stale is None:
+            raise failure from None
+        return stale
 
     @asynccontextmanager
     async def refreshing(self) -> AsyncIterator[None]:
@@ -96,22 +110,11 @@ class Directory:
             query = await self.cache.due.get()
             await self.cache.refresh(query, self._ask, self._timeout)
 
-    async def _fetch(self, query: Query) -> Answer:
-        try:
-            return await self.cache.fetch(query, self._ask, self._timeout)
-        except TimeoutError:
-            failure: CouldNotTell = Unavailable(f"no answer within {self._timeout:g} s")
-        except CouldNotTell as error:
-            failure = error
-        stale = self.cache.stale(query)
-        if stale is None:
-            raise failure.again()
-        return stale
-
     async def _ask(self, query: Query) -> Answer:
         """Asks the backends; the answer is made whole for the cache and the wire."""
         deadline = asyncio.get_running_loop().time() + self._timeout
-        coroutines = self._hook.idv_identify(query=query, deadline=deadline)
+        offered = (ask(query, deadline) for ask in self._asked)
+        coroutines = [each for each in offered if each is not None]
         if not coroutines:
             raise Unavailable(f"no backend answers {type(query).__name__}")
         try:
@@ -139,10 +142,9 @@ class Directory:
             self.cache.purge_backend(name)
 
     def _tell_observers(self, query: Query, answer: Answer) -> None:
-        given = {"query": query, "answer": answer}
-        for observer in reversed(self._observers):
-            try:  # one at a time: pluggy ends the call at the first that raises
-                observer.function(*(given[name] for name in observer.argnames))
+        for observer in self._observers:
+            try:  # one at a time: pluggy would end the call at the first that raises
+                observer(query, answer)
             except Exception as error:  # noqa: BLE001 an observer never fails a lookup
                 _log.error("an observer of lookups failed:\n%s", trace(error))
 

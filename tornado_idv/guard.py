@@ -19,10 +19,10 @@ from typing import Any
 from tornado_idv.backend import AnyBackend
 from tornado_idv.breaker import Breaker, BreakerLimits, Pass
 from tornado_idv.bulkhead import Bulkhead
+from tornado_idv.deadlines import Deadlines, TimeLimit
 from tornado_idv.errors import Broken, CouldNotTell, Unavailable, trace
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, ByNickname, Query, User
-from tornado_idv.timelimit import TimeLimit
 
 _log = logging.getLogger(__name__)
 _TOO_LATE = 0.05
@@ -72,6 +72,7 @@ class Guard:
         self._continues = options.on_unavailable == "continue"
         self._match = re.compile(options.match, re.ASCII) if options.match else None
         self._breaker = Breaker(BreakerLimits(**options.breaker.model_dump()), timer)
+        self._deadlines = Deadlines(TimeLimit.end)
         self._places = Bulkhead(options.max_concurrent)
         self._told_until: dict[str, float] = {}
         self._in_trouble = False
@@ -108,8 +109,8 @@ class Guard:
         if not self._places.enter():
             await self._queue(deadline)
         try:
-            left = deadline - asyncio.get_running_loop().time()
-            if left < _TOO_LATE:
+            now = asyncio.get_running_loop().time()
+            if deadline - now < _TOO_LATE:
                 raise Unavailable(
                     "not asked: too little of the request's time was left", counts=False
                 )
@@ -118,7 +119,7 @@ class Guard:
                 raise Unavailable(
                     "not asked: it failed too often, and is tried again soon", counts=False
                 )
-            return await self._counted(query, left, entered)
+            return await self._counted(query, deadline, entered)
         finally:
             self._places.leave()
 
@@ -131,11 +132,11 @@ class Guard:
         except TimeoutError:
             raise Unavailable("not asked: too many lookups were under way", counts=False) from None
 
-    async def _counted(self, query: Query, left: float, entered: Pass) -> Answer | None:
+    async def _counted(self, query: Query, deadline: float, entered: Pass) -> Answer | None:
         """Asks, and tells the breaker how it ended."""
         tell = self._breaker.abandoned
         try:
-            answer = await self._call(query, left)
+            answer = await self._call(query, deadline)
             tell = self._breaker.succeeded
         except CouldNotTell as error:
             if error.counts:
@@ -146,15 +147,17 @@ class Guard:
             tell(entered)
         return answer
 
-    async def _call(self, query: Query, left: float) -> Answer | None:
+    async def _call(self, query: Query, deadline: float) -> Answer | None:
         """Calls the backend; whatever it raises comes out as `Unavailable` or `Broken`."""
+        own = asyncio.get_running_loop().time() + self._timeout
+        limit = TimeLimit(self._deadlines, min(own, deadline))
         try:
-            with TimeLimit(min(self._timeout, left)) as limit:
+            with limit:
                 found = await self.backend.find(query)
         except CouldNotTell:
             raise
         except TimeoutError:
-            if limit.is_over and left < self._timeout:
+            if limit.is_over and deadline < own:
                 raise Unavailable("no answer within the request's time", counts=False) from None
             raise Unavailable(f"no answer within {self._timeout:g} s") from None
         except asyncio.CancelledError:

@@ -33,20 +33,23 @@ def plugin_manager(
         if entry_points:
             manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         manager.check_pending()
-        _check_observers(manager)
+        _check_called_plainly(manager)
     except Exception as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     return manager
 
 
-def _check_observers(manager: pluggy.PluginManager) -> None:
-    """Refuses an observer that could only be called in vain: see `Directory`."""
-    for observer in manager.hook.idv_lookup_finished.get_hookimpls():
-        wraps = observer.wrapper or observer.hookwrapper
-        if wraps or inspect.iscoroutinefunction(observer.function):
+def _check_called_plainly(manager: pluggy.PluginManager) -> None:
+    """Refuses what could only be called in vain, as a lookup calls it: see `implementations`."""
+    hook = manager.hook
+    for each in [*hook.idv_identify.get_hookimpls(), *hook.idv_lookup_finished.get_hookimpls()]:
+        if each.wrapper or each.hookwrapper:
+            raise TypeError(f"{each.plugin_name}: {each.function.__name__} must not be a wrapper")
+    for observer in hook.idv_lookup_finished.get_hookimpls():
+        if inspect.iscoroutinefunction(observer.function):
             raise TypeError(
                 f"{observer.plugin_name}: idv_lookup_finished must be a plain function, "
-                "neither a wrapper nor a coroutine function"
+                "not a coroutine function"
             )
 
 

@@ -88,14 +88,16 @@ BUGS = (
     Bug(
         "a fresh answer survives a change",
         "cache",
-        "if entry is None or entry.generation.over:\n            return None\n        now =",
-        "if entry is None:\n            return None\n        now =",
+        "if entry is None or entry.generation.over:\n            return None\n"
+        "        now = self.timer()\n        if now >=",
+        "if entry is None:\n            return None\n        now = self.timer()\n        if now >=",
     ),
     Bug(
         "a stale answer survives a change",
         "cache",
-        "if entry is None or entry.generation.over:\n            return None\n        if self",
-        "if entry is None:\n            return None\n        if self",
+        "if entry is None or entry.generation.over:\n            return None\n"
+        "        now = self.timer()\n        if now <",
+        "if entry is None:\n            return None\n        now = self.timer()\n        if now <",
     ),
     Bug(
         "a stale answer is served for ever",
@@ -112,8 +114,8 @@ BUGS = (
     Bug(
         "not found is served stale",
         "cache",
-        "        entry = self._found.find(query.text)\n",
-        "        entry = self._found.find(query.text) or self._absent.find(query.text)\n",
+        "        entry = self._found.get(query.text)\n",
+        "        entry = self._found.get(query.text) or self._absent.get(query.text)\n",
         (
             (
                 "            gone_at += limits.stale_if_error\n",

@@ -211,7 +211,7 @@ def test_the_age_an_answer_has_already_counts(age: str, seconds: float) -> None:
 
 
 def test_a_hint_goes_with_the_answer() -> None:
-    assert replies().read(QUERY, reply(Cache_Control="max-age=60")) == Answer(ALICE)
+    assert replies().read(QUERY, reply(Cache_Control="max-age=60")) == Answer(ALICE, ttl=60.0)
     for came, user in (
         (reply(Cache_Control="max-age=60"), ALICE),
         (reply(404, b"", Cache_Control="max-age=60"), None),

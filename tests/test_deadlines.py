@@ -3,11 +3,11 @@ import asyncio
 import pytest
 from fakes import LoopClock
 
-from tornado_idv.timelimit import TimeLimit
+from tornado_idv.deadlines import Deadlines, TimeLimit
 
 
 async def test_what_ends_in_time_is_left_alone() -> None:
-    with TimeLimit(60) as limit:
+    with after(60) as limit:
         await asyncio.sleep(0)
     LoopClock().forward(61)
     await asyncio.sleep(0)
@@ -16,7 +16,7 @@ async def test_what_ends_in_time_is_left_alone() -> None:
 
 
 async def test_what_takes_longer_is_a_time_out() -> None:
-    with pytest.raises(TimeoutError), TimeLimit(0) as limit:
+    with pytest.raises(TimeoutError), after(0) as limit:
         await asyncio.Event().wait()
     assert limit.is_over
     assert not _task().cancelling()
@@ -24,7 +24,7 @@ async def test_what_takes_longer_is_a_time_out() -> None:
 
 async def test_a_cancellation_from_elsewhere_stays_one() -> None:
     async def limited() -> None:
-        with TimeLimit(60):
+        with after(60):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(limited())
@@ -36,7 +36,7 @@ async def test_a_cancellation_from_elsewhere_stays_one() -> None:
 
 async def test_a_cancellation_at_the_same_moment_wins() -> None:
     async def limited() -> None:
-        with TimeLimit(0):
+        with after(0):
             try:
                 await asyncio.Event().wait()
             finally:
@@ -52,7 +52,7 @@ async def test_what_was_cancelled_before_can_still_be_limited() -> None:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             try:
-                with TimeLimit(0):
+                with after(0):
                     await asyncio.Event().wait()
             except TimeoutError:
                 return "in time"
@@ -65,7 +65,7 @@ async def test_what_was_cancelled_before_can_still_be_limited() -> None:
 
 
 async def test_one_who_will_not_be_cancelled_may_answer_late() -> None:
-    with TimeLimit(0) as limit:
+    with after(0) as limit:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -80,12 +80,12 @@ async def test_what_goes_wrong_when_the_time_is_over_is_told_as_it_is() -> None:
         except asyncio.CancelledError:
             raise KeyError from None
 
-    with pytest.raises(KeyError), TimeLimit(0):
+    with pytest.raises(KeyError), after(0):
         await breaking()
 
 
 async def test_the_outer_of_two_limits_is_the_one_that_ends() -> None:
-    with pytest.raises(TimeoutError), TimeLimit(0) as outer, TimeLimit(60) as inner:
+    with pytest.raises(TimeoutError), after(0) as outer, after(60) as inner:
         await asyncio.Event().wait()
     assert outer.is_over
     assert not inner.is_over
@@ -96,13 +96,76 @@ async def test_only_a_task_can_be_limited() -> None:
 
     def limit() -> None:
         try:
-            with TimeLimit(1):
+            with after(1):
                 told.set_result("limited")
         except RuntimeError as error:
             told.set_result(str(error))
 
     asyncio.get_running_loop().call_soon(limit)
     assert await told == "only a task can be limited"
+
+
+async def test_whoever_waited_too_long_is_told() -> None:
+    told: list[str] = []
+    deadlines, clock = Deadlines(told.append), LoopClock()
+    deadlines.add("late", clock() + 20)
+    deadlines.add("early", clock() + 10)
+    clock.forward(10)
+    await _a_turn()
+    assert told == ["early"]
+    clock.forward(10)
+    await _a_turn()
+    assert told == ["early", "late"]
+
+
+async def test_whoever_is_done_in_time_is_told_nothing() -> None:
+    told: list[str] = []
+    deadlines, clock = Deadlines(told.append), LoopClock()
+    deadlines.add("done", clock() + 10)
+    deadlines.add("late", clock() + 20)
+    deadlines.drop("done")
+    clock.forward(20)
+    await _a_turn()
+    assert told == ["late"]
+
+
+async def test_one_who_is_told_can_take_back_another_s_deadline_and_set_a_new_one() -> None:
+    told: list[str] = []
+
+    def over(key: str) -> None:
+        told.append(key)
+        deadlines.drop("second")
+        if len(told) == 1:
+            deadlines.add("third", clock())
+
+    deadlines, clock = Deadlines(over), LoopClock()
+    deadlines.add("first", clock() + 10)
+    deadlines.add("second", clock() + 10)
+    clock.forward(10)
+    await _a_turn()
+    clock.forward(10)
+    await _a_turn()
+    assert told == ["first", "third"]
+
+
+async def test_a_deadline_can_be_taken_back_when_it_is_over() -> None:
+    told: list[str] = []
+    deadlines, clock = Deadlines(told.append), LoopClock()
+    deadlines.add("late", clock())
+    await _a_turn()
+    deadlines.drop("late")
+    assert told == ["late"]
+
+
+def after(seconds: float) -> TimeLimit:
+    now = asyncio.get_running_loop().time()
+    return TimeLimit(Deadlines(TimeLimit.end), now + seconds)
+
+
+async def _a_turn() -> None:
+    """Lets what is due by now happen."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
 
 def _task() -> asyncio.Task[object]:
