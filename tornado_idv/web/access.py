@@ -13,6 +13,8 @@ from functools import lru_cache
 
 _GATHERED_FOR = 0.2
 _MOST_GATHERED = 20_000
+_NO_TIME = 5e-6
+"""Seconds up to which an answer took 0.00 ms, as most do; to write that out is slow."""
 
 
 class AccessLog:
@@ -48,7 +50,7 @@ class AccessLog:
                 method=method,
                 route=route,
                 status=status,
-                ms=seconds * 1000,
+                ms="0.00" if seconds < _NO_TIME else f"{seconds * 1000:.2f}",
                 remote=remote,
                 key_id=key_id,
                 request_id=request_id,
@@ -81,7 +83,7 @@ def _as_json(
     method: str,
     route: str,
     status: int,
-    ms: float,
+    ms: str,
     remote: str,
     key_id: str | None,
     request_id: str,
@@ -89,7 +91,7 @@ def _as_json(
     key = "null" if key_id is None else f'"{key_id}"'
     return (
         f'{{"event": "answered", "level": "info", "logger": "tornado_idv.access", '
-        f'"method": "{method}", "route": "{route}", "status": {status}, "ms": {ms:.2f}, '
+        f'"method": "{method}", "route": "{route}", "status": {status}, "ms": {ms}, '
         f'"remote": "{remote}", "key": {key}, "request_id": "{request_id}", '
         f'"timestamp": "{_timestamp()}"}}\n'
     )
@@ -100,14 +102,14 @@ def _for_people(
     method: str,
     route: str,
     status: int,
-    ms: float,
+    ms: str,
     remote: str,
     key_id: str | None,
     request_id: str,
 ) -> str:
     return (
         f"{_timestamp()} [info     ] answered method={method} route={route} status={status} "
-        f"ms={ms:.2f} remote={remote} key={key_id} request_id={request_id}\n"
+        f"ms={ms} remote={remote} key={key_id} request_id={request_id}\n"
     )
 
 
