@@ -100,8 +100,8 @@ def of_upstream(source: Source, proxy: FaultProxy, process: Running) -> Iterator
         "redirect": answering(http(302, _NOT_FOUND, "Location: /elsewhere")),
         "100 MB": flooding,
         "401": answering(http(401, _NOT_FOUND)),
-        "429": answering(http(429, _NOT_FOUND, "Retry-After: 7")),
-        "503": answering(http(503, _NOT_FOUND, "Retry-After: 7")),
+        "429": answering(http(429, _NOT_FOUND, "Retry-After: 5")),
+        "503": answering(http(503, _NOT_FOUND, "Retry-After: 5")),
     }
     for name, fault in faults.items():
         yield Trouble(name, source, _between(proxy, fault), blind=True, harms_file=False)
