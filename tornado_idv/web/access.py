@@ -1,7 +1,7 @@
 """One log line for each answer, of what may be known to whoever reads logs.
 
 These lines are the most of all, so they do not pass through `logging`: they are put
-together here, gathered, and written a few times a second.
+together here, gathered, and written soon.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
-_GATHERED_FOR = 0.2
+_GATHERED_FOR = 0.01
+"""Seconds until what was gathered is written. Nobody is answered meanwhile: at 15,000 answers a
+second, 0.14 ms; with 0.2 s it would be 1.3 ms, and twice as long for each line."""
 _MOST_GATHERED = 20_000
 _NO_TIME = 5e-6
 """Seconds up to which an answer took 0.00 ms, as most do; to write that out is slow."""
