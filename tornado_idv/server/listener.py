@@ -35,9 +35,11 @@ _SWEEP = 0.1
 _SWEPT_AT_ONCE = 100
 _MOST_PARTS = 50
 """A round of looks is made in parts of about so many connections, but not in more parts."""
-_LATE_AT_ONCE = 8
+_LATE_AT_ONCE = 2
 """How many late callers are dealt with before the others have their turn again: to close a
 connection takes as long as some answers, and a crowd that came at once is late at once."""
+_BREATH = 0.001
+"""Seconds until the next of them: those who were closed come back together, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class Listener:
                 late += 1
                 if late == _LATE_AT_ONCE:
                     break
-        pause = self._pause if late < _LATE_AT_ONCE else 0
+        pause = self._pause if late < _LATE_AT_ONCE else _BREATH
         self._sweeping = self.loop.call_later(pause, self._sweep)
 
     def _begin_round(self) -> None:
