@@ -35,6 +35,12 @@ _KEY_BYTES = 32
 _AHEAD = 100
 
 
+def _about(seconds: float) -> float:
+    """A pause of random length: callers who had to wait for the core at once are in step for ever
+    after if all their pauses are the same."""
+    return random.uniform(0, 2 * seconds)
+
+
 def _request(key: str) -> bytes:
     made = traffic.asking([traffic.body(f"@{people.nickname(0)}")], key=key)
     return made.head + made.bodies[0]
@@ -67,7 +73,7 @@ class Caller(asyncio.Protocol):
 
 
 class SlowCaller(Caller):
-    """Sends a byte of a good request each second."""
+    """Sends a byte of a good request each second or so."""
 
     _every_byte = _request(traffic.KEY)
 
@@ -77,7 +83,7 @@ class SlowCaller(Caller):
     def _send(self, at: int) -> None:
         if not self.gone.is_set() and at < len(self._every_byte):
             self.send(self._every_byte[at : at + 1])
-            self.loop.call_later(_BETWEEN_BYTES, self._send, at + 1)
+            self.loop.call_later(_about(_BETWEEN_BYTES), self._send, at + 1)
 
 
 class BlindCaller(Caller):
@@ -109,8 +115,7 @@ class Guesser(Caller):
     """Asks twenty times a second or so, each time with another key that nobody issued.
 
     What a guess takes of the core that it shares with the good callers is theirs to wait for,
-    so it is little: the request is made beforehand, but for the key. Whoever had to wait for
-    the core would be in step with others from then on, if the pauses were not of random lengths.
+    so it is little: the request is made beforehand, but for the key.
     """
 
     _before, _behind = _request("KEY").split(b"KEY")
@@ -124,7 +129,7 @@ class Guesser(Caller):
             self._pause()
 
     def _pause(self) -> None:
-        self.loop.call_later(random.uniform(0, 2 * _BETWEEN_GUESSES), self._guess)
+        self.loop.call_later(_about(_BETWEEN_GUESSES), self._guess)
 
 
 @dataclass(frozen=True, slots=True)
