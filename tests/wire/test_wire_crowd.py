@@ -119,20 +119,3 @@ def test_those_late_among_many_are_left_within_a_tenth_of_a_second_and_not_toget
         assert len(left) <= 130
         assert max(after - before for before, after in pairwise(left)) < len(late)
         assert not any(each.socket.closed for each in others)
-
-
-def test_a_crowd_that_guesses_at_once_holds_nobody_up() -> None:
-    """Who can be answered quickly is answered before most of them."""
-    with grounds() as make:
-        ground = make()
-        known = ground.ask(*[ask_for("alice")] * 3)
-        guessers = [ground.call() for _ in range(20)]
-        for guesser in guessers:
-            guesser.socket.arrive(ask_for("alice", key="guessed"))
-        ground.loop.turn()
-        known.socket.arrive(ask_for("alice"))
-        while len(known.statuses) == 3:
-            ground.loop.turn()
-        assert sum(len(guesser.statuses) for guesser in guessers) < 4
-        ground.loop.settle()
-        assert [guesser.statuses for guesser in guessers] == [[401]] * 20

@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         if len(self._buffer) > self._most_buffered:
             self._transport.pause_reading()
         if self._exchange is None and self._writable is None:
-            self._listener.turns.wait(self._advance)
+            self._advance()
 
     def eof_received(self) -> bool:
         """A caller who will send no more still gets the answers to what was whole.
@@ -218,7 +218,7 @@ class Connection(asyncio.Protocol):
         if len(self._buffer) <= self._most_buffered:
             self._transport.resume_reading()
         if self._buffer:
-            self._listener.turns.wait(self._advance)
+            self._listener.loop.call_soon(self._advance)
 
     def _advance(self) -> None:
         """Begins the next request, if it is whole and the caller reads the answers."""
