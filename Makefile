@@ -2,7 +2,7 @@
 # make chain  serve the demo of three backends chained
 # make test   run all tests
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
-# make test-tools  install what some tests need: nginx, haproxy, and the directories of the recipes
+# make test-tools  install what some tests need: nginx, haproxy, wrk, and the directories of the recipes
 # make check  lint, types, layers
 # make bench  measure beside peers (over HTTP: apt-get install wrk nginx-light)
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
@@ -35,14 +35,14 @@ hard: $(VENV)/.dev
 
 # The tests behind these are skipped, with the reason, where they are not.
 test-tools: $(RECIPES)/.installed $(RECIPE_MODULES)/.installed
-	@if PATH="$$PATH:/usr/sbin" command -v nginx >/dev/null \
-	  && PATH="$$PATH:/usr/sbin" command -v haproxy >/dev/null; then \
-	  echo "nginx and haproxy are installed."; \
+	@if (PATH="$$PATH:/usr/sbin"; for tool in nginx haproxy wrk; do command -v $$tool || exit 1; done) \
+	  >/dev/null; then \
+	  echo "nginx, haproxy and wrk are installed."; \
 	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
-	  echo "The tests behind nginx and haproxy will be skipped; root installs both with: apt-get install nginx haproxy"; \
+	  echo "The tests with nginx, haproxy and wrk will be skipped; root installs them with: apt-get install nginx haproxy wrk"; \
 	else \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -qq --yes --no-install-recommends nginx haproxy >/dev/null; \
+	    apt-get install -qq --yes --no-install-recommends nginx haproxy wrk >/dev/null; \
 	fi
 
 check: $(VENV)/.dev
