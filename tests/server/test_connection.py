@@ -194,6 +194,7 @@ async def test_patience_has_an_end(sent: bytes, seconds: float, told: bytes) -> 
         await until(lambda: caller.listener._connections)
         (connection,) = caller.listener._connections
         await until(lambda: connection.idle is (sent == b""))
+        await asyncio.sleep(0)  # it has its turn
         caller.clock.forward(seconds + 0.5)
         assert (await caller.rest())[:12] == told
         caller.clock.forward(1.5)

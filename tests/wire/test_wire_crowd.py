@@ -119,3 +119,34 @@ def test_those_late_among_many_are_left_within_a_tenth_of_a_second_and_not_toget
         assert len(left) <= 130
         assert max(after - before for before, after in pairwise(left)) < len(late)
         assert not any(each.socket.closed for each in others)
+
+
+@pytest.mark.parametrize("guesses", [1, 3], ids=["one each", "several ahead"])
+def test_a_crowd_that_guesses_at_once_holds_nobody_up(guesses: int) -> None:
+    """Who was understood before is answered before most of them, also by the long way."""
+    with grounds() as make:
+        ground = make()
+        known = ground.ask(ask_for("alice"))
+        guessers = [ground.call() for _ in range(20)]
+        for guesser in guessers:
+            guesser.socket.arrive(ask_for("alice", key="guessed") * guesses)
+        ground.loop.turn()
+        known.socket.arrive(ask_for("nobody"))
+        while len(known.statuses) == 1:
+            ground.loop.turn()
+        assert known.statuses == [200, 404]
+        assert 0 < sum(len(guesser.statuses) for guesser in guessers) < 6
+        ground.loop.settle()
+        assert [guesser.statuses for guesser in guessers] == [[401] * guesses] * 20
+
+
+def test_who_was_understood_waits_for_no_turn() -> None:
+    with grounds() as make:
+        ground = make(packets=False)
+        callers = [ground.ask(ask_for("alice", key="guessed")) for _ in range(20)]
+        for caller in callers:
+            caller.send(ask_for("alice"))
+        for caller in callers:
+            caller.socket.arrive(ask_for("alice"))
+        ground.loop.turn()
+        assert [caller.statuses for caller in callers] == [[401, 200, 200]] * 20

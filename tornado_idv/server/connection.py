@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         self._known_head = b""  # the last that the packet cache knew, and
         self._known: KnownHead | None = None  # what it meant, and
         self._known_remote = ""  # who sends it here
+        self._understood = False  # whether the last request was one that could be looked up
         self._leaving = False
         self._ended = False  # the caller sends no more
         self._writable: Future[None] | None = None  # while the caller does not read
@@ -82,7 +83,10 @@ class Connection(asyncio.Protocol):
         if len(self._buffer) > self._most_buffered:
             self._transport.pause_reading()
         if self._exchange is None and self._writable is None:
-            self._advance()
+            if self._understood or (self._head is None and _HEAD_END not in self._buffer):
+                self._advance()
+            else:
+                self._listener.turns.wait(self._advance)
 
     def eof_received(self) -> bool:
         """A caller who will send no more still gets the answers to what was whole.
@@ -127,6 +131,7 @@ class Connection(asyncio.Protocol):
 
     def answered(self, *, keep_alive: bool) -> None:
         self._learn()
+        self._understood = self._exchange is not None and self._exchange.meaning is not None
         self._exchange = None
         if self._leaving:
             return
@@ -218,7 +223,8 @@ class Connection(asyncio.Protocol):
         if len(self._buffer) <= self._most_buffered:
             self._transport.resume_reading()
         if self._buffer:
-            self._listener.loop.call_soon(self._advance)
+            wait = self._listener.loop.call_soon if self._understood else self._listener.turns.wait
+            wait(self._advance)
 
     def _advance(self) -> None:
         """Begins the next request, if it is whole and the caller reads the answers."""

@@ -15,6 +15,7 @@ from math import inf
 from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.server.connection import Connection
+from tornado_idv.server.turns import Turns
 from tornado_idv.web.access import AccessLog
 from tornado_idv.web.packets import PacketCache
 from tornado_idv.web.proxies import TrustedProxies
@@ -78,6 +79,7 @@ class Listener:
         self.limits = limits
         self.draining = False
         self.loop: AbstractEventLoop = asyncio.get_running_loop()
+        self.turns = Turns(self.loop)
         self.done: Future[None] = self.loop.create_future()
         """A future that is done: nothing is to be waited for."""
         self.done.set_result(None)

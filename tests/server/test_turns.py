@@ -1,0 +1,63 @@
+"""Turns are taken one at a time, and the event loop has its own in between."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from tornado_idv.server.turns import Turns
+
+
+async def test_each_has_its_turn_in_order_and_the_loop_in_between() -> None:
+    done: list[str] = []
+    turns = Turns(asyncio.get_running_loop())
+    for name in ("first", "second"):
+        turns.wait(partial(done.append, name))
+    assert done == []
+    for _ in range(2):
+        await asyncio.sleep(0)
+        done.append("the loop")
+    assert done == ["first", "the loop", "second", "the loop"]
+
+
+async def test_who_asks_twice_waits_once() -> None:
+    done: list[str] = []
+    turns = Turns(asyncio.get_running_loop())
+    turn = partial(done.append, "its turn")
+    for _ in range(2):
+        turns.wait(turn)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert done == ["its turn"]
+
+
+async def test_who_asks_for_another_turn_is_the_last() -> None:
+    done: list[str] = []
+    turns = Turns(asyncio.get_running_loop())
+
+    def again() -> None:
+        done.append("once")
+        turns.wait(partial(done.append, "twice"))
+
+    turns.wait(again)
+    turns.wait(partial(done.append, "another"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert done == ["once", "another", "twice"]
+
+
+async def test_one_that_fails_takes_nobody_s_turn() -> None:
+    loop, done = asyncio.get_running_loop(), list[str]()
+    told: list[object] = []
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    turns = Turns(loop)
+    error = ValueError()
+
+    def fail() -> None:
+        raise error
+
+    turns.wait(fail)
+    turns.wait(partial(done.append, "the next"))
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert (told, done) == ([error], ["the next"])
