@@ -32,6 +32,7 @@ class Scripted:
     requests: list[bytes] = field(default_factory=list)
     port: int = 0
     connections: list[asyncio.Task[None] | None] = field(default_factory=list)
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     going_on: asyncio.Event = field(default_factory=asyncio.Event)
@@ -66,6 +67,7 @@ class Scripted:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections.append(asyncio.current_task())
+        self.writers.append(writer)
         then = "keep"
         with suppress(asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             while then == "keep":

@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from idv_upstream.backend import UpstreamBackend
+from idv_upstream.client import Reply
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.saved import saved_reply
-from idv_upstream.transport import Reply
 from idv_upstream.trial import Trial, tried
 from tornado_idv import CommandTools, Configured, Exit, InvalidFormat, Query, User
 

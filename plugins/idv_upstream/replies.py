@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from idv_upstream.client import Reply
 from idv_upstream.documents import decode
 from idv_upstream.freshness import is_storable, seconds_fresh
 from idv_upstream.mapping import Reading
 from idv_upstream.responses import ResponseOptions
 from idv_upstream.statuses import Outcome, outcome
-from idv_upstream.transport import Reply
 from tornado_idv import Answer, Broken, Query, Unavailable, User
 
 _REFUSED = (401, 403, 407)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -30,8 +29,7 @@ _METHOD = re.compile("(?!(?:CONNECT|TRACE)$)[A-Z]{1,20}")
 _SAFE_METHODS = ("GET", "HEAD")
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(NamedTuple):
     """One request, ready to be sent.
 
     ``url`` is encoded; it is absolute, or a path to be put behind an endpoint. What is

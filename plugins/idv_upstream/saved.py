@@ -7,7 +7,8 @@ from pathlib import Path
 
 from multidict import CIMultiDict
 
-from idv_upstream.client import MAX_ANSWER, Reply
+from idv_upstream.bodies import MAX_ANSWER
+from idv_upstream.client import Reply
 from tornado_idv import StartError
 
 _STATUS = re.compile(rb"HTTP/[0-9.]+ ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")

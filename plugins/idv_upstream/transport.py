@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from idv_upstream.client import HEADERS, MAX_ANSWER, Client, NotAnswered, Reply, WantsBody
+from idv_upstream.client import HEADERS, Client, NotAnswered, Reply, WantsBody
 from idv_upstream.credentials import MASK, ClientCredentials, Credential
 from idv_upstream.endpoints import Endpoint, Endpoints
 from idv_upstream.oauth import Tokens
@@ -22,8 +22,6 @@ from idv_upstream.request import Asking
 from idv_upstream.retries import RetryBudget, seconds_to_wait
 from idv_upstream.tls import Tls, TlsOptions
 from tornado_idv import Unavailable
-
-__all__ = ["MAX_ANSWER", "Reply", "Transport"]
 
 _PAUSE, _JITTER = 0.01, 0.04
 # Who is given up with no more than this part of the time left did not serve; before that, it
@@ -139,17 +137,23 @@ class Transport:
             await self._pause(pause)
         return await self._attempt(lookup, endpoint)
 
-    async def _attempt(self, lookup: _Lookup, endpoint: Endpoint) -> Reply | NotAnswered:
-        """Asks one endpoint; a token that it refuses is replaced once."""
+    def _attempt(self, lookup: _Lookup, endpoint: Endpoint) -> Awaitable[Reply | NotAnswered]:
+        """Asks one endpoint."""
         if self._tokens is None:
-            return await self._send(lookup, endpoint, self._auth.proof())
-        token = self._tokens.at_hand() or await self._new_token(self._tokens, lookup)
+            return self._send(lookup, endpoint, self._auth.proof())
+        return self._with_token(lookup, endpoint, self._tokens)
+
+    async def _with_token(
+        self, lookup: _Lookup, endpoint: Endpoint, tokens: Tokens
+    ) -> Reply | NotAnswered:
+        """Asks one endpoint; a token that it refuses is replaced once."""
+        token = tokens.at_hand() or await self._new_token(tokens, lookup)
         came = await self._send(lookup, endpoint, token)
-        if _is_refused(came) and self._tokens.refused(token):
-            token = self._tokens.at_hand() or await self._new_token(self._tokens, lookup)
+        if _is_refused(came) and tokens.refused(token):
+            token = tokens.at_hand() or await self._new_token(tokens, lookup)
             came = await self._send(lookup, endpoint, token)
             if _is_refused(came):
-                self._tokens.refused_again()
+                tokens.refused_again()
         return came
 
     async def _new_token(self, tokens: Tokens, lookup: _Lookup) -> str:
@@ -170,7 +174,7 @@ class Transport:
                 headers=headers,
                 body=asking.body,
                 wants_body=lookup.wants_body,
-                within=lookup.left(),
+                deadline=lookup.deadline,
             )
         except NotAnswered as failure:
             lookup.endpoints.failed(endpoint)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from multidict import CIMultiDict
 
 from idv_upstream.backend import UpstreamBackend
+from idv_upstream.client import Reply
 from idv_upstream.credentials import MASK
 from idv_upstream.mapping import Step
 from idv_upstream.request import Asking
 from idv_upstream.statuses import Outcome
-from idv_upstream.transport import Reply
 from tornado_idv import (
     Answer,
     Broken,

@@ -12,7 +12,7 @@ from fakes import LoopClock
 from scripted import http, serving
 from transports import ask, failure_of, opened
 
-from idv_upstream import client
+from idv_upstream import connections
 from idv_upstream.request import Asking
 from tornado_idv import Unavailable
 
@@ -63,7 +63,7 @@ async def test_a_name_server_that_hangs_holds_up_nobody_else(
             released.wait(10)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
-    monkeypatch.setattr(client, "_CONNECT_TIMEOUT", 3.0)
+    monkeypatch.setattr(connections, "CONNECT_TIMEOUT", 3.0)
     async with serving(GOOD) as upstream:
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         async with opened() as hanging, opened(f"http://other.invalid:{upstream.port}") as other:

@@ -13,10 +13,10 @@ import pytest
 from scripted import Said, chunked, closed_port, header, http, serving
 from transports import GET, POST, ask, asked, failure_of, failure_told, given_up, opened, transport
 
-from idv_upstream import client
+from idv_upstream import connections
+from idv_upstream.bodies import MAX_ANSWER
 from idv_upstream.credentials import BearerToken
 from idv_upstream.request import Asking
-from idv_upstream.transport import MAX_ANSWER
 from tornado_idv import Broken, CouldNotTell, Unavailable
 
 GOOD = http(200, b"{}")
@@ -95,6 +95,17 @@ async def test_connections_are_kept() -> None:
             await ask(made, POST, lambda _status: False)
     assert len(upstream.requests) == 20
     assert len(upstream.connections) == 1
+
+
+@pytest.mark.parametrize("stray", [http(404), http(404)[:20], b"HTTP/1.1 100 Continue\r\n\r\n"])
+async def test_an_answer_that_nobody_asked_for_is_nobody_s(stray: bytes) -> None:
+    """It comes when nothing is waited for, and is never taken for what is asked next."""
+    async with asked(http(200, b"[1]"), http(200, b"[2]")) as (upstream, made):
+        await ask(made)
+        upstream.writers[0].write(stray)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert (await ask(made)).body == b"[2]"
 
 
 @pytest.mark.parametrize(("connections", "most"), [(1, 64), (64, 64), (100, 100)])
@@ -293,7 +304,7 @@ async def test_a_port_where_nobody_listens_is_unavailable() -> None:
 
 async def test_whoever_takes_no_connection_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time to connect is shorter than the time for an answer."""
-    monkeypatch.setattr(client, "_CONNECT_TIMEOUT", 0.05)
+    monkeypatch.setattr(connections, "CONNECT_TIMEOUT", 0.05)
     with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)

@@ -1,0 +1,183 @@
+"""The connections of one backend: aiohttp makes, keeps and reads them, and we write to them.
+
+What `aiohttp.ClientSession.request` does besides (cookies, redirects, proxies, traces, headers
+of its own) is not wanted here, and takes four times what all the rest does. So a request goes
+to a connection of the session's pool without it. `ClientRequest`, ``connect``,
+``set_response_params`` and ``read`` are used as the session itself uses them; they are not
+documented, and this is the one place that knows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from functools import cached_property
+from typing import cast
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.connector import Connection
+from multidict import MultiMapping
+from yarl import URL
+
+from idv_upstream.resolver import OwnResolver
+
+CONNECT_TIMEOUT = 0.5
+
+# Shorter than the 5 s after which many servers close an idle connection (this service: 10 s):
+# otherwise a request may be sent just as the other side closes.
+_KEEP_ALIVE = 4.0
+_PARTS = re.compile(r"([^/]+//[^/?]*)([!-~]*)")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
+_SWITCHING = 101
+_FINAL = 200
+
+
+class _Place(aiohttp.ClientRequest):
+    """Where to connect, in aiohttp's words."""
+
+    @cached_property
+    def connection_key(self) -> ConnectionKey:
+        return super().connection_key
+
+
+class Exchange:
+    """A connection on which a request was sent, up to the end of its answer."""
+
+    status: int
+    headers: MultiMapping[str]
+
+    def __init__(self, connection: Connection, deadline: float) -> None:
+        self._connection = connection
+        self._protocol = cast("ResponseHandler", connection.protocol)
+        self._content: aiohttp.StreamReader = aiohttp.EMPTY_PAYLOAD
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
+
+    async def begin(self, request: bytes, *, has_body: bool) -> None:
+        """Sends the request, and waits for the head of the answer."""
+        protocol = self._protocol
+        protocol.set_response_params(
+            skip_payload=not has_body, read_until_eof=True, auto_decompress=False
+        )
+        cast("asyncio.Transport", protocol.transport).write(request)
+        self.status = 0
+        while self.status < _FINAL and self.status != _SWITCHING:
+            message, self._content = await protocol.read()
+            self.status, self.headers = message.code, message.headers
+
+    async def read(self, most: int) -> bytes:
+        """The body; of a longer one no more than ``most`` bytes."""
+        content = self._content
+        if content.is_eof():  # a short one is there as a whole, nearly always
+            return content.read_nowait(most)
+        body = bytearray()
+        while chunk := await content.read(most - len(body)):
+            body += chunk
+        return bytes(body)
+
+    def end(self) -> None:
+        """Keeps the connection for the next request, if the answer was read to its end."""
+        self._timer.cancel()
+        self._connection.release()
+
+    def abort(self) -> None:
+        """Closes the connection."""
+        self._timer.cancel()
+        self._connection.close()
+
+    def _expire(self) -> None:
+        error = aiohttp.SocketTimeoutError()
+        self._protocol.set_exception(error)
+        self._content.set_exception(error)
+
+
+class Connections:
+    """At most so many at a time; who finds none free waits for one."""
+
+    _session: aiohttp.ClientSession
+    _connector: aiohttp.BaseConnector
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._places: dict[str, _Place] = {}
+        self._usual = _to_connect(CONNECT_TIMEOUT)
+
+    async def open(self) -> None:
+        """Makes the pool; no connection is made before the first request."""
+        self._connector = aiohttp.TCPConnector(
+            limit=self._most, keepalive_timeout=_KEEP_ALIVE, resolver=OwnResolver()
+        )
+        self._session = aiohttp.ClientSession(connector=self._connector)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: str,
+        body: bytes | None,
+        tls: ssl.SSLContext,
+        deadline: float,
+    ) -> Exchange:
+        """Sends one request, once, and waits for the head of its answer.
+
+        ``headers`` are whole lines, without those that tell the host and the length. At the
+        ``deadline``, of the loop's clock, the exchange is over. Raises `ValueError` for what
+        cannot be sent, and the errors of aiohttp.
+        """
+        parts = _PARTS.fullmatch(url)
+        if parts is None or not _TOKEN.fullmatch(method):
+            raise ValueError("no request")
+        place = self._place(parts[1], tls)
+        target = parts[2] if parts[2][:1] == "/" else f"/{parts[2]}"
+        host = place.headers["Host"]
+        length = "" if body is None and method in _WITHOUT_BODY else _length(body)
+        head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n{headers}{length}\r\n".encode()
+        exchange = Exchange(await self._connection(place, deadline), deadline)
+        try:
+            await exchange.begin(head + body if body else head, has_body=method != "HEAD")
+        except BaseException:
+            exchange.abort()
+            raise
+        return exchange
+
+    def _place(self, origin: str, tls: ssl.SSLContext) -> _Place:
+        place = self._places.get(origin)
+        if place is None or place.ssl is not tls:
+            place = self._places[origin] = _Place(
+                "GET",
+                URL(origin, encoded=True),
+                loop=asyncio.get_running_loop(),
+                session=self._session,
+                ssl=tls,
+            )
+        return place
+
+    async def _connection(self, place: _Place, deadline: float) -> Connection:
+        """A connection on which nothing is to be read yet."""
+        while True:
+            try:
+                connection = await self._connector.connect(place, [], self._timeout(deadline))
+            except TimeoutError:
+                raise aiohttp.ConnectionTimeoutError from None
+            if not connection.protocol:
+                return connection
+            connection.close()  # an answer came that nobody had asked for
+
+    def _timeout(self, deadline: float) -> aiohttp.ClientTimeout:
+        left = deadline - asyncio.get_running_loop().time()
+        return self._usual if left > CONNECT_TIMEOUT else _to_connect(max(left, 0.001))
+
+
+def _to_connect(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, connect=seconds)
+
+
+def _length(body: bytes | None) -> str:
+    return f"Content-Length: {len(body or b'')}\r\n"
