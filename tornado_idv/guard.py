@@ -87,7 +87,7 @@ class Guard:
     async def _ask(self, query: Query, deadline: float) -> Answer | None:
         if self._match is not None and not self._match.fullmatch(query.text):
             return None
-        began = self._timer()
+        began = 0.0 if self._told is None else self._timer()
         said = "gave up: the caller left"
         try:
             answer = await self._find(query, deadline)
@@ -119,7 +119,7 @@ class Guard:
                 raise Unavailable(
                     "not asked: it failed too often, and is tried again soon", counts=False
                 )
-            return await self._counted(query, deadline, entered)
+            return await self._counted(query, now, deadline, entered)
         finally:
             self._places.leave()
 
@@ -132,11 +132,13 @@ class Guard:
         except TimeoutError:
             raise Unavailable("not asked: too many lookups were under way", counts=False) from None
 
-    async def _counted(self, query: Query, deadline: float, entered: Pass) -> Answer | None:
+    async def _counted(
+        self, query: Query, now: float, deadline: float, entered: Pass
+    ) -> Answer | None:
         """Asks, and tells the breaker how it ended."""
         tell = self._breaker.abandoned
         try:
-            answer = await self._call(query, deadline)
+            answer = await self._call(query, now, deadline)
             tell = self._breaker.succeeded
         except CouldNotTell as error:
             if error.counts:
@@ -147,9 +149,9 @@ class Guard:
             tell(entered)
         return answer
 
-    async def _call(self, query: Query, deadline: float) -> Answer | None:
+    async def _call(self, query: Query, now: float, deadline: float) -> Answer | None:
         """Calls the backend; whatever it raises comes out as `Unavailable` or `Broken`."""
-        own = asyncio.get_running_loop().time() + self._timeout
+        own = now + self._timeout
         limit = TimeLimit(self._deadlines, min(own, deadline))
         try:
             with limit:

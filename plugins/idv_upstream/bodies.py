@@ -23,7 +23,9 @@ def plain(body: bytes, headers: MultiMapping[str]) -> bytes:
     if not body and not _has_end(headers):
         raise Unavailable("the answer was cut short")
     _check_length(body)
-    coding = headers.get("Content-Encoding", "identity").strip().lower()
+    if "Content-Encoding" not in headers:
+        return body
+    coding = headers["Content-Encoding"].strip().lower()
     return body if coding == "identity" else _decompressed(body, coding)
 
 

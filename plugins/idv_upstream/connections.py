@@ -50,11 +50,13 @@ class Exchange:
     status: int
     headers: MultiMapping[str]
 
-    def __init__(self, connection: Connection, deadline: float) -> None:
+    def __init__(
+        self, connection: Connection, loop: asyncio.AbstractEventLoop, deadline: float
+    ) -> None:
         self._connection = connection
         self._protocol = cast("ResponseHandler", connection.protocol)
         self._content: aiohttp.StreamReader = aiohttp.EMPTY_PAYLOAD
-        self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
+        self._timer = loop.call_at(deadline, self._expire)
 
     async def begin(self, request: bytes, *, has_body: bool) -> None:
         """Sends the request, and waits for the head of the answer."""
@@ -99,6 +101,7 @@ class Connections:
 
     _session: aiohttp.ClientSession
     _connector: aiohttp.BaseConnector
+    _loop: asyncio.AbstractEventLoop
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -107,6 +110,7 @@ class Connections:
 
     async def open(self) -> None:
         """Makes the pool; no connection is made before the first request."""
+        self._loop = asyncio.get_running_loop()
         self._connector = aiohttp.TCPConnector(
             limit=self._most, keepalive_timeout=_KEEP_ALIVE, resolver=OwnResolver()
         )
@@ -139,7 +143,8 @@ class Connections:
         host = place.headers["Host"]
         length = "" if body is None and method in _WITHOUT_BODY else _length(body)
         head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n{headers}{length}\r\n".encode()
-        exchange = Exchange(await self._connection(place, deadline), deadline)
+        connection = await self._connection(place, deadline)
+        exchange = Exchange(connection, self._loop, deadline)
         try:
             await exchange.begin(head + body if body else head, has_body=method != "HEAD")
         except BaseException:
@@ -153,7 +158,7 @@ class Connections:
             place = self._places[origin] = _Place(
                 "GET",
                 URL(origin, encoded=True),
-                loop=asyncio.get_running_loop(),
+                loop=self._loop,
                 session=self._session,
                 ssl=tls,
             )
@@ -171,7 +176,7 @@ class Connections:
             connection.close()  # an answer came that nobody had asked for
 
     def _timeout(self, deadline: float) -> aiohttp.ClientTimeout:
-        left = deadline - asyncio.get_running_loop().time()
+        left = deadline - self._loop.time()
         return self._usual if left > CONNECT_TIMEOUT else _to_connect(max(left, 0.001))
 
 

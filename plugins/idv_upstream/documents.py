@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from tornado_idv import Broken
 
+_BLANKS = " \t\n\r"
 _MAX_DEPTH = 128
 _TEXT_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
@@ -28,8 +29,13 @@ def decode(body: bytes) -> Any:
 
 def parse(text: str) -> Any:
     """The one JSON document in ``text``; raises `ValueError` if it is not valid."""
-    _check_depth(text)
-    return _DECODER.decode(text)
+    text = text.strip(_BLANKS)
+    if len(text) > _MAX_DEPTH:
+        _check_depth(text)
+    document, end = _DECODER.raw_decode(text)
+    if end < len(text):
+        raise ValueError("more than one document")
+    return document
 
 
 def is_unicode(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any, NoReturn
 
 from idv_upstream.client import Reply
@@ -13,6 +14,7 @@ from idv_upstream.responses import ResponseOptions
 from idv_upstream.statuses import Outcome, outcome
 from tornado_idv import Answer, Broken, Query, Unavailable, User
 
+_JSON = "application/json"
 _REFUSED = (401, 403, 407)
 _REDIRECTS = (301, 302, 303, 307, 308)
 
@@ -34,22 +36,14 @@ class Replies:
         credential: bool,
     ) -> None:
         self.reading = Reading(options)
-        self._statuses = statuses
+        self.outcome = cache(partial(outcome, overrides=statuses))
+        """What a reply of a status comes to."""
+        self.wants_body = cache(self._wants_body)
+        """Whether the body of a reply of a status says anything."""
         self._reads_nothing = options.found_when is not None
         self._only_json = options.media_type == "json"
         self._hints = hints
         self._credential = credential
-
-    def outcome(self, status: int) -> Outcome:
-        """What a reply of this status comes to."""
-        return outcome(status, self._statuses)
-
-    def wants_body(self, status: int) -> bool:
-        """Whether the body of a reply of this status says anything."""
-        meant = self.outcome(status)
-        return meant is Outcome.READ or (
-            meant is Outcome.NOT_KNOWN and self.reading.reads_not_known
-        )
 
     def read(self, query: Query, reply: Reply) -> User | Answer | None:
         """Who it is, for how long it may be remembered; raises `Unavailable` or `Broken`."""
@@ -69,6 +63,12 @@ class Replies:
         if self._only_json and not _is_json(reply.headers.get("Content-Type", "")):
             raise Broken(f"an answer of status {reply.status} that is not application/json")
         return decode(reply.body)
+
+    def _wants_body(self, status: int) -> bool:
+        meant = self.outcome(status)
+        return meant is Outcome.READ or (
+            meant is Outcome.NOT_KNOWN and self.reading.reads_not_known
+        )
 
     def _user(self, query: Query, reply: Reply) -> User | None:
         meant = self.outcome(reply.status)
@@ -95,5 +95,7 @@ class Replies:
 
 
 def _is_json(content_type: str) -> bool:
+    if content_type == _JSON:
+        return True
     media_type = content_type.partition(";")[0].strip().lower()
-    return media_type == "application/json" or media_type.endswith("+json")
+    return media_type == _JSON or media_type.endswith("+json")

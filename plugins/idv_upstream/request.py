@@ -147,7 +147,7 @@ class Template:
         self._target = places.target(options.url, known)
         parameters = places.url_parameters(options.url, known)
         parameters += places.parameters(options.query, known)
-        self._query = places.ampersands("?", parameters) if parameters else Filling("")
+        self._query = places.ampersands("?", parameters) if parameters else None
         self._body = _body(options, known)
         self._headers = _headers(options, known)
         self._constant = _constant(self._headers)
@@ -163,9 +163,8 @@ class Template:
     @property
     def names(self) -> frozenset[str]:
         """The placeholders it has."""
-        body = [] if self._body is None else [self._body]
-        fillings = [self._target, self._query, *body, *self._headers.values()]
-        return frozenset[str]().union(*(filling.names for filling in fillings))
+        fillings = [self._target, self._query, self._body, *self._headers.values()]
+        return frozenset[str]().union(*(each.names for each in fillings if each is not None))
 
     def asking(self, query: Query) -> Asking:
         """The request that asks for ``query``.
@@ -176,9 +175,11 @@ class Template:
         url = self._target.filled(values)
         if places.has_dot_segment(url):
             raise Broken("what is asked for cannot be a part of a path", counts=False)
+        if self._query is not None:
+            url += self._query.filled(values)
         return Asking(
             self._method,
-            url + self._query.filled(values),
+            url,
             self._filled_headers(values) if self._constant is None else self._constant,
             None if self._body is None else self._body.filled(values).encode(),
             self._repeatable,

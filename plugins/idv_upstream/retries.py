@@ -26,7 +26,8 @@ class RetryBudget:
 
     def earn(self) -> None:
         """A request was made."""
-        self._left = min(self._left + 1, _MOST)
+        if self._left < _MOST:
+            self._left += 1
 
     def spend(self) -> bool:
         """Whether one request may be repeated; then it is counted."""

@@ -115,7 +115,7 @@ class Transport:
 
     def _endpoints_for(self, url: str) -> Endpoints:
         """Those configured, or the place that an absolute URL names."""
-        origin = _ORIGIN.match(url)
+        origin = None if url[0] == "/" else _ORIGIN.match(url)
         if origin is None:
             return self._endpoints
         if origin[0] not in self._elsewhere:

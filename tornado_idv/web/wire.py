@@ -11,6 +11,7 @@ from tornado_idv.identifiers import Identifiers
 from tornado_idv.model import User
 from tornado_idv.web.refusals import Refusal
 
+_BLANKS = " \t\n\r"
 _MAX_DEPTH = 256
 _TEXT_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
@@ -24,9 +25,7 @@ def read_member(body: bytes, name: str) -> str:
     5,000 digits is an error to Python). Raises `InvalidFormat`.
     """
     try:
-        text = body.decode("utf-8")
-        _check_depth(text)
-        record = _DECODER.decode(text)
+        record = _decode(body.decode("utf-8"))
     except (ValueError, RecursionError):
         raise InvalidFormat("not a JSON object") from None
     value = record.get(name) if isinstance(record, dict) else None
@@ -44,6 +43,16 @@ def encode_user(user: User | None, identifiers: Identifiers) -> bytes:
         f',"nickname":{_quoted(f"@{user.nickname}")}'
         f',"profile_url":{_quoted(identifiers.profile_url(user))}}}'
     ).encode()
+
+
+def _decode(text: str) -> Any:
+    text = text.strip(_BLANKS)
+    if len(text) > _MAX_DEPTH:
+        _check_depth(text)
+    record, end = _DECODER.raw_decode(text)
+    if end < len(text):
+        raise ValueError("more than one value")
+    return record
 
 
 def _check_depth(text: str) -> None:
