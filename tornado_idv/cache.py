@@ -112,16 +112,20 @@ class _Flight:
         self._waiting: list[asyncio.Future[Answer]] = []
         self.task: asyncio.Task[None]
 
-    async def landing(self, patience: float) -> Answer:
-        """What comes of it; raises `TimeoutError` if that takes longer than ``patience``."""
+    def board(self, patience: float) -> asyncio.Future[Answer]:
+        """A future of what comes of it, or of a `TimeoutError` after ``patience`` seconds.
+
+        Whoever does not wait for it any more leaves.
+        """
         loop = asyncio.get_running_loop()
         landed: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append(landed)
         self._deadlines.add(landed, loop.time() + patience)
-        try:
-            return await landed
-        finally:
-            self._deadlines.drop(landed)
+        return landed
+
+    def leave(self, landed: asyncio.Future[Answer]) -> None:
+        """Takes the deadline of one who waited back."""
+        self._deadlines.drop(landed)
 
     def land(self, answer: Answer) -> None:
         """Gives all who wait the answer."""
@@ -200,11 +204,14 @@ class AnswerCache:
             raise failure.again()
         joined = self._flights.get(text)
         flight = joined or self._launch(query, ask)
+        landed = flight.board(patience)
         try:
-            answer = await flight.landing(patience)
+            answer = await landed
         except TimeoutError:
             self._abandon(text, flight)
             raise
+        finally:
+            flight.leave(landed)
         return replace(answer, coalesced=True) if joined else answer
 
     async def refresh(self, query: Query, ask: Ask, patience: float) -> None:

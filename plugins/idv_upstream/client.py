@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import aiohttp
@@ -16,7 +16,7 @@ from aiohttp.http import HttpProcessingError
 from multidict import MultiMapping
 
 from idv_upstream.bodies import MAX_ANSWER, plain
-from idv_upstream.connections import Connections, Exchange
+from idv_upstream.connections import Connections, WantsBody
 from idv_upstream.tls import Tls
 from tornado_idv import Broken, CouldNotTell, Unavailable
 
@@ -29,9 +29,6 @@ HEADERS: Mapping[str, str] = {
 
 _LINES = {name.lower(): f"{name}: {value}\r\n" for name, value in HEADERS.items()}
 _CONNECTIONS = 64
-
-WantsBody = Callable[[int], bool]
-"""Whether the body of an answer of this status is to be read."""
 
 
 class Reply(NamedTuple):
@@ -109,17 +106,19 @@ class Client:
         if deadline is None:
             deadline = asyncio.get_running_loop().time() + self._timeout
         try:
-            exchange = await self._connections.ask(
+            status, answered, received = await self._connections.ask(
                 method,
                 url,
                 headers=_lines(headers),
                 body=body,
                 tls=self._tls.context(),
                 deadline=deadline,
+                wants_body=wants_body,
+                most=MAX_ANSWER + 1,
             )
-            return await _reply(exchange, wants_body)
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             raise _told(error) from None
+        return Reply(status, answered, b"" if received is None else plain(received, answered))
 
 
 def _lines(headers: Mapping[str, str]) -> str:
@@ -129,18 +128,6 @@ def _lines(headers: Mapping[str, str]) -> str:
     if not text.count("\r") == text.count("\n") == len(lines):
         raise ValueError("a header of more than one line")
     return text
-
-
-async def _reply(exchange: Exchange, wants_body: WantsBody) -> Reply:
-    status, headers, body = exchange.status, exchange.headers, b""
-    try:
-        if wants_body(status):
-            body = plain(await exchange.read(MAX_ANSWER + 1), headers)
-    except BaseException:
-        exchange.abort()
-        raise
-    exchange.end()
-    return Reply(status, headers, body)
 
 
 def _told(error: Exception) -> CouldNotTell:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+from collections.abc import Callable
 from functools import cached_property
-from typing import cast
+from typing import NamedTuple
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -24,13 +25,15 @@ from yarl import URL
 
 from idv_upstream.resolver import OwnResolver
 
+WantsBody = Callable[[int], bool]
+"""Whether the body of an answer of this status is to be read."""
+
 CONNECT_TIMEOUT = 0.5
 
 # Shorter than the 5 s after which many servers close an idle connection (this service: 10 s):
 # otherwise a request may be sent just as the other side closes.
 _KEEP_ALIVE = 4.0
 _PARTS = re.compile(r"([^/]+//[^/?]*)([!-~]*)")
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
 _SWITCHING = 101
 _FINAL = 200
@@ -44,41 +47,49 @@ class _Place(aiohttp.ClientRequest):
         return super().connection_key
 
 
-class Exchange:
-    """A connection on which a request was sent, up to the end of its answer."""
+class Received(NamedTuple):
+    """An answer as it came. ``body`` is ``None`` where it was not wanted."""
 
     status: int
     headers: MultiMapping[str]
+    """Found in whatever case they are asked for."""
+    body: bytes | None
+
+
+class _Exchange:
+    """One request and its answer on a connection."""
+
+    __slots__ = ("_connection", "_content", "_protocol", "_timer")
 
     def __init__(
         self, connection: Connection, loop: asyncio.AbstractEventLoop, deadline: float
     ) -> None:
         self._connection = connection
-        self._protocol = cast("ResponseHandler", connection.protocol)
+        self._protocol: ResponseHandler = connection.protocol  # type: ignore[assignment]
         self._content: aiohttp.StreamReader = aiohttp.EMPTY_PAYLOAD
         self._timer = loop.call_at(deadline, self._expire)
 
-    async def begin(self, request: bytes, *, has_body: bool) -> None:
-        """Sends the request, and waits for the head of the answer."""
+    async def answer(
+        self, request: bytes, wants_body: WantsBody, most: int, *, has_body: bool
+    ) -> Received:
+        """Sends the request, and takes what comes, but no more than ``most`` bytes of a body."""
         protocol = self._protocol
         protocol.set_response_params(
             skip_payload=not has_body, read_until_eof=True, auto_decompress=False
         )
-        cast("asyncio.Transport", protocol.transport).write(request)
-        self.status = 0
-        while self.status < _FINAL and self.status != _SWITCHING:
+        protocol.transport.write(request)  # type: ignore[union-attr]
+        status = 0
+        while status < _FINAL and status != _SWITCHING:
             message, self._content = await protocol.read()
-            self.status, self.headers = message.code, message.headers
-
-    async def read(self, most: int) -> bytes:
-        """The body; of a longer one no more than ``most`` bytes."""
-        content = self._content
-        if content.is_eof():  # a short one is there as a whole, nearly always
-            return content.read_nowait(most)
+            status = message.code
+        if not wants_body(status):
+            return Received(status, message.headers, None)
+        if self._content.is_eof():  # a short body is there as a whole, nearly always
+            return Received(status, message.headers, self._content.read_nowait(most))
         body = bytearray()
-        while chunk := await content.read(most - len(body)):
+        while chunk := await self._content.read(most - len(body)):
             body += chunk
-        return bytes(body)
+        return Received(status, message.headers, bytes(body))
 
     def end(self) -> None:
         """Keeps the connection for the next request, if the answer was read to its end."""
@@ -128,29 +139,32 @@ class Connections:
         body: bytes | None,
         tls: ssl.SSLContext,
         deadline: float,
-    ) -> Exchange:
-        """Sends one request, once, and waits for the head of its answer.
+        wants_body: WantsBody,
+        most: int,
+    ) -> Received:
+        """Sends one request, once.
 
-        ``headers`` are whole lines, without those that tell the host and the length. At the
-        ``deadline``, of the loop's clock, the exchange is over. Raises `ValueError` for what
-        cannot be sent, and the errors of aiohttp.
+        ``headers`` are whole lines, without those that tell the host and the length. The answer
+        is to be here at the ``deadline``, of the loop's clock; of its body no more than ``most``
+        bytes are taken. Raises `ValueError` for what cannot be sent, and the errors of aiohttp.
         """
         parts = _PARTS.fullmatch(url)
-        if parts is None or not _TOKEN.fullmatch(method):
+        if parts is None or not method.isalpha():
             raise ValueError("no request")
         place = self._place(parts[1], tls)
         target = parts[2] if parts[2][:1] == "/" else f"/{parts[2]}"
         host = place.headers["Host"]
         length = "" if body is None and method in _WITHOUT_BODY else _length(body)
         head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n{headers}{length}\r\n".encode()
-        connection = await self._connection(place, deadline)
-        exchange = Exchange(connection, self._loop, deadline)
+        request = head + body if body else head
+        exchange = _Exchange(await self._connection(place, deadline), self._loop, deadline)
         try:
-            await exchange.begin(head + body if body else head, has_body=method != "HEAD")
+            received = await exchange.answer(request, wants_body, most, has_body=method != "HEAD")
         except BaseException:
             exchange.abort()
             raise
-        return exchange
+        exchange.end()
+        return received
 
     def _place(self, origin: str, tls: ssl.SSLContext) -> _Place:
         place = self._places.get(origin)

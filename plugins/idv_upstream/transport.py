@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from idv_upstream.client import HEADERS, Client, NotAnswered, Reply, WantsBody
+from idv_upstream.client import HEADERS, Client, NotAnswered, Reply
+from idv_upstream.connections import WantsBody
 from idv_upstream.credentials import MASK, ClientCredentials, Credential
 from idv_upstream.endpoints import Endpoint, Endpoints
 from idv_upstream.oauth import Tokens

@@ -150,9 +150,9 @@ BUGS = (
     Bug(
         "a caller who leaves ends the flight",
         "cache",
-        "            return await landed\n",
-        "            return await landed\n        except asyncio.CancelledError:\n"
-        "            self.task.cancel()\n            raise\n",
+        "            answer = await landed\n",
+        "            answer = await landed\n        except asyncio.CancelledError:\n"
+        "            flight.task.cancel()\n            raise\n",
     ),
     Bug(
         "an open breaker is told as not known",

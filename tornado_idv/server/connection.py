@@ -235,8 +235,8 @@ class Connection(asyncio.Protocol):
         except Refused as refused:
             self._refuse(refused.refusal)
             return
-        if body is not None:
-            self._begin(body)
+        if body is not None and self._head is not None:
+            self._begin(self._head, body)
         elif self._ended:
             self._leave()
         elif len(self._buffer) <= self._most_buffered:
@@ -281,10 +281,10 @@ class Connection(asyncio.Protocol):
         del buffer[:length]
         return body
 
-    def _begin(self, body: bytes) -> None:
-        head, self._head, self._chunks = cast("Head", self._head), None, None
+    def _begin(self, head: Head, body: bytes) -> None:
         self.deadline = inf
         self._exchange = exchange = Exchange(self, head, self._peer)
+        self._head = self._chunks = None
         if self._listener.draining:
             exchange.last()
         exchange.begin(self._listener.app, body)

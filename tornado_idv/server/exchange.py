@@ -7,7 +7,7 @@ import time
 from asyncio import Future
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 from tornado.httputil import (
     HTTPConnection,
@@ -112,7 +112,7 @@ class Exchange(HTTPConnection):
         length = int(headers["Content-Length"])
         return self._channel.send(
             answer_bytes(
-                cast("ResponseStartLine", start_line).code,
+                start_line.code,  # type: ignore[union-attr] # of an answer it is one
                 self.request_id,
                 chunk or b"",
                 length,

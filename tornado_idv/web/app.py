@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from tornado.httputil import (
     HTTPConnection,
@@ -74,8 +74,11 @@ class _Message(HTTPMessageDelegate):
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> None:
-        start_line = cast("RequestStartLine", start_line)
-        self._request = Request(start_line, headers, self._connection)
+        self._request = Request(
+            start_line,  # type: ignore[arg-type] # of a request it is one
+            headers,
+            self._connection,
+        )
 
     def data_received(self, chunk: bytes) -> None:
         self._request.body += chunk

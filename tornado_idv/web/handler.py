@@ -83,7 +83,7 @@ class JsonHandler(RequestHandler):
             self.prepare()
             awaited = getattr(self, str(self.request.method).lower())()
             if awaited is not None:
-                self._task = asyncio.create_task(self._await(awaited))
+                self._task = asyncio.get_running_loop().create_task(self._await(awaited))
             elif not self._finished:
                 self.finish()
         except Exception as error:  # noqa: BLE001 - answered as the 500 it is

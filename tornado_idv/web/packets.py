@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
@@ -36,8 +36,7 @@ _OTHER_ANSWER = ("Connection", "Content-Encoding", "Expect", "Transfer-Encoding"
 """Headers with which a request may be answered in another way than without them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(NamedTuple):
     """What a request was understood as: its route, its key, its query.
 
     ``remembered`` says that memory knew the answer, so that somebody had asked before.
