@@ -31,7 +31,7 @@ from tornado_idv.server.logs import configure_logging, open_access_log
 from tornado_idv.server.service import api_key, open_directory
 from tornado_idv.web.answers import http_date, new_request_id
 from tornado_idv.web.app import make_app
-from tornado_idv.web.handler import Wire
+from tornado_idv.web.handler import Understood, Wire
 
 
 class Wired(HTTPServerConnectionDelegate):
@@ -54,6 +54,7 @@ class Carrier(Wire):
         self.request_id = new_request_id()
         self.began = time.monotonic()
         self.meaning = None
+        self.understood = Understood()
         self.remote = connection.context.remote_ip
         self.context = connection.context
         self.set_close_callback = connection.set_close_callback

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from asyncio import Future
 from collections.abc import Callable
@@ -21,8 +20,6 @@ from tornado_idv.server.head import Head
 from tornado_idv.web.answers import answer_bytes, new_request_id
 from tornado_idv.web.packets import Meaning
 from tornado_idv.web.proxies import TrustedProxies
-
-_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 # Tornado gives each answer these; ours are written by `answer_bytes`.
 _WRITTEN = frozenset({"Server", "Content-Type", "Date", "Content-Length"})
@@ -65,10 +62,8 @@ class Exchange(HTTPConnection):
         self.head = head
         self.meaning: Meaning | None = None
         self.began = time.monotonic()
-        asked = head.headers.get("X-Request-ID")
-        self.request_id = (
-            asked if asked is not None and _REQUEST_ID.fullmatch(asked) else new_request_id()
-        )
+        self.request_id = head.request_id or new_request_id()
+        self.understood = head.understood
         self._channel = channel
         self._keep_alive = head.keep_alive
         self._on_close: Callable[[], None] | None = None

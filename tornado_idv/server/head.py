@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httptools
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
+from tornado_idv.web.handler import Understood
 from tornado_idv.web.refusals import Refusal, Refused
 
 MAX_TARGET = 2048
@@ -28,6 +29,7 @@ _MISSPELT = frozenset(
 # As Tornado has it, and no longer than a name with its port can be.
 _HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+;=:\[\]-]|%[0-9A-Fa-f]{2}){0,261}", re.ASCII)
 _ORIGIN = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -79,7 +81,8 @@ class RequestHeaders(HTTPHeaders):
 class Head:
     """What a head says. ``length`` is the body's, in bytes; ``None`` for a body in chunks.
 
-    ``forwarded`` is ``X-Forwarded-For``, several lines joined with commas.
+    ``forwarded`` is ``X-Forwarded-For``, several lines joined with commas; ``request_id`` is the
+    caller's, if it may be. ``understood`` is for handlers to keep what they make of it.
     """
 
     start_line: RequestStartLine
@@ -88,6 +91,8 @@ class Head:
     keep_alive: bool
     expects_continue: bool
     forwarded: str = ""
+    request_id: str | None = None
+    understood: Understood = field(default_factory=Understood, compare=False)
 
 
 class HeadReader:
@@ -147,6 +152,7 @@ def read_head(data: bytes, max_body: int) -> Head:
         and (framed or start_line.method not in _WITH_BODY),
         expects_continue="Expect" in headers and start_line.version == "HTTP/1.1" and length != 0,
         forwarded=headers.get("X-Forwarded-For", ""),
+        request_id=_request_id(headers.get("X-Request-ID", "")),
     )
 
 
@@ -174,6 +180,10 @@ def _without_fields(match: re.Match[bytes]) -> Head:
     """A request by a method that llhttp does not know: the route answers, then we close."""
     headers = RequestHeaders([(b"Host", b"unknown")])
     return Head(_start_line(match), headers, 0, keep_alive=False, expects_continue=False)
+
+
+def _request_id(asked: str) -> str | None:
+    return asked if _REQUEST_ID.fullmatch(asked) else None
 
 
 def _persists(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import cast
 
+from tornado.httputil import HTTPHeaders
+
 from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import ApiKey, Scope
 from tornado_idv.keys.ring import KeyRing
@@ -27,13 +29,20 @@ class BearerAuthMixin:
         key that is good now, and `Refused` if the key lacks the scope.
         """
         handler = cast(JsonHandler, self)
-        values = handler.request.headers.get_list("Authorization")
-        match = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
-        if match is None:
-            raise InvalidKey("malformed")
         keys: KeyRing = handler.settings["keys"]
-        key = keys.authenticate(match[1])
+        understood = handler.wire.understood
+        key = understood.key
+        if key is None or not keys.holds(key):
+            key = understood.key = keys.authenticate(_token(handler.request.headers))
         handler.key_id = key.id
         if scope not in key.scopes:
             raise Refused(Refusal.SCOPE)
         return key
+
+
+def _token(headers: HTTPHeaders) -> str:
+    values = headers.get_list("Authorization")
+    match = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
+    if match is None:
+        raise InvalidKey("malformed")
+    return match[1]

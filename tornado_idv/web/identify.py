@@ -32,7 +32,9 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
 
     def post(self) -> Awaitable[None] | None:
         key = self.require_key(self.scope)
-        check_media(self.request.headers)
+        if not self.wire.understood.takes_json:
+            check_media(self.request.headers)
+            self.wire.understood.takes_json = True
         query = self.parse(read_member(self.request.body, self.member))
         answer = self.directory.recall(query)
         self.wire.meaning = Meaning(self.route, key, query, remembered=answer is not None)
