@@ -53,12 +53,12 @@ async def remember(cache: AnswerCache, query: Query, answer: Answer) -> None:
     await cache.fetch(query, Source(answer).ask, PATIENCE)
 
 
-def begin(cache: AnswerCache, source: Source, query: Query = ALICE) -> asyncio.Task[Answer]:
+def begin(cache: AnswerCache, source: Source, query: Query = ALICE) -> asyncio.Future[Answer]:
     """A caller of many: they come in the order in which they are begun."""
-    return asyncio.create_task(cache.fetch(query, source.ask, PATIENCE))
+    return cache.fetch(query, source.ask, PATIENCE)
 
 
-async def held(cache: AnswerCache, source: Source) -> asyncio.Task[Answer]:
+async def held(cache: AnswerCache, source: Source) -> asyncio.Future[Answer]:
     """A caller who waits for a source that is asked and gives no answer yet."""
     source.hold()
     caller = begin(cache, source)
@@ -66,7 +66,7 @@ async def held(cache: AnswerCache, source: Source) -> asyncio.Task[Answer]:
     return caller
 
 
-async def leave(caller: asyncio.Task[Answer]) -> None:
+async def leave(caller: asyncio.Future[Answer]) -> None:
     """The caller goes, and is gone."""
     caller.cancel()
     await asyncio.wait([caller], timeout=5)
@@ -330,7 +330,7 @@ async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_reme
 async def test_who_waited_too_long_ends_no_later_flight(cache: AnswerCache) -> None:
     old, later = Source(FOUND), Source(ELSEWHERE)
     early = await held(cache, old)
-    impatient = asyncio.create_task(cache.fetch(ALICE, old.ask, 0))
+    impatient = cache.fetch(ALICE, old.ask, 0)
     await asyncio.sleep(0)
     cache.purge()
     second = await held(cache, later)

@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cachetools import Cache, LRUCache, TTLCache
 from msgspec import Struct
@@ -97,41 +97,56 @@ class _Failures(TTLCache[str, CouldNotTell | None]):
         """Its time has run out."""
 
 
+class _Passenger(NamedTuple):
+    """One who waits for a flight; ``joined`` says that another one had it begun."""
+
+    landed: asyncio.Future[Answer]
+    flight: _Flight
+    joined: bool
+
+
 class _Flight:
     """One asking, shared by all who want its answer; it goes on when they leave.
 
-    Each waits for a future of its own: in a quarter of the time of `asyncio.wait`. Once it is
-    not ``current`` any more, nobody joins it, and what comes of it is not remembered.
+    Once it is not ``current`` any more, nobody boards it, and what comes of it is not remembered.
     """
 
-    __slots__ = ("_waiting", "current", "task")
+    __slots__ = ("_deadlines", "_passengers", "current", "task", "text")
 
-    def __init__(self) -> None:
+    def __init__(self, text: str, deadlines: Deadlines[_Passenger]) -> None:
+        self.text = text
         self.current = True
-        self._waiting: list[asyncio.Future[Answer]] = []
         self.task: asyncio.Task[None]
+        self._deadlines = deadlines
+        self._passengers: list[_Passenger] = []
 
-    def board(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Answer]:
-        """A future of what comes of it, for one who waits."""
-        landed: asyncio.Future[Answer] = loop.create_future()
-        self._waiting.append(landed)
-        return landed
+    def board(self, landed: asyncio.Future[Answer], until: float, *, joined: bool) -> None:
+        """Has the answer put into ``landed``, if it is here in time."""
+        passenger = _Passenger(landed, self, joined)
+        self._passengers.append(passenger)
+        self._deadlines.add(passenger, until)
 
     def land(self, answer: Answer) -> None:
         """Gives all who wait the answer."""
-        for landed in self._waiting:
-            if not landed.done():
-                landed.set_result(answer)
+        for passenger in self._waiting():
+            joined = passenger.joined
+            passenger.landed.set_result(replace(answer, coalesced=True) if joined else answer)
 
     def crash(self, error: Exception) -> None:
         """Tells all who wait that there is none, and why."""
-        for landed in self._waiting:
-            _fail(landed, error)
+        for passenger in self._waiting():
+            passenger.landed.set_exception(error)
 
     def cancel(self) -> None:
         """Ends the waiting, as the service does."""
-        for landed in self._waiting:
-            landed.cancel()
+        for passenger in self._waiting():
+            passenger.landed.cancel()
+
+    def _waiting(self) -> Iterator[_Passenger]:
+        for passenger in self._passengers:
+            self._deadlines.drop(passenger)
+            if not passenger.landed.done():
+                yield passenger
 
 
 class AnswerCache:
@@ -153,7 +168,7 @@ class AnswerCache:
         self._absent = _Entries(limits.max_negative_entries)
         self._failures = _Failures(limits.max_negative_entries, limits.failure_memo, timer)
         self._flights: dict[str, _Flight] = {}
-        self._deadlines: Deadlines[asyncio.Future[Answer]] = Deadlines(_time_out)
+        self._deadlines = Deadlines(self._give_up)
         self._generations: dict[str | None, _Generation] = {}
         self.due: asyncio.Queue[Query] = asyncio.Queue(_REFRESHES_WAITING)
         """Queries whose answers are to be asked for again, ahead of their time."""
@@ -181,30 +196,23 @@ class AnswerCache:
             return entry.answer
         return replace(entry.answer, stale=True) if now < entry.gone_at else None
 
-    async def fetch(self, query: Query, ask: Ask, patience: float) -> Answer:
+    def fetch(self, query: Query, ask: Ask, patience: float) -> asyncio.Future[Answer]:
         """Asks once for all who want the same answer now, and remembers what came of it.
 
         A caller that leaves does not end the flight for the others. One that has waited for
-        ``patience`` seconds gets a `TimeoutError`, and the next caller asks anew. Raises what
-        ``ask`` raises; a `CouldNotTell` also for a while after, without asking.
+        ``patience`` seconds gets a `TimeoutError`, and the next caller asks anew. The future
+        raises what ``ask`` raises; a `CouldNotTell` also for a while after, without asking.
         """
-        text = query.text
+        loop, text = asyncio.get_running_loop(), query.text
+        landed: asyncio.Future[Answer] = loop.create_future()
         failure = self._failures.find(text)
         if failure is not None:
-            raise failure.again()
+            landed.set_exception(failure.again())
+            return landed
         joined = self._flights.get(text)
-        loop = asyncio.get_running_loop()
         flight = joined or self._launch(query, text, ask)
-        landed = flight.board(loop)
-        self._deadlines.add(landed, loop.time() + patience)
-        try:
-            answer = await landed
-        except TimeoutError:
-            self._abandon(text, flight)
-            raise
-        finally:
-            self._deadlines.drop(landed)
-        return replace(answer, coalesced=True) if joined else answer
+        flight.board(landed, loop.time() + patience, joined=joined is not None)
+        return landed
 
     async def refresh(self, query: Query, ask: Ask, patience: float) -> None:
         """Asks again for an answer that is fresh still; a failure leaves it as it is.
@@ -215,7 +223,7 @@ class AnswerCache:
         if text not in self._flights:
             flight = self._launch(query, text, ask)
             await asyncio.wait([flight.task], timeout=patience)
-            self._abandon(text, flight)
+            self._abandon(flight)
 
     def purge(self) -> None:
         """Forgets everything.
@@ -251,17 +259,17 @@ class AnswerCache:
             self.due.put_nowait(query)
 
     def _launch(self, query: Query, text: str, ask: Ask) -> _Flight:
-        flight = self._flights[text] = _Flight()
-        flying = self._fly(query, text, flight, ask)
+        flight = self._flights[text] = _Flight(text, self._deadlines)
+        flying = self._fly(query, flight, ask)
         flight.task = asyncio.get_running_loop().create_task(flying)
         return flight
 
-    async def _fly(self, query: Query, text: str, flight: _Flight, ask: Ask) -> None:
+    async def _fly(self, query: Query, flight: _Flight, ask: Ask) -> None:
         try:
             answer = await ask(query)
         except CouldNotTell as error:
             if flight.current:
-                self._failures[text] = error.again()  # without its frames
+                self._failures[flight.text] = error.again()  # without its frames
             flight.crash(error)
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             flight.crash(error)
@@ -270,16 +278,22 @@ class AnswerCache:
             raise
         else:
             if flight.current:
-                self._store(text, answer)
+                self._store(flight.text, answer)
             flight.land(answer)
         finally:
-            self._abandon(text, flight)
+            self._abandon(flight)
 
-    def _abandon(self, text: str, flight: _Flight) -> None:
+    def _abandon(self, flight: _Flight) -> None:
         """Lets the next caller ask anew; those who wait for this flight go on waiting."""
         if flight.current:
             flight.current = False
-            del self._flights[text]
+            del self._flights[flight.text]
+
+    def _give_up(self, passenger: _Passenger) -> None:
+        """A passenger has waited too long."""
+        self._abandon(passenger.flight)
+        if not passenger.landed.done():
+            passenger.landed.set_exception(TimeoutError())
 
     def _store(self, text: str, answer: Answer) -> None:
         limits, now = self.limits, self.timer()
@@ -306,12 +320,3 @@ class AnswerCache:
         if ttl is None:
             ttl = limits.ttl if answer.found else limits.negative_ttl
         return min(ttl, limits.degraded_ttl) if answer.degraded else ttl
-
-
-def _time_out(landed: asyncio.Future[Answer]) -> None:
-    _fail(landed, TimeoutError())
-
-
-def _fail(landed: asyncio.Future[Answer], error: Exception) -> None:
-    if not landed.done():
-        landed.set_exception(error)

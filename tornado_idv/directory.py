@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, get_args
 
@@ -76,8 +76,19 @@ class Directory:
 
     async def look_up(self, query: Query) -> Answer:
         """As `find`, for a query that nothing fresh is remembered of."""
+        looking = self.begin(query)
+        with suppress(Exception):
+            await looking
+        return self.end(query, looking)
+
+    def begin(self, query: Query) -> asyncio.Future[Answer]:
+        """Begins what `look_up` does, for those who need no coroutine; `end` gives the answer."""
+        return self.cache.fetch(query, self._ask, self._timeout)
+
+    def end(self, query: Query, looking: asyncio.Future[Answer]) -> Answer:
+        """What a lookup came to that was begun, and is over."""
         try:
-            answer = await self.cache.fetch(query, self._ask, self._timeout)
+            answer = looking.result()
         except TimeoutError:
             failure = Unavailable(f"no answer within {self._timeout:g} s")
             answer = self._stale_or(failure, query)

@@ -132,27 +132,27 @@ BUGS = (
     Bug(
         "a remembered failure is told as not found",
         "cache",
-        "            raise failure.again()\n        joined =",
-        "            return Answer(None, since=self.timer(), body=b'absent')\n        joined =",
+        "            landed.set_exception(failure.again())\n",
+        "            landed.set_result(Answer(None, since=self.timer(), body=b'absent'))\n",
     ),
     Bug(
         "a failure is not remembered",
         "cache",
-        "self._failures[text] = error",
+        "self._failures[flight.text] = error",
         "_ = error",
     ),
     Bug(
         "a refresh that fails forgets the answer",
         "cache",
-        "self._failures[text] = error",
-        "self._found.drop(text)\n                self._failures[text] = error",
+        "self._failures[flight.text] = error",
+        "self._found.drop(flight.text)\n                self._failures[flight.text] = error",
     ),
     Bug(
         "a caller who leaves ends the flight",
         "cache",
-        "            answer = await landed\n",
-        "            answer = await landed\n        except asyncio.CancelledError:\n"
-        "            flight.task.cancel()\n            raise\n",
+        "        flight.board(landed",
+        "        landed.add_done_callback(lambda it: it.cancelled() and flight.task.cancel())\n"
+        "        flight.board(landed",
     ),
     Bug(
         "an open breaker is told as not known",

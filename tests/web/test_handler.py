@@ -13,7 +13,7 @@ from tornado.web import Application, RequestHandler
 from tornado_idv.web.app import Request
 from tornado_idv.web.handler import JsonHandler
 
-OUR_OWN = {"wire", "request", "_headers"}
+OUR_OWN = {"wire", "request", "_headers", "_waits"}
 """What a `JsonHandler` alone has, or has in another form."""
 
 OF_NO_USE = {"ui", "_auto_finish", "_prepared_future", "path_args", "path_kwargs"}

@@ -57,7 +57,12 @@ class Failing:
     def recall(self, query: Query) -> None:
         return None
 
-    async def look_up(self, query: Query) -> Answer:
+    def begin(self, query: Query) -> asyncio.Future[Answer]:
+        looking: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        looking.cancel()  # it is over
+        return looking
+
+    def end(self, query: Query, looking: asyncio.Future[Answer]) -> Answer:
         raise self.error
 
 
@@ -163,7 +168,7 @@ async def test_an_unforeseen_error_is_500_and_its_text_is_told_nowhere(
     told = record.getMessage()
     assert f"request {response.headers['X-Request-ID']} failed unforeseen" in told
     assert told.endswith("ValueError")
-    assert "in look_up" in told
+    assert "in end" in told
     assert "tweety" not in caplog.text
 
 

@@ -7,6 +7,7 @@ import logging
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, cast
 
@@ -87,7 +88,7 @@ class JsonHandler(RequestHandler):
         self.request = request
         self.wire = cast(Wire, request.connection)
         """What carries this request and its answer."""
-        self._headers_written = self._finished = False
+        self._headers_written = self._finished = self._waits = False
         self.clear()
         self.wire.set_close_callback(self.on_connection_close)
         self.initialize(**needs)
@@ -97,15 +98,26 @@ class JsonHandler(RequestHandler):
             raise Refused(Refusal.METHOD)
 
     def run(self) -> None:
-        """Answers: at once, or in a task if the method gives something that is to be awaited."""
+        """Answers: at once, or when a future is done, or in a task if there is one to await."""
         try:
             self.prepare()
             awaited = getattr(self, str(self.request.method).lower())()
             if awaited is not None:
                 self._task = asyncio.get_running_loop().create_task(self._await(awaited))
-            elif not self._finished:
+            elif not self._finished and not self._waits:
                 self.finish()
         except Exception as error:  # noqa: BLE001 - answered as the 500 it is
+            self._fail(error)
+
+    def wait_for(self, future: Future[Any], then: Callable[[Future[Any]], None]) -> None:
+        """Has ``then`` end the request once the future is done: a task less than to await it."""
+        self._waits = True
+        future.add_done_callback(partial(self._then, then))
+
+    def _then(self, then: Callable[[Future[Any]], None], future: Future[Any]) -> None:
+        try:
+            then(future)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in `run`
             self._fail(error)
 
     async def _await(self, awaited: Awaitable[None]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable
+from asyncio import Future
+from functools import partial
 from typing import ClassVar
 
 from tornado_idv.directory import Directory
@@ -30,7 +31,7 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
         self.directory = directory
         self.identifiers = identifiers
 
-    def post(self) -> Awaitable[None] | None:
+    def post(self) -> None:
         key = self.require_key(self.scope)
         if not self.wire.understood.takes_json:
             check_media(self.request.headers)
@@ -39,9 +40,9 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
         answer = self.directory.recall(query)
         self.wire.meaning = Meaning(self.route, key, query, remembered=answer is not None)
         if answer is None:
-            return self._look_up(query)
-        self.answer(answer)
-        return None
+            self.wait_for(self.directory.begin(query), partial(self._end, query))
+        else:
+            self.answer(answer)
 
     def answer(self, answer: Answer) -> None:
         """Ends the request with what a lookup came to."""
@@ -49,8 +50,8 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
             self.set_status(Refusal.NOT_FOUND.status)
         self.finish(answer.body)
 
-    async def _look_up(self, query: Query) -> None:
-        self.answer(await self.directory.look_up(query))
+    def _end(self, query: Query, looking: Future[Answer]) -> None:
+        self.answer(self.directory.end(query, looking))
 
     @abstractmethod
     def parse(self, text: str) -> Query:
