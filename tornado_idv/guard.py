@@ -223,22 +223,12 @@ def _is_time(seconds: object) -> bool:
 
 
 def _is_whole(user: User) -> bool:
-    return (
-        _is_text(user.plan)
-        and _is_text(user.card_number)
-        and _is_text(user.nickname)
-        and (user.profile_url is None or _is_text(user.profile_url))
-    )
-
-
-def _is_text(value: object) -> bool:
-    """Whether it is text, not empty, that UTF-8 can write; a lone surrogate it cannot."""
-    return isinstance(value, str) and value != "" and (value.isascii() or _can_be_written(value))
-
-
-def _can_be_written(value: str) -> bool:
+    """Whether its fields are text, not empty, that UTF-8 can write; a lone surrogate it cannot."""
+    fields = [user.plan, user.card_number, user.nickname]
+    if user.profile_url is not None:
+        fields.append(user.profile_url)
     try:
-        value.encode()
-    except UnicodeEncodeError:
+        text = "".join(fields)
+        return all(fields) and (text.isascii() or text.encode() != b"")
+    except (TypeError, UnicodeEncodeError):
         return False
-    return True
