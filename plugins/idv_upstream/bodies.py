@@ -45,13 +45,13 @@ def _decompressed(body: bytes, coding: str) -> bytes:
         raise Broken("a compressed answer of a kind that is not understood")
     stream = zlib.decompressobj(_window(body, coding))
     try:
-        plain = stream.decompress(body, MAX_ANSWER + 1)
+        content = stream.decompress(body, MAX_ANSWER + 1)
     except zlib.error:
         raise Broken(_DAMAGED) from None
-    _check_length(plain)
+    _check_length(content)
     if not stream.eof or stream.unused_data:
         raise Broken(_DAMAGED)
-    return plain
+    return content
 
 
 def _window(body: bytes, coding: str) -> int:

@@ -34,10 +34,10 @@ CONNECT_TIMEOUT = 0.5
 # Shorter than the 5 s after which many servers close an idle connection (this service: 10 s):
 # otherwise a request may be sent just as the other side closes.
 _KEEP_ALIVE = 4.0
-_PARTS = re.compile(r"([^/]+//[^/?]*)([!-~]*)")
+_PARTS = re.compile(r"([^/]+//[^/?]*)([!\x22$-~]*)")
 _WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
 _SWITCHING = 101
-_FINAL = 200
+_INTERIM = range(100, 200)
 
 
 class _Place(aiohttp.ClientRequest):
@@ -78,10 +78,16 @@ class _Exchange:
         protocol.set_response_params(
             skip_payload=not has_body, read_until_eof=True, auto_decompress=False
         )
-        protocol.transport.write(request)  # type: ignore[union-attr]
-        status = 0
-        while status < _FINAL and status != _SWITCHING:
-            message, self._content = await protocol.read()
+        transport = protocol.transport
+        if transport is None or transport.is_closing():
+            raise aiohttp.ClientConnectionResetError
+        transport.write(request)
+        status = _INTERIM[0]
+        while status in _INTERIM and status != _SWITCHING:
+            try:
+                message, self._content = await protocol.read()
+            except aiohttp.EofStream:
+                raise aiohttp.ServerDisconnectedError from None
             status = message.code
         if not wants_body(status):
             return Received(status, message.headers, None)
@@ -150,7 +156,7 @@ class Connections:
         bytes are taken. Raises `ValueError` for what cannot be sent, and the errors of aiohttp.
         """
         parts = _PARTS.fullmatch(url)
-        if parts is None or not method.isalpha():
+        if parts is None or not (method.isascii() and method.isalpha()):
             raise ValueError("no request")
         place = self._place(parts[1], tls)
         target = parts[2] if parts[2][:1] == "/" else f"/{parts[2]}"
@@ -180,15 +186,16 @@ class Connections:
         return place
 
     async def _connection(self, place: _Place, deadline: float) -> Connection:
-        """A connection on which nothing is to be read yet."""
+        """A connection on which no answer waits that nobody had asked for."""
         while True:
             try:
                 connection = await self._connector.connect(place, [], self._timeout(deadline))
             except TimeoutError:
                 raise aiohttp.ConnectionTimeoutError from None
-            if not connection.protocol:
+            protocol = connection.protocol
+            if protocol is not None and len(protocol) == 0:
                 return connection
-            connection.close()  # an answer came that nobody had asked for
+            connection.close()
 
     def _timeout(self, deadline: float) -> aiohttp.ClientTimeout:
         left = deadline - self._loop.time()

@@ -101,7 +101,7 @@ class MappedField:
             if _is_number(value):
                 hint = f"; to_string({self.expression.text}) serves if no zeros in front are lost"
             raise self.wrong(f"is {kind_of(value)}, not text{hint}")
-        if not value.isascii() and not is_unicode(value):
+        if not is_unicode(value):
             raise self.wrong("has half a surrogate pair")
         return value
 

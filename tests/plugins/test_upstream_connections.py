@@ -108,8 +108,25 @@ async def test_a_body_s_length_is_told_as_by_the_session(
     assert told[0] == told[1] == ours
 
 
+@pytest.mark.parametrize("status", [b"099", b"000"])
+async def test_a_status_that_is_none_is_not_waited_behind(status: bytes) -> None:
+    """It is the answer, and not one before the answer."""
+    answer = b"HTTP/1.1 " + status + b" Canary\r\nContent-Length: 0\r\n\r\n"
+    async with serving(answer) as upstream, opened(upstream.address) as made:
+        reply = await ask(made)
+    assert reply.status == int(status)
+
+
+async def test_a_method_is_of_letters() -> None:
+    async with serving(ANSWER) as upstream, opened(upstream.address) as made:
+        for method in ("GÉT", "G T", "", "GET /"):
+            with pytest.raises(Broken, match="it cannot be asked"):
+                await ask(made, Asking(method, "/", {}, None, repeatable=True))
+    assert upstream.requests == []
+
+
 @pytest.mark.parametrize(
-    "url", ["/a b", "/\r\nX-Evil: 1", "/\x00", "/é", "http://host/a b"], ids=repr
+    "url", ["/a b", "/a#b", "/\r\nX-Evil: 1", "/\x00", "/é", "http://host/a b"], ids=repr
 )
 async def test_a_url_that_is_no_url_is_not_sent(url: str) -> None:
     async with serving(ANSWER) as upstream, opened(upstream.address) as made:

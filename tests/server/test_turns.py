@@ -31,6 +31,24 @@ async def test_who_asks_twice_waits_once() -> None:
     assert done == ["its turn"]
 
 
+async def test_who_leaves_has_no_turn() -> None:
+    done: list[str] = []
+    turns = Turns(asyncio.get_running_loop())
+    first, second, third = (partial(done.append, name) for name in ("first", "second", "third"))
+    for turn in (first, second):
+        turns.wait(turn)
+    turns.leave(first)
+    turns.leave(third)
+    assert first not in turns
+    assert second in turns
+    for _ in range(3):
+        await asyncio.sleep(0)
+    turns.wait(third)
+    turns.leave(third)
+    await asyncio.sleep(0)
+    assert done == ["second"]
+
+
 async def test_who_asks_for_another_turn_is_the_last() -> None:
     done: list[str] = []
     turns = Turns(asyncio.get_running_loop())

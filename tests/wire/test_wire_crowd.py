@@ -150,3 +150,64 @@ def test_who_was_understood_waits_for_no_turn() -> None:
             caller.socket.arrive(ask_for("alice"))
         ground.loop.turn()
         assert [caller.statuses for caller in callers] == [[401, 200, 200]] * 20
+
+
+def test_who_was_answered_from_its_bytes_waits_for_no_turn() -> None:
+    with grounds() as make:
+        ground = make()
+        for _ in range(2):
+            ground.ask(ask_for("alice"))  # is known from now on
+        callers = [ground.ask(ask_for("alice")) for _ in range(20)]
+        for caller in callers:
+            caller.socket.arrive(ask_for("a b"))
+        ground.loop.turn()
+        assert [caller.statuses for caller in callers] == [[200, 422]] * 20
+
+
+def test_a_crowd_that_guesses_and_says_no_more_holds_nobody_up() -> None:
+    """All are answered, one after the other, though they have ended their side."""
+    with grounds() as make:
+        ground = make()
+        guessers = [ground.call() for _ in range(20)]
+        for guesser in guessers:
+            guesser.socket.arrive(ask_for("alice", key="guessed"))
+            guesser.socket.end()
+        for _ in range(5):
+            ground.loop.turn()
+        assert 0 < sum(len(guesser.statuses) for guesser in guessers) < 6
+        ground.loop.settle()
+        assert [guesser.statuses for guesser in guessers] == [[401]] * 20
+        ground.loop.forward(1.5)
+        assert all(guesser.socket.closed for guesser in guessers)
+
+
+def test_who_has_left_waits_for_no_turn() -> None:
+    with grounds() as make:
+        ground = make()
+        ground.ask(ask_for("alice"))
+        asked = ground.call()
+        guessers = [ground.call() for _ in range(20)]
+        for guesser in guessers:
+            guesser.socket.arrive(ask_for("alice", key="guessed"))
+        ground.loop.turn()
+        for guesser in guessers:
+            guesser.socket.vanish()
+        ground.loop.turn()
+        asked.socket.arrive(ask_for("alice"))
+        for _ in range(4):
+            ground.loop.turn()
+        assert asked.statuses == [200]
+
+
+def test_who_waits_for_a_turn_is_not_late() -> None:
+    with grounds() as make:
+        ground = make(limits=HttpLimits(idle_timeout=0.05))
+        guessers = [ground.call() for _ in range(50)]
+        for guesser in guessers:
+            guesser.socket.arrive(ask_for("alice", key="guessed"))
+        ground.loop.turn()
+        for _ in range(10):
+            ground.loop.now += 0.02
+            ground.loop.turn()
+        ground.loop.settle()
+        assert [guesser.statuses for guesser in guessers] == [[401]] * 50

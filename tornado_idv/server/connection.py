@@ -83,10 +83,7 @@ class Connection(asyncio.Protocol):
         if len(self._buffer) > self._most_buffered:
             self._transport.pause_reading()
         if self._exchange is None and self._writable is None:
-            if self._understood or (self._head is None and _HEAD_END not in self._buffer):
-                self._advance()
-            else:
-                self._listener.turns.wait(self._advance)
+            self._advance_in_turn()
 
     def eof_received(self) -> bool:
         """A caller who will send no more still gets the answers to what was whole.
@@ -94,19 +91,26 @@ class Connection(asyncio.Protocol):
         Not under TLS, where the end of one side is the end of both.
         """
         self._ended = True
-        self._advance()
+        stays = self._peer.protocol == "http"
+        if stays:
+            self._advance_in_turn()
+        else:
+            self._advance()
         if self._writable is not None and not self._leaving:
-            return self._peer.protocol == "http"  # the rest is answered once the caller reads on
+            return stays  # the rest is answered once the caller reads on
+        if self._advance in self._listener.turns:
+            return stays
         if self._exchange is None:
             self._leaving = True
             return False
         if not self._buffer:
             self._exchange.last()
-        return self._peer.protocol == "http"
+        return stays
 
     def connection_lost(self, _: Exception | None) -> None:
         self._leaving = True
         self.deadline = inf
+        self._listener.turns.leave(self._advance)
         self._listener.forget(self)
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
@@ -154,6 +158,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         elif self.idle:
             self._leave()
+        elif self._advance in self._listener.turns:
+            self._wait(_LINGER)  # not the caller is slow, but those before it
         else:
             self._refuse(Refusal.REQUEST_TIMEOUT)
 
@@ -188,6 +194,7 @@ class Connection(asyncio.Protocol):
         answer = packets.answer(packet, known, self._known_remote) if known else None
         if answer is not None:
             self._transport.write(answer)
+            self._understood = True
             return True
         self._packet = packet
         return False
@@ -225,6 +232,13 @@ class Connection(asyncio.Protocol):
         if self._buffer:
             wait = self._listener.loop.call_soon if self._understood else self._listener.turns.wait
             wait(self._advance)
+
+    def _advance_in_turn(self) -> None:
+        """Advances, at once only for a caller who was understood, or with little to do."""
+        if self._understood or (self._head is None and _HEAD_END not in self._buffer):
+            self._advance()
+        else:
+            self._listener.turns.wait(self._advance)
 
     def _advance(self) -> None:
         """Begins the next request, if it is whole and the caller reads the answers."""
@@ -291,6 +305,8 @@ class Connection(asyncio.Protocol):
         if self._listener.draining:
             exchange.last()
         exchange.begin(self._listener.app, body)
+        if self._ended and not self._buffer:
+            exchange.last()
 
     def _refuse(self, refusal: Refusal) -> None:
         request_id = new_request_id()

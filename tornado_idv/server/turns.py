@@ -27,13 +27,23 @@ class Turns:
         if not self._called:
             self._call()
 
+    def leave(self, turn: Turn) -> None:
+        """Gives a turn up that is not wanted any more."""
+        self._waiting.pop(turn, None)
+
+    def __contains__(self, turn: Turn) -> bool:
+        """Whether it waits."""
+        return turn in self._waiting
+
     def _call(self) -> None:
         self._called = True
         self._loop.call_soon(self._next)
 
     def _next(self) -> None:
-        turn, _ = self._waiting.popitem(last=False)
         self._called = False
+        if not self._waiting:
+            return
+        turn, _ = self._waiting.popitem(last=False)
         if self._waiting:
             self._call()
         turn()
