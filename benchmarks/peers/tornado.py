@@ -55,6 +55,7 @@ class Carrier(Wire):
         self.began = time.monotonic()
         self.meaning = None
         self.understood = Understood()
+        self.has_key = False
         self.remote = connection.context.remote_ip
         self.context = connection.context
         self.set_close_callback = connection.set_close_callback

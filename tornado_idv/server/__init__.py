@@ -16,8 +16,8 @@ A whole request becomes an `exchange.Exchange`. That is the only place where Tor
 answer as bytes, and the connection goes on to the next request: answers leave in the order of
 the questions.
 
-Callers who have shown that they know how to ask are answered as soon as their bytes are here;
-all others take `turns`, so that a crowd that guesses keys holds nobody up.
+Callers who have shown a good key are answered as soon as their bytes are here; all others take
+`turns`, so that a crowd that guesses keys holds nobody up.
 
 What is refused before there is a handler gets the same error record as everything else
 (`web.answers`), and then the connection is closed.

@@ -46,7 +46,7 @@ class Connection(asyncio.Protocol):
         self._known_head = b""  # the last that the packet cache knew, and
         self._known: KnownHead | None = None  # what it meant, and
         self._known_remote = ""  # who sends it here
-        self._understood = False  # whether the last request was one that could be looked up
+        self._has_key = False  # whether the last request had a good one
         self._leaving = False
         self._ended = False  # the caller sends no more
         self._writable: Future[None] | None = None  # while the caller does not read
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
 
     def answered(self, *, keep_alive: bool) -> None:
         self._learn()
-        self._understood = self._exchange is not None and self._exchange.meaning is not None
+        self._has_key = self._exchange is not None and self._exchange.has_key
         self._exchange = None
         if self._leaving:
             return
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
         answer = packets.answer(packet, known, self._known_remote) if known else None
         if answer is not None:
             self._transport.write(answer)
-            self._understood = True
+            self._has_key = True
             return True
         self._packet = packet
         return False
@@ -230,12 +230,12 @@ class Connection(asyncio.Protocol):
         if len(self._buffer) <= self._most_buffered:
             self._transport.resume_reading()
         if self._buffer:
-            wait = self._listener.loop.call_soon if self._understood else self._listener.turns.wait
+            wait = self._listener.loop.call_soon if self._has_key else self._listener.turns.wait
             wait(self._advance)
 
     def _advance_in_turn(self) -> None:
-        """Advances, at once only for a caller who was understood, or with little to do."""
-        if self._understood or (self._head is None and _HEAD_END not in self._buffer):
+        """Advances, at once only for a caller who has a good key, or with little to do."""
+        if self._has_key or (self._head is None and _HEAD_END not in self._buffer):
             self._advance()
         else:
             self._listener.turns.wait(self._advance)

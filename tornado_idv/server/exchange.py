@@ -61,6 +61,7 @@ class Exchange(HTTPConnection):
         self.remote = peer.caller(head.forwarded)
         self.head = head
         self.meaning: Meaning | None = None
+        self.has_key = False
         self.began = time.monotonic()
         self.request_id = head.request_id or new_request_id()
         self.understood = head.understood

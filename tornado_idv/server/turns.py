@@ -1,4 +1,4 @@
-"""Whose request is next, among callers who have not shown that they know how to ask.
+"""Whose request is next, among callers who have not shown a good key.
 
 Such requests begin one at a time between two looks at the sockets. So when a crowd guesses keys
 in the same moment, whoever asks meanwhile waits for one of them and not for all.

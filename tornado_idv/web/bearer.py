@@ -9,7 +9,7 @@ from tornado.httputil import HTTPHeaders
 
 from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import ApiKey, Scope
-from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.ring import KeyRing, digest_of
 from tornado_idv.web.handler import JsonHandler
 from tornado_idv.web.refusals import Refusal, Refused
 
@@ -30,11 +30,12 @@ class BearerAuthMixin:
         """
         handler = cast(JsonHandler, self)
         keys: KeyRing = handler.settings["keys"]
-        understood = handler.wire.understood
-        key = understood.key
-        if key is None or not keys.holds(key):
-            key = understood.key = keys.authenticate(_token(handler.request.headers))
-        handler.key_id = key.id
+        wire = handler.wire
+        digest = wire.understood.digest
+        if digest is None:
+            digest = wire.understood.digest = digest_of(_token(handler.request.headers))
+        key = keys.find(digest)
+        handler.key_id, wire.has_key = key.id, True
         if scope not in key.scopes:
             raise Refused(Refusal.SCOPE)
         return key

@@ -8,6 +8,7 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from http.client import responses
 from types import TracebackType
 from typing import Any, ClassVar, cast
 
@@ -15,7 +16,6 @@ from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPServerRequest, Res
 from tornado.web import Application, OutputTransform, RequestHandler
 
 from tornado_idv.errors import IdvError, trace
-from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.web.packets import Meaning
 from tornado_idv.web.refusals import Refusal, Refused, refusal_for
 
@@ -28,11 +28,10 @@ _NO_HEADERS = HTTPHeaders()
 class Understood:
     """What handlers understood of a head, for when the same bytes come again.
 
-    ``key`` was the caller's when it was last looked up; ``takes_json`` says that the body is
-    JSON and that JSON is taken.
+    ``digest`` is the key's; ``takes_json`` says that the body is JSON and that JSON is taken.
     """
 
-    key: ApiKey | None = None
+    digest: bytes | None = None
     takes_json: bool = False
 
 
@@ -54,6 +53,9 @@ class Wire(HTTPConnection):
 
     understood: Understood
     """Shared by the requests of a connection that have the same head."""
+
+    has_key: bool
+    """To be set once the caller's key is known to be good: who has none takes turns."""
 
     meaning: Meaning | None
     """To be set by a handler that understood the request, for the packet cache."""
@@ -168,9 +170,9 @@ class JsonHandler(RequestHandler):
 
     def refuse(self, refusal: Refusal) -> None:
         """Ends the request with the error record."""
-        self.set_status(refusal.status)
+        self._status_code, self._reason = refusal.status, responses[refusal.status]
         for name, value in refusal.headers.items():
-            self.set_header(name, value)
+            self._headers[name] = value
         if refusal is Refusal.METHOD:
             self.set_header("Allow", ", ".join(self.allowed))
         self.finish(refusal.body)

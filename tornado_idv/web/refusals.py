@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Mapping
 
 from tornado_idv.errors import CouldNotTell, InvalidFormat, InvalidKey
+
+_HEADERS: Mapping[int, Mapping[str, str]] = {
+    401: {"WWW-Authenticate": "Bearer"},
+    503: {"Retry-After": "1"},
+}
 
 
 class Refusal(enum.Enum):
@@ -34,15 +40,8 @@ class Refusal(enum.Enum):
         self.status = status
         record = {"status": "error", "code": code, "message": message}
         self.body = json.dumps(record, separators=(",", ":")).encode()
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers that go with this refusal and no other."""
-        if self is Refusal.TOKEN:
-            return {"WWW-Authenticate": "Bearer"}
-        if self.status == Refusal.UNAVAILABLE.status:
-            return {"Retry-After": "1"}
-        return {}
+        self.headers = _HEADERS.get(status, {})
+        """Those that go with this refusal and not with every answer."""
 
 
 class Refused(Exception):
