@@ -11,7 +11,7 @@ from tornado_idv.keys.token import digest, is_token68
 
 
 class KeyRing:
-    """Tells which key a token is. ``clock`` gives Unix time in seconds."""
+    """Tells which key a digest is of. ``clock`` gives Unix time in seconds."""
 
     def __init__(self, keys: Iterable[ApiKey], clock: Callable[[], float] = time.time) -> None:
         self._keys = {key.digest: key for key in keys}
@@ -21,16 +21,12 @@ class KeyRing:
         """Whether this very key is here still, and good now."""
         return self._keys.get(key.digest) is key and key.is_good(self._clock())
 
-    def authenticate(self, token: str) -> ApiKey:
-        """The key of this token; raises `InvalidKey` unless it is known and good now.
+    def authenticate(self, digest: bytes) -> ApiKey:
+        """The key with this digest; raises `InvalidKey` unless it is known and good now.
 
         Looking a digest up takes no longer for a near miss than for any other, so
         there is nothing to compare in constant time.
         """
-        return self.find(digest_of(token))
-
-    def find(self, digest: bytes) -> ApiKey:
-        """As `authenticate`, for the digest of a token."""
         key = self._keys.get(digest)
         if key is None:
             raise InvalidKey("unknown")

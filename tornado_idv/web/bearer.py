@@ -34,7 +34,7 @@ class BearerAuthMixin:
         digest = wire.understood.digest
         if digest is None:
             digest = wire.understood.digest = digest_of(_token(handler.request.headers))
-        key = keys.find(digest)
+        key = keys.authenticate(digest)
         handler.key_id, wire.has_key = key.id, True
         if scope not in key.scopes:
             raise Refused(Refusal.SCOPE)
