@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from inprocess import SHORT_LIVED_KEY, Ground, ask_for, grounds
@@ -17,12 +17,37 @@ SAME_EACH_TIME = {
     "JSON not taken": (ask_for("alice", b"Accept: text/html"), 406),
     "no nickname": (ask_for("a b"), 422),
 }
+GOOD = ask_for("alice")
+WRONG = ask_for("alice", key="B" * 40)
+OFTEN = {
+    **{name: data for name, (data, _) in SAME_EACH_TIME.items()},
+    "two at once": GOOD * 2,
+    "an empty line before": b"\r\n" + GOOD,
+    "an empty line behind": GOOD + b"\r\n",
+    "an expectation": ask_for("alice", b"Expect: 100-continue"),
+    "no body": GOOD.replace(b": 19", b": 0")[:-19],
+    "many fields": ask_for("alice", *(b"X-%d: " % number for number in range(30))),
+    "a long head": ask_for("alice", b"X-A: " + b"a" * 1024),
+    "a long body": ask_for("alice", pad=5000),
+    "another length": ask_for("someone"),
+    "chunks": GOOD.replace(b"Content-Length: 19", b"Transfer-Encoding: chunked").replace(
+        b'{"input', b'13\r\n{"input'
+    )
+    + b"\r\n0\r\n\r\n",
+    "HTTP/1.0 that stays": ask_for("alice", b"Connection: keep-alive", version="1.0"),
+    "an end": ask_for("alice", b"Connection: close"),
+}
 
 
 @pytest.fixture
-def ground() -> Iterator[Ground]:
+def make_ground() -> Iterator[Callable[..., Ground]]:
     with grounds() as make:
-        yield make(packets=False)
+        yield make
+
+
+@pytest.fixture
+def ground(make_ground: Callable[..., Ground]) -> Ground:
+    return make_ground(packets=False)
 
 
 @pytest.mark.parametrize(("data", "status"), SAME_EACH_TIME.values(), ids=list(SAME_EACH_TIME))
@@ -51,3 +76,71 @@ def test_the_caller_s_request_id_comes_back_each_time(ground: Ground) -> None:
     data = ask_for("alice", b"X-Request-ID: mine")
     caller = ground.ask(data, data)
     assert caller.socket.sent.count(b"X-Request-ID: mine\r\n") == 2
+
+
+@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+@pytest.mark.parametrize("data", OFTEN.values(), ids=list(OFTEN))
+def test_one_connection_gets_what_many_would(
+    make_ground: Callable[..., Ground], data: bytes, *, packets: bool
+) -> None:
+    """Whatever came before on it, and also if a request comes in two pieces."""
+    ground, each_alone = make_ground(packets=packets), make_ground(packets=False)
+    caller, expected = ground.call(), b""
+    for piece in (data, data, GOOD, GOOD, GOOD, data, WRONG, WRONG, GOOD, data, data):
+        for cut in (0, len(piece) // 2, len(piece) - 1):
+            caller.send(*(part for part in (piece[:cut], piece[cut:]) if part))
+            alone = each_alone.ask(piece)
+            expected += alone.steady
+            if alone.socket.closed:
+                break
+        assert caller.steady == expected
+        if caller.socket.closed:
+            break
+    assert caller.socket.closed == (b"Connection: close" in expected)
+
+
+@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+def test_what_is_sent_ahead_comes_after_it(
+    make_ground: Callable[..., Ground], *, packets: bool
+) -> None:
+    """Also while it waits for its turn."""
+    ground = make_ground(packets=packets)
+    caller = ground.ask(WRONG, WRONG)
+    caller.socket.arrive(WRONG)
+    ground.loop.turn()
+    caller.send(GOOD + GOOD)
+    assert caller.statuses == [401, 401, 401, 200, 200]
+
+
+def test_it_is_the_last_before_an_end(ground: Ground) -> None:
+    for data, status in ((GOOD, 200), (WRONG, 401)):
+        caller = ground.ask(data, data)
+        caller.socket.arrive(data)
+        caller.socket.end()
+        ground.loop.forward(1.5)
+        assert caller.statuses == [status] * 3
+        assert caller.socket.closed
+
+
+def test_who_was_refused_is_known_to_the_packet_cache_once_understood(
+    make_ground: Callable[..., Ground],
+) -> None:
+    ground = make_ground()
+    caller = ground.ask(ask_for("a b"), ask_for("a b"), ask_for("nob"), ask_for("nob"))
+    before = ground.app.asked
+    assert caller.send(ask_for("nob")).statuses == [422, 422, 404, 404, 404]
+    assert ground.app.asked == before
+
+
+def test_what_one_connection_has_learned_another_knows(
+    make_ground: Callable[..., Ground],
+) -> None:
+    """Though it may never have read the head itself, and must for a body that is new."""
+    ground = make_ground()
+    ground.ask(GOOD, GOOD)
+    before = ground.app.asked
+    caller = ground.ask(GOOD)
+    assert ground.app.asked == before
+    caller.send(ask_for("nobod"), GOOD, ask_for("nobod"), ask_for("nobod"), GOOD)
+    assert caller.statuses == [200, 404, 200, 404, 404, 200]
+    assert ground.app.asked == before + 2

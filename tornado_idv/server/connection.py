@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 from tornado_idv.server.body import ChunkedBody
 from tornado_idv.server.exchange import Exchange, Peer
-from tornado_idv.server.head import Head, HeadReader
+from tornado_idv.server.head import HEAD_END, Head, HeadReader
+from tornado_idv.server.last_head import LastHead, head_of
 from tornado_idv.web.answers import new_request_id, refusal_bytes
 from tornado_idv.web.packets import KnownHead
 from tornado_idv.web.proxies import peer_address
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from tornado_idv.server.listener import Listener
 
 _MAX_HEAD = 16 * 1024
-_HEAD_END = b"\r\n\r\n"
 _MAX_BUFFER = 64 * 1024
 _LINGER = 1.0
 """Seconds that a refused caller may go on sending: a connection closed on unread bytes is
@@ -42,10 +42,8 @@ class Connection(asyncio.Protocol):
         self._head: Head | None = None
         self._chunks: ChunkedBody | None = None
         self._exchange: Exchange | None = None
-        self._packet = b""
-        self._known_head = b""  # the last that the packet cache knew, and
-        self._known: KnownHead | None = None  # what it meant, and
-        self._known_remote = ""  # who sends it here
+        self._packet = b""  # what came by itself, to be learned
+        self._last = LastHead()
         self._has_key = False  # whether the last request had a good one
         self._leaving = False
         self._ended = False  # the caller sends no more
@@ -73,7 +71,9 @@ class Connection(asyncio.Protocol):
         if not self._buffer and self._head is None and self._exchange is None:
             if data.strip(b"\r\n"):  # empty lines are let pass, and keep nobody here
                 self._wait(self._limits.idle_timeout)
-            if self._answer_known(data):
+            alone = self._writable is None
+            self._packet = data if alone else b""
+            if alone and self._take_again(data):
                 return
         elif self._exchange is None:
             self._packet = b""  # a request that comes in pieces is not to be learned
@@ -176,41 +176,62 @@ class Connection(asyncio.Protocol):
 
     # The rest is its own business.
 
-    def _answer_known(self, packet: bytes) -> bool:
-        """Answers what was understood before, without the application."""
-        packets = self._listener.packets
-        self._packet = b""
-        if packets is None or self._writable is not None or self._listener.draining:
-            return False
-        known = self._known
-        if (
-            known is None
-            or len(packet) != len(self._known_head) + known.length
-            or not packet.startswith(self._known_head)
-        ):
-            known = self._known = packets.head(packet)
-            self._known_head = packet[: -known.length] if known else b""
-            self._known_remote = self._peer.caller(known.forwarded) if known else ""
-        answer = packets.answer(packet, known, self._known_remote) if known else None
-        if answer is not None:
-            self._transport.write(answer)
-            self._has_key = True
+    def _take_again(self, packet: bytes) -> bool:
+        """Answers or begins one whole request whose head came before; says whether this is one."""
+        last = self._last
+        if len(packet) != last.size or not packet.startswith(last.data):
+            last = self._last = self._recall(packet)
+        body = packet[len(last.data) :]
+        if last.known is not None and self._answer_known(last.known, body):
             return True
-        self._packet = packet
-        return False
+        if last.head is None:
+            return False
+        if self._has_key:
+            self._begin(last.head, body)
+        else:
+            self._head = last.head
+            self._buffer += body
+            self._listener.turns.wait(self._advance)
+        return True
+
+    def _answer_known(self, head: KnownHead, body: bytes) -> bool:
+        """Answers what was understood before, without the application."""
+        packets, query = self._listener.packets, head.queries.get(body)
+        if packets is None or query is None:
+            return False
+        answer = packets.answer(query, head, self._last.remote)
+        if answer is None:
+            return False
+        self._transport.write(answer)
+        self._has_key = True
+        return True
+
+    def _recall(self, packet: bytes) -> LastHead:
+        """What the packet cache knows of a request with another head than the last."""
+        packets = self._listener.packets
+        known = packets.head(packet) if packets is not None else None
+        if known is None:
+            return LastHead()
+        remote = self._peer.caller(known.forwarded)
+        return LastHead(packet[: -known.length], len(packet), None, known, remote)
 
     def _learn(self) -> None:
-        """Lets the packet cache know what a request meant whose bytes came by themselves."""
-        packets, exchange, packet = self._listener.packets, self._exchange, self._packet
+        """Remembers what a request was and meant whose bytes came by themselves."""
+        exchange, packet, last = self._exchange, self._packet, self._last
         self._packet = b""
-        if packets is None or exchange is None or exchange.meaning is None or not packet:
+        if exchange is None or not packet:
             return
-        if self._known is not None:
-            if exchange.meaning.remembered:
-                packets.learn_body(packet, self._known, exchange.meaning.query)
-        else:
-            head = exchange.head
-            packets.learn(packet, head.start_line, head.headers, exchange.meaning)
+        head, meaning, packets = exchange.head, exchange.meaning, self._listener.packets
+        if not last.size:
+            last = self._last = head_of(packet, head)
+        last.head = head
+        if packets is None or meaning is None:
+            return
+        if last.known is None:
+            last.known = packets.learn(packet, head.start_line, head.headers, meaning)
+            last.remote = exchange.remote
+        elif meaning.remembered:
+            packets.learn_body(packet, last.known, meaning.query)
 
     def _write_on(self) -> None:
         """Lets go on whoever waits to write, be it in vain."""
@@ -235,7 +256,7 @@ class Connection(asyncio.Protocol):
 
     def _advance_in_turn(self) -> None:
         """Advances, at once only for a caller who has a good key, or with little to do."""
-        if self._has_key or (self._head is None and _HEAD_END not in self._buffer):
+        if self._has_key or (self._head is None and HEAD_END not in self._buffer):
             self._advance()
         else:
             self._listener.turns.wait(self._advance)
@@ -276,8 +297,8 @@ class Connection(asyncio.Protocol):
         buffer = self._buffer
         while buffer.startswith(b"\r\n"):
             del buffer[:2]  # empty lines before a request are let pass (RFC 9112, 2.2)
-        end = buffer.find(_HEAD_END) + len(_HEAD_END)
-        if len(_HEAD_END) <= end <= _MAX_HEAD:
+        end = buffer.find(HEAD_END) + len(HEAD_END)
+        if len(HEAD_END) <= end <= _MAX_HEAD:
             head = bytes(buffer[:end])
             del buffer[:end]
             return head

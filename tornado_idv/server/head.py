@@ -19,6 +19,7 @@ from tornado_idv.web.refusals import Refusal, Refused
 
 MAX_TARGET = 2048
 MAX_FIELDS = 100
+HEAD_END = b"\r\n\r\n"
 _LONGEST_KNOWN = 1024
 _MOST_FIELDS_KNOWN = 20
 _MOST_KNOWN = 2
@@ -95,6 +96,11 @@ class Head:
     understood: Understood = field(default_factory=Understood, compare=False)
 
 
+def is_short(data: bytes, head: Head) -> bool:
+    """Whether a head is one that a connection may keep; thousands of them may."""
+    return len(data) <= _LONGEST_KNOWN and len(head.headers) <= _MOST_FIELDS_KNOWN
+
+
 class HeadReader:
     """Reads the heads of one connection; a caller mostly sends the same few again and again."""
 
@@ -109,7 +115,7 @@ class HeadReader:
         head = self._known.get(data)
         if head is None:
             head = read_head(data, self._max_body)
-            if len(data) <= _LONGEST_KNOWN and len(head.headers) <= _MOST_FIELDS_KNOWN:
+            if is_short(data, head):
                 if len(self._known) == _MOST_KNOWN:
                     self._known.clear()
                 self._known[data] = head

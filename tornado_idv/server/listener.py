@@ -137,6 +137,7 @@ class Listener:
         """Stops listening, and returns when every request was answered and every caller left."""
         self._stop_listening()
         self.draining = True
+        self.packets = None
         for connection in tuple(self._connections):
             connection.drain()
         await self._none_open.wait()

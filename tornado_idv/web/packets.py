@@ -76,10 +76,9 @@ class PacketCache:
         head = self._heads.get(sha256(packet[:end]).digest())
         return head if head is not None and len(packet) - end == head.length else None
 
-    def answer(self, packet: bytes, head: KnownHead, remote: str) -> bytes | None:
+    def answer(self, query: Query, head: KnownHead, remote: str) -> bytes | None:
         """The whole answer to the caller at ``remote``; ``None`` for the long way."""
-        query = head.queries.get(packet[-head.length :])
-        if query is None or not self._keys.holds(head.key):
+        if not self._keys.holds(head.key):
             return None
         began = time.monotonic()
         answer = self._directory.recall(query)
@@ -105,20 +104,21 @@ class PacketCache:
         start_line: RequestStartLine,
         headers: HTTPHeaders,
         meaning: Meaning,
-    ) -> None:
+    ) -> KnownHead | None:
         """Remembers what a request meant that took the long way."""
         end = _end_of_head(packet)
         length = len(packet) - end
         if not 0 < end <= _LONGEST or not 0 < length <= _LONGEST:
-            return
+            return None
         if headers.get("Content-Length") != str(length) or not _is_plain(start_line, headers):
-            return  # less or more than this request came by itself, or it is of no usual kind
+            return None  # less or more than this request came by itself, or it is of no usual kind
         queries = self._queries.setdefault(meaning.route, OrderedDict())
         if meaning.remembered:
             _put(queries, packet[end:], meaning.query, _MOST_BODIES)
         forwarded = headers.get("X-Forwarded-For", "")
         head = KnownHead(meaning.route, meaning.key, length, forwarded, queries)
         _put(self._heads, sha256(packet[:end]).digest(), head, _MOST_HEADS)
+        return head
 
     def learn_body(self, packet: bytes, head: KnownHead, query: Query) -> None:
         """Remembers what a body meant that followed a known head."""
