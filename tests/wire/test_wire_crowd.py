@@ -211,3 +211,22 @@ def test_who_waits_for_a_turn_is_not_late() -> None:
             ground.loop.turn()
         ground.loop.settle()
         assert [guesser.statuses for guesser in guessers] == [[401]] * 50
+
+
+def test_who_sends_a_byte_at_a_time_in_a_crowd_is_late_all_the_same() -> None:
+    """Though the last byte may wait for its turn just when the time is up."""
+    with grounds() as make:
+        ground = make(limits=HttpLimits(body_timeout=1.0))
+        slow = ground.ask(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n")
+        crowd = [ground.call() for _ in range(20)]
+        for _ in range(30):
+            for guesser in crowd:
+                guesser.socket.arrive(ask_for("alice", key="guessed"))
+            ground.loop.turn()
+            slow.socket.arrive(b"a")
+            ground.loop.now += 0.05
+            for _ in range(3):
+                ground.loop.turn()
+        ground.loop.settle()
+        assert slow.statuses == [408]
+        assert all(guesser.statuses == [401] * 30 for guesser in crowd)

@@ -69,12 +69,12 @@ class Connection(asyncio.Protocol):
         if self._leaving:
             return
         if not self._buffer and self._head is None and self._exchange is None:
-            if data.strip(b"\r\n"):  # empty lines are let pass, and keep nobody here
-                self._wait(self._limits.idle_timeout)
             alone = self._writable is None
             self._packet = data if alone else b""
             if alone and self._take_again(data):
                 return
+            if data.strip(b"\r\n"):  # empty lines are let pass, and keep nobody here
+                self._wait(self._limits.idle_timeout)
         elif self._exchange is None:
             self._packet = b""  # a request that comes in pieces is not to be learned
             if self._buffer == b"\r" and data.strip(b"\r\n"):
@@ -158,10 +158,13 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         elif self.idle:
             self._leave()
-        elif self._advance in self._listener.turns:
-            self._wait(_LINGER)  # not the caller is slow, but those before it
         else:
-            self._refuse(Refusal.REQUEST_TIMEOUT)
+            turns = self._listener.turns
+            if self._advance in turns:  # not the caller is slow, if a whole request is here
+                turns.leave(self._advance)
+                self._advance()
+            if not self._leaving and self.deadline <= self._listener.loop.time():
+                self._refuse(Refusal.REQUEST_TIMEOUT)
 
     def drain(self) -> None:
         """Leaves after the request that is under way, or at once if there is none."""
@@ -191,6 +194,7 @@ class Connection(asyncio.Protocol):
         else:
             self._head = last.head
             self._buffer += body
+            self._wait(self._limits.idle_timeout)
             self._listener.turns.wait(self._advance)
         return True
 
@@ -204,6 +208,7 @@ class Connection(asyncio.Protocol):
             return False
         self._transport.write(answer)
         self._has_key = True
+        self._wait(self._limits.idle_timeout)
         return True
 
     def _recall(self, packet: bytes) -> LastHead:
