@@ -195,6 +195,20 @@ async def test_the_user_not_asked_for_longest_makes_room(cache: AnswerCache) -> 
     assert cache.get(ByCard("1")) is None
 
 
+async def test_a_user_asked_for_all_the_time_stays(cache: AnswerCache, ticker: Ticker) -> None:
+    """Though not each hit renews a user's place."""
+    for number in range(10):
+        await remember(cache, ByCard(str(number)), FOUND)
+    for _ in range(3):
+        for number in range(10):
+            cache.get(ByCard(str(number)))
+        ticker.now += 10
+    cache.get(ByCard("0"))
+    await remember(cache, ByCard("10"), FOUND)
+    assert cache.get(ByCard("0")) is FOUND
+    assert cache.get(ByCard("1")) is None
+
+
 @pytest.mark.parametrize("answer", [ABSENT, Unavailable("down")], ids=["not found", "failing"])
 async def test_a_flood_of_guesses_pushes_no_user_out_and_grows_no_memory(
     ticker: Ticker, answer: object

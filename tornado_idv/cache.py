@@ -26,6 +26,8 @@ from tornado_idv.model import Answer, Query
 Ask = Callable[[Query], Coroutine[Any, Any, Answer]]
 
 _REFRESHES_WAITING = 1000
+_PLACE_HOLDS = 10.0
+"""Seconds for which a hit leaves the order of use as it is, once another has renewed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,17 @@ class _Generation:
 
 
 class _Entry(Struct, eq=False, gc=False):
-    """An answer, until when it is fresh, when to ask again ahead of that, when it is gone."""
+    """An answer, until when it is fresh, when to ask again ahead of that, when it is gone.
+
+    From ``look_at`` on a hit has more to do than to hand the answer out.
+    """
 
     answer: Answer
     generation: _Generation
     fresh_until: float
     refresh_at: float
     gone_at: float
+    look_at: float
 
 
 class _Entries(LRUCache[str, _Entry]):
@@ -73,6 +79,14 @@ class _Entries(LRUCache[str, _Entry]):
     An entry that is gone stays until newer ones need its place. (`TLRUCache` looks for those
     as each entry is stored, for a multiple of the time, and takes them out all at once.)
     """
+
+    def find(self, text: str) -> _Entry | None:
+        """The entry, if there is one; its place in the order of use stays as it was."""
+        return Cache.__getitem__(self, text) if text in self else None
+
+    def renew(self, text: str) -> None:
+        """Makes an entry the last to make room for others."""
+        self[text]
 
     def drop(self, text: str) -> None:
         """Removes an entry if there is one."""
@@ -176,14 +190,14 @@ class AnswerCache:
     def get(self, query: Query) -> Answer | None:
         """The remembered answer, if it is fresh; no I/O, no waiting, no task."""
         text = query.text
-        entry = self._found.get(text) or self._absent.get(text)
+        entry = self._found.find(text) or self._absent.find(text)
         if entry is None or entry.generation.over:
             return None
         now = self.timer()
-        if now >= entry.refresh_at:
+        if now >= entry.look_at:
             if now >= entry.fresh_until:
                 return None
-            self._want_refresh(query, entry)
+            self._look_after(query, entry, now)
         return entry.answer
 
     def stale(self, query: Query) -> Answer | None:
@@ -253,10 +267,15 @@ class AnswerCache:
             flight.current = False
         self._flights.clear()
 
-    def _want_refresh(self, query: Query, entry: _Entry) -> None:
-        entry.refresh_at = entry.fresh_until
-        with contextlib.suppress(asyncio.QueueFull):
-            self.due.put_nowait(query)
+    def _look_after(self, query: Query, entry: _Entry, now: float) -> None:
+        """Does what a hit has to do once in a while."""
+        entries = self._found if entry.answer.found else self._absent
+        entries.renew(query.text)
+        if now >= entry.refresh_at:
+            entry.refresh_at = entry.fresh_until
+            with contextlib.suppress(asyncio.QueueFull):
+                self.due.put_nowait(query)
+        entry.look_at = min(now + _PLACE_HOLDS, entry.refresh_at)
 
     def _launch(self, query: Query, text: str, ask: Ask) -> _Flight:
         flight = self._flights[text] = _Flight(text, self._deadlines)
@@ -312,7 +331,7 @@ class AnswerCache:
         if generation is None:
             generation = self._generations[answer.backend] = _Generation()
         others.drop(text)
-        entries[text] = _Entry(answer, generation, fresh_until, refresh_at, gone_at)
+        entries[text] = _Entry(answer, generation, fresh_until, refresh_at, gone_at, now)
 
     def _ttl(self, answer: Answer) -> float:
         limits = self.limits

@@ -9,8 +9,9 @@ leave a cache full of them alone.
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
-_PRIVATE = {"body", "card_number", "nickname", "profile_url"}
+_PRIVATE = {"body", "card_number", "nickname", "profile_url", "text"}
 
 
 class _Noun(Struct, frozen=True, gc=False):
@@ -37,11 +38,11 @@ class ByNickname(_Noun, frozen=True):
     """Asks for the user with this nickname, in canonical form, without ``@``."""
 
     nickname: str
+    text: str = ""
+    """The canonical spelling: ``@`` and the nickname. It is made here, never given."""
 
-    @property
-    def text(self) -> str:
-        """The canonical spelling: ``@`` and the nickname."""
-        return f"@{self.nickname}"
+    def __post_init__(self) -> None:
+        force_setattr(self, "text", f"@{self.nickname}")
 
 
 class ByCard(_Noun, frozen=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from functools import lru_cache
 
 _GATHERED_FOR = 0.01
 """Seconds until what was gathered is written. Nobody is answered meanwhile: at 15,000 answers a
@@ -29,7 +28,7 @@ class AccessLog:
 
     def __init__(self, write: Callable[[str], object], *, for_people: bool) -> None:
         self._write = write
-        self._line = _for_people if for_people else _as_json
+        self._for_people = for_people
         self._lines: list[str] = []
 
     def answered(
@@ -47,17 +46,20 @@ class AccessLog:
         lines = self._lines
         if not lines:
             asyncio.get_running_loop().call_later(_GATHERED_FOR, self.flush)
-        lines.append(
-            self._line(
-                method=method,
-                route=route,
-                status=status,
-                ms="0.00" if seconds < _NO_TIME else f"{seconds * 1000:.2f}",
-                remote=remote,
-                key_id=key_id,
-                request_id=request_id,
+        ms = "0.00" if seconds < _NO_TIME else f"{seconds * 1000:.2f}"
+        if self._for_people:
+            lines.append(
+                f"{_clock.now()} [info     ] answered method={method} route={route} "
+                f"status={status} ms={ms} remote={remote} key={key_id} request_id={request_id}\n"
             )
-        )
+        else:
+            key = "null" if key_id is None else f'"{key_id}"'
+            lines.append(
+                f'{{"event": "answered", "level": "info", "logger": "tornado_idv.access", '
+                f'"method": "{method}", "route": "{route}", "status": {status}, "ms": {ms}, '
+                f'"remote": "{remote}", "key": {key}, "request_id": "{request_id}", '
+                f'"timestamp": "{_clock.now()}"}}\n'
+            )
         if len(lines) >= _MOST_GATHERED:
             self.flush()
 
@@ -80,51 +82,21 @@ class AccessLog:
             self._write("".join(lines))
 
 
-def _as_json(
-    *,
-    method: str,
-    route: str,
-    status: int,
-    ms: str,
-    remote: str,
-    key_id: str | None,
-    request_id: str,
-) -> str:
-    key = "null" if key_id is None else f'"{key_id}"'
-    return (
-        f'{{"event": "answered", "level": "info", "logger": "tornado_idv.access", '
-        f'"method": "{method}", "route": "{route}", "status": {status}, "ms": {ms}, '
-        f'"remote": "{remote}", "key": {key}, "request_id": "{request_id}", '
-        f'"timestamp": "{_timestamp()}"}}\n'
-    )
+class _Clock:
+    """The time as lines tell it, written out once a millisecond."""
+
+    def __init__(self) -> None:
+        self._since = self._until = 0.0
+        self._text = ""
+
+    def now(self) -> str:
+        now = time.time()
+        if not self._since <= now < self._until:
+            milliseconds = int(now * 1000)
+            self._since, self._until = milliseconds / 1000, (milliseconds + 1) / 1000
+            second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+            self._text = f"{second}.{milliseconds % 1000:03}Z"
+        return self._text
 
 
-def _for_people(
-    *,
-    method: str,
-    route: str,
-    status: int,
-    ms: str,
-    remote: str,
-    key_id: str | None,
-    request_id: str,
-) -> str:
-    return (
-        f"{_timestamp()} [info     ] answered method={method} route={route} status={status} "
-        f"ms={ms} remote={remote} key={key_id} request_id={request_id}\n"
-    )
-
-
-def _timestamp() -> str:
-    return _written(int(time.time() * 1000))
-
-
-@lru_cache(maxsize=1)
-def _written(milliseconds: int) -> str:
-    seconds, rest = divmod(milliseconds, 1000)
-    return f"{_second(seconds)}.{rest:03}Z"
-
-
-@lru_cache(maxsize=1)
-def _second(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+_clock = _Clock()

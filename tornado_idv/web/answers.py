@@ -11,13 +11,13 @@ from http.client import responses
 
 from tornado_idv.web.refusals import Refusal
 
-_PROCESS = secrets.token_hex(6)
+_PROCESS = f"{secrets.token_hex(6)}-"
 _COUNTER = itertools.count()
 
 
 def new_request_id() -> str:
     """An id that no other request has: random for the process, then counted."""
-    return f"{_PROCESS}-{next(_COUNTER):x}"
+    return f"{_PROCESS}{next(_COUNTER)}"
 
 
 def answer_bytes(status: int, request_id: str, body: bytes, length: int, extra: str = "") -> bytes:
@@ -25,15 +25,14 @@ def answer_bytes(status: int, request_id: str, body: bytes, length: int, extra: 
 
     ``length`` is that of the body, also where there is none to send, as after HEAD.
     """
-    opening = _opening(status, int(time.time()))
-    head = f"{opening}{request_id}\r\n{extra}Content-Length: {length}\r\n\r\n"
-    return head.encode("latin-1") + body
+    own = f"{request_id}\r\n{extra}".encode("latin-1")
+    return b"".join((_opening(status, int(time.time())), own, _closing(length), body))
 
 
 @lru_cache(maxsize=64)
-def _opening(status: int, second: int) -> str:
+def _opening(status: int, second: int) -> bytes:
     """What all answers with this status begin with in a second, up to the request's own id."""
-    return (
+    opening = (
         f"HTTP/1.1 {status} {responses[status]}\r\n"
         "Content-Type: application/json\r\n"
         f"Date: {_date(second)}\r\n"
@@ -41,6 +40,13 @@ def _opening(status: int, second: int) -> str:
         "X-Content-Type-Options: nosniff\r\n"
         "X-Request-ID: "
     )
+    return opening.encode("ascii")
+
+
+@lru_cache(maxsize=256)
+def _closing(length: int) -> bytes:
+    """The last of the header lines, and the end of the head."""
+    return b"Content-Length: %d\r\n\r\n" % length
 
 
 def refusal_bytes(refusal: Refusal, request_id: str) -> bytes:
