@@ -195,17 +195,21 @@ async def test_the_user_not_asked_for_longest_makes_room(cache: AnswerCache) -> 
     assert cache.get(ByCard("1")) is None
 
 
-async def test_a_user_asked_for_all_the_time_stays(cache: AnswerCache, ticker: Ticker) -> None:
-    """Though not each hit renews a user's place."""
-    for number in range(10):
-        await remember(cache, ByCard(str(number)), FOUND)
+@pytest.mark.parametrize(("answer", "room"), [(FOUND, 10), (ABSENT, 3)], ids=["found", "not found"])
+async def test_who_is_asked_for_all_the_time_stays(
+    ticker: Ticker, answer: Answer, room: int
+) -> None:
+    """Though not each hit renews a place."""
+    cache = steady_cache(replace(LIMITS, negative_ttl=300), ticker)
+    for number in range(room):
+        await remember(cache, ByCard(str(number)), answer)
     for _ in range(3):
-        for number in range(10):
+        for number in range(room):
             cache.get(ByCard(str(number)))
         ticker.now += 10
     cache.get(ByCard("0"))
-    await remember(cache, ByCard("10"), FOUND)
-    assert cache.get(ByCard("0")) is FOUND
+    await remember(cache, ByCard(str(room)), answer)
+    assert cache.get(ByCard("0")) is answer
     assert cache.get(ByCard("1")) is None
 
 

@@ -117,3 +117,21 @@ async def test_where_nothing_was_gathered_nothing_is_written() -> None:
     log.flush()
     log.flush()
     assert len(written.texts) == 1
+
+
+async def test_the_time_is_that_of_the_answer_also_if_the_clock_goes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = Written()
+    log = AccessLog(written, for_people=False)
+    for now in (1_800_000_000.0004, 1_800_000_000.0009, 1_800_000_001.5, 1_799_999_999.25):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        note(log)
+    monkeypatch.undo()
+    log.flush()
+    assert [json.loads(line)["timestamp"] for line in written.lines] == [
+        "2027-01-15T08:00:00.000Z",
+        "2027-01-15T08:00:00.000Z",
+        "2027-01-15T08:00:01.500Z",
+        "2027-01-15T07:59:59.250Z",
+    ]

@@ -140,6 +140,20 @@ def test_a_crowd_that_guesses_at_once_holds_nobody_up(guesses: int) -> None:
         assert [guesser.statuses for guesser in guessers] == [[401] * guesses] * 20
 
 
+def test_a_crowd_whose_guesses_begin_alike_takes_turns_too() -> None:
+    with grounds() as make:
+        ground = make()
+        guess = ask_for("alice", key="guessed")
+        guessers = [ground.ask(guess) for _ in range(20)]
+        for guesser in guessers:
+            guesser.socket.arrive(guess)
+        for _ in range(3):
+            ground.loop.turn()
+        assert sum(len(guesser.statuses) for guesser in guessers) < 20 + 6
+        ground.loop.settle()
+        assert [guesser.statuses for guesser in guessers] == [[401] * 2] * 20
+
+
 def test_who_was_understood_waits_for_no_turn() -> None:
     with grounds() as make:
         ground = make(packets=False)

@@ -204,6 +204,20 @@ def test_a_drain_is_seen_at_the_next_request(ground: Ground) -> None:
     assert draining.done()
 
 
+def test_who_comes_during_a_drain_is_told_to_leave(ground: Ground) -> None:
+    """A connection may be accepted just before the socket is closed, and be here just after."""
+    teach(ground, ask_for("alice"))
+    busy = ground.call().send(ask_for("alice")[:9])
+    draining = ground.loop.create_task(ground.listener.drain())
+    ground.loop.settle()
+    late = ground.ask(ask_for("alice"))
+    assert late.statuses == [200]
+    assert b"Connection: close\r\n" in late.socket.sent
+    busy.send(ask_for("alice")[9:])
+    ground.loop.forward(1.2)
+    assert draining.done()
+
+
 def test_entries_are_bounded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bodies and heads make room for the newest; the newest are answered."""
     monkeypatch.setattr(packets, "_MOST_HEADS", 5)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from inprocess import SHORT_LIVED_KEY, Ground, ask_for, grounds
-from serving import CARDS_ONLY_KEY
+from serving import CARDS_ONLY_KEY, KEY
+
+from tornado_idv.server.last_head import LastHead
 
 SAME_EACH_TIME = {
     "a good one": (ask_for("alice"), 200),
@@ -87,7 +89,7 @@ def test_one_connection_gets_what_many_would(
     ground, each_alone = make_ground(packets=packets), make_ground(packets=False)
     caller, expected = ground.call(), b""
     for piece in (data, data, GOOD, GOOD, GOOD, data, WRONG, WRONG, GOOD, data, data):
-        for cut in (0, len(piece) // 2, len(piece) - 1):
+        for cut in (0, 0, len(piece) // 2, len(piece) - 1):
             caller.send(*(part for part in (piece[:cut], piece[cut:]) if part))
             alone = each_alone.ask(piece)
             expected += alone.steady
@@ -144,3 +146,39 @@ def test_what_one_connection_has_learned_another_knows(
     caller.send(ask_for("nobod"), GOOD, ask_for("nobod"), ask_for("nobod"), GOOD)
     assert caller.statuses == [200, 404, 200, 404, 404, 200]
     assert ground.app.asked == before + 2
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_what_comes_while_another_is_answered_is_not_taken_for_it(
+    make_ground: Callable[..., Ground], turns: int
+) -> None:
+    """Though both have the same head, and the packet cache is to learn what each of them meant."""
+    ground = make_ground()
+    nobody = ask_for("nobod")
+    caller = ground.ask(nobody, nobody)
+    caller.socket.arrive(GOOD)
+    for _ in range(turns):
+        ground.loop.turn()
+    caller.send(nobody)
+    caller.send(GOOD, nobody, GOOD, GOOD)
+    assert caller.statuses == [404, 404, 200, 404, 200, 404, 200, 200]
+    assert ground.ask(GOOD, nobody).statuses == [200, 404]
+
+
+@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+@pytest.mark.parametrize("key", [KEY, "B" * 40], ids=["good", "wrong"])
+def test_a_long_head_is_not_kept(
+    make_ground: Callable[..., Ground], key: str, *, packets: bool
+) -> None:
+    """There may be thousands of connections."""
+    ground = make_ground(packets=packets)
+    fields = [b"X-%d: " % number + b"a" * 150 for number in range(90)]
+    caller = ground.ask(*[ask_for("alice", *fields, key=key)] * 2)
+    assert len(caller.answers) == 2
+    assert caller.connection._last == LastHead()
+
+
+def test_what_was_refused_is_not_kept(ground: Ground) -> None:
+    caller = ground.ask(b"a" * 200_000)
+    assert caller.statuses == [431]
+    assert not caller.connection._packet

@@ -6,7 +6,9 @@ Read it in the order of a request.
 (an `asyncio.Protocol`): it collects bytes until a request is whole, one request at a time, and
 leaves when its caller is too slow, too large or gone. The head is parsed by llhttp and judged
 (`head`: may two readers disagree about where this request ends? then it is refused), and the
-body is cut off by its length or chunk by chunk (`body`).
+body is cut off by its length or chunk by chunk (`body`). Mostly a request has the head of the one
+before, byte by byte: then that is known (`last_head`), and what the packet cache can answer it
+answers here (`web.packets`).
 
 A whole request becomes an `exchange.Exchange`. That is the only place where Tornado is met:
 `tornado.web.Application` is an `HTTPServerConnectionDelegate`, and whoever calls its

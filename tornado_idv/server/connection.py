@@ -42,7 +42,7 @@ class Connection(asyncio.Protocol):
         self._head: Head | None = None
         self._chunks: ChunkedBody | None = None
         self._exchange: Exchange | None = None
-        self._packet = b""  # what came by itself, to be learned
+        self._packet = b""  # what came by itself: the next request, if it is just that
         self._last = LastHead()
         self._has_key = False  # whether the last request had a good one
         self._leaving = False
@@ -69,10 +69,11 @@ class Connection(asyncio.Protocol):
         if self._leaving:
             return
         if not self._buffer and self._head is None and self._exchange is None:
-            alone = self._writable is None
-            self._packet = data if alone else b""
-            if alone and self._take_again(data):
-                return
+            self._packet = b""
+            if self._writable is None:
+                if self._take_again(data):
+                    return
+                self._packet = data
             if data.strip(b"\r\n"):  # empty lines are let pass, and keep nobody here
                 self._wait(self._limits.idle_timeout)
         elif self._exchange is None:
@@ -134,9 +135,11 @@ class Connection(asyncio.Protocol):
         return self._writable or self._listener.done
 
     def answered(self, *, keep_alive: bool) -> None:
-        self._learn()
-        self._has_key = self._exchange is not None and self._exchange.has_key
-        self._exchange = None
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            self._has_key = exchange.has_key
+            if exchange.packet:
+                self._learn(exchange)
         if self._leaving:
             return
         if not keep_alive:
@@ -153,14 +156,17 @@ class Connection(asyncio.Protocol):
         return self._exchange is None and self._head is None and not self._buffer
 
     def expire(self) -> None:
-        """The deadline has passed: the caller was too slow with the next bytes, or to read."""
+        """The deadline has passed: the caller was too slow with the next bytes, or to read.
+
+        Whoever waits for a turn goes ahead of it, and is too slow unless a whole request is here.
+        """
         if self._leaving or self._writable is not None:
             self._transport.abort()
         elif self.idle:
             self._leave()
         else:
             turns = self._listener.turns
-            if self._advance in turns:  # not the caller is slow, if a whole request is here
+            if self._advance in turns:
                 turns.leave(self._advance)
                 self._advance()
             if not self._leaving and self.deadline <= self._listener.loop.time():
@@ -189,6 +195,7 @@ class Connection(asyncio.Protocol):
             return True
         if last.head is None:
             return False
+        self._packet = packet
         if self._has_key:
             self._begin(last.head, body)
         else:
@@ -220,23 +227,23 @@ class Connection(asyncio.Protocol):
         remote = self._peer.caller(known.forwarded)
         return LastHead(packet[: -known.length], len(packet), None, known, remote)
 
-    def _learn(self) -> None:
+    def _learn(self, exchange: Exchange) -> None:
         """Remembers what a request was and meant whose bytes came by themselves."""
-        exchange, packet, last = self._exchange, self._packet, self._last
-        self._packet = b""
-        if exchange is None or not packet:
-            return
-        head, meaning, packets = exchange.head, exchange.meaning, self._listener.packets
+        head, packet, last = exchange.head, exchange.packet, self._last
         if not last.size:
             last = self._last = head_of(packet, head)
-        last.head = head
+        elif last.head is None:
+            last.head = head
+        packets, meaning = self._listener.packets, exchange.meaning
         if packets is None or meaning is None:
             return
-        if last.known is None:
-            last.known = packets.learn(packet, head.start_line, head.headers, meaning)
-            last.remote = exchange.remote
-        elif meaning.remembered:
-            packets.learn_body(packet, last.known, meaning.query)
+        if last.known is not None:
+            if meaning.remembered:
+                packets.learn_body(packet, last.known, meaning.query)
+            return
+        known = packets.learn(packet, head.start_line, head.headers, meaning)
+        if last.size:
+            last.known, last.remote = known, exchange.remote
 
     def _write_on(self) -> None:
         """Lets go on whoever waits to write, be it in vain."""
@@ -326,7 +333,8 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, head: Head, body: bytes) -> None:
         self.deadline = inf
-        self._exchange = exchange = Exchange(self, head, self._peer)
+        self._exchange = exchange = Exchange(self, head, self._peer, self._packet)
+        self._packet = b""
         self._head = self._chunks = None
         if self._listener.draining:
             exchange.last()
@@ -347,6 +355,7 @@ class Connection(asyncio.Protocol):
         """Sends what is written, then the end; what still comes is read and dropped."""
         self._leaving = True
         self._buffer.clear()
+        self._packet = b""
         unsent = self._transport.get_write_buffer_size()
         self._wait(self._limits.idle_timeout if unsent else _LINGER)
         if self._transport.can_write_eof() and not self._ended:

@@ -53,13 +53,15 @@ class Exchange(HTTPConnection):
     """Gives one whole request to an application, and takes its answer as bytes.
 
     ``request_id`` is the caller's, if it may be, else a new one. ``meaning`` is set by a
-    handler that understood the request.
+    handler that understood the request. ``packet`` are the bytes that the request began with, if
+    they came by themselves.
     """
 
-    def __init__(self, channel: Channel, head: Head, peer: Peer) -> None:
+    def __init__(self, channel: Channel, head: Head, peer: Peer, packet: bytes = b"") -> None:
         self.context = peer
         self.remote = peer.caller(head.forwarded)
         self.head = head
+        self.packet = packet
         self.meaning: Meaning | None = None
         self.has_key = False
         self.began = time.monotonic()

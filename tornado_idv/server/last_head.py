@@ -12,12 +12,13 @@ from tornado_idv.server.head import HEAD_END, Head, is_short
 from tornado_idv.web.packets import KnownHead
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class LastHead:
     """``data`` is the head and ``size`` the whole request, in bytes; 0 is for "there is none".
 
     ``head`` is what was read of it, ``known`` what the packet cache knows of it: it can be
-    known before it is read here, and never be known. ``remote`` is who sends it.
+    known before it is read here, and never be known. ``remote`` is who sends it. There is no repr,
+    as a key stands in it.
     """
 
     data: bytes = b""
@@ -32,5 +33,5 @@ def head_of(packet: bytes, head: Head) -> LastHead:
     end = packet.find(HEAD_END) + len(HEAD_END)
     whole = head.length and end + head.length == len(packet)
     if whole and is_short(packet[:end], head) and not head.expects_continue:
-        return LastHead(packet[:end], len(packet))
+        return LastHead(packet[:end], len(packet), head)
     return LastHead()

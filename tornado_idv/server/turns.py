@@ -1,7 +1,8 @@
 """Whose request is next, among callers who have not shown a good key.
 
-Such requests begin one at a time between two looks at the sockets. So when a crowd guesses keys
-in the same moment, whoever asks meanwhile waits for one of them and not for all.
+Such requests begin one at a time between two looks at the sockets, or when their time is up. So
+when a crowd guesses keys in the same moment, whoever asks meanwhile waits for one of them and not
+for all.
 """
 
 from __future__ import annotations

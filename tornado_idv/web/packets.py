@@ -48,9 +48,12 @@ class Meaning(NamedTuple):
     remembered: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class KnownHead:
-    """A head that was understood, and the queries of the bodies that followed it or its like."""
+    """A head that was understood, and the queries of the bodies that followed it or its like.
+
+    There is no repr, as nicknames and card numbers stand in it.
+    """
 
     route: str
     key: ApiKey
@@ -105,7 +108,10 @@ class PacketCache:
         headers: HTTPHeaders,
         meaning: Meaning,
     ) -> KnownHead | None:
-        """Remembers what a request meant that took the long way."""
+        """Remembers what a request meant that took the long way; gives what its head is known as.
+
+        That is `None` if such a head may not be remembered.
+        """
         end = _end_of_head(packet)
         length = len(packet) - end
         if not 0 < end <= _LONGEST or not 0 < length <= _LONGEST:
