@@ -54,11 +54,12 @@ class Broken(CouldNotTell):
 
 
 class InvalidKey(IdvError):
-    """The token names no key that is good now; ``reason`` is for the log alone."""
+    """The token names no key that is good now."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    @property
+    def reason(self) -> str:
+        """Why, for the log alone."""
+        return str(self)
 
 
 @dataclass(frozen=True, slots=True)

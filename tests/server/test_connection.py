@@ -243,7 +243,7 @@ async def test_a_request_is_begun_once() -> None:
         await asyncio.wait_for(caller.stage.begun.wait(), 5)
         (connection,) = caller.listener._connections
         connection.resume_writing()
-        connection._advance()
+        connection.advance()
         assert len(caller.stage.asked) == 1
         caller.stage.may_answer.set()
         assert [await caller.status(), await caller.status()] == [200, 200]

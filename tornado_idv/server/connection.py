@@ -96,10 +96,10 @@ class Connection(asyncio.Protocol):
         if stays:
             self._advance_in_turn()
         else:
-            self._advance()
+            self.advance()
         if self._writable is not None and not self._leaving:
             return stays  # the rest is answered once the caller reads on
-        if self._advance in self._listener.turns:
+        if self in self._listener.turns:
             return stays
         if self._exchange is None:
             self._leaving = True
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._leaving = True
         self.deadline = inf
-        self._listener.turns.leave(self._advance)
+        self._listener.turns.leave(self)
         self._listener.forget(self)
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
@@ -166,9 +166,9 @@ class Connection(asyncio.Protocol):
             self._leave()
         else:
             turns = self._listener.turns
-            if self._advance in turns:
-                turns.leave(self._advance)
-                self._advance()
+            if self in turns:
+                turns.leave(self)
+                self.advance()
             if not self._leaving and self.deadline <= self._listener.loop.time():
                 self._refuse(Refusal.REQUEST_TIMEOUT)
 
@@ -182,6 +182,24 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Ends the connection as it is."""
         self._transport.abort()
+
+    # What the turns call.
+
+    def advance(self) -> None:
+        """Begins the next request, if it is whole and the caller reads the answers."""
+        if self._exchange is not None or self._leaving or self._writable is not None:
+            return
+        try:
+            body = self._next_body()
+        except Refused as refused:
+            self._refuse(refused.refusal)
+            return
+        if body is not None and self._head is not None:
+            self._begin(self._head, body)
+        elif self._ended:
+            self._leave()
+        elif len(self._buffer) <= self._most_buffered:
+            self._transport.resume_reading()
 
     # The rest is its own business.
 
@@ -201,8 +219,7 @@ class Connection(asyncio.Protocol):
         else:
             self._head = last.head
             self._buffer += body
-            self._wait(self._limits.idle_timeout)
-            self._listener.turns.wait(self._advance)
+            self._listener.turns.wait(self)
         return True
 
     def _answer_known(self, head: KnownHead, body: bytes) -> bool:
@@ -263,31 +280,17 @@ class Connection(asyncio.Protocol):
         if len(self._buffer) <= self._most_buffered:
             self._transport.resume_reading()
         if self._buffer:
-            wait = self._listener.loop.call_soon if self._has_key else self._listener.turns.wait
-            wait(self._advance)
+            if self._has_key:
+                self._listener.loop.call_soon(self.advance)
+            else:
+                self._listener.turns.wait(self)
 
     def _advance_in_turn(self) -> None:
         """Advances, at once only for a caller who has a good key, or with little to do."""
         if self._has_key or (self._head is None and HEAD_END not in self._buffer):
-            self._advance()
+            self.advance()
         else:
-            self._listener.turns.wait(self._advance)
-
-    def _advance(self) -> None:
-        """Begins the next request, if it is whole and the caller reads the answers."""
-        if self._exchange is not None or self._leaving or self._writable is not None:
-            return
-        try:
-            body = self._next_body()
-        except Refused as refused:
-            self._refuse(refused.refusal)
-            return
-        if body is not None and self._head is not None:
-            self._begin(self._head, body)
-        elif self._ended:
-            self._leave()
-        elif len(self._buffer) <= self._most_buffered:
-            self._transport.resume_reading()
+            self._listener.turns.wait(self)
 
     def _next_body(self) -> bytes | None:
         """The body of the next request, whose head is then `_head`; ``None`` until it is whole."""
@@ -327,7 +330,7 @@ class Connection(asyncio.Protocol):
         length = head.length or 0
         if len(buffer) < length:
             return None
-        body = bytes(buffer[:length])
+        body = bytes(buffer) if len(buffer) == length else bytes(buffer[:length])
         del buffer[:length]
         return body
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from collections import OrderedDict
-from collections.abc import Callable
+from typing import Protocol
 
-Turn = Callable[[], None]
+
+class Waiting(Protocol):
+    """Who waits for a turn."""
+
+    def advance(self) -> None:
+        """The turn has come."""
 
 
 class Turns:
@@ -19,22 +24,22 @@ class Turns:
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: OrderedDict[Turn, None] = OrderedDict()
+        self._waiting: OrderedDict[Waiting, None] = OrderedDict()
         self._called = False
 
-    def wait(self, turn: Turn) -> None:
-        """Has ``turn`` called soon, after all who wait already; once, if it waits itself."""
-        self._waiting.setdefault(turn)
+    def wait(self, who: Waiting) -> None:
+        """Gives a turn soon, after all who wait already; one, if this one waits itself."""
+        self._waiting.setdefault(who)
         if not self._called:
             self._call()
 
-    def leave(self, turn: Turn) -> None:
-        """Gives a turn up that is not wanted any more."""
-        self._waiting.pop(turn, None)
+    def leave(self, who: Waiting) -> None:
+        """Waits no more."""
+        self._waiting.pop(who, None)
 
-    def __contains__(self, turn: Turn) -> bool:
-        """Whether it waits."""
-        return turn in self._waiting
+    def __contains__(self, who: Waiting) -> bool:
+        """Whether this one waits."""
+        return who in self._waiting
 
     def _call(self) -> None:
         self._called = True
@@ -44,7 +49,7 @@ class Turns:
         self._called = False
         if not self._waiting:
             return
-        turn, _ = self._waiting.popitem(last=False)
+        who, _ = self._waiting.popitem(last=False)
         if self._waiting:
             self._call()
-        turn()
+        who.advance()

@@ -134,7 +134,8 @@ class JsonHandler(RequestHandler):
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        self.log_exception(type(error), error, error.__traceback__)
+        if not isinstance(error, (IdvError, Refused)):  # of those none is an event
+            self.log_exception(type(error), error, error.__traceback__)
         if not self._finished:
             if self._headers or self._write_buffer:
                 self.clear()
@@ -183,8 +184,8 @@ class JsonHandler(RequestHandler):
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Logs what was not foreseen; a refusal is no event."""
-        if value is not None and not isinstance(value, (IdvError, Refused)):
+        """Logs what was not foreseen."""
+        if value is not None:
             _log.error("request %s failed unforeseen:\n%s", self.wire.request_id, trace(value))
 
 

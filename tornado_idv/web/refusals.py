@@ -63,6 +63,8 @@ def refusal_for(error: BaseException) -> Refusal:
     """What an error is answered with."""
     if isinstance(error, Refused):
         return error.refusal
+    if type(error) in _BY_ERROR:
+        return _BY_ERROR[type(error)]
     for kind, refusal in _BY_ERROR.items():
         if isinstance(error, kind):
             return refusal
