@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from tornado_idv.server.turns import Turns
+
+
+@dataclass(frozen=True)
+class Caller:
+    """One who does something with its turn."""
+
+    advance: Callable[[], None]
+
+
+def noting(done: list[str], name: str) -> Caller:
+    return Caller(partial(done.append, name))
 
 
 async def test_each_has_its_turn_in_order_and_the_loop_in_between() -> None:
     done: list[str] = []
     turns = Turns(asyncio.get_running_loop())
     for name in ("first", "second"):
-        turns.wait(partial(done.append, name))
+        turns.wait(noting(done, name))
     assert done == []
     for _ in range(2):
         await asyncio.sleep(0)
@@ -23,7 +36,7 @@ async def test_each_has_its_turn_in_order_and_the_loop_in_between() -> None:
 async def test_who_asks_twice_waits_once() -> None:
     done: list[str] = []
     turns = Turns(asyncio.get_running_loop())
-    turn = partial(done.append, "its turn")
+    turn = noting(done, "its turn")
     for _ in range(2):
         turns.wait(turn)
     for _ in range(3):
@@ -34,7 +47,7 @@ async def test_who_asks_twice_waits_once() -> None:
 async def test_who_leaves_has_no_turn() -> None:
     done: list[str] = []
     turns = Turns(asyncio.get_running_loop())
-    first, second, third = (partial(done.append, name) for name in ("first", "second", "third"))
+    first, second, third = (noting(done, name) for name in ("first", "second", "third"))
     for turn in (first, second):
         turns.wait(turn)
     turns.leave(first)
@@ -55,10 +68,10 @@ async def test_who_asks_for_another_turn_is_the_last() -> None:
 
     def again() -> None:
         done.append("once")
-        turns.wait(partial(done.append, "twice"))
+        turns.wait(noting(done, "twice"))
 
-    turns.wait(again)
-    turns.wait(partial(done.append, "another"))
+    turns.wait(Caller(again))
+    turns.wait(noting(done, "another"))
     for _ in range(3):
         await asyncio.sleep(0)
     assert done == ["once", "another", "twice"]
@@ -74,8 +87,8 @@ async def test_one_that_fails_takes_nobody_s_turn() -> None:
     def fail() -> None:
         raise error
 
-    turns.wait(fail)
-    turns.wait(partial(done.append, "the next"))
+    turns.wait(Caller(fail))
+    turns.wait(noting(done, "the next"))
     for _ in range(2):
         await asyncio.sleep(0)
     assert (told, done) == ([error], ["the next"])
