@@ -148,7 +148,12 @@ def test_callers_of_a_byte_at_a_time_are_left_and_hold_nobody_up(tmp_path: Path)
     with served(tmp_path) as service:
         good = [GoodCaller(service, keeps=True), GoodCaller(service, keeps=False)]
         beginnings = [*SLOW_BEGINNINGS.values()] * (SLOW // len(SLOW_BEGINNINGS))
-        slow = [SlowCaller(service, begin) for begin in beginnings]
+        slow: list[SlowCaller] = []
+        for begin in beginnings:
+            slow.append(SlowCaller(service, begin))
+            if len(slow) % 100 == 0:  # who keeps a connection is not to be idle meanwhile
+                for caller in good:
+                    caller.ask()
         until = time.monotonic() + SOON
         while any(not each.left for each in slow):
             assert time.monotonic() < until
