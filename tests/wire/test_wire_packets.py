@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterator
 
 import pytest
-from inprocess import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for, grounds
+from inprocess import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for
 from serving import CARDS_ONLY_KEY, KEY
 
 from tornado_idv.model import ByNickname, User
@@ -40,12 +40,6 @@ OTHER_WAYS = {
     "a line too many": ask_for("alice") + b"\r\n",
 }
 LONGEST = 1024
-
-
-@pytest.fixture
-def make_ground() -> Iterator[Callable[..., Ground]]:
-    with grounds() as make:
-        yield make
 
 
 @pytest.fixture

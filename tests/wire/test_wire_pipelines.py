@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from inprocess import HIGH_WATER, Ground, grounds
+from inprocess import HIGH_WATER, Ground
 from serving import KEY, Client, serving
 
 from tornado_idv.model import User
@@ -41,12 +41,6 @@ def plainly_for(nickname: str) -> bytes:
 def ids(sent: bytes) -> list[int]:
     lines = sent.split(b"\r\n")
     return [int(line[14:]) for line in lines if line.startswith(b"X-Request-ID: ")]
-
-
-@pytest.fixture
-def make_ground() -> Iterator[Callable[..., Ground]]:
-    with grounds() as make:
-        yield make
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from inprocess import SHORT_LIVED_KEY, Ground, ask_for, grounds
+from inprocess import SHORT_LIVED_KEY, Ground, ask_for
 from serving import CARDS_ONLY_KEY, KEY
 
 from tornado_idv.server.last_head import LastHead
@@ -39,12 +39,6 @@ OFTEN = {
     "HTTP/1.0 that stays": ask_for("alice", b"Connection: keep-alive", version="1.0"),
     "an end": ask_for("alice", b"Connection: close"),
 }
-
-
-@pytest.fixture
-def make_ground() -> Iterator[Callable[..., Ground]]:
-    with grounds() as make:
-        yield make
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.client import HTTPResponse
 from itertools import pairwise
 
 import pytest
-from inprocess import Caller, Ground, grounds
+from inprocess import Caller, Ground
 from serving import KEY, Client
 from test_bad_inputs import (
     ABSENT,
@@ -68,12 +68,6 @@ def cut(data: bytes, *places: int) -> list[bytes]:
 def heard(caller: Caller) -> tuple[bytes, bool]:
     """What a caller got, and whether that was the end."""
     return caller.steady, caller.socket.closed
-
-
-@pytest.fixture
-def make_ground() -> Iterator[Callable[..., Ground]]:
-    with grounds() as make:
-        yield make
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from tornado_idv.server.body import ChunkedBody
 from tornado_idv.server.exchange import Exchange, Peer
 from tornado_idv.server.head import HEAD_END, Head, HeadReader
-from tornado_idv.server.last_head import LastHead, head_of
+from tornado_idv.server.last_head import LastHead, learn, recall
 from tornado_idv.web.answers import new_request_id, refusal_bytes
 from tornado_idv.web.packets import KnownHead
 from tornado_idv.web.proxies import peer_address
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         if exchange is not None:
             self._has_key = exchange.has_key
             if exchange.packet:
-                self._learn(exchange)
+                self._last = learn(self._last, exchange, self._listener.packets)
         if self._leaving:
             return
         if not keep_alive:
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
         """Answers or begins one whole request whose head came before; says whether this is one."""
         last = self._last
         if len(packet) != last.size or not packet.startswith(last.data):
-            last = self._last = self._recall(packet)
+            last = self._last = recall(packet, self._peer, self._listener.packets)
         body = packet[len(last.data) :]
         if last.known is not None and self._answer_known(last.known, body):
             return True
@@ -234,33 +234,6 @@ class Connection(asyncio.Protocol):
         self._has_key = True
         self._wait(self._limits.idle_timeout)
         return True
-
-    def _recall(self, packet: bytes) -> LastHead:
-        """What the packet cache knows of a request with another head than the last."""
-        packets = self._listener.packets
-        known = packets.head(packet) if packets is not None else None
-        if known is None:
-            return LastHead()
-        remote = self._peer.caller(known.forwarded)
-        return LastHead(packet[: -known.length], len(packet), None, known, remote)
-
-    def _learn(self, exchange: Exchange) -> None:
-        """Remembers what a request was and meant whose bytes came by themselves."""
-        head, packet, last = exchange.head, exchange.packet, self._last
-        if not last.size:
-            last = self._last = head_of(packet, head)
-        elif last.head is None:
-            last.head = head
-        packets, meaning = self._listener.packets, exchange.meaning
-        if packets is None or meaning is None:
-            return
-        if last.known is not None:
-            if meaning.remembered:
-                packets.learn_body(packet, last.known, meaning.query)
-            return
-        known = packets.learn(packet, head.start_line, head.headers, meaning)
-        if last.size:
-            last.known, last.remote = known, exchange.remote
 
     def _write_on(self) -> None:
         """Lets go on whoever waits to write, be it in vain."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tornado_idv.server.exchange import Exchange, Peer
 from tornado_idv.server.head import HEAD_END, Head, is_short
-from tornado_idv.web.packets import KnownHead
+from tornado_idv.web.packets import KnownHead, PacketCache
 
 
 @dataclass(slots=True, repr=False)
@@ -28,7 +29,38 @@ class LastHead:
     remote: str = ""
 
 
-def head_of(packet: bytes, head: Head) -> LastHead:
+def recall(packet: bytes, peer: Peer, packets: PacketCache | None) -> LastHead:
+    """What the packet cache knows of a request with another head than the last."""
+    known = packets.head(packet) if packets is not None else None
+    if known is None:
+        return LastHead()
+    remote = peer.caller(known.forwarded)
+    return LastHead(packet[: -known.length], len(packet), None, known, remote)
+
+
+def learn(last: LastHead, exchange: Exchange, packets: PacketCache | None) -> LastHead:
+    """Remembers what a request was and meant whose bytes came by themselves.
+
+    ``last`` is what was known of its head before; gives what is known of it now.
+    """
+    head, packet, meaning = exchange.head, exchange.packet, exchange.meaning
+    if not last.size:
+        last = _head_of(packet, head)
+    elif last.head is None:
+        last.head = head
+    if packets is None or meaning is None:
+        return last
+    if last.known is not None:
+        if meaning.remembered:
+            packets.learn_body(packet, last.known, meaning.query)
+        return last
+    known = packets.learn(packet, head.start_line, head.headers, meaning)
+    if last.size:
+        last.known, last.remote = known, exchange.remote
+    return last
+
+
+def _head_of(packet: bytes, head: Head) -> LastHead:
     """The head of ``packet``, if that was one whole request that can come again as it is."""
     end = packet.find(HEAD_END) + len(HEAD_END)
     whole = head.length and end + head.length == len(packet)
