@@ -9,7 +9,7 @@ from typing import Literal
 import structlog
 
 from tornado_idv.errors import trace
-from tornado_idv.web.access import AccessLog
+from tornado_idv.web.access_log import AccessLog
 
 LogFormat = Literal["auto", "console", "json"]
 

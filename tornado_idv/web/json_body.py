@@ -1,4 +1,4 @@
-"""JSON as the contract has it: the body that asks, and the bytes that answer."""
+"""JSON of the contract: the field of a request body, and response bodies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.model import User
-from tornado_idv.web.refusals import Refusal
+from tornado_idv.web.errors import ApiError
 
 _BLANKS = " \t\n\r"
 _MAX_DEPTH = 256
@@ -17,8 +17,8 @@ _TEXT_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
-def read_member(body: bytes, name: str) -> str:
-    """The text member ``name`` of the one JSON object in ``body``.
+def parse_field(body: bytes, name: str) -> str:
+    """Return the text member ``name`` of the one JSON object in ``body``.
 
     Strict UTF-8 and RFC 8259; no member twice, no NaN, no byte order mark. Other
     members are ignored, whatever they hold, so numbers stay text (an integer of
@@ -35,9 +35,9 @@ def read_member(body: bytes, name: str) -> str:
 
 
 def encode_user(user: User | None, identifiers: Identifiers) -> bytes:
-    """The answer's body for a user found, or for "not found"."""
+    """Return the response body for a user, or for "not found"."""
     if user is None:
-        return Refusal.NOT_FOUND.body
+        return ApiError.NOT_FOUND.body
     return (
         f'{{"status":"ok","plan":{_quoted(user.plan)},"card_number":{_quoted(user.card_number)}'
         f',"nickname":{_quoted(f"@{user.nickname}")}'

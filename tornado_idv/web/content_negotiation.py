@@ -1,28 +1,28 @@
-"""Which media types are read and answered: JSON in UTF-8, and nothing else."""
+"""Media types that are read and sent: JSON in UTF-8 and nothing else."""
 
 from __future__ import annotations
 
 import mimeparse
 from tornado.httputil import HTTPHeaders
 
-from tornado_idv.web.refusals import Refusal, Refused
+from tornado_idv.web.errors import ApiError, ApiException
 
-JSON = "application/json"
+_JSON = "application/json"
 
 
-def check_media(headers: HTTPHeaders) -> None:
-    """Raises `Refused` if the body is said to be no JSON, or JSON would not be taken.
+def check_media_types(headers: HTTPHeaders) -> None:
+    """Raise `ApiException` if the body is declared as no JSON, or JSON is not accepted.
 
-    An absent or empty header means JSON; so does an ``Accept`` that cannot be read.
+    An absent or empty header means JSON; so does an ``Accept`` that cannot be parsed.
     """
     content_type = headers.get("Content-Type", "").strip()
-    if content_type and content_type != JSON and not _is_json(content_type):
-        raise Refused(Refusal.MEDIA_TYPE)
+    if content_type and content_type != _JSON and not _is_json(content_type):
+        raise ApiException(ApiError.MEDIA_TYPE)
     if headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
-        raise Refused(Refusal.MEDIA_TYPE)
+        raise ApiException(ApiError.MEDIA_TYPE)
     accept = headers.get("Accept", "").strip()
-    if accept not in ("", "*/*", JSON) and _shuts_json_out(accept):
-        raise Refused(Refusal.NOT_ACCEPTABLE)
+    if accept not in ("", "*/*", _JSON) and _excludes_json(accept):
+        raise ApiException(ApiError.NOT_ACCEPTABLE)
 
 
 def _is_json(content_type: str) -> bool:
@@ -36,8 +36,8 @@ def _is_json(content_type: str) -> bool:
     return kind.lower() == "application" and is_json and charset in ("utf-8", "utf8")
 
 
-def _shuts_json_out(accept: str) -> bool:
+def _excludes_json(accept: str) -> bool:
     try:
-        return not mimeparse.best_match([JSON], accept.lower())
+        return not mimeparse.best_match([_JSON], accept.lower())
     except mimeparse.MimeTypeParseException:
         return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 
-from tornado_idv.web.refusals import Refusal, Refused
+from tornado_idv.http.errors import HttpError
 
 _MAX_LINE = 256
 _MAX_TRAILERS = 1024
@@ -23,7 +24,7 @@ class ChunkedBody:
     def take(self, buffer: bytearray) -> bool:
         """Takes what is whole off the front of ``buffer``; says whether the body has ended.
 
-        Raises `Refused` for a body over the limit, or with any other framing.
+        Raises `HttpError` for a body over the limit, or with any other framing.
         """
         at = 0
         while (end := self._end(buffer, at)) is not None:
@@ -39,7 +40,7 @@ class ChunkedBody:
                     at = end - len(line)  # the whole chunk is waited for
                     break
                 if buffer[at + size : at + size + 2] != b"\r\n":
-                    raise Refused(Refusal.BAD_REQUEST)
+                    raise HttpError(HTTPStatus.BAD_REQUEST)
                 self.content += buffer[at : at + size]
                 at += size + 2
             else:
@@ -53,20 +54,20 @@ class ChunkedBody:
         if end < 0:
             rest = buffer[at : at + _MAX_LINE]
             if len(rest) == _MAX_LINE or b"\n" in rest or b"\r" in rest[:-1]:
-                raise Refused(Refusal.BAD_REQUEST)
+                raise HttpError(HTTPStatus.BAD_REQUEST)
             return None
         return end
 
     def _size(self, line: bytes) -> int:
         match = _SIZE.fullmatch(line)
         if match is None:
-            raise Refused(Refusal.BAD_REQUEST)
+            raise HttpError(HTTPStatus.BAD_REQUEST)
         size = int(match[1], 16)
         if size > self._max_body - len(self.content):
-            raise Refused(Refusal.BODY_TOO_LARGE)
+            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return size
 
     def _count_trailer(self, line: bytes) -> None:
         self._trailers = (self._trailers or 0) + len(line)
         if self._trailers > _MAX_TRAILERS or not _TRAILER.fullmatch(line):
-            raise Refused(Refusal.BAD_REQUEST)
+            raise HttpError(HTTPStatus.BAD_REQUEST)
