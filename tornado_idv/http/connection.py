@@ -12,7 +12,8 @@ from typing import cast
 from tornado_idv.http.context import ServerContext
 from tornado_idv.http.errors import HttpError
 from tornado_idv.http.exchange import Exchange, Peer
-from tornado_idv.http.parser import MAX_HEAD, ParsedRequest, RequestParser
+from tornado_idv.http.head import RequestHead
+from tornado_idv.http.parser import MAX_HEAD, RequestParser
 from tornado_idv.http.trusted_proxies import normalize_address
 
 _MAX_PIPELINED = 64 * 1024
@@ -27,8 +28,9 @@ class State(Enum):
 
     ::
 
-        IDLE -> READING -> RESPONDING -> IDLE        an authenticated client
-                READING -> QUEUED -> RESPONDING      any other
+        IDLE -> READING -> RESPONDING -> IDLE
+                   |            ^  |
+                   +--> QUEUED -+<-+            unauthenticated, or pipelined
         every state -> CLOSING -> CLOSED
 
     Beside it a connection knows two conditions that occur in every state: the client does not
@@ -40,7 +42,8 @@ class State(Enum):
     READING = auto()
     """A request is arriving, or waits until the client reads the response before it."""
     QUEUED = auto()
-    """A request waits in the fair queue."""
+    """A request waits for its turn: for the next iteration of the event loop if the client is
+    authenticated, else in the fair queue."""
     RESPONDING = auto()
     """The application has a request."""
     CLOSING = auto()
@@ -207,12 +210,13 @@ class Connection(asyncio.Protocol):
         if self._writable is not None:
             return
         try:
-            request = self._read_request()
+            head = self._read_head()
+            body = self._parser.read_body()
         except HttpError as error:
             self._reject(error.status)
             return
-        if request is not None:
-            self._dispatch(request)
+        if head is not None and body is not None:
+            self._dispatch(head, body)
         elif self._eof:
             self._linger_close()
         else:
@@ -258,7 +262,10 @@ class Connection(asyncio.Protocol):
 
     def _enqueue(self) -> None:
         self._state = State.QUEUED
-        self._queue.enqueue(self)
+        if self._authenticated:
+            self._loop.call_soon(self.resume)  # a call would nest as deep as the pipeline is long
+        else:
+            self._queue.enqueue(self)
 
     def _next_request(self) -> None:
         """Continue after a response: with what is buffered, or with what arrives."""
@@ -267,33 +274,28 @@ class Connection(asyncio.Protocol):
             return
         self._set_timeout(self._limits.idle_timeout)
         self._resume_reading()
-        if self._parser.is_empty:
-            return
-        if self._authenticated:
-            self._loop.call_soon(self.resume)  # a call would nest as deep as the pipeline is long
-        else:
+        if not self._parser.is_empty:
             self._enqueue()
 
-    def _read_request(self) -> ParsedRequest | None:
+    def _read_head(self) -> RequestHead | None:
         parser = self._parser
-        is_continued = parser.head is not None
-        request = parser.next_request()
-        head = request.head if request is not None else parser.head
-        if head is not None and not is_continued:
+        if parser.head is not None:
+            return parser.head
+        head = parser.read_head()
+        if head is not None:
+            self._set_timeout(self._limits.body_timeout)
             if head.expects_continue:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            if request is None:
-                self._set_timeout(self._limits.body_timeout)
-        return request
+        return head
 
-    def _dispatch(self, request: ParsedRequest) -> None:
+    def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self._state = State.RESPONDING
         self.deadline = inf
-        self._exchange = exchange = Exchange(self, request.head, self._peer, self._segment)
+        self._exchange = exchange = Exchange(self, head, self._peer, self._segment)
         self._segment = b""
         if self._draining:
             exchange.close_after_response()
-        exchange.dispatch(self._context.app, request.body)
+        exchange.dispatch(self._context.app, body)
         if self._eof and self._parser.is_empty:
             exchange.close_after_response()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import NamedTuple
 
 from tornado_idv.http.body import ChunkedBody
 from tornado_idv.http.errors import HttpError
@@ -16,13 +15,6 @@ _MEMO_MAX_FIELDS = 20
 """Bounds of the remembered head: thousands of connections may each hold one."""
 
 
-class ParsedRequest(NamedTuple):
-    """A complete request."""
-
-    head: RequestHead
-    body: bytes
-
-
 class RequestParser:
     """Parse pipelined HTTP/1.1 requests with bodies of at most ``max_body`` bytes.
 
@@ -32,7 +24,7 @@ class RequestParser:
 
     def __init__(self, max_body: int) -> None:
         self.head: RequestHead | None = None
-        """The head of a request whose body is not complete yet."""
+        """The head of a request whose body was not read yet."""
         self._max_body = max_body
         self._buffer = bytearray()
         self._head_size = 0  # of the next head, once its end was found
@@ -62,21 +54,31 @@ class RequestParser:
         if not self._head_size and self.head is None:
             self._find_head()
 
-    def next_request(self) -> ParsedRequest | None:
-        """Return the next request, ``None`` until it is complete; raises `HttpError`."""
-        head = self.head
-        if head is None:
+    def read_head(self) -> RequestHead | None:
+        """Return the head of the next request, ``None`` until it is complete.
+
+        Returns the same head until its body was read. Raises `HttpError`.
+        """
+        if self.head is None:
             self.head = head = self._take_head()
-            if head is None:
-                return None
-            self._chunks = ChunkedBody(self._max_body) if head.content_length is None else None
-        body = self._take_body(head)
-        if body is None:
+            if head is not None:
+                chunked = head.content_length is None
+                self._chunks = ChunkedBody(self._max_body) if chunked else None
+        return self.head
+
+    def read_body(self) -> bytes | None:
+        """Return the body that belongs to `head`, ``None`` until it is complete.
+
+        Then the next head can be read. Raises `HttpError` for a malformed chunked body.
+        """
+        if self.head is None:
             return None
-        self.head = self._chunks = None
-        if self._buffer:
-            self._find_head()
-        return ParsedRequest(head, body)
+        body = self._take_body(self.head)
+        if body is not None:
+            self.head = self._chunks = None
+            if self._buffer:
+                self._find_head()
+        return body
 
     def clear(self) -> None:
         """Discard what is buffered."""

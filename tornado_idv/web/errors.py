@@ -10,7 +10,7 @@ from http import HTTPStatus
 from tornado_idv.errors import CouldNotTell, InvalidFormat, InvalidKey
 
 _FIELDS: Mapping[int, str] = {
-    401: "WWW-Authenticate: Bearer\r\n",
+    401: "Www-Authenticate: Bearer\r\n",  # spelled as it always was: responses keep their bytes
     405: "Allow: POST\r\n",
     503: "Retry-After: 1\r\n",
 }
