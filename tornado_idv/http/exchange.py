@@ -84,7 +84,10 @@ class Exchange(HTTPConnection):
     @property
     def client_address(self) -> str:
         """The client's IP address, behind trusted proxies if there are any."""
-        return self.context.client_address(self.head.headers.get("X-Forwarded-For", ""))
+        peer = self.context
+        if peer.proxies is None:
+            return peer.remote_ip
+        return peer.client_address(self.head.headers.get("X-Forwarded-For", ""))
 
     @property
     def connection_field(self) -> str:

@@ -25,7 +25,9 @@ class RequestHeaders(HTTPHeaders):
     def get(self, name: str, default: Any = None) -> Any:
         """Return the values joined with commas; `Mapping.get` would raise and catch an error."""
         values = self._values.get(name.lower())
-        return default if values is None else ",".join(values)
+        if values is None:
+            return default
+        return values[0] if len(values) == 1 else ",".join(values)
 
     def get_list(self, name: str) -> list[str]:
         return self._values.get(name.lower(), [])
