@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from watchfiles import awatch
 
+from idv_yaml.daemon_thread import in_daemon_thread
 from idv_yaml.fixture import Fixture, parse
 from idv_yaml.options import YamlOptions
 from tornado_idv import (
@@ -58,8 +59,8 @@ class YamlBackend(Backend[YamlOptions]):
     async def open(self) -> None:
         """Reads the file, and begins to watch it if that is wanted."""
         path = self.options.path
-        self._digest, content = await asyncio.to_thread(_read, path)
-        self._fixture = await asyncio.to_thread(parse, content, str(path))
+        self._digest, content = await in_daemon_thread(_read, path)
+        self._fixture = await in_daemon_thread(parse, content, str(path))
         if self.options.watch:
             self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
 
@@ -82,12 +83,12 @@ class YamlBackend(Backend[YamlOptions]):
         """
         path, state = self.options.path, ""
         try:
-            state, content = await asyncio.to_thread(_read, path)
+            state, content = await in_daemon_thread(_read, path)
             if state in {self._digest, self._told}:
                 self._told = "" if state == self._digest else self._told
                 return
             counted = self._fixture.counted
-            fixture = await asyncio.to_thread(parse, content, str(path), counted=counted)
+            fixture = await in_daemon_thread(parse, content, str(path), counted=counted)
         except StartError as error:
             self._keep(state or str(error), error)
         else:
