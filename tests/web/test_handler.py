@@ -147,7 +147,7 @@ async def test_an_answer_is_given_once(
 
     connection, _ = await ours(application, "GET", twice)
     assert [call[0] for call in connection.calls].count("finish") == 1
-    assert "request 1 failed unforeseen" in caplog.text
+    assert "unhandled exception in request 1:" in caplog.text
 
 
 def failing(handler: RequestHandler) -> None:
@@ -164,7 +164,7 @@ async def test_error_response_has_no_headers_of_the_failed_handler(
     ((_, _, status, _, _, body), _) = connection.calls[-2:]
     assert status == 500
     assert body == Refusal.INTERNAL.body
-    assert "request 1 failed" in caplog.text
+    assert "unhandled exception in request 1:" in caplog.text
 
 
 async def test_a_cancelled_handler_sends_no_response(application: Application) -> None:

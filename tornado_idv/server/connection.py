@@ -324,7 +324,9 @@ class Connection(asyncio.Protocol):
         log = self._listener.access_log
         if log is not None:
             remote = self._peer.remote_ip
-            log.refused(status=refusal.status, remote=remote, request_id=request_id)
+            log.refused(
+                status=refusal.status, code=refusal.code, remote=remote, request_id=request_id
+            )
         self._leave()
 
     def _leave(self) -> None:

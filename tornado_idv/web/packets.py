@@ -24,7 +24,7 @@ from tornado_idv.directory import Directory
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.model import Query
-from tornado_idv.web.access import AccessLog
+from tornado_idv.web.access import NOT_FOUND, AccessLog
 from tornado_idv.web.answers import answer_bytes, new_request_id
 from tornado_idv.web.refusals import Refusal
 
@@ -89,6 +89,7 @@ class PacketCache:
             return None
         request_id = new_request_id()
         status = 200 if answer.found else Refusal.NOT_FOUND.status
+        failure = None if answer.found else NOT_FOUND
         if self._access_log is not None:
             self._access_log.answered(
                 method="POST",
@@ -98,6 +99,7 @@ class PacketCache:
                 remote=remote,
                 key_id=head.key.id,
                 request_id=request_id,
+                failure=failure,
             )
         return answer_bytes(status, request_id, answer.body, len(answer.body))
 
