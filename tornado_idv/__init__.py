@@ -2,7 +2,7 @@
 
 from tornado_idv import yamltext
 from tornado_idv.backend import Backend, BackendOptions
-from tornado_idv.commands import CommandTools, Configured, Exit
+from tornado_idv.commands import CommandTools, Configured, Exit, printable
 from tornado_idv.errors import (
     Broken,
     ConfigError,
@@ -44,6 +44,7 @@ __all__ = [
     "User",
     "Whole",
     "hookimpl",
+    "printable",
     "trace",
     "yamltext",
 ]

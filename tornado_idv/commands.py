@@ -55,3 +55,12 @@ class CommandTools:
     json_option: Callable[[Any], Any]
     read: Callable[[Path], Configured]
     told_as: ToldAs
+
+
+def printable(line: str) -> str:
+    """Escape what a terminal cannot show in a line, or would obey: control characters.
+
+    For a line break within a value too, so that no value can look like a line of its own.
+    """
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+    return shown.encode("utf-8", "backslashreplace").decode()

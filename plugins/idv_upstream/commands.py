@@ -16,7 +16,7 @@ from idv_upstream.client import Reply
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.saved import saved_reply
 from idv_upstream.trial import Trial, tried
-from tornado_idv import CommandTools, Configured, Exit, InvalidFormat, Query, User
+from tornado_idv import CommandTools, Configured, Exit, InvalidFormat, Query, User, printable
 
 _MOST_SHOWN = 4096
 
@@ -52,7 +52,7 @@ def commands(tools: CommandTools) -> list[click.Command]:
             trial = asyncio.run(_tried(options, query, configured, saved))
         seconds = _remembered(trial, options, configured)
         record = _record(trial, seconds)
-        click.echo(dumps(record) if as_json else "\n".join(map(_printable, _lines(record))))
+        click.echo(dumps(record) if as_json else "\n".join(map(printable, _lines(record))))
         sys.exit(_exit(trial))
 
     return [upstream]
@@ -183,12 +183,6 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
 def _for(seconds: float, *, shortened: bool) -> str:
     time = f"for at most {seconds:g} s" if seconds else "not at all"
     return f"{time}, as its Cache-Control asks (see cache_control)" if shortened else time
-
-
-def _printable(line: str) -> str:
-    """A line that a terminal can show, and that does nothing to it."""
-    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
-    return shown.encode("utf-8", "backslashreplace").decode()
 
 
 def _headers(headers: dict[str, str]) -> Iterator[str]:
