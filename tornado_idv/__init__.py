@@ -1,6 +1,6 @@
 """What plugin authors import; everything else in this package is its own business."""
 
-from tornado_idv import yamltext
+from tornado_idv import strict_json, yamltext
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.commands import CommandTools, Configured, Exit
 from tornado_idv.errors import (
@@ -44,6 +44,7 @@ __all__ = [
     "User",
     "Whole",
     "hookimpl",
+    "strict_json",
     "trace",
     "yamltext",
 ]
