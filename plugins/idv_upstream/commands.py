@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ def commands(tools: CommandTools) -> list[click.Command]:
         the user or why there is none, and for how long that would be remembered. What the
         directory answers is shown as it is.
         """
-        with tools.told_as(Exit.COULD_NOT_TELL, as_json=as_json):
+        with tools.told_as(Exit.COULD_NOT_TELL, as_json=as_json), _warnings_on_stderr():
             configured = tools.read(config_path)
             options, query = _options(configured, name), _query(configured, who)
             saved = None if answer is None else saved_reply(answer)
@@ -58,6 +60,22 @@ def commands(tools: CommandTools) -> list[click.Command]:
         sys.exit(_exit(trial))
 
     return [upstream]
+
+
+class _Stderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"warning: {record.getMessage()}", err=True)
+
+
+@contextmanager
+def _warnings_on_stderr() -> Iterator[None]:
+    """Print warnings that are logged within, and nothing else of the log."""
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, [_Stderr(logging.WARNING)]
+    try:
+        yield
+    finally:
+        root.handlers = before
 
 
 async def _tried(

@@ -312,6 +312,26 @@ def test_a_credential_in_the_answer_is_masked(
     assert sent not in shown
 
 
+@pytest.mark.parametrize("command", ["try", "check"])
+def test_mapping_that_hides_a_second_user_is_warned_of(
+    try_: Try, directory: Directory, command: str
+) -> None:
+    """Both users are in the answer, and the first would be believed."""
+    text = try_.config.read_text(encoding="utf-8").replace("select: user", 'select: "@"')
+    for field in ("level", "card", "login"):
+        text = text.replace(f": {field}", f': "user[0].{field}"')
+    try_.config.write_text(text, encoding="utf-8")
+    if command == "try":
+        directory.reply = Reply(200, json.dumps({"user": [ALICE["user"]] * 2}).encode(), {})
+        result = try_("@alice")
+    else:
+        result = CliRunner().invoke(main, ["check", "--config", str(try_.config)])
+    assert result.exit_code == 0
+    for field in ("nickname (user[0].login)", "card_number (user[0].card)"):
+        assert f"response.{field} takes an element out of a list" in result.stderr
+    assert result.stderr.count("warning: ") == 2
+
+
 def test_nobody_is_no_failure(try_: Try, directory: Directory) -> None:
     directory.reply = Reply(404, b"{}", {})
     result = try_("@alice")
