@@ -1,6 +1,6 @@
 """What plugin authors import; everything else in this package is its own business."""
 
-from tornado_idv import yamltext
+from tornado_idv import strict_json, yamltext
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.commands import CommandTools, Configured, Exit, printable
 from tornado_idv.errors import (
@@ -45,6 +45,7 @@ __all__ = [
     "Whole",
     "hookimpl",
     "printable",
+    "strict_json",
     "trace",
     "yamltext",
 ]

@@ -15,7 +15,7 @@ import click
 import pluggy
 
 from tornado_idv.commands import CommandTools, Configured, Exit
-from tornado_idv.config.load import load
+from tornado_idv.config.load import load, reference_values
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, IdvError, Problem
 from tornado_idv.registry import backend_kinds, plugin_manager
@@ -112,6 +112,7 @@ def _read(path: Path) -> Configured:
         parse=settings.valid_forms().parse_any,
         ttl=settings.cache.ttl,
         negative_ttl=settings.cache.negative_ttl,
+        reference_values=reference_values(path, os.environ),
     )
 
 

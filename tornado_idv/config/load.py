@@ -13,7 +13,7 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.config.checks import cross_checks
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.problems import problems
-from tornado_idv.config.references import resolve
+from tornado_idv.config.references import resolve, resolved_values
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
@@ -40,6 +40,15 @@ def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str
     if unresolved or found:
         raise ConfigError(*_in_order(unresolved, found))
     return settings
+
+
+def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
+    """Return what ``${env:NAME}`` and ``${file:path}`` in the file at ``path`` stand for.
+
+    Raises `StartError` and `ConfigError` as `load` does for a file that cannot be read.
+    """
+    written = yamltext.read(_content(path), str(path))
+    return resolved_values(written, str(path), path.absolute().parent, environ)
 
 
 def locate(path: Path, *steps: int | str) -> yamltext.Mark:
