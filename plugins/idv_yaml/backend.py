@@ -8,6 +8,7 @@ tenth of a second, and a look at the file twice a second, for what makes no even
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import logging
 import os
@@ -154,6 +155,9 @@ def _read(path: Path) -> tuple[str, bytes]:
             raise StartError(f"{path}: not a file")
         content = path.read_bytes()
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            why = "a loop of symbolic links; make the link lead to a file"
+            raise StartError(f"{path}: {why}") from error
         raise StartError(f"{path}: cannot be read: {error.strerror}") from error
     return hashlib.sha256(content).hexdigest(), content
 
@@ -169,7 +173,9 @@ def _signature(path: Path) -> tuple[int, ...] | None:
 
 def _folders(path: Path) -> dict[tuple[int, int], Path]:
     """The folder that the path names and the one that its links lead to, each once."""
-    return {_identity(each.stat()): each for each in (path.parent, path.resolve().parent)}
+    # Unlike Path.resolve, realpath raises nothing for a loop of links.
+    target = Path(os.path.realpath(path))
+    return {_identity(each.stat()): each for each in (path.parent, target.parent)}
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -177,6 +177,33 @@ async def test_a_bad_file_after_a_good_one_is_told_again(
     assert len(warnings(caplog)) == 3
 
 
+async def test_the_same_bad_file_is_reported_again_after_a_good_one(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with unwatched(path) as (backend, _):
+        for text in ("users: [", fixture(ALICE), "users: ["):
+            write(path, text)
+            await backend.reload()
+    assert len(warnings(caplog)) == 2
+
+
+async def test_a_warning_of_ten_problems_counts_no_more(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with unwatched(path) as (backend, _):
+        write(path, "users:\n" + "- x\n" * 9)
+        await backend.reload()
+    (warning,) = warnings(caplog)
+    assert warning.count("users.yaml:") == 10
+    assert "more" not in warning
+
+
+async def test_a_symlink_loop_stops_the_start_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").symlink_to("users.yaml")
+    with pytest.raises(StartError, match="a loop of symbolic links; make the link lead to a file"):
+        await configured(YamlBackend, tmp_path, path="users.yaml").open()
+
+
 async def test_a_warning_tells_ten_problems_at_most(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
