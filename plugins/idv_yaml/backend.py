@@ -168,7 +168,8 @@ def _signature(path: Path) -> tuple[int, ...] | None:
 
 def _folders(path: Path) -> dict[tuple[int, int], Path]:
     """The folder that the path names and the one that its links lead to, each once."""
-    return {_identity(each.stat()): each for each in (path.parent, path.resolve().parent)}
+    target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
+    return {_identity(each.stat()): each for each in (path.parent, target.parent)}
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

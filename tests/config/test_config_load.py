@@ -1,5 +1,6 @@
 """A configuration file becomes settings, as it was written."""
 
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -246,6 +247,26 @@ def test_bytes_that_are_no_text_are_told(tmp_path: Path, kinds: Kinds) -> None:
 def test_a_file_that_cannot_be_read_stops_the_start(
     tmp_path: Path, kinds: Kinds, name: str, reason: str
 ) -> None:
+    with pytest.raises(StartError, match=f": cannot be read: {reason}$"):
+        load(tmp_path / name, kinds, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("fifo", "not a regular file"),
+        ("zero", "not a regular file"),
+        ("large", "larger than 1 MiB"),
+        ("loop", "Too many levels of symbolic links"),
+    ],
+)
+def test_a_configuration_that_is_no_small_regular_file_is_refused(
+    tmp_path: Path, kinds: Kinds, name: str, reason: str
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "large").write_bytes(b"#" * (1024**2 + 1))
+    (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(StartError, match=f": cannot be read: {reason}$"):
         load(tmp_path / name, kinds, {})
 

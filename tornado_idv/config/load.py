@@ -17,6 +17,7 @@ from tornado_idv.config.references import resolve
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
+from tornado_idv.files import read_file
 from tornado_idv.identifiers import ProfileSite
 
 
@@ -63,7 +64,7 @@ def _first_site(tree: Any) -> str:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise StartError(f"{path}: cannot be read: {error.strerror}") from error
 
