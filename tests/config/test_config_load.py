@@ -189,6 +189,11 @@ def test_a_switch_is_read_from_text(load_text: Load, written: str, *, demo: bool
     assert load_text(f"{GOOD}demo: {written}").demo is demo
 
 
+def test_a_card_number_may_have_one_length_only(load_text: Load) -> None:
+    text = GOOD + "identifiers: {card_length: [16, 16]}"
+    assert load_text(text).identifiers.card_length == (16, 16)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", '"::1"', "localhost", "LOCALHOST"])
 def test_a_plain_token_may_stand_where_only_loopback_listens(load_text: Load, host: str) -> None:
     key = f"server: {{host: {host}}}\nauth: {{keys: [{{id: a, token: {issue('a')}}}]}}"
