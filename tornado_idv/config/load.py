@@ -33,7 +33,11 @@ def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str
     tree, unresolved = resolve(written, file, base_dir, environ)
     found = list(cross_checks(tree, file))
     model = settings_type(kinds)
-    context = {"base_dir": base_dir, "profile_site": _first_site(tree)}
+    context = {
+        "base_dir": base_dir,
+        "profile_site": _first_site(tree),
+        "nickname_case": _nickname_case(tree),
+    }
     try:
         settings = model.model_validate(tree, context=context)
     except ValidationError as error:
@@ -60,6 +64,14 @@ def _first_site(tree: Any) -> str:
         return ProfileSite.parse(tree["profile_sites"][0]).prefix
     except (AttributeError, LookupError, TypeError, ValueError):
         return ""
+
+
+def _nickname_case(tree: Any) -> Any:
+    """How nicknames are compared, for backends; a wrong value is reported by the settings."""
+    try:
+        return tree["identifiers"]["nickname_case"]
+    except (LookupError, TypeError):
+        return None
 
 
 def _content(path: Path) -> bytes:
