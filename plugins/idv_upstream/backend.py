@@ -33,6 +33,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             options.statuses,
             hints=options.follows_hints,
             credential=options.has_credential,
+            folds_nicknames=options.folds_nicknames,
         )
         self.transport = Transport(
             endpoints=options.addresses,

@@ -61,7 +61,7 @@ class YamlBackend(Backend[YamlOptions]):
         """Reads the file, and begins to watch it if that is wanted."""
         path = self.options.path
         self._digest, content = await in_daemon_thread(_read, path)
-        self._fixture = await in_daemon_thread(parse, content, str(path))
+        self._fixture = await self._parse(content, counted=False)
         if self.options.watch:
             self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
 
@@ -88,12 +88,18 @@ class YamlBackend(Backend[YamlOptions]):
             if state in {self._digest, self._told}:
                 self._told = "" if state == self._digest else self._told
                 return
-            counted = self._fixture.counted
-            fixture = await in_daemon_thread(parse, content, str(path), counted=counted)
+            fixture = await self._parse(content, counted=self._fixture.counted)
         except StartError as error:
             self._keep(state or str(error), error)
         else:
             self._serve(state, fixture)
+
+    async def _parse(self, content: bytes, *, counted: bool) -> Fixture:
+        options = self.options
+        folds = options.folds_nicknames
+        return await in_daemon_thread(
+            parse, content, str(options.path), counted=counted, folds_nicknames=folds
+        )
 
     def _keep(self, state: str, error: StartError) -> None:
         if state != self._told:
@@ -173,8 +179,7 @@ def _signature(path: Path) -> tuple[int, ...] | None:
 
 def _folders(path: Path) -> dict[tuple[int, int], Path]:
     """The folder that the path names and the one that its links lead to, each once."""
-    # Unlike Path.resolve, realpath raises nothing for a loop of links.
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
     return {_identity(each.stat()): each for each in (path.parent, target.parent)}
 
 

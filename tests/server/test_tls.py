@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import ssl
 from pathlib import Path
@@ -53,5 +54,17 @@ def test_a_certificate_that_does_not_serve_is_told(tmp_path: Path, pem: str) -> 
     with (
         pytest.raises(StartError, match="cannot be used for TLS"),
         serving(configured(tmp_path, pem), tmp_path),
+    ):
+        pass
+
+
+def test_a_certificate_that_is_a_fifo_is_refused(tmp_path: Path) -> None:
+    """Loading it would block for ever, as nothing writes to it."""
+    text = configured(tmp_path, SELF_SIGNED)
+    (tmp_path / "tls.pem").unlink()
+    os.mkfifo(tmp_path / "tls.pem")
+    with (
+        pytest.raises(StartError, match=r"tls\.pem: cannot be read: not a regular file$"),
+        serving(text, tmp_path),
     ):
         pass

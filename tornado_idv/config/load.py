@@ -17,6 +17,7 @@ from tornado_idv.config.references import resolve, resolved_values
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
+from tornado_idv.files import read_file
 from tornado_idv.identifiers import ProfileSite
 
 
@@ -32,7 +33,11 @@ def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str
     tree, unresolved = resolve(written, file, base_dir, environ)
     found = list(cross_checks(tree, file))
     model = settings_type(kinds)
-    context = {"base_dir": base_dir, "profile_site": _first_site(tree)}
+    context = {
+        "base_dir": base_dir,
+        "profile_site": _first_site(tree),
+        "nickname_case": _nickname_case(tree),
+    }
     try:
         settings = model.model_validate(tree, context=context)
     except ValidationError as error:
@@ -70,9 +75,17 @@ def _first_site(tree: Any) -> str:
         return ""
 
 
+def _nickname_case(tree: Any) -> Any:
+    """How nicknames are compared, for backends; a wrong value is reported by the settings."""
+    try:
+        return tree["identifiers"]["nickname_case"]
+    except (LookupError, TypeError):
+        return None
+
+
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise StartError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -14,6 +14,7 @@ from typing import Any
 from tornado_idv import yamltext
 from tornado_idv.config.names import Steps, dotted, may_be_told
 from tornado_idv.errors import Problem
+from tornado_idv.files import read_text
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<source>env|file):(?P<name>[^{}]+)\})?")
 
@@ -100,9 +101,10 @@ class _Resolver:
 
     def _content(self, name: str) -> str:
         try:
-            text = (self._base_dir / name).read_text(encoding="utf-8")
+            return read_text(self._base_dir / name)
         except OSError as error:
             raise ValueError(f"the file {name} cannot be read: {error.strerror}") from None
-        except ValueError:
+        except UnicodeDecodeError:
             raise ValueError(f"the file {name} holds no UTF-8 text") from None
-        return text.removesuffix("\n")
+        except ValueError:
+            raise ValueError("a file's name cannot hold a NUL character") from None
