@@ -192,3 +192,15 @@ async def test_the_time_is_that_of_the_answer_also_if_the_clock_goes_back(
         "2027-01-15T08:00:01.500Z",
         "2027-01-15T07:59:59.250Z",
     ]
+
+
+async def test_the_time_has_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Written()
+    log = AccessLog(written, for_people=False)
+    for now in (1_800_000_000.001, 1_800_000_000.002, 1_800_000_000.5):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        note(log)
+    monkeypatch.undo()
+    log.flush()
+    timestamps = [json.loads(line)["timestamp"] for line in written.lines]
+    assert [each[-4:] for each in timestamps] == ["001Z", "002Z", "500Z"]
