@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from msgspec.structs import replace
+
 from tornado_idv.backend import AnyBackend
 from tornado_idv.breaker import Breaker, BreakerLimits, Pass
 from tornado_idv.bulkhead import Bulkhead
 from tornado_idv.deadlines import Deadlines, TimeLimit
 from tornado_idv.errors import Broken, CouldNotTell, Unavailable, trace
 from tornado_idv.hookspecs import hookimpl
+from tornado_idv.identifiers import fold_case
 from tornado_idv.model import Answer, ByNickname, Query, User
 
 _log = logging.getLogger(__name__)
@@ -72,6 +75,7 @@ class Guard:
         self._continues = options.on_unavailable == "continue"
         self._match = re.compile(options.match, re.ASCII) if options.match else None
         self._breaker = Breaker(BreakerLimits(**options.breaker.model_dump()), timer)
+        self._folds_nicknames = options.folds_nicknames
         self._deadlines = Deadlines(TimeLimit.end)
         self._places = Bulkhead(options.max_concurrent)
         self._told_until: dict[str, float] = {}
@@ -189,6 +193,8 @@ class Guard:
             raise Broken("answered something that is no user")
         if not _is_whole(user):
             raise Broken("answered a user with a field missing or not text")
+        if self._folds_nicknames:
+            user = replace(user, nickname=fold_case(user.nickname))
         if isinstance(query, ByNickname):
             fits = user.nickname == query.nickname
         else:

@@ -24,6 +24,14 @@ _SITE = re.compile(
 _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
+def fold_case(nickname: str) -> str:
+    """Return an ASCII nickname in lower case; others have no valid form and stay as they are.
+
+    ``str.lower`` would turn the Kelvin sign, which is not ASCII, into a "k".
+    """
+    return nickname.lower() if nickname.isascii() else nickname
+
+
 @dataclass(frozen=True)
 class ProfileSite:
     """A site whose ``/m/`` pages name users, such as ``https://profiles.example``.
@@ -64,8 +72,8 @@ class Identifiers:
     """The valid forms of what may be asked.
 
     ``sites`` are the profile sites; answers use the first. ``nickname`` must
-    match a whole nickname, and ``card_length`` gives the fewest and the most
-    digits of a card number.
+    match a whole nickname, which with ``nickname_case="fold"`` is in lower case by then.
+    ``card_length`` gives the fewest and the most digits of a card number.
     """
 
     sites: Sequence[ProfileSite]
@@ -88,10 +96,14 @@ class Identifiers:
         raise InvalidFormat("neither a nickname nor a profile URL")
 
     def parse_nickname(self, text: str) -> ByNickname:
-        """Reads a bare nickname. Dots alone are refused: they are path segments."""
-        if not self._is_nickname(text):
+        """Reads a bare nickname, in lower case where case is folded.
+
+        Dots alone are refused: they are path segments.
+        """
+        nickname = self._canonical(text)
+        if not self._is_nickname(nickname):
             raise InvalidFormat("not a nickname")
-        return ByNickname(text.lower() if self.nickname_case == "fold" else text)
+        return ByNickname(nickname)
 
     def parse_card(self, text: str) -> ByCard:
         """Reads a card number: ASCII digits and nothing else; zeros in front count.
@@ -108,14 +120,14 @@ class Identifiers:
 
     def accepts(self, user: User) -> bool:
         """Whether a record's nickname and card number are such as can be asked for."""
-        nickname = user.nickname
-        if self.nickname_case == "fold" and nickname != nickname.lower():
-            return False
-        return self._is_nickname(nickname) and self._is_card(user.card_number)
+        return self._is_nickname(self._canonical(user.nickname)) and self._is_card(user.card_number)
 
     def profile_url(self, user: User) -> str:
         """The user's own profile URL, or the one that follows from the nickname."""
         return user.profile_url or f"{self.sites[0].prefix}/m/{user.nickname}"
+
+    def _canonical(self, nickname: str) -> str:
+        return fold_case(nickname) if self.nickname_case == "fold" else nickname
 
     def _is_nickname(self, text: str) -> bool:
         return (

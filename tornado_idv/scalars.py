@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from tornado_idv import yamltext
+from tornado_idv.files import read_text
 
 _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -108,7 +109,7 @@ class FileSecret(SecretStr):
         if stamp is None or stamp == self._stamp:
             return
         try:
-            text = self._path.read_text(encoding="utf-8").removesuffix("\n")
+            text = read_text(self._path)
         except (OSError, ValueError):
             return
         if text:

@@ -14,6 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from certificate import ENCRYPTED_KEY, OTHER_KEY, SELF_SIGNED
 from running import Invoke
 
 from tornado_idv.keys.token import issue
@@ -156,6 +157,46 @@ def test_what_would_keep_the_service_from_starting_is_told_to_scripts(
         "backends[1]",
     ]
     assert "gone.yaml: cannot be read" in problem["message"]
+
+
+TLS = "server: {tls: {cert_file: cert.pem, key_file: key.pem}}\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ((None, SELF_SIGNED), "{folder}/cert.pem: cannot be read: No such file or directory"),
+        ((SELF_SIGNED, None), "{folder}/key.pem: cannot be read: No such file or directory"),
+        ((SELF_SIGNED, ""), "{both}: not a certificate and key in PEM"),
+        (("", SELF_SIGNED), "{both}: not a certificate and key in PEM"),
+        ((SELF_SIGNED, OTHER_KEY), "{both}: the key is of another one"),
+        ((SELF_SIGNED, ENCRYPTED_KEY), "{folder}/key.pem: the key is encrypted; decrypt it"),
+    ],
+    ids=["no certificate", "no key", "empty key", "empty certificate", "another key", "encrypted"],
+)
+def test_tls_files_are_loaded(
+    invoke: Invoke, config: Callable[..., Path], folder: Path, files: tuple[str, str], problem: str
+) -> None:
+    for name, text in zip(("cert.pem", "key.pem"), files, strict=True):
+        if text is not None:
+            (folder / name).write_text(text)
+    path = config(USERS, more=TLS)
+    result = invoke("check", "-c", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    both = f"{folder}/cert.pem and {folder}/key.pem cannot be used for TLS"
+    told = problem.format(folder=folder, both=both)
+    assert result.stderr == f"{path}:2:10: server.tls: {told}\n"
+    assert invoke("check", "-c", path, "--config-only").exit_code == 0
+
+
+def test_the_address_is_https_where_tls_is_configured(
+    invoke: Invoke, config: Callable[..., Path], folder: Path
+) -> None:
+    for name in ("cert.pem", "key.pem"):
+        (folder / name).write_text(SELF_SIGNED)
+    result = invoke("check", "-c", config(USERS, more=TLS))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "listens on     https://127.0.0.1:8080\n" in result.stdout
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["for people", "for scripts"])

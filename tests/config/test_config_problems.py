@@ -285,6 +285,18 @@ ADDED_TO_A_GOOD_FILE = {
         f"auth:\n  keys:\n  - {{id: a, sha256: {DIGEST}}}\n  - {{id: a, sha256: {'b' * 64}}}",
         ["6:10: auth.keys[1].id: another key has this id, see line 5"],
     ),
+    "key id three times": (
+        (
+            "auth:\n  keys:\n"
+            f"  - {{id: a, sha256: {DIGEST}}}\n"
+            f"  - {{id: a, sha256: {'b' * 64}}}\n"
+            f"  - {{id: a, sha256: {'c' * 64}}}"
+        ),
+        [
+            "6:10: auth.keys[1].id: another key has this id, see line 5",
+            "7:10: auth.keys[2].id: another key has this id, see line 5",
+        ],
+    ),
     "digest twice": (
         f"auth:\n  keys:\n  - {{id: a, sha256: {DIGEST}}}\n  - {{id: b, sha256: {'A' * 64}}}",
         ["6:21: auth.keys[1].sha256: another key has this token, see line 5"],

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import locate
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import ConfigError, IdvError, Problem
+from tornado_idv.errors import ConfigError, IdvError, Problem, StartError
 from tornado_idv.registry import build_backends, opened
+from tornado_idv.server.service import tls_context
 
 
 class Rehearsal(NamedTuple):
@@ -25,8 +26,14 @@ class Rehearsal(NamedTuple):
 async def rehearse(
     path: Path, settings: Settings, kinds: Mapping[str, type[AnyBackend]]
 ) -> Rehearsal:
-    """Opens and closes each backend of the configuration at ``path``, one after the other."""
+    """Loads the TLS files of the configuration at ``path``, opens and closes each backend."""
     rehearsal = Rehearsal([], [])
+    if settings.server.tls is not None:
+        try:
+            tls_context(settings.server.tls)
+        except StartError as error:
+            place = (str(path), *locate(path, "server", "tls"), "server.tls")
+            rehearsal.problems.append(Problem(*place, str(error)))
     for i, options in enumerate(settings.backends):
         place = (str(path), *locate(path, "backends", i), f"backends[{i}]")
         with _warnings() as warnings:

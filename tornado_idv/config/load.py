@@ -13,10 +13,11 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.config.checks import cross_checks
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.problems import problems
-from tornado_idv.config.references import resolve
+from tornado_idv.config.references import resolve, resolved_values
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
+from tornado_idv.files import read_file
 from tornado_idv.identifiers import ProfileSite
 
 
@@ -32,7 +33,11 @@ def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str
     tree, unresolved = resolve(written, file, base_dir, environ)
     found = list(cross_checks(tree, file))
     model = settings_type(kinds)
-    context = {"base_dir": base_dir, "profile_site": _first_site(tree)}
+    context = {
+        "base_dir": base_dir,
+        "profile_site": _first_site(tree),
+        "nickname_case": _nickname_case(tree),
+    }
     try:
         settings = model.model_validate(tree, context=context)
     except ValidationError as error:
@@ -40,6 +45,15 @@ def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str
     if unresolved or found:
         raise ConfigError(*_in_order(unresolved, found))
     return settings
+
+
+def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
+    """Return what ``${env:NAME}`` and ``${file:path}`` in the file at ``path`` stand for.
+
+    Raises `StartError` and `ConfigError` as `load` does for a file that cannot be read.
+    """
+    written = yamltext.read(_content(path), str(path))
+    return resolved_values(written, str(path), path.absolute().parent, environ)
 
 
 def locate(path: Path, *steps: int | str) -> yamltext.Mark:
@@ -61,9 +75,17 @@ def _first_site(tree: Any) -> str:
         return ""
 
 
+def _nickname_case(tree: Any) -> Any:
+    """How nicknames are compared, for backends; a wrong value is reported by the settings."""
+    try:
+        return tree["identifiers"]["nickname_case"]
+    except (LookupError, TypeError):
+        return None
+
+
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise StartError(f"{path}: cannot be read: {error.strerror}") from error
 

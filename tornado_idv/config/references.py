@@ -14,6 +14,7 @@ from typing import Any
 from tornado_idv import yamltext
 from tornado_idv.config.names import Steps, dotted, may_be_told
 from tornado_idv.errors import Problem
+from tornado_idv.files import read_text
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<source>env|file):(?P<name>[^{}]+)\})?")
 
@@ -30,12 +31,22 @@ def resolve(
     return resolver.value(tree, ()), resolver.problems
 
 
+def resolved_values(
+    tree: Any, file: str, base_dir: Path, environ: Mapping[str, str]
+) -> frozenset[str]:
+    """Return what references in the tree stand for; most of it is secret."""
+    resolver = _Resolver(file, base_dir, environ)
+    resolver.value(tree, ())
+    return frozenset(resolver.values - {""})
+
+
 class _Resolver:
     def __init__(self, file: str, base_dir: Path, environ: Mapping[str, str]) -> None:
         self._file = file
         self._base_dir = base_dir
         self._environ = environ
         self.problems: list[Problem] = []
+        self.values: set[str] = set()
 
     def value(self, value: Any, path: Steps) -> Any:
         if isinstance(value, yamltext.Text):
@@ -73,11 +84,14 @@ class _Resolver:
     def _replacement(self, match: re.Match[str]) -> str:
         if match[0] == "$${":
             return "${"
-        if match["source"] == "env":
-            return self._variable(match["name"])
-        if match["source"] == "file":
-            return self._content(match["name"])
-        raise ValueError("not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${")
+        if match["source"] is None:
+            raise ValueError(
+                "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
+            )
+        read = self._variable if match["source"] == "env" else self._content
+        value = read(match["name"])
+        self.values.add(value)
+        return value
 
     def _variable(self, name: str) -> str:
         try:
@@ -87,9 +101,10 @@ class _Resolver:
 
     def _content(self, name: str) -> str:
         try:
-            text = (self._base_dir / name).read_text(encoding="utf-8")
+            return read_text(self._base_dir / name)
         except OSError as error:
             raise ValueError(f"the file {name} cannot be read: {error.strerror}") from None
-        except ValueError:
+        except UnicodeDecodeError:
             raise ValueError(f"the file {name} holds no UTF-8 text") from None
-        return text.removesuffix("\n")
+        except ValueError:
+            raise ValueError("a file's name cannot hold a NUL character") from None

@@ -18,6 +18,10 @@ from tornado_idv.http.trusted_proxies import normalize_address
 
 _MAX_PIPELINED = 64 * 1024
 """Bytes that an authenticated client may send ahead, beside one request."""
+_MAX_SEGMENT = 4 * 1024
+"""Larger segments are not offered to the fast path; it might keep them."""
+_MAX_UNSENT = 16 * 1024
+"""Bytes of responses buffered for a client that does not read, before its next request waits."""
 _LINGER_TIMEOUT = 1.0
 """Seconds during which a client may go on sending after the last response. A connection closed
 with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6)."""
@@ -82,6 +86,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         context = self._context
         self._transport = cast("Transport", transport)
+        self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
         address = transport.get_extra_info("peername")
         protocol = "http" if transport.get_extra_info("sslcontext") is None else "https"
         ip = normalize_address(address[0]) if address else ""
@@ -97,7 +102,7 @@ class Connection(asyncio.Protocol):
         if self._state is State.IDLE and self._writable is None:
             if self._respond_from_cache(data):
                 return
-            self._segment = data
+            self._segment = data if len(data) <= _MAX_SEGMENT else b""
         else:
             self._segment = b""  # a request in several segments cannot be cached
         if not self._is_closing:
@@ -157,8 +162,6 @@ class Connection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             self._authenticated = exchange.authenticated
-            if exchange.authenticated:
-                self._queue.served += 1
             if exchange.cacheable is not None and exchange.segment and self._fast_path is not None:
                 self._fast_path.store(exchange)
         if self._is_closing:
@@ -235,7 +238,6 @@ class Connection(asyncio.Protocol):
             return False
         self._transport.write(response)
         self._authenticated = True
-        self._queue.served += 1
         self.deadline = self._loop.time() + self._limits.idle_timeout
         return True
 

@@ -68,6 +68,9 @@ class ConnectionTable:
         self._warn_throttled()
         return False
 
+    def __len__(self) -> int:
+        return len(self._connections)
+
     @property
     def overloaded(self) -> bool:
         """Whether rejected connections are to be closed at once."""

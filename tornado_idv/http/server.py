@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import Callable, Sequence
 
 from tornado.httputil import HTTPServerConnectionDelegate
@@ -16,19 +17,29 @@ from tornado_idv.http.exchange import Peer
 from tornado_idv.http.fair_queue import FairQueue
 from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.tls_acceptor import TlsAcceptor
 from tornado_idv.http.trusted_proxies import TrustedProxies
 
 _BACKLOG = 1024
-_KERNEL_BUFFER = 64 * 1024
-"""Bytes that the kernel may buffer for a connection in each direction. Its default is megabytes,
-which a client that never reads would fill with ten thousand responses."""
+_SEND_BUFFER = 64 * 1024
+"""Bytes of responses that the kernel may buffer for a connection. Its default is megabytes, which
+a client that never reads would fill with ten thousand responses."""
+_RECEIVE_BUFFER = 16 * 1024
+"""Bytes of requests that the kernel may buffer for a connection, unless bodies may be larger. One
+read returns up to 1.5 times as many (Linux 6), which is what a client can send past a limit."""
+_MAX_HANDSHAKES = 1000
+"""TLS handshakes in progress at once."""
+_HANDSHAKE_TIMEOUT = 3.0
+_HANDSHAKES_ABOVE_LIMIT = 16
+"""Clients above ``max_connections`` that may complete a handshake, which a 503 over TLS needs."""
 
 
 class HttpServer:
     """Serves an application within limits until it is drained or closed.
 
     ``reject`` renders and logs what is rejected before the application sees it; ``fast_path``
-    makes the `FastPath` of a new connection.
+    makes the `FastPath` of a new connection. ``timer`` measures, in seconds, what requests of
+    unauthenticated clients cost.
     """
 
     def __init__(
@@ -39,6 +50,7 @@ class HttpServer:
         *,
         fast_path: Callable[[Peer], FastPath] | None = None,
         proxies: TrustedProxies | None = None,
+        timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         loop = asyncio.get_running_loop()
         writable = loop.create_future()
@@ -52,26 +64,40 @@ class HttpServer:
             limits=limits,
             loop=loop,
             connections=self._connections,
-            queue=FairQueue(loop),
+            queue=FairQueue(loop, timer),
             writable=writable,
         )
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsAcceptor] = []
 
     async def listen(
         self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
     ) -> None:
         """Accept connections on bound sockets, in the clear or with TLS."""
+        limits, loop = self._context.limits, self._context.loop
         for each in sockets:
-            for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                each.setsockopt(socket.SOL_SOCKET, buffer, _KERNEL_BUFFER)
-            listener = await self._context.loop.create_server(
-                lambda: Connection(self._context),
-                sock=each,
-                backlog=_BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=self._context.limits.idle_timeout if tls else None,
-            )
-            self._listeners.append(listener)
+            receive = min(max(_RECEIVE_BUFFER, limits.max_body), _SEND_BUFFER)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+            if tls is None:
+                self._listeners.append(
+                    await loop.create_server(self.connect, sock=each, backlog=_BACKLOG)
+                )
+            else:
+                timeout = min(_HANDSHAKE_TIMEOUT, limits.idle_timeout)
+                acceptor = TlsAcceptor(
+                    loop, tls, self.connect, self._has_room_for_handshake, timeout
+                )
+                acceptor.listen(each, _BACKLOG)
+                self._listeners.append(acceptor)
+
+    def connect(self) -> Connection:
+        """Return the protocol of a new connection."""
+        return Connection(self._context)
+
+    def _has_room_for_handshake(self, pending: int) -> bool:
+        """Whether one more than ``pending`` handshakes are within limits and descriptors."""
+        limit = self._context.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
+        return pending < _MAX_HANDSHAKES and len(self._connections) + pending < limit
 
     async def drain(self) -> None:
         """Stop accepting; return when every request was answered and every client is gone."""

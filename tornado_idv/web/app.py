@@ -16,7 +16,7 @@ from tornado.httputil import (
 
 from tornado_idv.http.context import Reject
 from tornado_idv.http.exchange import Exchange
-from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import error_for_rejected
 from tornado_idv.web.handler import JsonHandler, NoSuchRouteHandler, Request, Services
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
@@ -88,11 +88,11 @@ def make_reject(access_log: AccessLog | None) -> Reject:
                 method="-",
                 route="-",
                 status=error.status,
-                code=error.code,
                 seconds=0.0,
                 client_address=client_address,
                 key_id=None,
                 request_id=request_id,
+                failure=Failure(error.code),
             )
         return build_error(error, request_id, "Connection: close\r\n")
 

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 from tornado.httputil import HTTPHeaders
 
 from tornado_idv.directory import Directory
-from tornado_idv.errors import CouldNotTell, IdvError, trace
+from tornado_idv.errors import CouldNotTell, IdvError, InvalidKey, trace
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import ApiError, ApiException, error_for
 from tornado_idv.web.response import build_response, request_id_from
 
@@ -61,7 +61,7 @@ class JsonHandler(ABC):
     """The method of this route; ``None`` for any."""
 
     key_id: str | None = None
-    """The id of the client's key, once it is known."""
+    """The id of the client's key, once it is known; it may be expired or not valid yet."""
 
     def __init__(self, services: Services, exchange: Exchange, request: Request) -> None:
         self.services = services
@@ -93,10 +93,10 @@ class JsonHandler(ABC):
         self._send(status, body, "")
         self._log_access(status)
 
-    def send_error(self, error: ApiError, cause: CouldNotTell | None = None) -> None:
-        """Send an error record; ``cause`` is logged with it."""
+    def send_error(self, error: ApiError, failure: Failure | None = None) -> None:
+        """Send an error record; ``failure`` is logged with it."""
         self._send(error.status, error.body, error.fields)
-        self._log_access(error.status, error.code, cause)
+        self._log_access(error.status, failure or Failure(error.code))
 
     def _send(self, status: int, body: bytes, fields: str) -> None:
         self._responded = True
@@ -114,28 +114,33 @@ class JsonHandler(ABC):
 
     def _send_failure(self, error: BaseException) -> None:
         if not isinstance(error, (IdvError, ApiException)):
-            _log.error(
-                "unhandled exception:\n%s", trace(error), extra={"request_id": self.request_id}
-            )
+            text = "unhandled exception in request %s:\n%s"
+            _log.error(text, self.request_id, trace(error), extra={"request_id": self.request_id})
+        if isinstance(error, InvalidKey):
+            self.key_id = error.key_id
         if not self._responded:
-            self.send_error(error_for(error), error if isinstance(error, CouldNotTell) else None)
+            response = error_for(error)
+            self.send_error(response, _failure(response, error))
 
-    def _log_access(
-        self, status: int, code: str | None = None, cause: CouldNotTell | None = None
-    ) -> None:
+    def _log_access(self, status: int, failure: Failure | None = None) -> None:
         log = self.services.access_log
         if log is not None:
             log.log(
                 method=self.request.method if self.request.method in _METHODS else "other",
                 route=self.route,
                 status=status,
-                code=code,
                 seconds=monotonic() - self.exchange.started_at,
                 client_address=self.exchange.client_address,
                 key_id=self.key_id,
                 request_id=self.request_id,
-                cause=cause,
+                failure=failure,
             )
+
+
+def _failure(response: ApiError, error: BaseException) -> Failure:
+    reason = error.reason if isinstance(error, (CouldNotTell, InvalidKey)) else None
+    backend = error.backend if isinstance(error, CouldNotTell) else None
+    return Failure(response.code, backend, reason)
 
 
 class NoSuchRouteHandler(JsonHandler):
