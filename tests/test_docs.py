@@ -22,7 +22,7 @@ from tornado_idv.cli import main
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.web.refusals import Refusal
+from tornado_idv.web.errors import ApiError
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ HEADINGS = ["Name", "Description", "Options", "Failures", "Examples"]
 def test_every_error_code_is_documented_with_its_status() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d{3}) \|", HTTP, re.MULTILINE)
     assert {(code, int(status)) for code, status in rows} == {
-        (refusal.code, refusal.status) for refusal in Refusal
+        (error.code, error.status) for error in ApiError
     }
 
 

@@ -17,7 +17,7 @@ from benchmarks.wire import agreement, servers, wrk
 from benchmarks.wire.attackers import ATTACKS
 from benchmarks.wire.server import ROOT, Server
 from benchmarks.wire.traffic import uniform
-from tornado_idv.server.listener import HttpLimits
+from tornado_idv.http.limits import HttpLimits
 
 _SHARE = 0.2
 _QUIET = "nobody does harm"

@@ -26,7 +26,7 @@ from tornado_idv.server.logs import (
     configure_logging,
     keep_out_secrets,
 )
-from tornado_idv.web.access import AccessLog
+from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import log_access
 from tornado_idv.web.handler import JsonHandler
 

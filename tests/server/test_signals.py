@@ -12,7 +12,7 @@ from tornado_idv.server.log_writer import LogWriter
 from tornado_idv.server.logs import LogOutput
 from tornado_idv.server.run import abort
 from tornado_idv.server.signals import Signals
-from tornado_idv.web.access import AccessLog
+from tornado_idv.web.access_log import AccessLog
 
 
 async def test_first_signal_stops_and_second_aborts() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from inprocess import Caller, Ground, ask_for
 from serving import CARDS_ONLY_KEY
 
-from tornado_idv.server.listener import HttpLimits
+from tornado_idv.http.limits import HttpLimits
 
 MS = 1 / 1024
 """About a millisecond, and a number whose sums are exact."""

@@ -12,12 +12,13 @@ from typing import cast
 from tornado_idv.http.context import ServerContext
 from tornado_idv.http.errors import HttpError
 from tornado_idv.http.exchange import Exchange, Peer
+from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.head import RequestHead
 from tornado_idv.http.parser import MAX_HEAD, RequestParser
 from tornado_idv.http.trusted_proxies import normalize_address
 
 _MAX_PIPELINED = 64 * 1024
-"""Bytes that an authenticated client may send ahead, beside one request."""
+"""Bytes that an authenticated client may send ahead."""
 _MAX_SEGMENT = 4 * 1024
 """Larger segments are not offered to the fast path; it might keep them."""
 _MAX_UNSENT = 16 * 1024
@@ -61,7 +62,8 @@ _NOT_READING = (State.RESPONDING, State.CLOSING, State.CLOSED)
 class Connection(asyncio.Protocol):
     """Reads requests one after the other; what a client pipelines waits in the parser.
 
-    ``deadline`` is the time, by the loop's clock, at which `on_timeout` is to be called.
+    ``deadline`` is the time, by the loop's clock, at which `on_timeout` is to be called; ``state``
+    is what it is doing.
     """
 
     def __init__(self, context: ServerContext) -> None:
@@ -70,9 +72,10 @@ class Connection(asyncio.Protocol):
         self._limits = limits = context.limits
         self._loop = context.loop
         self._queue = context.queue
-        self._state = State.IDLE
+        self.state = State.IDLE
         self._parser = RequestParser(limits.max_body)
         self._segment = b""  # what arrived alone and at once: the next request, if it is just that
+        self._fast_path: FastPath | None = None
         self._exchange: Exchange | None = None
         self._authenticated = False  # whether the last request was
         self._draining = False
@@ -91,7 +94,9 @@ class Connection(asyncio.Protocol):
         protocol = "http" if transport.get_extra_info("sslcontext") is None else "https"
         ip = normalize_address(address[0]) if address else ""
         self._peer = Peer(ip, protocol, context.proxies)
-        self._fast_path = context.fast_path(self._peer) if context.fast_path else None
+        self._draining = context.connections.draining
+        if context.fast_path is not None and not self._draining:
+            self._fast_path = context.fast_path(self._peer)
         self._set_timeout(self._limits.idle_timeout)
         if not context.connections.register(self):
             self._reject(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -99,7 +104,7 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        if self._state is State.IDLE and self._writable is None:
+        if self.state is State.IDLE and self._writable is None:
             if self._respond_from_cache(data):
                 return
             self._segment = data if len(data) <= _MAX_SEGMENT else b""
@@ -119,19 +124,19 @@ class Connection(asyncio.Protocol):
             self._start_next()
         else:
             self.resume()
-        if self._state is State.QUEUED or (
-            self._writable is not None and self._state is not State.CLOSING
+        if self.state is State.QUEUED or (
+            self._writable is not None and self.state is not State.CLOSING
         ):
             return half_open
         if self._exchange is None:
-            self._state = State.CLOSING
+            self.state = State.CLOSING
             return False
         if self._parser.is_empty:
             self._exchange.close_after_response()
         return half_open
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._state = State.CLOSED
+        self.state = State.CLOSED
         self.deadline = inf
         self._queue.cancel(self)
         self._context.connections.unregister(self)
@@ -146,7 +151,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._wake_writers()
-        if self._state is State.RESPONDING:
+        if self.state is State.RESPONDING:
             self.deadline = inf
         elif not self._is_closing:
             self._next_request()
@@ -166,7 +171,7 @@ class Connection(asyncio.Protocol):
                 self._fast_path.store(exchange)
         if self._is_closing:
             return
-        self._state = State.IDLE if self._parser.is_empty else State.READING
+        self.state = State.IDLE if self._parser.is_empty else State.READING
         if not keep_alive:
             self._linger_close()
         elif self._writable is None:
@@ -179,12 +184,12 @@ class Connection(asyncio.Protocol):
 
         A queued request is tried first: only an incomplete one is the client's fault.
         """
-        if self._state is State.CLOSING or self._writable is not None:
+        if self.state is State.CLOSING or self._writable is not None:
             self._transport.abort()
-        elif self._state is State.IDLE:
+        elif self.state is State.IDLE:
             self._linger_close()
         else:
-            if self._state is State.QUEUED:
+            if self.state is State.QUEUED:
                 self._queue.cancel(self)
                 self.resume()
             if not self._is_closing and self.deadline <= self._loop.time():
@@ -196,7 +201,7 @@ class Connection(asyncio.Protocol):
         self._fast_path = None  # its responses do not close the connection
         if self._exchange is not None:
             self._exchange.close_after_response()
-        elif self._state is State.IDLE:
+        elif self.state is State.IDLE:
             self._linger_close()
 
     def abort(self) -> None:
@@ -207,9 +212,9 @@ class Connection(asyncio.Protocol):
 
     def resume(self) -> None:
         """Start the next request if it is complete."""
-        if self._state in _NOT_READING:
+        if self.state in _NOT_READING:
             return
-        self._state = State.READING
+        self.state = State.READING
         if self._writable is not None:
             return
         try:
@@ -224,7 +229,7 @@ class Connection(asyncio.Protocol):
             self._linger_close()
         else:
             if self._parser.is_empty:
-                self._state = State.IDLE
+                self.state = State.IDLE
             self._resume_reading()
 
     # Private.
@@ -244,12 +249,12 @@ class Connection(asyncio.Protocol):
     def _receive(self, data: bytes) -> None:
         parser = self._parser
         parser.feed(data)
-        if self._state is State.IDLE and not parser.is_empty:
-            self._state = State.READING
+        if self.state is State.IDLE and not parser.is_empty:
+            self.state = State.READING
             self._set_timeout(self._limits.idle_timeout)
         if parser.buffered > self._max_buffered:
             self._transport.pause_reading()
-        if self._state is not State.RESPONDING and self._writable is None:
+        if self.state is not State.RESPONDING and self._writable is None:
             self._start_next()
 
     def _start_next(self) -> None:
@@ -259,11 +264,11 @@ class Connection(asyncio.Protocol):
         """
         if self._authenticated or not self._parser.has_head:
             self.resume()
-        elif self._state not in _NOT_READING:
+        elif self.state not in _NOT_READING:
             self._enqueue()
 
     def _enqueue(self) -> None:
-        self._state = State.QUEUED
+        self.state = State.QUEUED
         if self._authenticated:
             self._loop.call_soon(self.resume)  # a call would nest as deep as the pipeline is long
         else:
@@ -291,7 +296,7 @@ class Connection(asyncio.Protocol):
         return head
 
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
-        self._state = State.RESPONDING
+        self.state = State.RESPONDING
         self.deadline = inf
         self._exchange = exchange = Exchange(self, head, self._peer, self._segment)
         self._segment = b""
@@ -307,7 +312,7 @@ class Connection(asyncio.Protocol):
 
     def _linger_close(self) -> None:
         """Send what is written, then the end; discard what still arrives."""
-        self._state = State.CLOSING
+        self.state = State.CLOSING
         self._parser.clear()
         unsent = self._transport.get_write_buffer_size()
         self._set_timeout(self._limits.idle_timeout if unsent else _LINGER_TIMEOUT)
@@ -329,13 +334,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def _max_buffered(self) -> int:
-        """One request of any client; more only of an authenticated one."""
-        one = MAX_HEAD + self._limits.max_body
-        return one + _MAX_PIPELINED if self._authenticated else one
+        """Bytes to read ahead: one request, and more only of an authenticated client."""
+        ahead = _MAX_PIPELINED if self._authenticated else MAX_HEAD
+        return ahead + self._limits.max_body
 
     @property
     def _is_closing(self) -> bool:
-        return self._state is State.CLOSING or self._state is State.CLOSED
+        return self.state is State.CLOSING or self.state is State.CLOSED
 
     def _set_timeout(self, seconds: float) -> None:
         self.deadline = self._loop.time() + seconds

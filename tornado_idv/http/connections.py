@@ -52,6 +52,8 @@ class ConnectionTable:
         self._empty = asyncio.Event()
         self._empty.set()
         self._warned_at = -inf
+        self.draining = False
+        """Whether the server accepts no more; one that was accepted just before may come yet."""
         self._unswept: list[TimedConnection] = []
         self._batch = _SWEEP_BATCH
         self._pause = _SWEEP_INTERVAL
@@ -85,6 +87,7 @@ class ConnectionTable:
 
     async def drain(self) -> None:
         """Close every connection after its current request; return when none is left."""
+        self.draining = True
         for connection in tuple(self._connections):
             connection.drain()
         await self._empty.wait()

@@ -9,7 +9,7 @@ import re
 import pytest
 from fakes import LoopClock
 
-from tornado_idv.web.access import AccessLog, Failure
+from tornado_idv.web.access_log import AccessLog, Failure
 
 TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -39,12 +39,12 @@ def note(
     key_id: str | None = "caller",
     failure: Failure | None = None,
 ) -> None:
-    log.answered(
+    log.log(
         method="POST",
         route="identify/url",
         status=status,
         seconds=0.0123456,
-        remote="192.0.2.7",
+        client_address="192.0.2.7",
         key_id=key_id,
         request_id="a-1",
         failure=failure,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.model import User
-from tornado_idv.web.refusals import Refusal
-from tornado_idv.web.wire import encode_user, read_member
+from tornado_idv.web.errors import ApiError
+from tornado_idv.web.json_body import encode_user, parse_field
 
 IDENTIFIERS = Identifiers((ProfileSite.parse("https://profiles.example"),))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -32,30 +32,30 @@ JSON_VALUES = st.recursive(
 @given(TEXTS, st.booleans())
 def test_a_text_member_comes_through_unchanged(text: str, ascii_only: bool) -> None:  # noqa: FBT001
     body = json.dumps({"other": [1], "input": text}, ensure_ascii=ascii_only)
-    assert read_member(body.encode(), "input") == text
+    assert parse_field(body.encode(), "input") == text
 
 
 @given(st.binary())
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     with contextlib.suppress(InvalidFormat):
-        assert isinstance(read_member(body, "input"), str)
+        assert isinstance(parse_field(body, "input"), str)
 
 
 @given(JSON_VALUES.filter(lambda value: not isinstance(value, str)))
 def test_a_member_that_is_no_text_is_refused(value: object) -> None:
     with pytest.raises(InvalidFormat, match='no text member "input"'):
-        read_member(json.dumps({"input": value}).encode(), "input")
+        parse_field(json.dumps({"input": value}).encode(), "input")
 
 
 @pytest.mark.parametrize("number", ["7" * 5000, "-0", "1e999", "1.0"])
 def test_a_number_is_no_text_however_it_is_written(number: str) -> None:
     with pytest.raises(InvalidFormat, match='no text member "input"'):
-        read_member(b'{"input": %s}' % number.encode(), "input")
+        parse_field(b'{"input": %s}' % number.encode(), "input")
 
 
 def test_a_member_named_twice_is_refused_at_any_depth() -> None:
     with pytest.raises(InvalidFormat):
-        read_member(b'{"input": "@alice", "x": {"a": 1, "a": 2}}', "input")
+        parse_field(b'{"input": "@alice", "x": {"a": 1, "a": 2}}', "input")
 
 
 def test_unterminated_string_behind_many_brackets_is_refused_quickly() -> None:
@@ -63,13 +63,13 @@ def test_unterminated_string_behind_many_brackets_is_refused_quickly() -> None:
     body = (b'{"input": "@alice", "x": ' + b"[]," * 257 + b'"' + b'\\"' * 8192)[: 16 * 1024]
     before = time.process_time()
     with pytest.raises(InvalidFormat):
-        read_member(body, "input")
+        parse_field(body, "input")
     assert time.process_time() - before < 0.1
 
 
 def test_what_was_refused_is_not_in_the_error() -> None:
     with pytest.raises(InvalidFormat) as refused:
-        read_member(b'{"input": @alice}', "input")
+        parse_field(b'{"input": @alice}', "input")
     assert "alice" not in repr(refused.value)
     assert refused.value.__suppress_context__
 
@@ -99,4 +99,4 @@ def test_plans_are_answered_in_utf_8() -> None:
 
 
 def test_nobody_is_answered_with_the_record() -> None:
-    assert encode_user(None, IDENTIFIERS) is Refusal.NOT_FOUND.body
+    assert encode_user(None, IDENTIFIERS) is ApiError.NOT_FOUND.body

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_idv.web import proxies as proxies_module
-from tornado_idv.web.proxies import TrustedProxies, peer_address
+from tornado_idv.http import trusted_proxies as proxies_module
+from tornado_idv.http.trusted_proxies import TrustedProxies, normalize_address
 
 TRUSTED = ("10.0.0.0/8", "192.0.2.1", "fd00::/8", "2001:db8::1")
 PEER = "10.0.0.1"
@@ -98,38 +98,38 @@ def test_the_last_who_is_no_trusted_proxy_is_the_caller(
     proxies: TrustedProxies, peer: str, forwarded: str, caller: str
 ) -> None:
     for _ in range(2):
-        assert proxies.caller(peer, forwarded) == caller
+        assert proxies.client_address(peer, forwarded) == caller
 
 
 @pytest.mark.parametrize("entry", NO_ADDRESS.values(), ids=NO_ADDRESS)
 def test_what_is_no_address_ends_the_walk(proxies: TrustedProxies, entry: str) -> None:
     """Whoever told of it counts: what stands before it, anyone may have written."""
-    assert proxies.caller(PEER, entry) == PEER
-    assert proxies.caller(PEER, f"203.0.113.5, {entry}") == PEER
-    assert proxies.caller(PEER, f"203.0.113.5, {entry}, 10.0.0.2") == "10.0.0.2"
-    assert proxies.caller(PEER, f"{entry}, 203.0.113.5") == "203.0.113.5"
+    assert proxies.client_address(PEER, entry) == PEER
+    assert proxies.client_address(PEER, f"203.0.113.5, {entry}") == PEER
+    assert proxies.client_address(PEER, f"203.0.113.5, {entry}, 10.0.0.2") == "10.0.0.2"
+    assert proxies.client_address(PEER, f"{entry}, 203.0.113.5") == "203.0.113.5"
 
 
 def test_where_all_are_trusted_the_first_entry_is_the_caller() -> None:
     everyone = TrustedProxies(["0.0.0.0/0", "::/0"])
-    assert everyone.caller("203.0.113.9", "198.51.100.1, ::1") == "198.51.100.1"
+    assert everyone.client_address("203.0.113.9", "198.51.100.1, ::1") == "198.51.100.1"
 
 
 def test_where_none_is_trusted_the_peer_is_the_caller() -> None:
-    assert TrustedProxies([]).caller(PEER, "203.0.113.5") == PEER
+    assert TrustedProxies([]).client_address(PEER, "203.0.113.5") == PEER
 
 
 @given(st.text() | st.lists(st.sampled_from([*"0123456789af.:[]%, "])).map("".join))
 def test_only_addresses_ever_come_out(forwarded: str) -> None:
-    caller = TrustedProxies(TRUSTED).caller(PEER, forwarded)
-    assert peer_address(caller) == caller != ""
+    caller = TrustedProxies(TRUSTED).client_address(PEER, forwarded)
+    assert normalize_address(caller) == caller != ""
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxies_module, "_MOST_REMEMBERED", 10)
+    monkeypatch.setattr(proxies_module, "_MEMO_SIZE", 10)
     proxies = TrustedProxies(TRUSTED)
     for i in range(100):
-        assert proxies.caller(PEER, f"203.0.113.{i}") == f"203.0.113.{i}"
+        assert proxies.client_address(PEER, f"203.0.113.{i}") == f"203.0.113.{i}"
     assert proxies._hop.cache_info().currsize == 10
 
 
@@ -145,4 +145,4 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_peer_s_address_is_written_in_one_way(told: str, address: str) -> None:
-    assert peer_address(told) == address
+    assert normalize_address(told) == address

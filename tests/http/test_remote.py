@@ -12,7 +12,7 @@ from serving import CONFIG, FIXTURE, KEY
 from tornado_idv.config.load import load
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.service import listening
-from tornado_idv.web.access import AccessLog
+from tornado_idv.web.access_log import AccessLog
 
 Remotes = list[str]
 

@@ -192,7 +192,7 @@ async def test_a_drain_waits_for_responses_and_for_no_handshake(contexts: Contex
         caller.stage.may_answer.clear()
         caller.send(POST)
         await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        drained = asyncio.ensure_future(caller.listener.drain())
+        drained = asyncio.ensure_future(caller.server.drain())
         assert await ended(silent)
         assert not drained.done()
         caller.stage.may_answer.set()
@@ -221,7 +221,7 @@ async def test_accepting_goes_on_when_there_are_descriptors_again(
     async with calling(server_tls=server, tls=client) as caller:
         sock = Exhausted()
         sock.bind(("127.0.0.1", 0))
-        await caller.listener.listen([sock], server)
+        await caller.server.listen([sock], server)
         connecting = asyncio.ensure_future(
             asyncio.open_connection(*sock.getsockname(), ssl=client, server_hostname="127.0.0.1")
         )

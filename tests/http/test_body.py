@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_idv.server.body import ChunkedBody
-from tornado_idv.web.refusals import Refused
+from tornado_idv.http.body import ChunkedBody
+from tornado_idv.http.errors import HttpError
 
 MAX_BODY = 64
 NEXT = b"GET / HTTP/1.1\r\n"
@@ -42,9 +42,9 @@ def take(pieces: Iterable[bytes], max_body: int = MAX_BODY) -> tuple[bytes | Non
 
 
 def refusal(data: bytes) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(HttpError) as caught:
         take([data])
-    return caught.value.refusal.code
+    return caught.value.status
 
 
 @given(CHUNKS, TRAILERS, st.none() | PRINTABLE, st.lists(st.integers(0, 1000), max_size=6))
@@ -79,36 +79,36 @@ def test_no_bytes_are_too_much(data: bytes, cuts: list[int]) -> None:
     def outcome(pieces: Iterable[bytes]) -> object:
         try:
             return take(pieces)[0]
-        except Refused:
-            return Refused
+        except HttpError:
+            return HttpError
 
     whole = outcome([data])
-    assert whole is Refused or whole is None or len(whole) <= MAX_BODY  # type: ignore[arg-type]
+    assert whole is HttpError or whole is None or len(whole) <= MAX_BODY  # type: ignore[arg-type]
     assert outcome(pieces_of(data, cuts)) == whole
 
 
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (b"\r\n", "bad_request"),
-        (b"g\r\n", "bad_request"),
-        (b"+5\r\n", "bad_request"),
-        (b"0x5\r\n", "bad_request"),
-        (b"5 \r\n", "bad_request"),
-        (b"5;\0\r\n", "bad_request"),
-        (b"000000005\r\n", "bad_request"),
-        (b"5\nhello", "bad_request"),
-        (b"5\rhello", "bad_request"),
-        (b"5\r\nhello!\n", "bad_request"),
-        (b"5;" + b"x" * 300, "bad_request"),
-        (b"0\r\nno colon\r\n", "bad_request"),
-        (b"0\r\n folded: x\r\n", "bad_request"),
-        (b"0\r\nX-A: \0\r\n", "bad_request"),
-        (b"0\r\n" + b"X-A: y\r\n" * 171, "bad_request"),
-        (b"0\r\nX-A: y\n\r\n", "bad_request"),
-        (b"41\r\n", "body_too_large"),
-        (b"40\r\n" + b"x" * 64 + b"\r\n1\r\n", "body_too_large"),
-        (b"FFFFFFFF\r\n", "body_too_large"),
+        (b"\r\n", 400),
+        (b"g\r\n", 400),
+        (b"+5\r\n", 400),
+        (b"0x5\r\n", 400),
+        (b"5 \r\n", 400),
+        (b"5;\0\r\n", 400),
+        (b"000000005\r\n", 400),
+        (b"5\nhello", 400),
+        (b"5\rhello", 400),
+        (b"5\r\nhello!\n", 400),
+        (b"5;" + b"x" * 300, 400),
+        (b"0\r\nno colon\r\n", 400),
+        (b"0\r\n folded: x\r\n", 400),
+        (b"0\r\nX-A: \0\r\n", 400),
+        (b"0\r\n" + b"X-A: y\r\n" * 171, 400),
+        (b"0\r\nX-A: y\n\r\n", 400),
+        (b"41\r\n", 413),
+        (b"40\r\n" + b"x" * 64 + b"\r\n1\r\n", 413),
+        (b"FFFFFFFF\r\n", 413),
     ],
 )
 def test_what_is_no_chunk_is_refused(data: bytes, code: str) -> None:
@@ -138,6 +138,6 @@ def test_chunk_framing_counts_towards_a_limit(extension: bytes) -> None:
     fit = 16 * 1024 // len(line)
     chunks = (line + b"\r\nx\r\n") * fit
     assert take([chunks + b"0\r\n\r\n"], max_body=1 << 20) == (b"x" * fit, b"")
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(HttpError) as caught:
         take([chunks, line + b"\r\nx\r\n"], max_body=1 << 20)
-    assert caught.value.refusal.code == "body_too_large"
+    assert caught.value.status == 413

@@ -11,8 +11,9 @@ from typing import cast
 import pytest
 from calling import POST, calling, until
 
-from tornado_idv.server.exchange import Channel, Exchange, Peer
-from tornado_idv.server.head import read_head
+from tornado_idv.http.connection import State
+from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
+from tornado_idv.http.head import parse_head
 
 LARGE = b"x" * 4_000_000
 
@@ -44,9 +45,9 @@ async def test_what_is_sent_ahead_is_bounded() -> None:
         count = 100_000
         caller.send(POST * count)
         await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        (connection,) = caller.listener._connections
+        (connection,) = caller.connections
         await until(lambda: not connection._transport.is_reading())
-        assert len(connection._buffer) <= 64 * 1024 + 256 * 1024
+        assert connection._parser.buffered <= 64 * 1024 + 256 * 1024
         caller.writer.transport.abort()
 
 
@@ -55,7 +56,7 @@ async def test_reading_goes_on_once_there_is_room() -> None:
         caller.stage.may_answer.clear()
         caller.send(POST * 3000)
         await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        (connection,) = caller.listener._connections
+        (connection,) = caller.connections
         await until(lambda: not connection._transport.is_reading())
         caller.stage.may_answer.set()
         for _ in range(3000):
@@ -74,9 +75,9 @@ async def test_reading_goes_on_once_there_is_room() -> None:
 async def test_patience_has_an_end(sent: bytes, seconds: float, told: bytes) -> None:
     async with calling() as caller:
         caller.send(sent)
-        await until(lambda: caller.listener._connections)
-        (connection,) = caller.listener._connections
-        await until(lambda: connection.idle is (sent == b""))
+        await until(lambda: caller.connections)
+        (connection,) = caller.connections
+        await until(lambda: (connection.state is State.IDLE) is (sent == b""))
         await asyncio.sleep(0)  # it has its turn
         caller.clock.forward(seconds + 0.5)
         assert (await caller.rest())[:12] == told
@@ -88,7 +89,7 @@ async def test_one_who_does_not_read_is_left_in_the_end() -> None:
     async with calling(receive=1024) as caller:
         caller.stage.answer = LARGE
         caller.send(POST)
-        await until(lambda: any(each._writable for each in caller.listener._connections))
+        await until(lambda: any(each._writable for each in caller.connections))
         caller.clock.forward(10.5)
         await caller.forgotten()
 
@@ -98,7 +99,7 @@ async def test_one_who_reads_slowly_gets_everything() -> None:
     async with calling(receive=1024) as caller:
         caller.stage.answer = LARGE
         caller.send(POST)
-        await until(lambda: any(each._writable for each in caller.listener._connections))
+        await until(lambda: any(each._writable for each in caller.connections))
         caller.send(POST)
         assert [await caller.status(), await caller.status()] == [200, 200]
 
@@ -114,7 +115,7 @@ async def test_the_last_answer_too_is_sent_whole() -> None:
     async with calling(receive=1024) as caller:
         caller.stage.answer = LARGE
         caller.send(POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
-        await until(lambda: any(each._leaving for each in caller.listener._connections))
+        await until(lambda: any(each.state is State.CLOSING for each in caller.connections))
         assert len(await caller.rest()) > len(LARGE)
 
 
@@ -150,28 +151,10 @@ async def test_headers_of_a_failed_response_are_not_sent_with_the_error() -> Non
         assert b"partial" not in response
 
 
-async def test_a_cancelled_request_is_neither_answered_nor_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """That is how the loop ends its tasks when the process stops."""
-    async with calling() as caller:
-        caller.stage.may_answer.clear()
-        before = asyncio.all_tasks()
-        caller.send(POST)
-        await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        (task,) = asyncio.all_tasks() - before
-        task.cancel()
-        await asyncio.wait([task], timeout=5)
-        assert task.cancelled()
-        caller.listener.close()
-        assert await caller.rest() == b""
-    assert caplog.records == []
-
-
-async def test_a_closed_listener_is_released() -> None:
+async def test_a_closed_server_is_released() -> None:
     """No timer of it is left on the loop."""
     async with calling() as caller:
-        released = weakref.ref(caller.listener)
+        released = weakref.ref(caller.server)
     del caller
     for _ in range(3):
         await asyncio.sleep(0)
@@ -185,7 +168,7 @@ async def test_a_request_is_begun_once() -> None:
         caller.stage.may_answer.clear()
         caller.send(POST + POST)
         await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        (connection,) = caller.listener._connections
+        (connection,) = caller.connections
         connection.resume_writing()
         connection.resume()
         assert len(caller.stage.asked) == 1
@@ -213,8 +196,8 @@ async def test_one_who_has_no_more_to_say_is_answered_and_left_at_once() -> None
         caller.send(POST)
         caller.writer.write_eof()
         await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        (connection,) = caller.listener._connections
-        await until(lambda: connection._ended)
+        (connection,) = caller.connections
+        await until(lambda: connection._eof)
         caller.stage.may_answer.set()
         assert b"Connection: close\r\n" in await caller.rest()
         await caller.forgotten()
@@ -238,7 +221,7 @@ async def test_one_who_ends_amid_a_request_is_left() -> None:
 async def test_what_follows_a_refusal_is_dropped() -> None:
     async with calling() as caller:
         caller.send(b"NONSENSE\r\n\r\n")
-        await until(lambda: any(each._leaving for each in caller.listener._connections))
+        await until(lambda: any(each.state is State.CLOSING for each in caller.connections))
         caller.send(POST)
         assert (await caller.rest()).count(b"HTTP/1.1") == 1
         assert caller.stage.asked == []
@@ -255,13 +238,13 @@ async def test_a_drain_waits_for_what_was_begun() -> None:
     """Also for a request of which only a part is here; an idle caller is left at once."""
     async with calling() as caller:
         caller.send(POST[:-1])
-        await until(lambda: any(not each.idle for each in caller.listener._connections))
+        await until(lambda: any(each.state is not State.IDLE for each in caller.connections))
         _, idle = await asyncio.open_connection("127.0.0.1", caller.port)
-        await until(lambda: len(caller.listener._connections) == 2)
-        drained = asyncio.ensure_future(caller.listener.drain())
-        await until(lambda: any(each._leaving for each in caller.listener._connections))
+        await until(lambda: len(caller.connections) == 2)
+        drained = asyncio.ensure_future(caller.server.drain())
+        await until(lambda: any(each.state is State.CLOSING for each in caller.connections))
         idle.close()
-        await until(lambda: len(caller.listener._connections) == 1)
+        await until(lambda: len(caller.connections) == 1)
         assert not drained.done()
         caller.send(POST[-1:])
         assert b"Connection: close\r\n" in await caller.rest()
@@ -274,8 +257,8 @@ async def test_a_drain_waits_for_an_answer_and_makes_it_the_last() -> None:
         caller.stage.may_answer.clear()
         caller.send(POST + POST)
         await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        drained = asyncio.ensure_future(caller.listener.drain())
-        await until(lambda: caller.listener.draining)
+        drained = asyncio.ensure_future(caller.server.drain())
+        await until(lambda: caller.server._connections.draining)
         caller.stage.may_answer.set()
         answers = await caller.rest()
         assert answers.count(b"Connection: close\r\n") == answers.count(b"HTTP/1.1 200") == 1
@@ -283,13 +266,13 @@ async def test_a_drain_waits_for_an_answer_and_makes_it_the_last() -> None:
         await asyncio.wait_for(drained, 5)
 
 
-async def test_one_who_leaves_before_anybody_listens_for_it_is_no_trouble() -> None:
-    head = read_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
-    exchange = Exchange(cast("Channel", None), head, Peer("127.0.0.1", "http"))
-    told: list[str] = []
-    exchange.lost()
-    exchange.set_close_callback(lambda: told.append("left"))
-    assert told == []
-    exchange.lost()
-    exchange.lost()
-    assert told == ["left"]
+async def test_a_disconnect_calls_the_close_callback_once() -> None:
+    head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
+    exchange = Exchange(cast("ResponseSink", None), head, Peer("127.0.0.1", "http"))
+    calls: list[str] = []
+    exchange.on_disconnect()
+    exchange.set_close_callback(lambda: calls.append("closed"))
+    assert calls == []
+    exchange.on_disconnect()
+    exchange.on_disconnect()
+    assert calls == ["closed"]

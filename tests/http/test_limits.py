@@ -12,7 +12,7 @@ import pytest
 from running import eventually
 from serving import KEY, Client, Reply, serving
 
-from tornado_idv.server.listener import HttpLimits
+from tornado_idv.http.limits import HttpLimits
 
 CONFIG = f"""\
 profile_sites: [https://profiles.example]

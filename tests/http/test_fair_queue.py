@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from fakes import Ticker
 
-from tornado_idv.server.fair_queue import FairQueue
+from tornado_idv.http.fair_queue import FairQueue
 
 MS = 1 / 1024
 """About a millisecond, and a number whose sums are exact."""
