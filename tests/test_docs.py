@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 from textwrap import dedent
 from typing import get_args, get_origin
 
@@ -22,12 +24,14 @@ from tornado_idv.cli import main
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.web.access import AccessLog, Failure
 from tornado_idv.web.refusals import Refusal
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 HTTP = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+LOGGING = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
 PLUGINS = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 
 
@@ -76,6 +80,30 @@ def test_every_error_code_is_documented_with_its_status() -> None:
     assert {(code, int(status)) for code, status in rows} == {
         (refusal.code, refusal.status) for refusal in Refusal
     }
+
+
+async def test_every_field_of_the_access_log_is_documented() -> None:
+    written: list[str] = []
+    log = AccessLog(written.append, for_people=False)
+    log.answered(
+        method="POST",
+        route="identify/url",
+        status=503,
+        seconds=1.0,
+        remote="192.0.2.7",
+        key_id="shop",
+        request_id="a-1",
+        failure=Failure("backend_unavailable", "crm", "no answer within 2 s"),
+    )
+    log.flush()
+    (example,) = code_blocks(LOGGING, "json")
+    assert list(json.loads(written[0])) == list(json.loads(example))
+    assert {*json.loads(example)} == first_cells(LOGGING)
+
+
+def test_every_exit_code_of_serve_is_documented() -> None:
+    codes = re.findall(r"^\| ([\d, ]+) \|", README.partition("| exit code |")[2], re.MULTILINE)
+    assert codes == ["0", "1", "2", "3", f"{128 + SIGINT}, {128 + SIGTERM}"]
 
 
 def test_every_hook_is_documented_with_its_arguments() -> None:
@@ -171,7 +199,7 @@ def test_the_demo_and_the_start_hold_no_count_to_keep_in_step() -> None:
 def test_no_prose_speaks_of_metrics() -> None:
     """There are none yet."""
     described = str(KeySettings.model_json_schema())
-    for text in (README, CONFIGURATION, HTTP, PLUGINS, described):
+    for text in (README, CONFIGURATION, HTTP, LOGGING, PLUGINS, described):
         assert "metrics" not in text
 
 
