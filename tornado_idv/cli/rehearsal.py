@@ -48,7 +48,7 @@ async def _problems(kinds: Mapping[str, type[AnyBackend]], options: BackendOptio
         async with opened(build_backends(kinds, [options])):
             return []
     except ConfigError as error:
-        return [str(problem) for problem in error.problems]
+        return error.lines(error.problems)
     except IdvError as error:
         return [str(error)]
 
