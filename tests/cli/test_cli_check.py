@@ -9,12 +9,11 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 from certificate import ENCRYPTED_KEY, OTHER_KEY, SELF_SIGNED
+from editor import as_editor_reads
 from running import Invoke
 
 from tornado_idv.keys.token import issue
@@ -329,8 +328,5 @@ def test_our_own_configurations_are_good(invoke: Invoke, path: Path) -> None:
     result = invoke("check", "-c", path, "--config-only")
     assert (result.exit_code, result.stderr) == (0, "")
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
-    assert [error.message for error in validator.iter_errors(_as_an_editor_reads(path))] == []
-
-
-def _as_an_editor_reads(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    read = as_editor_reads(path.read_text(encoding="utf-8"))
+    assert [error.message for error in validator.iter_errors(read)] == []
