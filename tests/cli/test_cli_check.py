@@ -274,6 +274,20 @@ def test_thousands_of_problems_do_not_fill_the_screen(
     assert len(record["problems"]) == 1000
 
 
+@pytest.mark.parametrize("options", [(), ("--config-only",)], ids=["all", "config only"])
+def test_a_slow_regular_expression_is_warned_of(
+    invoke: Invoke, config: Callable[..., Path], options: tuple[str, ...]
+) -> None:
+    path = config(USERS, more="identifiers: {nickname_pattern: '([a-z]+)*'}\n")
+    result = invoke("check", "-c", path, *options)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(
+        f"warning: {path}:2:15: identifiers.nickname_pattern: some nicknames take"
+    )
+    record = json.loads(invoke("check", "-c", path, *options, "--json").stdout)
+    assert [each["path"] for each in record["warnings"]] == ["identifiers.nickname_pattern"]
+
+
 @pytest.fixture
 def unindexed(folder: Path) -> str:
     """A table in which a lookup reads every row."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,15 +16,15 @@ from tornado_idv.cli.common import (
     as_records,
     config_option,
     json_option,
-    load_settings,
     print_json,
     told_as,
 )
-from tornado_idv.cli.rehearsal import Rehearsal, rehearse
+from tornado_idv.cli.rehearsal import Rehearsal, pattern_warnings, rehearse
 from tornado_idv.commands import Exit
-from tornado_idv.config.load import load_without_references
+from tornado_idv.config.load import load, load_without_references
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.summary import summary
+from tornado_idv.errors import Problem
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.logs import keep_out_secrets
 
@@ -49,12 +50,16 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
     keep_out_secrets()
     told = Rehearsal([], [])
     with told_as(Exit.NO, as_json=as_json):
+        kinds = backend_kinds(plugin_manager())
         if config_only:
-            rows = _rows_without_references(config_path)
+            settings, absent = load_without_references(config_path, kinds, os.environ)
         else:
-            settings, manager = load_settings(config_path)
-            told = asyncio.run(rehearse(config_path, settings, backend_kinds(manager)))
-            rows = summary(settings, datetime.now(UTC))
+            settings, absent = load(config_path, kinds, os.environ), []
+            told = asyncio.run(rehearse(config_path, settings, kinds))
+    rows = _absent(absent)
+    if settings is not None:
+        rows = summary(settings, datetime.now(UTC)) + rows
+        told.warnings.extend(pattern_warnings(config_path, settings))
     if as_json:
         _print_record(rows, told)
     else:
@@ -62,13 +67,10 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
     sys.exit(Exit.NO if told.problems else Exit.DONE)
 
 
-def _rows_without_references(path: Path) -> Rows:
-    """The summary as far as it is known where secrets are absent, and which are."""
-    kinds = backend_kinds(plugin_manager())
-    settings, absent = load_without_references(path, kinds, os.environ)
-    rows = [] if settings is None else summary(settings, datetime.now(UTC))
-    rows += [("not resolved", f"{each.path}: {each.message}") for each in absent[:_MAX_ABSENT]]
-    more = len(absent) - _MAX_ABSENT
+def _absent(problems: Sequence[Problem]) -> Rows:
+    """Which references were not resolved."""
+    rows = [("not resolved", f"{each.path}: {each.message}") for each in problems[:_MAX_ABSENT]]
+    more = len(problems) - _MAX_ABSENT
     return [*rows, ("not resolved", f"and {more} more")] if more > 0 else rows
 
 
