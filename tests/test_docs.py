@@ -16,12 +16,14 @@ from typing import get_args, get_origin
 
 import click
 import pytest
+from editor import as_editor_reads
+from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 from running import command
 
 from tornado_idv import BackendOptions, hookspecs
 from tornado_idv.cli import main
-from tornado_idv.config.load import load
+from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.web.access import AccessLog, Failure
@@ -122,20 +124,27 @@ def test_every_command_is_documented() -> None:
     }
 
 
-def test_every_configuration_in_the_documents_is_right(tmp_path: Path) -> None:
-    """Each is laid over a whole one, as the text around it says."""
-    blocks = code_blocks(README, "yaml") + code_blocks(CONFIGURATION, "yaml")
-    assert len(blocks) == 4
-    base = "profile_sites: [https://profiles.example]\n"
-    environ = {
-        "ORIGIN_KEY": "idv-first-key-of-another",
-        "CRM_TOKEN": "t",
-        "SHOP_KEY_SHA256": "0" * 64,
-    }
-    for block in blocks:
-        path = tmp_path / "config.yaml"
-        path.write_text(block if "profile_sites" in block else base + block, encoding="utf-8")
-        assert load(path, backend_kinds(plugin_manager()), environ).backends
+CONFIGURATIONS = [
+    pytest.param(block, id=f"{path.relative_to(ROOT)}-{i}")
+    for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/*.md")])
+    for i, block in enumerate(code_blocks(path.read_text(encoding="utf-8"), "yaml"), start=1)
+    if "backends:" in block
+]
+
+
+@pytest.mark.parametrize("block", CONFIGURATIONS)
+def test_every_configuration_in_the_documents_is_right(tmp_path: Path, block: str) -> None:
+    """For the loader and for an editor; each is laid over a whole one, without its secrets."""
+    text = block if "profile_sites" in block else f"profile_sites: [https://x.example]\n{block}"
+    path = tmp_path / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    load_without_references(path, backend_kinds(plugin_manager()), {})
+    validator = Draft202012Validator(json.loads((ROOT / "config.schema.json").read_text()))
+    assert [error.message for error in validator.iter_errors(as_editor_reads(text))] == []
+
+
+def test_the_documents_have_configurations() -> None:
+    assert len(CONFIGURATIONS) > 15
 
 
 def test_the_plugin_in_the_documents_works(pytester: pytest.Pytester) -> None:
