@@ -1,4 +1,4 @@
-# make run    serve the demo and print a curl line that works
+# make run    serve the demo and print a curl line that works (PORT=9000 where 8080 is in use)
 # make chain  serve the demo of three backends chained
 # make test   run all tests
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
@@ -18,11 +18,17 @@ SECONDS_ ?= 300
 SEED ?=
 
 EXAMPLES ?= 100000
+PORT ?=
+DEMO := $(if $(PORT),.demo.yaml,config.yaml)
 
-.PHONY: run chain test test-tools hard check bench faults clean
+.PHONY: run chain test test-tools hard check bench faults clean FORCE
 
-run: $(VENV)/.run
-	$(BIN)/tornado-idv serve --config config.yaml
+run: $(VENV)/.run $(DEMO)
+	$(BIN)/tornado-idv serve --config $(DEMO)
+
+# Beside config.yaml, since its paths are relative to its folder.
+.demo.yaml: config.yaml FORCE
+	@sed 's/port: 8080/port: $(PORT)/' $< > $@
 
 chain: $(VENV)/.run
 	deploy/demo/chain.sh $(CURDIR)/$(BIN)
@@ -58,7 +64,7 @@ faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/faults/oracle.py --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(RECIPES) $(RECIPE_MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
+	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(RECIPE_MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,25 +10,30 @@ import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 from textwrap import dedent
 from typing import get_args, get_origin
 
 import click
 import pytest
+from editor import as_editor_reads
+from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 from running import command
 
 from tornado_idv import BackendOptions, hookspecs
 from tornado_idv.cli import main
-from tornado_idv.config.load import load
+from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import ApiError
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 HTTP = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+LOGGING = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
 PLUGINS = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 
 
@@ -78,6 +84,30 @@ def test_every_error_code_is_documented_with_its_status() -> None:
     }
 
 
+async def test_every_field_of_the_access_log_is_documented() -> None:
+    written: list[str] = []
+    log = AccessLog(written.append, for_people=False)
+    log.log(
+        method="POST",
+        route="identify/url",
+        status=503,
+        seconds=1.0,
+        client_address="192.0.2.7",
+        key_id="shop",
+        request_id="a-1",
+        failure=Failure("backend_unavailable", "crm", "no answer within 2 s"),
+    )
+    log.flush()
+    (example,) = code_blocks(LOGGING, "json")
+    assert list(json.loads(written[0])) == list(json.loads(example))
+    assert {*json.loads(example)} == first_cells(LOGGING)
+
+
+def test_every_exit_code_of_serve_is_documented() -> None:
+    codes = re.findall(r"^\| ([\d, ]+) \|", README.partition("| exit code |")[2], re.MULTILINE)
+    assert codes == ["0", "1", "2", "3", f"{128 + SIGINT}, {128 + SIGTERM}"]
+
+
 def test_every_hook_is_documented_with_its_arguments() -> None:
     rows = re.findall(r"^\| `(idv_\w+)` \|([^|]*)\|", PLUGINS, re.MULTILINE)
     documented = {hook: tuple(re.findall(r"`(\w+)`", arguments)) for hook, arguments in rows}
@@ -94,20 +124,27 @@ def test_every_command_is_documented() -> None:
     }
 
 
-def test_every_configuration_in_the_documents_is_right(tmp_path: Path) -> None:
-    """Each is laid over a whole one, as the text around it says."""
-    blocks = code_blocks(README, "yaml") + code_blocks(CONFIGURATION, "yaml")
-    assert len(blocks) == 4
-    base = "profile_sites: [https://profiles.example]\n"
-    environ = {
-        "ORIGIN_KEY": "idv-first-key-of-another",
-        "CRM_TOKEN": "t",
-        "SHOP_KEY_SHA256": "0" * 64,
-    }
-    for block in blocks:
-        path = tmp_path / "config.yaml"
-        path.write_text(block if "profile_sites" in block else base + block, encoding="utf-8")
-        assert load(path, backend_kinds(plugin_manager()), environ).backends
+CONFIGURATIONS = [
+    pytest.param(block, id=f"{path.relative_to(ROOT)}-{i}")
+    for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/*.md")])
+    for i, block in enumerate(code_blocks(path.read_text(encoding="utf-8"), "yaml"), start=1)
+    if "backends:" in block
+]
+
+
+@pytest.mark.parametrize("block", CONFIGURATIONS)
+def test_every_configuration_in_the_documents_is_right(tmp_path: Path, block: str) -> None:
+    """For the loader and for an editor; each is laid over a whole one, without its secrets."""
+    text = block if "profile_sites" in block else f"profile_sites: [https://x.example]\n{block}"
+    path = tmp_path / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    load_without_references(path, backend_kinds(plugin_manager()), {})
+    validator = Draft202012Validator(json.loads((ROOT / "config.schema.json").read_text()))
+    assert [error.message for error in validator.iter_errors(as_editor_reads(text))] == []
+
+
+def test_the_documents_have_configurations() -> None:
+    assert len(CONFIGURATIONS) > 15
 
 
 def test_the_plugin_in_the_documents_works(pytester: pytest.Pytester) -> None:
@@ -171,7 +208,7 @@ def test_the_demo_and_the_start_hold_no_count_to_keep_in_step() -> None:
 def test_no_prose_speaks_of_metrics() -> None:
     """There are none yet."""
     described = str(KeySettings.model_json_schema())
-    for text in (README, CONFIGURATION, HTTP, PLUGINS, described):
+    for text in (README, CONFIGURATION, HTTP, LOGGING, PLUGINS, described):
         assert "metrics" not in text
 
 

@@ -7,7 +7,9 @@ logged, and some of their text is shown to operators.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 class IdvError(Exception):
@@ -86,11 +88,23 @@ class StartError(IdvError):
 
 
 class ConfigError(StartError):
-    """A file an operator wrote cannot be used; ``problems`` tells everything wrong with it."""
+    """A file an operator wrote cannot be used; ``problems`` are all that is wrong with it.
+
+    Its text has a line for each of the first `MAX_LINES`.
+    """
+
+    MAX_LINES: ClassVar[int] = 100
 
     def __init__(self, *problems: Problem) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
+        super().__init__("\n".join(self.lines(problems)))
         self.problems = problems
+
+    @classmethod
+    def lines(cls, problems: Sequence[Problem]) -> list[str]:
+        """Return the problems as lines of text, and how many were left out."""
+        lines = [str(problem) for problem in problems[: cls.MAX_LINES]]
+        more = len(problems) - len(lines)
+        return [*lines, f"and {more} more problems"] if more else lines
 
 
 def trace(error: BaseException) -> str:

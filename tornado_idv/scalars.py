@@ -150,7 +150,9 @@ Duration = Annotated[
 Size = Annotated[int, BeforeValidator(_bytes), Field(ge=0), _text_schema(_SIZE, "16KiB")]
 """Bytes, written ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``."""
 
-ConfigPath = Annotated[Path, BeforeValidator(_absolute), WithJsonSchema({"type": "string"})]
+ConfigPath = Annotated[
+    Path, BeforeValidator(_absolute), WithJsonSchema({"type": "string", "minLength": 1})
+]
 """A path; a relative one is relative to the folder of the configuration file."""
 
 Secret = Annotated[SecretStr, BeforeValidator(_secret), WithJsonSchema({"type": "string"})]

@@ -28,6 +28,14 @@ _HELD = 0.9
 """What an attack is to hold of its connections: a few are always being opened anew."""
 
 LIFE = HttpLimits().idle_timeout
+CROWD = 1.0
+"""The part of an attack's connections that is opened."""
+BACKGROUND: Sequence[str] = ("chrt", "--idle", "0")
+"""How an attack is run: in the time that nothing else wants on its core. The good callers there
+would wait for it otherwise, and that would be measured."""
+PATIENCE = 60.0
+"""Seconds for an attack to be ready, beside `LIFE`, and to end. On a machine with other work in
+the background it may never have a turn."""
 
 
 async def attack(plan: Plan) -> list[Figure]:
@@ -68,23 +76,30 @@ async def attacked(plan: Plan, server: Server, name: str, sent: list[float]) -> 
 
     How often a second it sent something is put into ``sent`` in the end.
     """
+    callers = max(1, round(ATTACKS[name].callers * CROWD))
+    arguments = (name, str(callers), str(server.port), str(LIFE))
     process = await asyncio.create_subprocess_exec(
-        *("taskset", "-c", str(plan.load_core)),
-        *(sys.executable, "-m", "benchmarks.wire.attackers", name, str(server.port), str(LIFE)),
+        *(*BACKGROUND, "taskset", "-c", str(plan.load_core)),
+        *(sys.executable, "-m", "benchmarks.wire.attackers", *arguments),
         stdout=subprocess.PIPE,
         cwd=ROOT,
     )
     assert process.stdout is not None
     try:
-        if await process.stdout.readline() != b"ready\n":
+        async with asyncio.timeout(LIFE + PATIENCE):
+            ready = await process.stdout.readline()
+        if ready != b"ready\n":
             raise RuntimeError(f"{server.name} let nobody attack it with {name}")
         yield
         process.terminate()
-        told, _ = await process.communicate()
+        async with asyncio.timeout(PATIENCE):
+            told, _ = await process.communicate()
         held, rate = told.split()
         sent.append(float(rate))
-        if int(held) < ATTACKS[name].callers * _HELD:
+        if int(held) < callers * _HELD:
             raise RuntimeError(f"{name} came to {int(held)} connections in the end")
+    except TimeoutError:
+        raise RuntimeError(f"{name} had no time on core {plan.load_core}") from None
     finally:
         if process.returncode is None:
             process.kill()

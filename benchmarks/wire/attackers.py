@@ -1,18 +1,14 @@
-"""Callers that do harm: ``python -m benchmarks.wire.attackers KIND PORT LIFE``.
+"""Callers that do harm: ``python -m benchmarks.wire.attackers KIND CALLERS PORT LIFE``.
 
 It opens its connections one after the other over ``LIFE`` seconds, which is how long the server
 lets such callers be, and opens anew what the server closes: by then as many come and go at any
 moment as at any other. It says ``ready``, and when it is told to end, or after some minutes,
 how many it holds, and how often a second it has sent something since.
-
-It takes only the time that nobody else wants on its core, for else the good callers there would
-wait for it, and that would be measured. So it may fall behind, which what it says shows.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import secrets
 import signal
@@ -151,32 +147,33 @@ ATTACKS: Mapping[str, Attack] = {
 class _Crowd:
     """All callers of an attack."""
 
-    def __init__(self, attack: Attack, port: int, life: float) -> None:
+    def __init__(self, caller: Callable[[], Caller], callers: int, port: int, life: float) -> None:
         self.held = 0
         self._whole_at = 0.0
         self._sent_before = 0
-        self._attack = attack
+        self._caller = caller
+        self._callers = callers
         self._port = port
         self._life = life
 
     async def keep_up(self) -> None:
         """Runs until it is cancelled."""
         async with asyncio.TaskGroup() as group:
-            for number in range(self._attack.callers):
-                group.create_task(self._keep_one(self._life * number / self._attack.callers))
+            for number in range(self._callers):
+                group.create_task(self._keep_one(self._life * number / self._callers))
 
     async def _keep_one(self, pause: float) -> None:
         await asyncio.sleep(pause)
         loop = asyncio.get_running_loop()
         while True:
-            _, caller = await loop.create_connection(self._attack.caller, "127.0.0.1", self._port)
+            _, caller = await loop.create_connection(self._caller, "127.0.0.1", self._port)
             self.held += 1
             self._tell()
             await caller.gone.wait()
             self.held -= 1
 
     def _tell(self) -> None:
-        if not self._whole_at and self.held == self._attack.callers:
+        if not self._whole_at and self.held == self._callers:
             self._whole_at, self._sent_before = time.monotonic(), Caller.sent
             print("ready", flush=True)
 
@@ -186,12 +183,12 @@ class _Crowd:
         return (Caller.sent - self._sent_before) / (time.monotonic() - self._whole_at)
 
 
-async def _run(attack: Attack, port: int, life: float) -> None:
+async def _run(kind: str, callers: int, port: int, life: float) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.call_later(_LONGEST, stop.set)
-    crowd = _Crowd(attack, port, life)
+    crowd = _Crowd(ATTACKS[kind].caller, callers, port, life)
     harm = asyncio.create_task(crowd.keep_up())
     harm.add_done_callback(lambda _: stop.set())
     await stop.wait()
@@ -202,5 +199,4 @@ async def _run(attack: Attack, port: int, life: float) -> None:
 
 
 if __name__ == "__main__":
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    uvloop.run(_run(ATTACKS[sys.argv[1]], int(sys.argv[2]), float(sys.argv[3])))
+    uvloop.run(_run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))

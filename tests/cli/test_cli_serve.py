@@ -98,6 +98,19 @@ def test_the_demo_of_the_repository_answers_its_own_line(tmp_path: Path) -> None
         assert _run(shlex.split(service.read_up_to("curl")))["status"] == "ok"
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_run_takes_another_port(tmp_path: Path) -> None:
+    for name in ("Makefile", "config.yaml", "setup.py"):
+        shutil.copy(Path(__file__).parents[2] / name, tmp_path)
+    for arguments in (["--silent", ".demo.yaml"], ["--dry-run", "run"]):
+        command = ["make", *arguments, "PORT=4711"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True)
+    assert done.stdout.endswith("tornado-idv serve --config .demo.yaml\n")
+    original = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    demo = (tmp_path / ".demo.yaml").read_text(encoding="utf-8")
+    assert demo == original.replace("port: 8080", "port: 4711") != original
+
+
 def _run(line: list[str]) -> dict[str, str]:
     """What the pasted line prints; without curl on the machine, what it would."""
     if shutil.which("curl"):

@@ -332,6 +332,17 @@ def test_mapping_that_hides_a_second_user_is_warned_of(
     assert result.stderr.count("warning: ") == 2
 
 
+def test_times_of_the_backend_come_before_those_of_the_cache(
+    try_: Try, directory: Directory
+) -> None:
+    text = try_.config.read_text(encoding="utf-8")
+    own = "    cache_ttl: 1m\n    negative_ttl: 7s\n    response:\n"
+    try_.config.write_text(text.replace("    response:\n", own), encoding="utf-8")
+    assert try_.record("@alice")["remembered_s"] == 60
+    directory.reply = Reply(404, b"{}", {})
+    assert try_.record("@alice")["remembered_s"] == 7
+
+
 def test_nobody_is_no_failure(try_: Try, directory: Directory) -> None:
     directory.reply = Reply(404, b"{}", {})
     result = try_("@alice")

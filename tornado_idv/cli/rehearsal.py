@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import locate
+from tornado_idv.config.names import dotted
+from tornado_idv.config.patterns import slow_patterns
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, IdvError, Problem, StartError
 from tornado_idv.registry import build_backends, opened
@@ -43,12 +45,24 @@ async def rehearse(
     return rehearsal
 
 
+def pattern_warnings(path: Path, settings: Settings) -> list[Problem]:
+    """Warn of regular expressions that a hostile nickname makes slow."""
+    message = (
+        "some nicknames take this regular expression very long to refuse, and every other "
+        "request waits meanwhile; avoid repetitions within repetitions, such as (a+)+"
+    )
+    return [
+        Problem(str(path), *locate(path, *steps), dotted(steps), message)
+        for steps in slow_patterns(settings)
+    ]
+
+
 async def _problems(kinds: Mapping[str, type[AnyBackend]], options: BackendOptions) -> list[str]:
     try:
         async with opened(build_backends(kinds, [options])):
             return []
     except ConfigError as error:
-        return [str(problem) for problem in error.problems]
+        return error.lines(error.problems)
     except IdvError as error:
         return [str(error)]
 

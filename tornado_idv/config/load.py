@@ -28,10 +28,34 @@ def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str
     refers to. Raises `ConfigError` with every problem in the order of the file, and
     `StartError` if the file cannot be read.
     """
+    settings, absent, problems = _examine(path, kinds, environ)
+    if absent or problems or settings is None:
+        raise ConfigError(*_in_order(absent + problems))
+    return settings
+
+
+def load_without_references(
+    path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]
+) -> tuple[Settings | None, list[Problem]]:
+    """As `load`, where secrets may be absent: their references are no problem.
+
+    Returns the settings, ``None`` if there are none without these references, and what is
+    absent. Raises `ConfigError` with every other problem, and `StartError`.
+    """
+    settings, absent, problems = _examine(path, kinds, environ)
+    if problems:
+        raise ConfigError(*_in_order(problems))
+    return settings, absent
+
+
+def _examine(
+    path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]
+) -> tuple[Settings | None, list[Problem], list[Problem]]:
+    """The settings, if there are any; the references that are absent; all other problems."""
     file, base_dir = str(path), path.absolute().parent
-    written = yamltext.read(_content(path), file)
-    tree, unresolved = resolve(written, file, base_dir, environ)
+    tree, absent, wrong = resolve(yamltext.read(_content(path), file), file, base_dir, environ)
     found = list(cross_checks(tree, file))
+    settings = None
     model = settings_type(kinds)
     context = {
         "base_dir": base_dir,
@@ -42,9 +66,9 @@ def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str
         settings = model.model_validate(tree, context=context)
     except ValidationError as error:
         found += problems(error, schema_of(model), tree, file)
-    if unresolved or found:
-        raise ConfigError(*_in_order(unresolved, found))
-    return settings
+    unknown = {(problem.line, problem.column) for problem in absent + wrong}
+    known = [each for each in found if (each.line, each.column) not in unknown]
+    return settings, absent, wrong + known
 
 
 def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
@@ -90,9 +114,5 @@ def _content(path: Path) -> bytes:
         raise StartError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _in_order(unresolved: list[Problem], found: list[Problem]) -> list[Problem]:
-    """All problems by position; nothing is said of a value that is not known."""
-    unknown = {(problem.line, problem.column) for problem in unresolved}
-    known = (each for each in found if (each.line, each.column) not in unknown)
-    told = [*unresolved, *known]
-    return sorted(told, key=lambda problem: (problem.line, problem.column))
+def _in_order(problems: list[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda problem: (problem.line, problem.column))
