@@ -29,6 +29,14 @@ _MIN_OPEN = 0.9
 
 RAMP_UP = HttpLimits().idle_timeout
 """Seconds over which an attack opens its connections."""
+SCALE = 1.0
+"""The share of an attack's connections that is opened."""
+IDLE_PRIORITY: Sequence[str] = ("chrt", "--idle", "0")
+"""Runs an attack when its core is idle. Otherwise the legitimate clients on that core would wait
+for it, and that would be measured."""
+TIMEOUT = 60.0
+"""Seconds for an attack to be ready, beside `RAMP_UP`, and to end. On a machine with other
+background load it may never run."""
 
 
 async def attack(plan: Plan) -> list[Figure]:
@@ -69,23 +77,30 @@ async def attacked(plan: Plan, server: Server, name: str, sent: list[float]) -> 
 
     The number of its writes per second is appended to ``sent`` at the end.
     """
+    clients = max(1, round(ATTACKS[name].clients * SCALE))
+    arguments = (name, str(clients), str(server.port), str(RAMP_UP))
     process = await asyncio.create_subprocess_exec(
-        *("taskset", "-c", str(plan.load_core)),
-        *(sys.executable, "-m", "benchmarks.wire.attackers", name, str(server.port), str(RAMP_UP)),
+        *(*IDLE_PRIORITY, "taskset", "-c", str(plan.load_core)),
+        *(sys.executable, "-m", "benchmarks.wire.attackers", *arguments),
         stdout=subprocess.PIPE,
         cwd=ROOT,
     )
     assert process.stdout is not None
     try:
-        if await process.stdout.readline() != b"ready\n":
+        async with asyncio.timeout(RAMP_UP + TIMEOUT):
+            ready = await process.stdout.readline()
+        if ready != b"ready\n":
             raise RuntimeError(f"{server.name} accepted no connections of the attack: {name}")
         yield
         process.terminate()
-        output, _ = await process.communicate()
+        async with asyncio.timeout(TIMEOUT):
+            output, _ = await process.communicate()
         connections, rate = output.split()
         sent.append(float(rate))
-        if int(connections) < ATTACKS[name].clients * _MIN_OPEN:
+        if int(connections) < clients * _MIN_OPEN:
             raise RuntimeError(f"{name}: only {int(connections)} connections were open at the end")
+    except TimeoutError:
+        raise RuntimeError(f"{name}: timeout, core {plan.load_core} is busy") from None
     finally:
         if process.returncode is None:
             process.kill()

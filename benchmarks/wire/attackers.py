@@ -1,18 +1,14 @@
-"""Hostile clients: ``python -m benchmarks.wire.attackers ATTACK PORT RAMP_UP``.
+"""Hostile clients: ``python -m benchmarks.wire.attackers ATTACK CLIENTS PORT RAMP_UP``.
 
 Connections are opened one after the other over ``RAMP_UP`` seconds, the server's timeout for such
 clients, and reopened when the server closes them, so that connections open and close at a steady
 rate. The process prints ``ready`` when all are open; on SIGTERM, or after two minutes, it prints
 the number of open connections and the writes per second since then.
-
-It runs at idle priority: otherwise the legitimate clients on the same core would wait for it, and
-that would be measured. It may fall behind then, which its output shows.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import secrets
 import signal
@@ -152,32 +148,35 @@ ATTACKS: Mapping[str, Attack] = {
 class _Swarm:
     """All clients of an attack."""
 
-    def __init__(self, attack: Attack, port: int, ramp_up: float) -> None:
+    def __init__(
+        self, client: Callable[[], Client], clients: int, port: int, ramp_up: float
+    ) -> None:
         self.connected = 0
         self._complete_at = 0.0
         self._sent_before = 0
-        self._attack = attack
+        self._client = client
+        self._clients = clients
         self._port = port
         self._ramp_up = ramp_up
 
     async def run(self) -> None:
         """Keep all connections open until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for number in range(self._attack.clients):
-                group.create_task(self._run_client(self._ramp_up * number / self._attack.clients))
+            for number in range(self._clients):
+                group.create_task(self._run_client(self._ramp_up * number / self._clients))
 
     async def _run_client(self, pause: float) -> None:
         await asyncio.sleep(pause)
         loop = asyncio.get_running_loop()
         while True:
-            _, client = await loop.create_connection(self._attack.client, "127.0.0.1", self._port)
+            _, client = await loop.create_connection(self._client, "127.0.0.1", self._port)
             self.connected += 1
             self._report()
             await client.closed.wait()
             self.connected -= 1
 
     def _report(self) -> None:
-        if not self._complete_at and self.connected == self._attack.clients:
+        if not self._complete_at and self.connected == self._clients:
             self._complete_at, self._sent_before = time.monotonic(), Client.sent
             print("ready", flush=True)
 
@@ -187,12 +186,12 @@ class _Swarm:
         return (Client.sent - self._sent_before) / (time.monotonic() - self._complete_at)
 
 
-async def _run(attack: Attack, port: int, ramp_up: float) -> None:
+async def _run(name: str, clients: int, port: int, ramp_up: float) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.call_later(_MAX_SECONDS, stop.set)
-    swarm = _Swarm(attack, port, ramp_up)
+    swarm = _Swarm(ATTACKS[name].client, clients, port, ramp_up)
     task = asyncio.create_task(swarm.run())
     task.add_done_callback(lambda _: stop.set())
     await stop.wait()
@@ -203,5 +202,4 @@ async def _run(attack: Attack, port: int, ramp_up: float) -> None:
 
 
 if __name__ == "__main__":
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    uvloop.run(_run(ATTACKS[sys.argv[1]], int(sys.argv[2]), float(sys.argv[3])))
+    uvloop.run(_run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))

@@ -18,6 +18,8 @@ CONNECTIONS = 32
 _PACED_CONNECTIONS = 128
 _SCRIPT = Path(__file__).with_name("requests.lua")
 _FIRST_ERROR = 400
+_TIMEOUT = 60.0
+"""Seconds for wrk to end, beside the length of the round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,15 @@ async def _run(plan: Plan, server: Server, traffic: Traffic, connections: int, *
     process = await asyncio.create_subprocess_exec(
         *command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    output, _ = await process.communicate()
+    try:
+        async with asyncio.timeout(plan.seconds + _TIMEOUT):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        raise RuntimeError(f"wrk: timeout, core {plan.load_core} is busy") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     used = server.cpu() - before
     file.unlink()
     return _read(server, traffic, output.decode(), used)
