@@ -62,11 +62,11 @@ Query = ByNickname | ByCard
 class Answer(_Record, frozen=True):
     """The result of a lookup: *found* with a user, *not found* without one.
 
-    ``backend`` is the name of the backend that found the user; ``None`` for "not found".
-    ``since`` is the time of the backend's result, in seconds of the directory's timer.
-    ``body`` is the encoded response body. A ``stale`` answer has outlived its TTL, and is
-    served because the lookup failed; a ``coalesced`` one is the result of a lookup that another
-    request had started.
+    ``backend`` is the name of the backend that found the user, ``None`` when every backend
+    asked said "not known here". ``since`` is when it was looked up, in seconds of the cache's
+    timer. ``body`` is the response body. A ``stale`` answer has expired and is served because
+    the backends are unavailable; a ``coalesced`` one comes from a lookup that was already
+    running for another caller.
     """
 
     user: User | None
@@ -76,11 +76,11 @@ class Answer(_Record, frozen=True):
     stale: bool = False
     coalesced: bool = False
     ttl: float | None = None
-    """Seconds for which it is fresh; ``None`` for the default of the cache."""
+    """Seconds it is fresh; ``None`` leaves that to the cache."""
     storable: bool = True
-    """Whether it may be cached, to be served fresh or stale."""
+    """Whether it may be cached at all."""
     degraded: bool = False
-    """Whether a backend earlier in the chain was unavailable."""
+    """Whether a backend before the one that found the user was skipped as unavailable."""
 
     @property
     def found(self) -> bool:
@@ -88,7 +88,7 @@ class Answer(_Record, frozen=True):
         return self.user is not None
 
     def is_of(self, named: Query) -> bool:
-        """Return whether this is about the user named by the query."""
+        """Whether it is about the user whom the query names, by nickname or by card."""
         user = self.user
         return user is not None and named in (
             ByNickname(user.nickname),

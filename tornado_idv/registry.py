@@ -41,7 +41,7 @@ def plugin_manager(
 
 
 def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
-    """Raise `TypeError` for implementations that `hookspecs.implementations` cannot call."""
+    """Reject wrappers of the hooks of a lookup, and observers that would have to be awaited."""
     hook = manager.hook
     for each in [*hook.idv_identify.get_hookimpls(), *hook.idv_lookup_finished.get_hookimpls()]:
         if each.wrapper or each.hookwrapper:
