@@ -1,4 +1,4 @@
-"""The users that are looked up, and the files that hold them."""
+"""The users that are looked up, and the files that contain them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tornado_idv import ByCard, ByNickname, Query
 
 SITE = "https://profiles.example"
 _FIRST_CARD = 4_000_000_000_000_000
-_ROWS_AT_ONCE = 20_000
+_BATCH = 20_000
 _SEED = 7
 _TABLE = """\
 CREATE TABLE users(
@@ -30,7 +30,7 @@ def card_number(number: int) -> str:
 
 
 def record(number: int) -> dict[str, str]:
-    """What is answered for a user."""
+    """Return the response record for a user."""
     return {
         "status": "ok",
         "plan": "Free",
@@ -41,13 +41,13 @@ def record(number: int) -> dict[str, str]:
 
 
 def queries(keys: int, users: int) -> list[Query]:
-    """Asks for this many of the users, each by nickname and by card, in no order."""
+    """Return queries for ``keys`` of the users, each by nickname and by card, shuffled."""
     chooser = random.Random(_SEED)
     numbers = chooser.sample(range(users), min(keys, users))
-    asked: list[Query] = [ByNickname(nickname(number)) for number in numbers]
-    asked += [ByCard(card_number(number)) for number in numbers]
-    chooser.shuffle(asked)
-    return asked
+    result: list[Query] = [ByNickname(nickname(number)) for number in numbers]
+    result += [ByCard(card_number(number)) for number in numbers]
+    chooser.shuffle(result)
+    return result
 
 
 def write_fixture(path: Path, users: int) -> None:
@@ -59,7 +59,7 @@ def write_fixture(path: Path, users: int) -> None:
 
 
 def table(plan: Plan, users: int) -> Path:
-    """A SQLite file with so many users; one that is there already is taken as it is."""
+    """Return a SQLite file with this many users; an existing one is reused."""
     path = plan.folder / f"users-{users}.db"
     if not path.exists():
         unfinished = path.with_suffix(".part")
@@ -75,8 +75,8 @@ def _fill(path: Path, users: int, advance: Advance) -> None:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute(_TABLE)
-        for first in range(0, users, _ROWS_AT_ONCE):
-            numbers = range(first, min(first + _ROWS_AT_ONCE, users))
+        for first in range(0, users, _BATCH):
+            numbers = range(first, min(first + _BATCH, users))
             rows = ((nickname(number), card_number(number), "Free") for number in numbers)
             connection.executemany("INSERT INTO users VALUES (?, ?, ?, NULL)", rows)
             advance(len(numbers))

@@ -1,4 +1,4 @@
-"""This service as it ships, over one backend, as a command line."""
+"""The command line of this service with one backend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import people
+from benchmarks import dataset
 from benchmarks.plan import Plan
 from benchmarks.wire.traffic import KEY
 
@@ -23,10 +23,10 @@ _UNCACHED = "cache: {ttl: 0s, negative_ttl: 0s}"
 
 
 @dataclass(frozen=True, slots=True)
-class Ourselves:
-    """A ``config.yaml`` and what serves it; called with a port, it is a command line.
+class OurService:
+    """Writes a ``config.yaml`` and returns the command line that serves it on a port.
 
-    The access log is on standard error, as always, and so in the server's file.
+    The access log is enabled, as by default.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class Ourselves:
     def __call__(self, port: int) -> Sequence[str]:
         config = self.folder / f"config-{port}.yaml"
         text = _CONFIG.format(
-            site=people.SITE,
+            site=dataset.SITE,
             port=port,
             packet_cache="on" if self.packet_cache else "off",
             digest=hashlib.sha256(KEY.encode()).hexdigest(),
@@ -49,36 +49,36 @@ class Ourselves:
 
 
 @dataclass(frozen=True, slots=True)
-class OnTornado:
-    """The same with Tornado's own transport."""
+class OnTornadoServer:
+    """The same with Tornado's `HTTPServer`."""
 
-    ourselves: Ourselves
+    our_service: OurService
 
     def __call__(self, port: int) -> Sequence[str]:
-        *_, config = self.ourselves(port)
+        *_, config = self.our_service(port)
         return [sys.executable, "-m", "benchmarks.peers.tornado", str(port), config]
 
 
 def over_yaml(plan: Plan) -> str:
-    """A fixture with the plan's users, as a backend."""
+    """Return the entry of a backend over a fixture with the plan's users."""
     fixture = plan.folder / "users.yaml"
     if not fixture.exists():
-        people.write_fixture(fixture, plan.keys)
+        dataset.write_fixture(fixture, plan.keys)
     return f'{{name: measured, kind: yaml, path: "{fixture}"}}'
 
 
 def over_sqlite(plan: Plan, users: int) -> str:
-    """A SQLite table of so many users, as a backend."""
-    return f'{{name: measured, kind: sqlite, path: "{people.table(plan, users)}"}}'
+    """Return the entry of a backend over a SQLite table with this many users."""
+    return f'{{name: measured, kind: sqlite, path: "{dataset.table(plan, users)}"}}'
 
 
 def over_upstream(port: int) -> str:
-    """Another instance of this service, as a backend."""
+    """Return the entry of a backend that is another instance of this service."""
     return _upstream(port, KEY)
 
 
 def over_directory(port: int, token: str) -> str:
-    """A directory that is asked for ``/people/NICKNAME``, as a backend."""
+    """Return the entry of an upstream with users at ``/people/NICKNAME``."""
     request = "by_nickname: {url: '/people/{nickname}'}"
     response = "response: {plan: plan, card_number: card, nickname: login}"
     return _upstream(port, token, request, response)
@@ -88,7 +88,7 @@ def _upstream(port: int, token: str, *more: str) -> str:
     members = [
         "name: measured",
         "kind: upstream",
-        "timeout: 9s",  # a busy machine is slow, and no failure
+        "timeout: 9s",  # no failures on a busy machine
         f"base_url: 'http://127.0.0.1:{port}'",
         f"auth: {{kind: bearer, token: {token}}}",
         *more,
