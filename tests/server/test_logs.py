@@ -431,3 +431,18 @@ def test_a_pipe_that_another_process_made_non_blocking_loses_no_line(
     output.close()
     os.close(writer)
     assert output.writer.dropped == 0
+
+
+def test_lost_lines_are_reported_in_the_format_of_the_log(
+    logged: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = logged("info", "json")
+    with Path("/dev/full").open("wb") as full, monkeypatch.context() as patch:
+        patch.setattr("tornado_idv.server.logs._STDERR", full.fileno())
+        for _ in range(2):
+            logging.getLogger("some.room").info("lost")
+            stream.output.writer.flush()
+    logging.getLogger("some.room").info("written")
+    written, report = map(json.loads, stream.getvalue().splitlines())
+    assert (written["event"], report["level"]) == ("written", "warning")
+    assert report["event"].startswith("2 log lines dropped: ")
