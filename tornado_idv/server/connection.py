@@ -11,6 +11,7 @@ from tornado_idv.server.body import ChunkedBody
 from tornado_idv.server.exchange import Exchange, Peer
 from tornado_idv.server.head import HEAD_END, MAX_HEAD, Head, HeadReader, take_head
 from tornado_idv.server.last_head import LastHead, learn, recall
+from tornado_idv.server.tls_acceptor import limit_tls_read_buffer
 from tornado_idv.web.answers import new_request_id, refusal_bytes
 from tornado_idv.web.packets import KnownHead
 from tornado_idv.web.proxies import peer_address
@@ -60,7 +61,10 @@ class Connection(asyncio.Protocol):
         self._transport = cast("Transport", transport)
         self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
         address = transport.get_extra_info("peername")
-        scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        scheme = "http"
+        if transport.get_extra_info("sslcontext") is not None:
+            scheme = "https"
+            limit_tls_read_buffer(transport)
         ip = peer_address(address[0]) if address else ""
         self._peer = Peer(ip, scheme, self._listener.proxies)
         self._wait(self._limits.idle_timeout)
@@ -103,7 +107,7 @@ class Connection(asyncio.Protocol):
             self.resume()
         if self._writable is not None and not self._leaving:
             return stays  # the rest is answered once the caller reads on
-        if self in self._listener.queue:
+        if self._is_queued():
             return stays
         if self._exchange is None:
             self._leaving = True
@@ -115,7 +119,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._leaving = True
         self.deadline = inf
-        self._listener.queue.cancel(self)
+        self._dequeue()
         self._listener.forget(self)
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
@@ -169,9 +173,8 @@ class Connection(asyncio.Protocol):
         elif self.idle:
             self._leave()
         else:
-            queue = self._listener.queue
-            if self in queue:
-                queue.cancel(self)
+            if self._is_queued():
+                self._dequeue()
                 self.resume()
             if not self._leaving and self.deadline <= self._listener.loop.time():
                 self._refuse(Refusal.REQUEST_TIMEOUT)
@@ -228,7 +231,7 @@ class Connection(asyncio.Protocol):
         else:
             self._head = last.head
             self._buffer += body
-            self._listener.queue.enqueue(self)
+            self._listener.unauthenticated.enqueue(self)
         return True
 
     def _answer_known(self, head: KnownHead, body: bytes) -> bool:
@@ -263,16 +266,23 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         if self._buffer:
             if self._has_key:
-                self._listener.loop.call_soon(self.resume)
+                self._listener.pipelined.enqueue(self)
             else:
-                self._listener.queue.enqueue(self)
+                self._listener.unauthenticated.enqueue(self)
+
+    def _is_queued(self) -> bool:
+        return self in self._listener.unauthenticated or self in self._listener.pipelined
+
+    def _dequeue(self) -> None:
+        self._listener.unauthenticated.cancel(self)
+        self._listener.pipelined.cancel(self)
 
     def _advance_in_turn(self) -> None:
         """Advances, at once only for a caller who has a good key, or with little to do."""
         if self._has_key or (self._head is None and HEAD_END not in self._buffer):
             self.resume()
         else:
-            self._listener.queue.enqueue(self)
+            self._listener.unauthenticated.enqueue(self)
 
     def _next_body(self) -> bytes | None:
         """The body of the next request, whose head is then `_head`; ``None`` until it is whole."""

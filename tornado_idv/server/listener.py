@@ -16,7 +16,7 @@ from math import inf
 from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.server.connection import Connection
-from tornado_idv.server.fair_queue import FairQueue
+from tornado_idv.server.fair_queue import PIPELINED_BUDGET, UNAUTHENTICATED_SHARE, FairQueue
 from tornado_idv.server.tls_acceptor import TlsAcceptor
 from tornado_idv.web.access import AccessLog
 from tornado_idv.web.packets import PacketCache
@@ -91,7 +91,8 @@ class Listener:
         self.limits = limits
         self.draining = False
         self.loop: AbstractEventLoop = asyncio.get_running_loop()
-        self.queue = FairQueue(self.loop, timer)
+        self.pipelined = FairQueue(self.loop, timer, budget=PIPELINED_BUDGET)
+        self.unauthenticated = FairQueue(self.loop, timer, share=UNAUTHENTICATED_SHARE)
         self.done: Future[None] = self.loop.create_future()
         """A future that is done: nothing is to be waited for."""
         self.done.set_result(None)
