@@ -26,9 +26,9 @@ class Waiter:
 class Harness:
     """A queue on the running loop, and what was resumed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, budget: float = 0.0, share: float = 0.5) -> None:
         self.timer = Ticker()
-        self.queue = FairQueue(asyncio.get_running_loop(), self.timer)
+        self.queue = FairQueue(asyncio.get_running_loop(), self.timer, budget=budget, share=share)
         self.resumed: list[str] = []
 
     def waiter(self, name: str, seconds: float = 0.0) -> Waiter:
@@ -79,6 +79,31 @@ async def test_a_suspended_process_resumes_for_a_bounded_time() -> None:
     harness = Harness()
     harness.enqueue(*map(str, range(100)), seconds=MS)
     assert len(await harness.iterate(other_work=3600.0)) == pytest.approx(50, abs=2)
+
+
+async def test_a_budget_is_used_in_each_iteration() -> None:
+    harness = Harness(budget=10 * MS, share=0.0)
+    harness.enqueue(*map(str, range(25)), seconds=MS)
+    assert [len(await harness.iterate(other_work=MS)) for _ in range(4)] == [10, 10, 5, 0]
+
+
+async def test_a_waiter_is_resumed_at_most_once_per_iteration() -> None:
+    """However large the budget is, what else has come is looked at between two of its requests."""
+    harness = Harness(budget=100 * MS)
+    resumed: list[str] = []
+    endless = Waiter(lambda: (resumed.append("endless"), harness.queue.enqueue(endless))[0])
+    harness.queue.enqueue(endless)
+    harness.enqueue("other")
+    assert await harness.iterate() == ["other"]
+    assert resumed == ["endless"]
+
+
+async def test_one_that_cancels_another_is_no_trouble() -> None:
+    harness = Harness(budget=100 * MS)
+    other = harness.waiter("other")
+    harness.queue.enqueue(Waiter(lambda: harness.queue.cancel(other)))
+    harness.queue.enqueue(other)
+    assert await harness.iterate() == []
 
 
 async def test_a_waiter_is_resumed_once_and_keeps_its_position() -> None:

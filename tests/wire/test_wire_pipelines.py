@@ -222,17 +222,3 @@ def send_for_ever(port: int, data: bytes) -> int:
                 taken += sock.send(data)
         except (ConnectionResetError, BrokenPipeError):
             return taken
-
-
-@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-def test_a_half_closed_client_gets_every_response(
-    make_ground: Callable[..., Ground], *, packets: bool
-) -> None:
-    """Its end arrives while requests that it pipelined still wait for their turn."""
-    ground = make_ground(packets=packets)
-    caller = ground.ask(ask_for("alice", 1))
-    caller.socket.arrive(ask_for("alice", 2) * 10)
-    caller.socket.end()
-    ground.loop.forward(1.2)
-    assert caller.statuses == [200] * 11
-    assert caller.socket.closed

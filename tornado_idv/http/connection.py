@@ -15,6 +15,7 @@ from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.head import RequestHead
 from tornado_idv.http.parser import MAX_HEAD, RequestParser
+from tornado_idv.http.tls_acceptor import limit_tls_read_buffer
 from tornado_idv.http.trusted_proxies import normalize_address
 
 _MAX_PIPELINED = 64 * 1024
@@ -47,8 +48,7 @@ class State(Enum):
     READING = auto()
     """A request is arriving, or waits until the client reads the response before it."""
     QUEUED = auto()
-    """A request waits for its turn: for the next iteration of the event loop if the client is
-    authenticated, else in the fair queue."""
+    """A request waits in a fair queue."""
     RESPONDING = auto()
     """The application has a request."""
     CLOSING = auto()
@@ -71,7 +71,6 @@ class Connection(asyncio.Protocol):
         self._context = context
         self._limits = limits = context.limits
         self._loop = context.loop
-        self._queue = context.queue
         self.state = State.IDLE
         self._parser = RequestParser(limits.max_body)
         self._segment = b""  # what arrived alone and at once: the next request, if it is just that
@@ -91,7 +90,10 @@ class Connection(asyncio.Protocol):
         self._transport = cast("Transport", transport)
         self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
         address = transport.get_extra_info("peername")
-        protocol = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        protocol = "http"
+        if transport.get_extra_info("sslcontext") is not None:
+            protocol = "https"
+            limit_tls_read_buffer(transport)
         ip = normalize_address(address[0]) if address else ""
         self._peer = Peer(ip, protocol, context.proxies)
         self._draining = context.connections.draining
@@ -138,7 +140,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self.state = State.CLOSED
         self.deadline = inf
-        self._queue.cancel(self)
+        self._leave_queue()
         self._context.connections.unregister(self)
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
@@ -190,7 +192,7 @@ class Connection(asyncio.Protocol):
             self._linger_close()
         else:
             if self.state is State.QUEUED:
-                self._queue.cancel(self)
+                self._leave_queue()
                 self.resume()
             if not self._is_closing and self.deadline <= self._loop.time():
                 self._reject(HTTPStatus.REQUEST_TIMEOUT)
@@ -269,10 +271,12 @@ class Connection(asyncio.Protocol):
 
     def _enqueue(self) -> None:
         self.state = State.QUEUED
-        if self._authenticated:
-            self._loop.call_soon(self.resume)  # a call would nest as deep as the pipeline is long
-        else:
-            self._queue.enqueue(self)
+        context = self._context
+        (context.pipelined if self._authenticated else context.unauthenticated).enqueue(self)
+
+    def _leave_queue(self) -> None:
+        self._context.pipelined.cancel(self)
+        self._context.unauthenticated.cancel(self)
 
     def _next_request(self) -> None:
         """Continue after a response: with what is buffered, or with what arrives."""

@@ -32,6 +32,8 @@ class ServerContext:
     limits: HttpLimits
     loop: AbstractEventLoop
     connections: ConnectionTable
-    queue: FairQueue
+    pipelined: FairQueue
+    """Authenticated clients whose next request has arrived already."""
+    unauthenticated: FairQueue
     writable: Future[None]
     """A completed future: no back-pressure."""

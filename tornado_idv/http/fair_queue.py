@@ -1,8 +1,13 @@
-"""A fair queue for requests on connections that have not shown a valid key.
+"""Fair queues: how many requests that wait start in one event-loop iteration.
 
-In each event-loop iteration at least one of them starts, and more only while they take at most
-half as long as everything else did since the last time. So a flood of invalid keys slows other
-traffic down by at most a half, and a busy service does not starve new clients.
+Without a bound, a thousand clients that pipeline make each iteration as long as a thousand
+requests, and whoever connects meanwhile waits for several iterations. So pipelined requests start
+for `PIPELINED_BUDGET` seconds, and the rest in later iterations.
+
+Requests of connections that have not shown a valid key start one per iteration, and more only
+while they take at most half as long as everything else did since the last time. So a flood of
+invalid keys slows other traffic down by at most a half, and a busy service does not starve new
+clients.
 """
 
 from __future__ import annotations
@@ -13,8 +18,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-_SHARE = 0.5
-"""The time that the queue may use, as a fraction of the time that everything else used."""
+PIPELINED_BUDGET = 0.01
+UNAUTHENTICATED_SHARE = 0.5
 _MAX_BUDGET = 0.05
 """Seconds: an upper bound, also after the process was suspended."""
 
@@ -27,13 +32,24 @@ class Waiter(Protocol):
 
 
 class FairQueue:
-    """First in, first out; ``timer`` returns seconds and must advance within an iteration."""
+    """First in, first out, each at most once per iteration, and at least one.
+
+    In an iteration waiters are resumed for ``budget`` seconds, or for ``share`` of the time that
+    everything else took if that is more. ``timer`` returns seconds.
+    """
 
     def __init__(
-        self, loop: AbstractEventLoop, timer: Callable[[], float] = time.perf_counter
+        self,
+        loop: AbstractEventLoop,
+        timer: Callable[[], float] = time.perf_counter,
+        *,
+        budget: float = 0.0,
+        share: float = 0.0,
     ) -> None:
         self._loop = loop
         self._timer = timer
+        self._budget = budget
+        self._share = share
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._scheduled = False
         self._scheduled_at = 0.0
@@ -59,14 +75,19 @@ class FairQueue:
 
     def _run(self) -> None:
         now = self._timer()
-        until = now + min((now - self._scheduled_at) * _SHARE, _MAX_BUDGET)
+        share = min((now - self._scheduled_at) * self._share, _MAX_BUDGET)
+        until = now + max(share, self._budget)
         try:
-            while self._waiters:
-                waiter, _ = self._waiters.popitem(last=False)
-                waiter.resume()
+            for _ in range(len(self._waiters)):
+                self._resume_first()
                 if self._timer() >= until:
                     break
         finally:
             self._scheduled = False
             if self._waiters:
                 self._schedule()
+
+    def _resume_first(self) -> None:
+        if self._waiters:  # one that was resumed may have removed others
+            waiter, _ = self._waiters.popitem(last=False)
+            waiter.resume()

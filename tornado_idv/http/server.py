@@ -14,7 +14,7 @@ from tornado_idv.http.connection import Connection
 from tornado_idv.http.connections import ConnectionTable
 from tornado_idv.http.context import Reject, ServerContext
 from tornado_idv.http.exchange import Peer
-from tornado_idv.http.fair_queue import FairQueue
+from tornado_idv.http.fair_queue import PIPELINED_BUDGET, UNAUTHENTICATED_SHARE, FairQueue
 from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.tls_acceptor import TlsAcceptor
@@ -38,8 +38,8 @@ class HttpServer:
     """Serves an application within limits until it is drained or closed.
 
     ``reject`` renders and logs what is rejected before the application sees it; ``fast_path``
-    makes the `FastPath` of a new connection. ``timer`` measures, in seconds, what requests of
-    unauthenticated clients cost.
+    makes the `FastPath` of a new connection. ``timer`` measures, in seconds, what queued
+    requests cost.
     """
 
     def __init__(
@@ -64,7 +64,8 @@ class HttpServer:
             limits=limits,
             loop=loop,
             connections=self._connections,
-            queue=FairQueue(loop, timer),
+            pipelined=FairQueue(loop, timer, budget=PIPELINED_BUDGET),
+            unauthenticated=FairQueue(loop, timer, share=UNAUTHENTICATED_SHARE),
             writable=writable,
         )
         self._listeners: list[asyncio.Server | TlsAcceptor] = []

@@ -19,8 +19,21 @@ _log = logging.getLogger(__name__)
 
 _ACCEPT_BATCH = 64
 """Connections accepted per readiness event, so that a burst does not delay other traffic."""
+_MAX_ABORTING = 16
+"""Aborted handshakes whose descriptors are not closed yet, which takes some iterations."""
+_READ_BUFFER = 16 * 1024
 _RETRY_AFTER = 1.0
 """Seconds until accepting is tried again after the system refused a descriptor."""
+
+
+def limit_tls_read_buffer(transport: asyncio.BaseTransport) -> None:
+    """Bound what is read ahead of a paused TLS connection, which is 256 KiB by default.
+
+    asyncio and uvloop offer this by a method that `asyncio.Transport` does not declare.
+    """
+    set_limits = getattr(transport, "set_read_buffer_limits", None)
+    if set_limits is not None:
+        set_limits(high=_READ_BUFFER)
 
 
 class TlsAcceptor:
@@ -46,6 +59,7 @@ class TlsAcceptor:
         self._has_room = has_room
         self._timeout = timeout
         self._pending: dict[Task[None], None] = {}  # oldest first
+        self._aborting: set[Task[None]] = set()
         self._sockets: dict[socket.socket, TimerHandle | None] = {}
 
     def listen(self, sock: socket.socket, backlog: int) -> None:
@@ -71,6 +85,8 @@ class TlsAcceptor:
 
     def _accept(self, sock: socket.socket) -> None:
         for _ in range(_ACCEPT_BATCH):
+            if len(self._aborting) >= _MAX_ABORTING:
+                return  # the others wait in the backlog
             try:
                 accepted, _ = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -92,6 +108,7 @@ class TlsAcceptor:
         while self._pending and not self._has_room(len(self._pending)):
             oldest = next(iter(self._pending))
             del self._pending[oldest]
+            self._aborting.add(oldest)
             oldest.cancel()
         if not self._has_room(len(self._pending)):
             accepted.close()
@@ -112,5 +129,6 @@ class TlsAcceptor:
 
     def _end(self, accepted: socket.socket, task: Task[None]) -> None:
         self._pending.pop(task, None)
+        self._aborting.discard(task)
         if task.cancelled():
             accepted.close()  # cancelled before its first step, it has no transport that does
