@@ -1,8 +1,8 @@
 """What plugin authors import; everything else in this package is its own business."""
 
-from tornado_idv import yamltext
+from tornado_idv import strict_json, yamltext
 from tornado_idv.backend import Backend, BackendOptions
-from tornado_idv.commands import CommandTools, Configured, Exit
+from tornado_idv.commands import CommandTools, Configured, Exit, printable
 from tornado_idv.errors import (
     Broken,
     ConfigError,
@@ -44,6 +44,8 @@ __all__ = [
     "User",
     "Whole",
     "hookimpl",
+    "printable",
+    "strict_json",
     "trace",
     "yamltext",
 ]

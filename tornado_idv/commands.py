@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,12 +29,15 @@ class Configured:
     ``backends`` are the options of each, in order. ``parse`` reads what a person types for
     a nickname, a profile URL or a card number, and raises `InvalidFormat`. ``ttl`` and
     ``negative_ttl`` are for how many seconds a user and "not found" are remembered.
+    ``reference_values`` are the texts that ``${env:NAME}`` and ``${file:path}`` stand for;
+    a command must not print them.
     """
 
     backends: Sequence[BackendOptions]
     parse: Callable[[str], Query]
     ttl: float
     negative_ttl: float
+    reference_values: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 class ToldAs(Protocol):
@@ -55,3 +58,12 @@ class CommandTools:
     json_option: Callable[[Any], Any]
     read: Callable[[Path], Configured]
     told_as: ToldAs
+
+
+def printable(line: str) -> str:
+    """Escape what a terminal cannot show in a line, or would obey: control characters.
+
+    For a line break within a value too, so that no value can look like a line of its own.
+    """
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+    return shown.encode("utf-8", "backslashreplace").decode()

@@ -56,12 +56,16 @@ class Broken(CouldNotTell):
 
 
 class InvalidKey(IdvError):
-    """The token names no key that is good now."""
+    """The token names no key that is good now.
 
-    @property
-    def reason(self) -> str:
-        """Why, for the log alone."""
-        return str(self)
+    ``reason`` is why, for the log alone. ``key_id`` is the id of a known key which is
+    expired or not valid yet.
+    """
+
+    def __init__(self, reason: str, *, key_id: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.key_id = key_id
 
 
 @dataclass(frozen=True, slots=True)

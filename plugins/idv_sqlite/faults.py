@@ -15,11 +15,31 @@ _BROKEN = {
 }
 _UNAVAILABLE = {
     sqlite3.SQLITE_BUSY: "the database is locked",
-    sqlite3.SQLITE_CANTOPEN: "the file, or one that SQLite needs beside it, cannot be opened",
+    sqlite3.SQLITE_CANTOPEN: (
+        "the file, or the -wal, -shm or -journal file beside it, cannot be opened; give this user "
+        "permission to read them, and to write to the directory if the database is in WAL mode"
+    ),
     sqlite3.SQLITE_ERROR: "the table, or a column of it, is gone",
     sqlite3.SQLITE_INTERRUPT: "the query was stopped",
     sqlite3.SQLITE_IOERR: "the file cannot be read",
     sqlite3.SQLITE_LOCKED: "the database is locked",
+}
+_UNAVAILABLE_EXTENDED = {
+    **dict.fromkeys(
+        (
+            sqlite3.SQLITE_READONLY_CANTINIT,
+            sqlite3.SQLITE_READONLY_CANTLOCK,
+            sqlite3.SQLITE_READONLY_DIRECTORY,
+            sqlite3.SQLITE_READONLY_RECOVERY,
+        ),
+        "the database is in WAL mode and this user cannot create or write the -wal and -shm files "
+        "beside it; let this user write to the directory and these files, or turn WAL mode off "
+        "with: PRAGMA journal_mode=DELETE",
+    ),
+    sqlite3.SQLITE_READONLY_ROLLBACK: (
+        "a writer stopped in the middle of a transaction and left a -journal file; roll it back "
+        "by opening the file once for writing: sqlite3 FILE 'PRAGMA schema_version'"
+    ),
 }
 
 
@@ -35,7 +55,19 @@ def could_not_tell(error: sqlite3.Error) -> CouldNotTell:
         return _without_code(error)
     if code in _BROKEN:
         return Broken(_BROKEN[code])
-    return Unavailable(_UNAVAILABLE.get(code, f"SQLite fails with {error.sqlite_errorname}"))
+    return Unavailable(_reason(error, code))
+
+
+def _reason(error: sqlite3.Error, code: int) -> str:
+    extended, name = error.sqlite_errorcode, error.sqlite_errorname
+    reason = _UNAVAILABLE_EXTENDED.get(extended) or _UNAVAILABLE.get(code)
+    if reason is None:
+        return f"SQLite fails with {name}"
+    if code == sqlite3.SQLITE_ERROR and str(error).startswith("unsafe use of"):
+        return (
+            "the view uses a virtual table or function that SQLite refuses in views it cannot trust"
+        )
+    return reason if extended == code else f"{reason} ({name})"
 
 
 def _primary_code(error: sqlite3.Error) -> int | None:

@@ -23,6 +23,7 @@ Value = str | bytes | int | float | None
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?")
 _INTEGERS = range(-(2**63), 2**63)
+_LONGEST_INTEGER = len(str(-(2**63)))
 
 _ONLY_BYTES = ("text", "blob")
 _ANYTHING = ("text", "blob", "integer", "real")
@@ -91,5 +92,6 @@ def _numbers(text: str) -> tuple[int | None, float | None]:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None, None
-    is_integer = match[1] is None and int(text) in _INTEGERS
+    # Python refuses to convert more than 4,300 digits, with a ValueError; SQLite stores 19.
+    is_integer = match[1] is None and len(text) <= _LONGEST_INTEGER and int(text) in _INTEGERS
     return int(text) if is_integer else None, float(text)

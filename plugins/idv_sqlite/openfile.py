@@ -9,8 +9,10 @@ writer has half written. So its header's change counter is read by way of SQLite
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
+import stat
 from contextlib import AsyncExitStack
 from operator import attrgetter
 from pathlib import Path
@@ -44,7 +46,10 @@ class Stamp(NamedTuple):
         try:
             status = os.stat(path)  # noqa: PTH116 - a third of the time, and asked in lookups
         except OSError as error:
-            raise Unavailable(f"the file cannot be reached: {error.strerror}") from None
+            raise Unavailable(_unreachable(error)) from None
+        if not stat.S_ISREG(status.st_mode):
+            # To open a FIFO would block SQLite's thread for ever.
+            raise Unavailable("not a regular file; write the path of a SQLite database")
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def same_file(self, other: Stamp) -> bool:
@@ -159,6 +164,12 @@ class OpenFile:
         """Closes every connection after its queries, and ends its thread."""
         closing = [self._watcher.close(), *(reader.close() for reader in self._readers)]
         await asyncio.gather(*closing)
+
+
+def _unreachable(error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "the path is a loop of symbolic links; make the link lead to a file"
+    return f"the file cannot be reached: {error.strerror}"
 
 
 async def _check(watcher: aiosqlite.Connection, size: int) -> None:

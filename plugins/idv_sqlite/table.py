@@ -106,6 +106,9 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
         if _folded(column) not in types:
             names = _listed(column, [name for name, _ in rows])
             raise Unavailable(f"the table {quoted(options.table)} has no column {names}")
+    if await _is_strict(connection, options.table):
+        # Only here `ANY` keeps each value as it came; elsewhere it turns digits into numbers.
+        types = {name: "" if declared == "ANY" else declared for name, declared in types.items()}
     for column in (options.columns.nickname, options.columns.card_number):
         declared = types[_folded(column)]
         if _affinity(declared) is Affinity.NUMERIC:
@@ -114,6 +117,12 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
                 "numbers and drops zeros in front; declare it TEXT and load the users again"
             )
     return types
+
+
+async def _is_strict(connection: aiosqlite.Connection, table: str) -> bool:
+    """Whether the table is declared STRICT; SQLite before 3.37 returns no rows and knows none."""
+    rows = await connection.execute_fetchall(f"PRAGMA main.table_list({quoted(table)})")
+    return any(strict for *_, strict in rows)
 
 
 def _affinity(declared: str) -> Affinity:

@@ -8,6 +8,7 @@ tenth of a second, and a look at the file twice a second, for what makes no even
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import ClassVar
 
 from watchfiles import awatch
 
+from idv_yaml.daemon_thread import in_daemon_thread
 from idv_yaml.fixture import Fixture, parse
 from idv_yaml.options import YamlOptions
 from tornado_idv import (
@@ -58,7 +60,7 @@ class YamlBackend(Backend[YamlOptions]):
     async def open(self) -> None:
         """Reads the file, and begins to watch it if that is wanted."""
         path = self.options.path
-        self._digest, content = await asyncio.to_thread(_read, path)
+        self._digest, content = await in_daemon_thread(_read, path)
         self._fixture = await self._parse(content, counted=False)
         if self.options.watch:
             self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
@@ -82,7 +84,7 @@ class YamlBackend(Backend[YamlOptions]):
         """
         path, state = self.options.path, ""
         try:
-            state, content = await asyncio.to_thread(_read, path)
+            state, content = await in_daemon_thread(_read, path)
             if state in {self._digest, self._told}:
                 self._told = "" if state == self._digest else self._told
                 return
@@ -95,7 +97,7 @@ class YamlBackend(Backend[YamlOptions]):
     async def _parse(self, content: bytes, *, counted: bool) -> Fixture:
         options = self.options
         folds = options.folds_nicknames
-        return await asyncio.to_thread(
+        return await in_daemon_thread(
             parse, content, str(options.path), counted=counted, folds_nicknames=folds
         )
 
@@ -159,6 +161,9 @@ def _read(path: Path) -> tuple[str, bytes]:
             raise StartError(f"{path}: not a file")
         content = path.read_bytes()
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            why = "a loop of symbolic links; make the link lead to a file"
+            raise StartError(f"{path}: {why}") from error
         raise StartError(f"{path}: cannot be read: {error.strerror}") from error
     return hashlib.sha256(content).hexdigest(), content
 

@@ -1,8 +1,10 @@
 """The SQLite backend: the promises of every backend, its start, and which tables fit."""
 
 import logging
+import os
 import re
 import sqlite3
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -58,6 +60,16 @@ async def serving(path: Path, **options: Any) -> AsyncIterator[SqliteBackend]:
 
 def levels(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno == level]
+
+
+async def start_error(backend: AnyBackend) -> str:
+    """Why the backend does not open; no thread is left behind, also if it opens after all."""
+    try:
+        with pytest.raises(StartError) as caught, no_thread_left():
+            await backend.open()
+    finally:
+        await backend.close()
+    return str(caught.value)
 
 
 @contextmanager
@@ -179,6 +191,16 @@ START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         {},
         'the column "nickname" is declared STRING',
     ),
+    "ANY of a table that is not STRICT": (
+        "CREATE TABLE users (nickname TEXT, card_number ANY, plan TEXT)",
+        {},
+        'the column "card_number" is declared ANY, which turns digits into numbers',
+    ),
+    "CHARINT nickname": (
+        "CREATE TABLE users (nickname CHARINT, card_number TEXT, plan TEXT)",
+        {},
+        'the column "nickname" is declared CHARINT, which turns digits into numbers',
+    ),
     "nicknames with @": (
         """CREATE TABLE "the ""people" ("a nick" TEXT UNIQUE, card_number TEXT, plan TEXT);
         INSERT INTO "the ""people" VALUES ('alice', '1', 'Free'), ('@bob', '2', 'Free')""",
@@ -189,6 +211,12 @@ START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         "CREATE VIEW users AS SELECT a AS nickname, b AS card_number, c AS plan FROM gone",
         {},
         "the table, or a column of it, is gone",
+    ),
+    "a view that cannot be trusted": (
+        """CREATE VIEW users AS SELECT name AS nickname, type AS card_number, pk AS plan
+        FROM pragma_table_info('people')""",
+        {},
+        "the view uses a virtual table or function that SQLite refuses in views it cannot trust",
     ),
 }
 
@@ -206,19 +234,95 @@ async def test_a_file_that_does_not_fit_stops_the_start(
     else:
         run(path, content)
     backend = configured(SqliteBackend, tmp_path, path="users.db", **options)
-    with no_thread_left(), pytest.raises(StartError, match=re.escape(message)) as caught:
-        await backend.open()
-    assert str(caught.value).startswith(f"backend tested: {path}: ")
+    error = await start_error(backend)
+    assert error.startswith(f"backend tested: {path}: ")
+    assert message in error
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("absent.db", "cannot be reached: No such file"), (".", "cannot be (read|opened)")],
-    ids=["missing", "folder"],
+    [
+        ("absent.db", "cannot be reached: No such file"),
+        (".", "not a regular file; write the path of a SQLite database"),
+        ("pipe", "not a regular file; write the path of a SQLite database"),
+        ("loop.db", "a loop of symbolic links; make the link lead to a file"),
+    ],
+    ids=["missing", "directory", "FIFO", "symlink loop"],
 )
 async def test_what_is_no_file_stops_the_start(tmp_path: Path, path: str, message: str) -> None:
-    with no_thread_left(), pytest.raises(StartError, match=message):
-        await configured(SqliteBackend, tmp_path, path=path).open()
+    (tmp_path / "loop.db").symlink_to("loop.db")
+    os.mkfifo(tmp_path / "pipe")
+    assert message in await start_error(configured(SqliteBackend, tmp_path, path=path))
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """Runs the block as the user `nobody`, for whom permissions count, if this one is root."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.fixture
+def public_path() -> Iterator[Path]:
+    """A directory that every user may read; pytest's own is for its user alone."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        yield path
+        path.chmod(0o755)
+
+
+async def start_error_in_a_read_only_directory(path: Path) -> str:
+    path.parent.chmod(0o555)
+    with unprivileged():
+        return await start_error(configured(SqliteBackend, path.parent, path=path.name))
+
+
+async def test_wal_mode_in_a_read_only_directory_is_explained_at_the_start(
+    public_path: Path,
+) -> None:
+    """The last writer has closed the file, and its -shm and -wal files are gone."""
+    path = write(public_path / "users.db", ALICE)
+    run(path, "PRAGMA journal_mode = WAL")
+    error = await start_error_in_a_read_only_directory(path)
+    assert "the database is in WAL mode and this user cannot create or write the -wal" in error
+    assert "let this user write to the directory" in error
+    assert "PRAGMA journal_mode=DELETE" in error
+    assert error.endswith("(SQLITE_READONLY_DIRECTORY)")
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+async def test_a_file_without_read_permission_is_explained_at_the_start(
+    public_path: Path, suffix: str
+) -> None:
+    path = write(public_path / "users.db", ALICE)
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("UPDATE users SET plan = 'Pro'")
+        path.with_name(path.name + suffix).chmod(0o000)
+        error = await start_error_in_a_read_only_directory(path)
+    assert "the -wal, -shm or -journal file beside it, cannot be opened" in error
+    assert "give this user permission to read them" in error
+
+
+async def test_a_journal_left_by_a_crashed_writer_is_explained_at_the_start(tmp_path: Path) -> None:
+    path, copied = write(tmp_path / "users.db", ALICE), tmp_path / "copied.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.executescript("PRAGMA cache_size = 1; PRAGMA cache_spill = 1; BEGIN")
+        rows = [(f"user{number}", f"{number:04}", "x" * 2000) for number in range(50)]
+        writer.executemany("INSERT INTO users VALUES (?, ?, ?, NULL)", rows)
+        copied.write_bytes(path.read_bytes())
+        copied.with_name("copied.db-journal").write_bytes(
+            path.with_name("users.db-journal").read_bytes()
+        )
+    error = await start_error(configured(SqliteBackend, tmp_path, path="copied.db"))
+    assert "roll it back by opening the file once for writing" in error
+    assert error.endswith("(SQLITE_READONLY_ROLLBACK)")
 
 
 async def test_a_connection_that_fails_while_it_is_made_leaves_no_thread(
@@ -229,8 +333,7 @@ async def test_a_connection_that_fails_while_it_is_made_leaves_no_thread(
 
     monkeypatch.setattr("aiosqlite.Connection.execute_fetchall", failing)
     write(tmp_path / "users.db", ALICE)
-    with no_thread_left(), pytest.raises(StartError):
-        await configured(SqliteBackend, tmp_path, path="users.db").open()
+    await start_error(configured(SqliteBackend, tmp_path, path="users.db"))
 
 
 async def test_a_file_replaced_while_it_is_opened_stops_the_start(
@@ -246,8 +349,8 @@ async def test_a_file_replaced_while_it_is_opened_stops_the_start(
 
     inspect = table.inspect
     monkeypatch.setattr(table, "inspect", replacing)
-    with no_thread_left(), pytest.raises(StartError, match="replaced while it was opened"):
-        await configured(SqliteBackend, tmp_path, path="users.db").open()
+    error = await start_error(configured(SqliteBackend, tmp_path, path="users.db"))
+    assert "replaced while it was opened" in error
 
 
 async def test_a_damaged_database_stops_the_start(tmp_path: Path) -> None:
@@ -256,8 +359,8 @@ async def test_a_damaged_database_stops_the_start(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-4096:] = b"\xff" * 4096
     path.write_bytes(content)
-    with pytest.raises(StartError, match="the database is damaged"):
-        await configured(SqliteBackend, tmp_path, path="users.db").open()
+    error = await start_error(configured(SqliteBackend, tmp_path, path="users.db"))
+    assert "the database is damaged" in error
 
 
 async def test_a_damaged_database_too_large_to_check_is_broken_where_it_is(
@@ -376,6 +479,10 @@ NOT_TEXT: dict[str, tuple[str, str]] = {
     "untyped": ("CREATE TABLE users (nickname, card_number, plan)", "123, 4000"),
     "declared BLOB": ("CREATE TABLE users (nickname BLOB, card_number BLOB, plan)", "123, 4000"),
     "real": ("CREATE TABLE users (nickname, card_number, plan)", "123.0, 4000.0"),
+    "ANY of a STRICT table": (
+        "CREATE TABLE users (nickname ANY, card_number ANY, plan TEXT) STRICT",
+        "123, 4000",
+    ),
     "bytes in text": (
         "CREATE TABLE users (nickname TEXT UNIQUE, card_number VARCHAR UNIQUE, plan)",
         "x'313233', x'34303030'",
@@ -433,6 +540,25 @@ async def test_a_nickname_that_became_a_number_is_broken(
         with pytest.raises(Broken, match="nickname of a row is not text"):
             await backend.find(ByNickname(asked))
         assert await backend.find(ByNickname(f"0{asked}")) is None
+
+
+@pytest.mark.parametrize("length", [20, 309, 5000])
+async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(
+    tmp_path: Path, length: int
+) -> None:
+    """Python converts no text of 5,000 digits to an integer, and raises a ValueError."""
+    path, huge = tmp_path / "users.db", "9" * length
+    run(path, "CREATE TABLE users (nickname, card_number, plan)")
+    run(path, f"INSERT INTO users VALUES ('huge', {huge}, 'Free'), ('alice', '4000', 'Free')")
+    async with serving(path) as backend:
+        assert await backend.find(ByNickname("alice")) == User("Free", "4000", "alice")
+        assert await backend.find(ByCard("4000")) == User("Free", "4000", "alice")
+        for absent in ("4001", "9", "8" * 19, "-" + huge, "0" + huge):
+            assert await backend.find(ByCard(absent)) is None
+        assert await backend.find(ByNickname(huge)) is None
+        for query in (ByNickname("huge"), ByCard(huge)):
+            with pytest.raises(Broken, match="card number of a row is not text"):
+                await backend.find(query)
 
 
 @pytest.mark.parametrize(

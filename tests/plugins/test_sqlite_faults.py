@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -14,7 +15,7 @@ import pytest
 from test_sqlite import ALICE, BOB, USERS, insert, levels, no_thread_left, run, serving, write
 
 from idv_sqlite.backend import SqliteBackend
-from idv_sqlite.openfile import OpenFile
+from idv_sqlite.openfile import OpenFile, Stamp
 from tornado_idv import Broken, ByCard, ByNickname, CouldNotTell, Unavailable, User
 from tornado_idv.testing import configured
 
@@ -97,8 +98,10 @@ async def test_a_look_speaks_for_no_rows_that_come_after_it(
 async def test_a_look_under_way_is_not_believed_of_what_came_after_it(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had seen the file as it was: what it says is no word on a copy over it."""
+    """It had seen the file as it was before the copy, and SQLite still holds the old pages."""
     async with serving(path) as backend:
+        assert await backend.find(KNOWN) == ALICE
+        assert await backend.find(ByNickname("bob")) is None
         gate, seen, doubted = asyncio.Event(), asyncio.Event(), asyncio.Event()
         look, is_untouched = OpenFile.look, OpenFile.is_untouched
 
@@ -247,6 +250,13 @@ async def test_a_table_that_gets_a_column_is_read_with_it(path: Path) -> None:
         run(path, "ALTER TABLE users RENAME COLUMN homepage TO profile_url")
         await backend.look()
         assert await backend.find(ByNickname("bob")) == BOB
+
+
+def test_files_of_one_inode_number_on_two_devices_are_different_files() -> None:
+    first = Stamp(device=1, inode=7, size=4096, mtime_ns=1)
+    assert first.same_file(first._replace(size=8192, mtime_ns=2))
+    assert not first.same_file(first._replace(device=2))
+    assert not first.same_file(first._replace(inode=8))
 
 
 IN_PLACE = {
@@ -402,6 +412,35 @@ async def test_a_query_that_nobody_waits_for_holds_up_no_other(slow_path: Path) 
         assert await asyncio.wait_for(backend.find(KNOWN), timeout=2) == ALICE
 
 
+async def test_a_query_whose_caller_left_is_never_begun(path: Path) -> None:
+    """Its caller left while it was queued for SQLite's thread, which was busy."""
+    async with serving(path) as backend:
+        assert backend._file is not None
+        connection = backend._file._readers[0]._connection
+        busy, go_on = threading.Event(), threading.Event()
+        begun: list[str] = []
+
+        def block() -> None:
+            busy.set()
+            go_on.wait(timeout=5)
+
+        await connection.create_function("block", 0, block)
+        await connection.set_trace_callback(begun.append)
+        blocking = asyncio.create_task(connection.execute_fetchall("SELECT block()"))
+        try:
+            await asyncio.to_thread(busy.wait, 5)
+            leaving = asyncio.create_task(backend.find(KNOWN))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.wait([leaving])
+        finally:
+            go_on.set()
+        await blocking
+        assert await backend.find(KNOWN) == ALICE
+        assert len([sql for sql in begun if "alice" in sql]) == 1
+
+
 async def test_a_query_that_is_waited_for_survives_the_end_of_others(slow_path: Path) -> None:
     """Each of many callers that leave stops its own query alone."""
     async with serving(slow_path) as backend:
@@ -516,24 +555,28 @@ async def test_a_lookup_that_has_its_rows_opens_nothing_after_the_close(
         assert (type(outcome), str(outcome)) == (Unavailable, "the backend is closed")
 
 
-async def test_closing_waits_for_the_look_that_opens_the_file_anew(
+async def test_closing_waits_for_the_check_that_reopens_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it opens is closed, and a lookup that waits for it is not answered from either."""
+    """What it opened is closed, and a lookup that waits for it gets no answer from either file."""
+    backend = configured(SqliteBackend, path.parent, path=path.name)
+    assert isinstance(backend, SqliteBackend)
+    backend.look_every = 3600
     with no_thread_left():
-        async with serving(path) as backend:
-            held = Held(OpenFile.open)
-            monkeypatch.setattr(OpenFile, "open", held)
-            write(path.with_name("new.db"), BOB).replace(path)
-            asked = asyncio.create_task(backend.find(ABSENT))
-            await asyncio.wait_for(held.has_result.wait(), timeout=5)
-            closing_it = asyncio.create_task(backend.close())
-            await asyncio.sleep(0)
-            assert not closing_it.done()
-            held.let_go.set()
-            await asyncio.wait_for(closing_it, timeout=5)
-            with pytest.raises(Unavailable, match="closed"):
-                await asyncio.wait_for(asked, timeout=5)
+        await backend.open()
+        held = Held(OpenFile.open)
+        monkeypatch.setattr(OpenFile, "open", held)
+        write(path.with_name("new.db"), BOB).replace(path)
+        asked = asyncio.create_task(backend.find(ABSENT))
+        await asyncio.wait_for(held.has_result.wait(), timeout=5)
+        closing_it = asyncio.create_task(backend.close())
+        closed, _ = await asyncio.wait([closing_it], timeout=0.1)
+        held.let_go.set()
+        await asyncio.wait_for(closing_it, timeout=5)
+        await backend.close()  # or its threads would keep a failed run from ending
+        assert not closed
+        with pytest.raises(Unavailable, match="closed"):
+            await asyncio.wait_for(asked, timeout=5)
 
 
 async def test_a_look_that_was_asked_for_before_the_close_does_not_begin_after_it(

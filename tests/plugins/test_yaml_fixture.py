@@ -70,7 +70,8 @@ def test_no_users_is_a_valid_fixture(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "nickname", ["a" * 64, '"@' + "a" * 64 + '"', "no", "0", "~", "a.b", '"..x"', '"!$&:@~"']
+    "nickname",
+    ["a" * 64, '"@' + "a" * 64 + '"', '"@@alice"', "no", "0", "~", "a.b", '"..x"', '"!$&:@~"'],
 )
 def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
     (user,) = parse(of_one(nickname=nickname).encode(), "u.yaml").by_card.values()

@@ -123,3 +123,21 @@ def test_a_body_may_be_as_large_as_the_limit() -> None:
 def test_a_body_that_is_not_whole_is_waited_for() -> None:
     assert take([b"5\r\nhel"]) == (None, b"5\r\nhel")
     assert take([b"5\r\nhello\r\n0\r\nX: y\r\n"]) == (None, b"")
+
+
+def test_a_large_body_may_come_in_chunks_of_one_byte() -> None:
+    body = b"x" * 16 * 1024
+    data = b"1\r\nx\r\n" * len(body) + b"0\r\n\r\n"
+    assert take([data], max_body=len(body)) == (body, b"")
+
+
+@pytest.mark.parametrize("extension", [b"", b";" + b"x" * 200], ids=["sizes", "extensions"])
+def test_chunk_framing_counts_towards_a_limit(extension: bytes) -> None:
+    """It is reached after 16 KiB of sizes and extensions, whatever the size of the body."""
+    line = b"00000001" + extension
+    fit = 16 * 1024 // len(line)
+    chunks = (line + b"\r\nx\r\n") * fit
+    assert take([chunks + b"0\r\n\r\n"], max_body=1 << 20) == (b"x" * fit, b"")
+    with pytest.raises(Refused) as caught:
+        take([chunks, line + b"\r\nx\r\n"], max_body=1 << 20)
+    assert caught.value.refusal.code == "body_too_large"

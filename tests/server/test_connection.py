@@ -3,135 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
-from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, cast
+import weakref
+from typing import cast
 
 import pytest
-from fakes import LoopClock
-from tornado.testing import bind_unused_port
-from tornado.web import RequestHandler
+from calling import POST, calling, until
 
 from tornado_idv.server.exchange import Channel, Exchange, Peer
 from tornado_idv.server.head import read_head
-from tornado_idv.server.listener import HttpLimits, Listener
-from tornado_idv.web.app import ExactRoutes
-from tornado_idv.web.handler import JsonHandler
 
 LARGE = b"x" * 4_000_000
-POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
-LIMITS = HttpLimits(max_body=1000, idle_timeout=10.0, body_timeout=5.0)
-
-
-class Stage:
-    """What the handler does: it answers once it may."""
-
-    def __init__(self) -> None:
-        self.begun = asyncio.Event()
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
-        self.left = asyncio.Event()
-        self.answer = b"{}"
-        self.asked: list[bytes] = []
-
-
-class Handler(JsonHandler):
-    """Plays on the `Stage`."""
-
-    allowed = ("GET", "POST")
-
-    def initialize(self, stage: Stage) -> None:
-        self.stage = stage
-
-    async def get(self) -> None:
-        await self.post()
-
-    async def post(self) -> None:
-        self.stage.asked.append(self.request.body)
-        self.stage.begun.set()
-        await self.stage.may_answer.wait()
-        if self.request.path == "/parts":
-            self.set_header("Content-Length", 2 * len(self.stage.answer))
-            self.write(self.stage.answer)
-            await self.flush()
-            self.write(self.stage.answer)
-            await self.flush()
-        else:
-            self.write(self.stage.answer)
-        self.finish()
-
-    def on_connection_close(self) -> None:
-        super().on_connection_close()
-        self.stage.left.set()
-
-
-class Caller:
-    """A caller, and the service at the other end."""
-
-    def __init__(self, stage: Stage, listener: Listener, port: int) -> None:
-        self.stage = stage
-        self.listener = listener
-        self.port = port
-        self.clock = LoopClock()
-        self.reader: StreamReader
-        self.writer: StreamWriter
-
-    async def connect(self, receive: int = 0) -> None:
-        sock = socket.socket()
-        if receive:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
-        sock.setblocking(False)  # noqa: FBT003
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
-        self.reader, self.writer = await asyncio.open_connection(sock=sock, limit=1024)
-
-    def send(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    async def status(self) -> int:
-        """Reads one answer."""
-        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)
-        length = int(head.rpartition(b"Content-Length: ")[2])
-        await asyncio.wait_for(self.reader.readexactly(length), 5)
-        return int(head.split()[1])
-
-    async def rest(self) -> bytes:
-        """All that still comes."""
-        return await asyncio.wait_for(self.reader.read(-1), 5)
-
-    async def forgotten(self) -> None:
-        """Waits until the service has no connection left."""
-        await asyncio.wait_for(self.listener._none_open.wait(), 5)
-
-
-@asynccontextmanager
-async def calling(limits: HttpLimits = LIMITS, **connected: Any) -> AsyncIterator[Caller]:
-    stage = Stage()
-    acts = Handler, {"stage": stage}
-    app = ExactRoutes({"/": acts, "/parts": acts}, log_function=ignore)
-    listener = Listener(app, limits)
-    sock, port = bind_unused_port()
-    await listener.listen([sock])
-    caller = Caller(stage, listener, port)
-    await caller.connect(**connected)
-    try:
-        yield caller
-    finally:
-        listener.close()
-        caller.writer.close()
-        await caller.forgotten()
-
-
-def ignore(_: RequestHandler) -> None:
-    """Nothing is logged here."""
-
-
-async def until(condition: Any) -> None:
-    """Lets the loop turn until the condition holds."""
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.get_running_loop().run_in_executor(None, int)
 
 
 async def test_a_request_byte_by_byte_is_one_request() -> None:
@@ -235,6 +118,67 @@ async def test_the_last_answer_too_is_sent_whole() -> None:
         assert len(await caller.rest()) > len(LARGE)
 
 
+async def test_a_slow_reader_of_the_last_response_has_the_idle_timeout() -> None:
+    """Not just the second that a client has to stop sending."""
+    async with calling(receive=1024) as caller:
+        caller.stage.answer = LARGE
+        caller.send(POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+        begin = await asyncio.wait_for(caller.reader.readexactly(1000), 5)
+        for _ in range(8):
+            caller.clock.forward(1.0)
+            await asyncio.sleep(0.01)
+        assert len(begin + await caller.rest()) > len(LARGE)
+
+
+async def test_a_handler_that_writes_is_released_when_its_client_disconnects() -> None:
+    async with calling(receive=1024) as caller:
+        caller.stage.answer = LARGE
+        caller.send(POST.replace(b"/", b"/parts", 1))
+        await asyncio.wait_for(caller.reader.readexactly(100), 5)
+        assert not caller.stage.ended.is_set()
+        caller.writer.transport.abort()
+        await asyncio.wait_for(caller.stage.ended.wait(), 5)
+
+
+async def test_headers_of_a_failed_response_are_not_sent_with_the_error() -> None:
+    async with calling() as caller:
+        caller.send(POST.replace(b"/", b"/fails", 1))
+        caller.writer.write_eof()
+        response = await caller.rest()
+        assert response.startswith(b"HTTP/1.1 500 ")
+        assert b"X-Partial" not in response
+        assert b"partial" not in response
+
+
+async def test_a_cancelled_request_is_neither_answered_nor_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """That is how the loop ends its tasks when the process stops."""
+    async with calling() as caller:
+        caller.stage.may_answer.clear()
+        before = asyncio.all_tasks()
+        caller.send(POST)
+        await asyncio.wait_for(caller.stage.begun.wait(), 5)
+        (task,) = asyncio.all_tasks() - before
+        task.cancel()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled()
+        caller.listener.close()
+        assert await caller.rest() == b""
+    assert caplog.records == []
+
+
+async def test_a_closed_listener_is_released() -> None:
+    """No timer of it is left on the loop."""
+    async with calling() as caller:
+        released = weakref.ref(caller.listener)
+    del caller
+    for _ in range(3):
+        await asyncio.sleep(0)
+    gc.collect()
+    assert released() is None
+
+
 async def test_a_request_is_begun_once() -> None:
     """Whatever would have the next one begun while it is under way."""
     async with calling() as caller:
@@ -243,7 +187,7 @@ async def test_a_request_is_begun_once() -> None:
         await asyncio.wait_for(caller.stage.begun.wait(), 5)
         (connection,) = caller.listener._connections
         connection.resume_writing()
-        connection.advance()
+        connection.resume()
         assert len(caller.stage.asked) == 1
         caller.stage.may_answer.set()
         assert [await caller.status(), await caller.status()] == [200, 200]

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import http.client
 import json
 import os
 import socket
 import ssl
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from calling import LIMITS, POST, calling, until
 from certificate import SELF_SIGNED
 from serving import CONFIG, FIXTURE, KEY, serving
 
+from tornado_idv.config.settings import TlsSettings
 from tornado_idv.errors import StartError
+from tornado_idv.server.service import tls_context
 
 TLS = "server: {port: 0, tls: {cert_file: tls.pem, key_file: tls.pem}}"
 BACKENDS = "  - {name: users, kind: yaml, path: users.yaml}\n"
@@ -68,3 +75,161 @@ def test_a_certificate_that_is_a_fifo_is_refused(tmp_path: Path) -> None:
         serving(text, tmp_path),
     ):
         pass
+
+
+@pytest.fixture
+def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """What server and client speak TLS with."""
+    pem = tmp_path / "tls.pem"
+    pem.write_text(SELF_SIGNED, encoding="utf-8")
+    return (
+        tls_context(TlsSettings(cert_file=pem, key_file=pem)),
+        ssl.create_default_context(cafile=str(pem)),
+    )
+
+
+Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
+
+
+async def test_http_is_negotiated(contexts: Contexts) -> None:
+    server, client = contexts
+    client.set_alpn_protocols(["h2", "http/1.1"])
+    async with calling(server_tls=server, tls=client) as caller:
+        tls = caller.writer.get_extra_info("ssl_object")
+        assert tls.selected_alpn_protocol() == "http/1.1"
+        caller.send(POST)
+        assert await caller.status() == 200
+
+
+def test_tls_is_of_version_1_2_or_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contexts: Contexts
+) -> None:
+    """Also where the system's configuration would allow older versions."""
+    lax = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    lax.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    monkeypatch.setattr(ssl, "create_default_context", lambda _: lax)
+    pem = tmp_path / "tls.pem"
+    made = tls_context(TlsSettings(cert_file=pem, key_file=pem))
+    assert made.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+async def test_a_handshake_has_three_seconds(contexts: Contexts) -> None:
+    server, client = contexts
+    async with calling(server_tls=server, tls=client) as caller:
+        silent, writer = await asyncio.open_connection("127.0.0.1", caller.port)
+        caller.send(POST)
+        assert await caller.status() == 200  # by then the silent one is accepted, too
+        caller.clock.forward(2.5)
+        caller.send(POST)
+        assert await caller.status() == 200
+        assert not silent.at_eof()
+        caller.clock.forward(1.0)
+        assert await asyncio.wait_for(silent.read(), 2) == b""
+        writer.close()
+        caller.send(POST)
+        assert await caller.status() == 200
+
+
+async def test_a_client_that_ends_its_tls_is_no_half_closed_one(
+    contexts: Contexts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TLS has no half-closed connections, and asyncio warns of who expects them."""
+    server, client = contexts
+    async with calling(server_tls=server, tls=client) as caller:
+        caller.send(POST)
+        assert await caller.status() == 200
+        caller.writer.close()
+        await caller.forgotten()
+        assert caplog.records == []
+
+
+async def test_pending_handshakes_make_room_for_new_clients(contexts: Contexts) -> None:
+    """The oldest is aborted; connections that have ended their handshake stay."""
+    server, client = contexts
+    limits = replace(LIMITS, max_connections=2)
+    async with calling(limits, server_tls=server, tls=client) as caller:
+        silent = [await asyncio.open_connection("127.0.0.1", caller.port) for _ in range(40)]
+        _, writer = await asyncio.wait_for(
+            asyncio.open_connection(
+                "127.0.0.1", caller.port, ssl=client, server_hostname="127.0.0.1"
+            ),
+            5,
+        )
+        caller.send(POST)
+        assert await caller.status() == 200
+        ends = [await ended(reader) for reader, _ in silent]
+        assert ends == [True] * ends.count(True) + [False] * ends.count(False)
+        assert 20 <= ends.count(True) <= 30
+        for each in (writer, *(writer for _, writer in silent)):
+            each.close()
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the other side has closed the connection."""
+    try:
+        return await asyncio.wait_for(reader.read(1), 0.05) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+async def test_one_connection_too_many_is_answered_503(contexts: Contexts) -> None:
+    server, client = contexts
+    limits = replace(LIMITS, max_connections=1)
+    async with calling(limits, server_tls=server, tls=client) as caller:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", caller.port, ssl=client, server_hostname="127.0.0.1"
+        )
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+
+
+async def test_a_drain_waits_for_responses_and_for_no_handshake(contexts: Contexts) -> None:
+    server, client = contexts
+    async with calling(server_tls=server, tls=client) as caller:
+        silent, writer = await asyncio.open_connection("127.0.0.1", caller.port)
+        caller.stage.may_answer.clear()
+        caller.send(POST)
+        await asyncio.wait_for(caller.stage.begun.wait(), 5)
+        drained = asyncio.ensure_future(caller.listener.drain())
+        assert await ended(silent)
+        assert not drained.done()
+        caller.stage.may_answer.set()
+        assert b"Connection: close\r\n" in await caller.rest()
+        caller.writer.close()
+        await asyncio.wait_for(drained, 5)
+        writer.close()
+
+
+class Exhausted(socket.socket):
+    """A listening socket of a process that has no descriptor left at first."""
+
+    refused = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.refused < 1:
+            self.refused += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_accepting_goes_on_when_there_are_descriptors_again(
+    contexts: Contexts, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, client = contexts
+    async with calling(server_tls=server, tls=client) as caller:
+        sock = Exhausted()
+        sock.bind(("127.0.0.1", 0))
+        await caller.listener.listen([sock], server)
+        connecting = asyncio.ensure_future(
+            asyncio.open_connection(*sock.getsockname(), ssl=client, server_hostname="127.0.0.1")
+        )
+        await until(lambda: sock.refused == 1)
+        await asyncio.sleep(0)
+        caller.clock.forward(1.5)
+        _, writer = await asyncio.wait_for(connecting, 5)
+        writer.close()
+        assert [record.message for record in caplog.records] == [
+            "cannot accept a connection (Too many open files); next attempt in 1 s"
+        ]

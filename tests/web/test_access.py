@@ -9,7 +9,7 @@ import re
 import pytest
 from fakes import LoopClock
 
-from tornado_idv.web.access import AccessLog
+from tornado_idv.web.access import AccessLog, Failure
 
 TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
@@ -30,7 +30,15 @@ class Written:
         return "".join(self.texts).splitlines()
 
 
-def note(log: AccessLog, status: int = 200, key_id: str | None = "caller") -> None:
+UNAVAILABLE = Failure("backend_unavailable", "crm", 'says "no",\n\x1b[31m')
+
+
+def note(
+    log: AccessLog,
+    status: int = 200,
+    key_id: str | None = "caller",
+    failure: Failure | None = None,
+) -> None:
     log.answered(
         method="POST",
         route="identify/url",
@@ -39,6 +47,7 @@ def note(log: AccessLog, status: int = 200, key_id: str | None = "caller") -> No
         remote="192.0.2.7",
         key_id=key_id,
         request_id="a-1",
+        failure=failure,
     )
 
 
@@ -46,7 +55,7 @@ def note(log: AccessLog, status: int = 200, key_id: str | None = "caller") -> No
 async def test_a_line_for_machines_is_json(key_id: str | None) -> None:
     written = Written()
     log = AccessLog(written, for_people=False)
-    note(log, 404, key_id)
+    note(log, 200, key_id)
     log.flush()
     record = json.loads(written.lines[0])
     assert re.fullmatch(TIMESTAMP, record.pop("timestamp"))
@@ -56,7 +65,7 @@ async def test_a_line_for_machines_is_json(key_id: str | None) -> None:
         "logger": "tornado_idv.access",
         "method": "POST",
         "route": "identify/url",
-        "status": 404,
+        "status": 200,
         "ms": 12.35,
         "remote": "192.0.2.7",
         "key": key_id,
@@ -75,6 +84,54 @@ async def test_a_line_for_people_is_plain() -> None:
         "request_id=a-1"
     )
     assert re.fullmatch(rf"{TIMESTAMP} \[info     \] {said}", line)
+
+
+@pytest.mark.parametrize(
+    ("failure", "fields"),
+    [
+        (Failure("not_found"), {"code": "not_found"}),
+        (Failure("token", None, "expired"), {"code": "token", "reason": "expired"}),
+        (
+            UNAVAILABLE,
+            {
+                "code": "backend_unavailable",
+                "backend": "crm",
+                "reason": 'says "no",\n\x1b[31m',
+            },
+        ),
+    ],
+    ids=["a code", "a reason", "a backend"],
+)
+async def test_the_line_of_a_failure_says_why(failure: Failure, fields: dict[str, str]) -> None:
+    written = Written()
+    log = AccessLog(written, for_people=False)
+    note(log, 503, failure=failure)
+    log.flush()
+    (line,) = written.lines
+    record = json.loads(line)
+    known = ("code", "backend", "reason")
+    assert {name: record[name] for name in known if name in record} == fields
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("failure", "end"),
+    [
+        (Failure("not_found"), " code=not_found"),
+        (
+            UNAVAILABLE,
+            ' code=backend_unavailable backend="crm" reason="says \\"no\\",\\n\\u001b[31m"',
+        ),
+    ],
+    ids=["a code", "a backend"],
+)
+async def test_the_line_of_a_failure_for_people_says_why(failure: Failure, end: str) -> None:
+    written = Written()
+    log = AccessLog(written, for_people=True)
+    note(log, 503, failure=failure)
+    log.flush()
+    (line,) = written.lines
+    assert line.endswith(f"request_id=a-1{end}")
 
 
 async def test_lines_are_gathered_and_written_together() -> None:
@@ -135,3 +192,15 @@ async def test_the_time_is_that_of_the_answer_also_if_the_clock_goes_back(
         "2027-01-15T08:00:01.500Z",
         "2027-01-15T07:59:59.250Z",
     ]
+
+
+async def test_the_time_has_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Written()
+    log = AccessLog(written, for_people=False)
+    for now in (1_800_000_000.001, 1_800_000_000.002, 1_800_000_000.5):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        note(log)
+    monkeypatch.undo()
+    log.flush()
+    timestamps = [json.loads(line)["timestamp"] for line in written.lines]
+    assert [each[-4:] for each in timestamps] == ["001Z", "002Z", "500Z"]

@@ -12,6 +12,7 @@ from tornado.web import Application, RequestHandler
 
 from tornado_idv.web.app import Request
 from tornado_idv.web.handler import JsonHandler
+from tornado_idv.web.refusals import Refusal
 
 OUR_OWN = {"wire", "request", "_headers", "_waits"}
 """What a `JsonHandler` alone has, or has in another form."""
@@ -146,4 +147,43 @@ async def test_an_answer_is_given_once(
 
     connection, _ = await ours(application, "GET", twice)
     assert [call[0] for call in connection.calls].count("finish") == 1
-    assert "request 1 failed unforeseen" in caplog.text
+    assert "unhandled exception in request 1:" in caplog.text
+
+
+def failing(handler: RequestHandler) -> None:
+    handler.set_header("X-Half-Done", "1")
+    handler.write(b"half")
+    raise ValueError
+
+
+async def test_error_response_has_no_headers_of_the_failed_handler(
+    application: Application, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection, state = await ours(application, "GET", failing)
+    assert "X-Half-Done" not in state["_headers"]
+    ((_, _, status, _, _, body), _) = connection.calls[-2:]
+    assert status == 500
+    assert body == Refusal.INTERNAL.body
+    assert "unhandled exception in request 1:" in caplog.text
+
+
+async def test_a_cancelled_handler_sends_no_response(application: Application) -> None:
+    """As when the service ends: a response now would be a 500 that no defect caused."""
+
+    class Handler(JsonHandler):
+        allowed = ("GET",)
+
+        async def get(self) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    connection = Told()
+    handler = Handler(
+        application, Request(RequestStartLine("GET", "/", "HTTP/1.1"), HTTPHeaders(), connection)
+    )
+    handler.run()
+    task = vars(handler)["_task"]
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [call[0] for call in connection.calls] == ["close callback"]

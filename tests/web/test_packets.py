@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -15,7 +16,7 @@ from tornado_idv.server.head import read_head
 from tornado_idv.web.access import AccessLog
 from tornado_idv.web.packets import Meaning, PacketCache
 
-KEY = ApiKey("caller", b"d" * 32, expires=2000.0)
+KEY = ApiKey("caller", b"d" * 32, not_before=500.0, expires=2000.0)
 ALICE = ByNickname("alice")
 FOUND = Answer(User(plan="Free", card_number="1", nickname="alice"), body=b'{"status":"ok"}')
 ABSENT = Answer(None, body=b'{"status":"error"}')
@@ -116,6 +117,10 @@ def expire(ground: Ground) -> None:
     ground.now = 2000.0
 
 
+def set_the_clock_back(ground: Ground) -> None:
+    ground.now = 499.0
+
+
 def revoke(ground: Ground) -> None:
     ground.keys._keys.clear()
 
@@ -128,7 +133,7 @@ def purge(ground: Ground) -> None:
     ground.memory.answers.clear()
 
 
-@pytest.mark.parametrize("change", [expire, revoke, reissue, purge])
+@pytest.mark.parametrize("change", [expire, set_the_clock_back, revoke, reissue, purge])
 async def test_what_has_changed_is_seen_at_the_next_request(
     ground: Ground, change: Callable[[Ground], None]
 ) -> None:
@@ -211,16 +216,45 @@ async def test_half_a_head_means_nothing(ground: Ground) -> None:
         assert ground.answer(data) is None
 
 
-async def test_it_is_bounded_and_the_oldest_makes_room(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_oldest_head_makes_room(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tornado_idv.web.packets._MOST_HEADS", 2)
-    monkeypatch.setattr("tornado_idv.web.packets._MOST_BODIES", 2)
     packets = [packet(b"X-A: %d" % i, body=BODY + b" " * i) for i in range(3)]
     for each in packets:
         ground.learn(each)
     ground.learn(packets[2])
     assert [ground.answer(each) is not None for each in packets] == [False, True, True]
+
+
+async def test_bodies_are_bounded_by_their_size_and_the_oldest_makes_room(ground: Ground) -> None:
+    ground.packets = PacketCache(ground.memory, ground.keys, None, max_bodies_size=2000)  # type: ignore[arg-type]
+    small = [packet(body=BODY.ljust(20 + i)) for i in range(4)]
+    for each in (*small, small[0], small[0]):
+        ground.learn(each)
+    assert all(ground.answer(each) for each in small)
+    large = packet(body=BODY.ljust(1000))
+    ground.learn(large)
+    assert [ground.answer(each) is not None for each in small] == [False, False, True, True]
+    assert ground.answer(large)
+
+
+@pytest.mark.parametrize("length", [30, 1024], ids=["short", "long"])
+async def test_bodies_take_no_more_memory_than_their_bound(ground: Ground, length: int) -> None:
+    bound = 1 << 20
+    ground.packets = PacketCache(ground.memory, ground.keys, None, max_bodies_size=bound)  # type: ignore[arg-type]
+    names = [f"{number:08}" for number in range(2 * bound // (256 + length))]
+    template = packet(body=b'{"input": "@00000000"}'.ljust(length))
+    ground.learn(template)
+    head = ground.packets.head(template)
+    assert head is not None
+    tracemalloc.start()
+    try:
+        for name in names:
+            query = ByNickname(name)
+            ground.packets.learn_body(template.replace(b"00000000", name.encode()), head, query)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert bound / 2 < held < bound * 1.1
 
 
 async def test_no_key_is_kept(ground: Ground) -> None:

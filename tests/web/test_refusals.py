@@ -166,7 +166,8 @@ async def test_an_unforeseen_error_is_500_and_its_text_is_told_nowhere(
     assert (response.code, response.body) == (500, Refusal.INTERNAL.body)
     (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
     told = record.getMessage()
-    assert f"request {response.headers['X-Request-ID']} failed unforeseen" in told
+    assert f"unhandled exception in request {response.headers['X-Request-ID']}:" in told
+    assert vars(record)["request_id"] == response.headers["X-Request-ID"]
     assert told.endswith("ValueError")
     assert "in end" in told
     assert "tweety" not in caplog.text

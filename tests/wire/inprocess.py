@@ -32,8 +32,8 @@ from tornado_idv.web.packets import PacketCache
 from tornado_idv.web.proxies import TrustedProxies
 from tornado_idv.web.wire import encode_user
 
-HIGH_WATER = 64 * 1024
-"""Bytes that a socket takes for a caller who does not read, before it asks for a pause."""
+HIGH_WATER = 16 * 1024
+"""Bytes of responses that may be unsent before a connection is to pause."""
 IDENTIFIERS = Identifiers((ProfileSite.parse("https://profiles.example"),))
 ALICE = User(plan="Free", card_number="4000123412341234", nickname="alice")
 _ANSWER = re.compile(
@@ -112,6 +112,7 @@ class FakeSocket(asyncio.Transport):
         self.misuse: list[str] = []
         self.lost = False
         self.most_waiting = 0
+        self.high_water = 0
         self._loop = loop
         self._connection = connection
         self._reading = True
@@ -166,9 +167,12 @@ class FakeSocket(asyncio.Transport):
         if not self.reads:
             self._waiting += len(data)
             self.most_waiting = max(self.most_waiting, self._waiting)
-            if self._waiting > HIGH_WATER and not self._paused:
+            if self._waiting > self.high_water and not self._paused:
                 self._paused = True
                 self._connection.pause_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high_water = high or 0
 
     def get_write_buffer_size(self) -> int:
         return self._waiting
@@ -293,6 +297,7 @@ class Ground:
         app: HTTPServerConnectionDelegate | None = None,
         plugins: Iterable[object] = (),
         proxies: Iterable[str] = (),
+        seconds_per_request: float = 0.0,
     ) -> None:
         self.loop = loop
         self.users = Users(ALICE)
@@ -300,6 +305,7 @@ class Ground:
         self.logged: list[str] = []
         self._limits = limits or HttpLimits()
         self._packets = packets
+        self._seconds_per_request = seconds_per_request
         self._app = app
         self._proxies = TrustedProxies(proxies) if proxies else None
         self._manager = plugin_manager(entry_points=False, plugins=plugins)
@@ -315,10 +321,16 @@ class Ground:
         self.packets = PacketCache(self.directory, self.keys, log) if self._packets else None
         app = self._app or make_app(self.directory, IDENTIFIERS, self.keys, access_log=log)
         self.app = Counted(app)
-        self.listener = Listener(self.app, self._limits, self.packets, self._proxies, log)
+        self.listener = Listener(
+            self.app, self._limits, self.packets, self._proxies, log, timer=self._busy_for
+        )
         self._log = log
         self._refreshing = self.directory.refreshing()
         await self._refreshing.__aenter__()
+
+    def _busy_for(self) -> float:
+        """Seconds spent on requests, of which the packet cache takes none."""
+        return self.app.asked * self._seconds_per_request
 
     def close(self) -> None:
         self.listener.close()

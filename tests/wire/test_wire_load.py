@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import socket
 import threading
 import time
@@ -19,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 
 from inprocess import ask_for
+from process_limits import descriptors
 from running import Running, eventually, running
 from serving import KEY
 
@@ -42,17 +42,6 @@ LENGTH_OF_401 = len(Refusal.TOKEN.body)
 LENGTH_OF_AN_ANSWER = 350
 MOST_OWED = 1024 * 1024
 """Bytes of answers on their way: ours, the kernel's on this side, and the kernel's on that."""
-
-
-@contextmanager
-def descriptors(most: int) -> Iterator[None]:
-    """What is started inside has so many of them at most."""
-    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, hard), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
 
 
 @contextmanager

@@ -212,17 +212,14 @@ def test_who_comes_during_a_drain_is_told_to_leave(ground: Ground) -> None:
     assert draining.done()
 
 
-def test_entries_are_bounded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bodies and heads make room for the newest; the newest are answered."""
+def test_heads_are_bounded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They make room for the newest, which is answered."""
     monkeypatch.setattr(packets, "_MOST_HEADS", 5)
-    monkeypatch.setattr(packets, "_MOST_BODIES", 7)
-    assert ground.packets is not None
-    for number in range(20):
-        data = ask_for(f"n{number:02}", b"X-A: %d" % number)
+    sent = [ask_for(f"n{number:02}", b"X-A: %d" % number) for number in range(20)]
+    for data in sent:
         teach(ground, data)
         assert is_known(ground, data)
-    assert len(ground.packets._heads) == 5
-    assert {len(bodies) for bodies in ground.packets._queries.values()} == {7}
+    assert [is_known(ground, data) for data in sent[::-1]] == [True] * 5 + [False] * 15
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -25,7 +25,7 @@ from tornado_idv.cli.common import (
     print_json,
     told_as,
 )
-from tornado_idv.commands import Exit
+from tornado_idv.commands import Exit, printable
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import CouldNotTell, IdvError, InvalidFormat
 from tornado_idv.guard import Asked
@@ -135,4 +135,4 @@ def _as_text(record: Record) -> str:
         f"  asked {each['backend']}: {each['said']} ({each['ms']} ms)"
         for each in record.get("asked", ())
     ]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

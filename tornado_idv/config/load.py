@@ -53,7 +53,8 @@ def _examine(
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
     """The settings, if there are any; the references that are absent; all other problems."""
     file, base_dir = str(path), path.absolute().parent
-    tree, absent, wrong = resolve(yamltext.read(_content(path), file), file, base_dir, environ)
+    written = yamltext.read(_content(path), file)
+    tree, absent, wrong, _ = resolve(written, file, base_dir, environ)
     found = list(cross_checks(tree, file))
     settings = None
     model = settings_type(kinds)
@@ -69,6 +70,15 @@ def _examine(
     unknown = {(problem.line, problem.column) for problem in absent + wrong}
     known = [each for each in found if (each.line, each.column) not in unknown]
     return settings, absent, wrong + known
+
+
+def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
+    """Return what ``${env:NAME}`` and ``${file:path}`` in the file at ``path`` stand for.
+
+    Raises `StartError` and `ConfigError` as `load` does for a file that cannot be read.
+    """
+    written = yamltext.read(_content(path), str(path))
+    return resolve(written, str(path), path.absolute().parent, environ).values
 
 
 def locate(path: Path, *steps: int | str) -> yamltext.Mark:

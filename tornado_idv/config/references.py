@@ -23,12 +23,14 @@ class Resolved(NamedTuple):
     """A tree in which references are replaced; those that cannot be stay as they were written.
 
     ``absent`` are references to variables that are not set and files that cannot be read,
-    ``wrong`` are those that would be no good anywhere.
+    ``wrong`` are those that would be no good anywhere. ``values`` are what the others stand
+    for; most of it is secret.
     """
 
     tree: Any
     absent: list[Problem]
     wrong: list[Problem]
+    values: frozenset[str]
 
 
 def resolve(tree: Any, file: str, base_dir: Path, environ: Mapping[str, str]) -> Resolved:
@@ -38,7 +40,8 @@ def resolve(tree: Any, file: str, base_dir: Path, environ: Mapping[str, str]) ->
     text is dropped.
     """
     resolver = _Resolver(file, base_dir, environ)
-    return Resolved(resolver.value(tree, ()), resolver.absent, resolver.wrong)
+    resolved = resolver.value(tree, ())
+    return Resolved(resolved, resolver.absent, resolver.wrong, frozenset(resolver.values - {""}))
 
 
 class _AbsentError(ValueError):
@@ -52,6 +55,7 @@ class _Resolver:
         self._environ = environ
         self.absent: list[Problem] = []
         self.wrong: list[Problem] = []
+        self.values: set[str] = set()
 
     def value(self, value: Any, path: Steps) -> Any:
         if isinstance(value, yamltext.Text):
@@ -90,11 +94,14 @@ class _Resolver:
     def _replacement(self, match: re.Match[str]) -> str:
         if match[0] == "$${":
             return "${"
-        if match["source"] == "env":
-            return self._variable(match["name"])
-        if match["source"] == "file":
-            return self._content(match["name"])
-        raise ValueError("not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${")
+        if match["source"] is None:
+            raise ValueError(
+                "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
+            )
+        read = self._variable if match["source"] == "env" else self._content
+        value = read(match["name"])
+        self.values.add(value)
+        return value
 
     def _variable(self, name: str) -> str:
         try:

@@ -33,6 +33,6 @@ class ApiKey:
     def check(self, now: float) -> None:
         """Raises `InvalidKey` unless the key is good at ``now``."""
         if self.not_before is not None and now < self.not_before:
-            raise InvalidKey("not valid yet")
+            raise InvalidKey("not valid yet", key_id=self.id)
         if self.expires is not None and now >= self.expires:
-            raise InvalidKey("expired")
+            raise InvalidKey("expired", key_id=self.id)

@@ -18,8 +18,9 @@ A whole request becomes an `exchange.Exchange`. That is the only place where Tor
 answer as bytes, and the connection goes on to the next request: answers leave in the order of
 the questions.
 
-Callers who have shown a good key are answered as soon as their bytes are here; all others take
-`turns`, so that a crowd that guesses keys holds nobody up.
+A connection that has shown a valid key is served as soon as a request is complete; all others
+wait in a `fair_queue`, so that a flood of invalid keys delays other traffic by little. They also
+may send less ahead. TLS connections come from a `tls_acceptor`, which bounds pending handshakes.
 
 What is refused before there is a handler gets the same error record as everything else
 (`web.answers`), and then the connection is closed.

@@ -7,6 +7,9 @@ import re
 from tornado_idv.web.refusals import Refusal, Refused
 
 _MAX_LINE = 256
+_MAX_FRAMING = 16 * 1024
+"""Bytes of chunk sizes and extensions per body, line ends aside. A body of one-byte chunks has one
+per byte, so that any body up to the default ``server.max_body`` may come in any chunks."""
 _MAX_TRAILERS = 1024
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
@@ -18,12 +21,13 @@ class ChunkedBody:
     def __init__(self, max_body: int) -> None:
         self.content = bytearray()
         self._max_body = max_body
+        self._framing = 0
         self._trailers: int | None = None  # bytes of them; None before the last chunk
 
     def take(self, buffer: bytearray) -> bool:
         """Takes what is whole off the front of ``buffer``; says whether the body has ended.
 
-        Raises `Refused` for a body over the limit, or with any other framing.
+        Raises `Refused` for a body or chunk framing over the limit, or with any other framing.
         """
         at = 0
         while (end := self._end(buffer, at)) is not None:
@@ -40,6 +44,7 @@ class ChunkedBody:
                     break
                 if buffer[at + size : at + size + 2] != b"\r\n":
                     raise Refused(Refusal.BAD_REQUEST)
+                self._count_framing(line)
                 self.content += buffer[at : at + size]
                 at += size + 2
             else:
@@ -65,6 +70,11 @@ class ChunkedBody:
         if size > self._max_body - len(self.content):
             raise Refused(Refusal.BODY_TOO_LARGE)
         return size
+
+    def _count_framing(self, line: bytes) -> None:
+        self._framing += len(line)
+        if self._framing > _MAX_FRAMING:
+            raise Refused(Refusal.BODY_TOO_LARGE)
 
     def _count_trailer(self, line: bytes) -> None:
         self._trailers = (self._trailers or 0) + len(line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from tornado_idv.server.body import ChunkedBody
 from tornado_idv.server.exchange import Exchange, Peer
-from tornado_idv.server.head import HEAD_END, Head, HeadReader
+from tornado_idv.server.head import HEAD_END, MAX_HEAD, Head, HeadReader, take_head
 from tornado_idv.server.last_head import LastHead, learn, recall
 from tornado_idv.web.answers import new_request_id, refusal_bytes
 from tornado_idv.web.packets import KnownHead
@@ -19,8 +19,12 @@ from tornado_idv.web.refusals import Refusal, Refused
 if TYPE_CHECKING:
     from tornado_idv.server.listener import Listener
 
-_MAX_HEAD = 16 * 1024
-_MAX_BUFFER = 64 * 1024
+_MAX_PIPELINED = 64 * 1024
+"""Bytes read ahead of the request under way, once the client has shown a valid key."""
+_MAX_SEGMENT = 4 * 1024
+"""Larger segments are copied to the buffer only, and their heads are not remembered."""
+_MAX_UNSENT = 16 * 1024
+"""Bytes of responses kept for a client that does not read, before the next request waits."""
 _LINGER = 1.0
 """Seconds that a refused caller may go on sending: a connection closed on unread bytes is
 reset, and the reset may overtake the refusal (RFC 9112, 9.6)."""
@@ -37,7 +41,6 @@ class Connection(asyncio.Protocol):
         self._listener = listener
         self._limits = listener.limits
         self._buffer = bytearray()
-        self._most_buffered = _MAX_BUFFER + self._limits.max_body  # one request fits, and more
         self._heads = HeadReader(self._limits.max_body)
         self._head: Head | None = None
         self._chunks: ChunkedBody | None = None
@@ -55,6 +58,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("Transport", transport)
+        self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
         address = transport.get_extra_info("peername")
         scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
         ip = peer_address(address[0]) if address else ""
@@ -73,7 +77,7 @@ class Connection(asyncio.Protocol):
             if self._writable is None:
                 if self._take_again(data):
                     return
-                self._packet = data
+                self._packet = data if len(data) <= _MAX_SEGMENT else b""
             if data.strip(b"\r\n"):  # empty lines are let pass, and keep nobody here
                 self._wait(self._limits.idle_timeout)
         elif self._exchange is None:
@@ -81,7 +85,7 @@ class Connection(asyncio.Protocol):
             if self._buffer == b"\r" and data.strip(b"\r\n"):
                 self._wait(self._limits.idle_timeout)  # it begins here, after an empty line
         self._buffer += data
-        if len(self._buffer) > self._most_buffered:
+        if len(self._buffer) > self._max_buffered:
             self._transport.pause_reading()
         if self._exchange is None and self._writable is None:
             self._advance_in_turn()
@@ -96,10 +100,10 @@ class Connection(asyncio.Protocol):
         if stays:
             self._advance_in_turn()
         else:
-            self.advance()
+            self.resume()
         if self._writable is not None and not self._leaving:
             return stays  # the rest is answered once the caller reads on
-        if self in self._listener.turns:
+        if self in self._listener.queue:
             return stays
         if self._exchange is None:
             self._leaving = True
@@ -111,7 +115,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._leaving = True
         self.deadline = inf
-        self._listener.turns.leave(self)
+        self._listener.queue.cancel(self)
         self._listener.forget(self)
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
@@ -165,10 +169,10 @@ class Connection(asyncio.Protocol):
         elif self.idle:
             self._leave()
         else:
-            turns = self._listener.turns
-            if self in turns:
-                turns.leave(self)
-                self.advance()
+            queue = self._listener.queue
+            if self in queue:
+                queue.cancel(self)
+                self.resume()
             if not self._leaving and self.deadline <= self._listener.loop.time():
                 self._refuse(Refusal.REQUEST_TIMEOUT)
 
@@ -183,9 +187,9 @@ class Connection(asyncio.Protocol):
         """Ends the connection as it is."""
         self._transport.abort()
 
-    # What the turns call.
+    # What the fair queue calls.
 
-    def advance(self) -> None:
+    def resume(self) -> None:
         """Begins the next request, if it is whole and the caller reads the answers."""
         if self._exchange is not None or self._leaving or self._writable is not None:
             return
@@ -198,10 +202,15 @@ class Connection(asyncio.Protocol):
             self._begin(self._head, body)
         elif self._ended:
             self._leave()
-        elif len(self._buffer) <= self._most_buffered:
+        elif len(self._buffer) <= self._max_buffered:
             self._transport.resume_reading()
 
     # The rest is its own business.
+
+    @property
+    def _max_buffered(self) -> int:
+        """Bytes of requests to read ahead; always room for the one that is to be next."""
+        return (_MAX_PIPELINED if self._has_key else MAX_HEAD) + self._limits.max_body
 
     def _take_again(self, packet: bytes) -> bool:
         """Answers or begins one whole request whose head came before; says whether this is one."""
@@ -219,7 +228,7 @@ class Connection(asyncio.Protocol):
         else:
             self._head = last.head
             self._buffer += body
-            self._listener.turns.wait(self)
+            self._listener.queue.enqueue(self)
         return True
 
     def _answer_known(self, head: KnownHead, body: bytes) -> bool:
@@ -250,26 +259,26 @@ class Connection(asyncio.Protocol):
             self._leave()
             return
         self._wait(self._limits.idle_timeout)
-        if len(self._buffer) <= self._most_buffered:
+        if len(self._buffer) <= self._max_buffered:
             self._transport.resume_reading()
         if self._buffer:
             if self._has_key:
-                self._listener.loop.call_soon(self.advance)
+                self._listener.loop.call_soon(self.resume)
             else:
-                self._listener.turns.wait(self)
+                self._listener.queue.enqueue(self)
 
     def _advance_in_turn(self) -> None:
         """Advances, at once only for a caller who has a good key, or with little to do."""
         if self._has_key or (self._head is None and HEAD_END not in self._buffer):
-            self.advance()
+            self.resume()
         else:
-            self._listener.turns.wait(self)
+            self._listener.queue.enqueue(self)
 
     def _next_body(self) -> bytes | None:
         """The body of the next request, whose head is then `_head`; ``None`` until it is whole."""
         if self._head is not None:
             return self._take_body(self._head)
-        data = self._take_head()
+        data = take_head(self._buffer)
         if data is None:
             return None
         self._head = head = self._heads.read(data)
@@ -280,21 +289,6 @@ class Connection(asyncio.Protocol):
         if body is None:
             self._wait(self._limits.body_timeout)
         return body
-
-    def _take_head(self) -> bytes | None:
-        buffer = self._buffer
-        while buffer.startswith(b"\r\n"):
-            del buffer[:2]  # empty lines before a request are let pass (RFC 9112, 2.2)
-        end = buffer.find(HEAD_END) + len(HEAD_END)
-        if len(HEAD_END) <= end <= _MAX_HEAD:
-            head = bytes(buffer[:end])
-            del buffer[:end]
-            return head
-        if len(buffer) > _MAX_HEAD:
-            raise Refused(Refusal.HEADERS_TOO_LARGE)
-        if buffer.count(b"\n") != buffer.count(b"\r\n"):
-            raise Refused(Refusal.BAD_REQUEST)  # a line that no CR ends will never end the head
-        return None
 
     def _take_body(self, head: Head) -> bytes | None:
         buffer = self._buffer
@@ -324,7 +318,9 @@ class Connection(asyncio.Protocol):
         log = self._listener.access_log
         if log is not None:
             remote = self._peer.remote_ip
-            log.refused(status=refusal.status, remote=remote, request_id=request_id)
+            log.refused(
+                status=refusal.status, code=refusal.code, remote=remote, request_id=request_id
+            )
         self._leave()
 
     def _leave(self) -> None:

@@ -17,6 +17,7 @@ from tornado.httputil import HTTPHeaders, RequestStartLine
 from tornado_idv.web.handler import Understood
 from tornado_idv.web.refusals import Refusal, Refused
 
+MAX_HEAD = 16 * 1024
 MAX_TARGET = 2048
 MAX_FIELDS = 100
 HEAD_END = b"\r\n\r\n"
@@ -120,6 +121,25 @@ class HeadReader:
                     self._known.clear()
                 self._known[data] = head
         return head
+
+
+def take_head(buffer: bytearray) -> bytes | None:
+    """Remove the next head from the front of ``buffer``; ``None`` until it is complete.
+
+    Raises `Refused` for one that is too large, or that can never end.
+    """
+    while buffer.startswith(b"\r\n"):
+        del buffer[:2]  # empty lines before a request are skipped (RFC 9112, 2.2)
+    end = buffer.find(HEAD_END) + len(HEAD_END)
+    if len(HEAD_END) <= end <= MAX_HEAD:
+        head = bytes(buffer[:end])
+        del buffer[:end]
+        return head
+    if len(buffer) > MAX_HEAD:
+        raise Refused(Refusal.HEADERS_TOO_LARGE)
+    if buffer.count(b"\n") != buffer.count(b"\r\n"):
+        raise Refused(Refusal.BAD_REQUEST)  # a line that no CR ends will never end the head
+    return None
 
 
 def read_head(data: bytes, max_body: int) -> Head:

@@ -7,15 +7,17 @@ import logging
 import resource
 import socket
 import ssl
+import time
 from asyncio import AbstractEventLoop, Future
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.server.connection import Connection
-from tornado_idv.server.turns import Turns
+from tornado_idv.server.fair_queue import FairQueue
+from tornado_idv.server.tls_acceptor import TlsAcceptor
 from tornado_idv.web.access import AccessLog
 from tornado_idv.web.packets import PacketCache
 from tornado_idv.web.proxies import TrustedProxies
@@ -27,9 +29,17 @@ _MOST_REFUSED = 64
 """How many refused callers may hold a descriptor until they leave by themselves."""
 _TELL_EVERY = 60.0
 _BACKLOG = 1024
-_KERNEL_BUFFER = 64 * 1024
-"""Bytes that the kernel is to hold of a connection each way. By itself it holds megabytes, and
-a caller who never reads is answered ten thousand times until they are full."""
+_SEND_BUFFER = 64 * 1024
+"""Bytes that the kernel is to hold of a connection's responses. By itself it holds megabytes, and
+a client that never reads is sent ten thousand responses until they are full."""
+_RECEIVE_BUFFER = 16 * 1024
+"""Bytes that the kernel is to hold of a connection's requests, unless bodies may be larger. One
+read returns up to 1.5 times as many (Linux 6), which is what a client can send past a limit."""
+_MAX_HANDSHAKES = 1000
+"""TLS handshakes under way at once."""
+_HANDSHAKE_TIMEOUT = 3.0
+_HANDSHAKES_ABOVE_LIMIT = 16
+"""So many clients above ``max_connections`` may end a handshake, which a 503 by TLS needs."""
 _SWEEP = 0.1
 """Seconds between two looks at a connection's deadline: cheaper than a timer for each."""
 _SWEPT_AT_ONCE = 100
@@ -71,6 +81,8 @@ class Listener:
         packets: PacketCache | None = None,
         proxies: TrustedProxies | None = None,
         access_log: AccessLog | None = None,
+        *,
+        timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.app = app
         self.access_log = access_log
@@ -79,14 +91,14 @@ class Listener:
         self.limits = limits
         self.draining = False
         self.loop: AbstractEventLoop = asyncio.get_running_loop()
-        self.turns = Turns(self.loop)
+        self.queue = FairQueue(self.loop, timer)
         self.done: Future[None] = self.loop.create_future()
         """A future that is done: nothing is to be waited for."""
         self.done.set_result(None)
         self._connections: dict[Connection, None] = {}  # in the order they came
         self._refused: set[Connection] = set()
         self._told_at = -inf
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsAcceptor] = []
         self._none_open = asyncio.Event()
         self._none_open.set()
         self._unswept: list[Connection] = []
@@ -99,16 +111,27 @@ class Listener:
     ) -> None:
         """Accepts connections on bound sockets, in the clear or by TLS."""
         for each in sockets:
-            for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                each.setsockopt(socket.SOL_SOCKET, buffer, _KERNEL_BUFFER)
-            server = await self.loop.create_server(
-                lambda: Connection(self),
-                sock=each,
-                backlog=_BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=self.limits.idle_timeout if tls else None,
-            )
-            self._servers.append(server)
+            receive = min(max(_RECEIVE_BUFFER, self.limits.max_body), _SEND_BUFFER)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+            if tls is None:
+                server = await self.loop.create_server(self._connect, sock=each, backlog=_BACKLOG)
+                self._servers.append(server)
+            else:
+                timeout = min(_HANDSHAKE_TIMEOUT, self.limits.idle_timeout)
+                acceptor = TlsAcceptor(
+                    self.loop, tls, self._connect, self._has_room_for_handshake, timeout
+                )
+                acceptor.listen(each, _BACKLOG)
+                self._servers.append(acceptor)
+
+    def _connect(self) -> Connection:
+        return Connection(self)
+
+    def _has_room_for_handshake(self, pending: int) -> bool:
+        """Whether one more than ``pending`` handshakes are within limits and descriptors."""
+        most = self.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
+        return pending < _MAX_HANDSHAKES and len(self._connections) + pending < most
 
     def admit(self, connection: Connection) -> bool:
         """Takes a new connection in; says whether there is room for it."""

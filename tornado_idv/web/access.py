@@ -7,8 +7,12 @@ together here, gathered, and written soon.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from tornado_idv.web.refusals import Refusal
 
 _GATHERED_FOR = 0.01
 """Seconds until what was gathered is written. Nobody is answered meanwhile: at 15,000 answers a
@@ -18,12 +22,46 @@ _NO_TIME = 5e-6
 """Seconds up to which an answer took 0.00 ms, as most do; to write that out is slow."""
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request was not answered with 200: the error ``code`` of the response.
+
+    ``reason`` is a phrase for the operator, and ``backend`` the one that failed. Both may come
+    from plugins, so they are escaped.
+    """
+
+    code: str
+    backend: str | None = None
+    reason: str | None = None
+
+    def as_json(self) -> str:
+        """Members of a JSON object, with a comma after each; what is not known is left out."""
+        members = f'"code": "{self.code}", '
+        if self.backend is not None:
+            members += f'"backend": {json.dumps(self.backend)}, '
+        if self.reason is not None:
+            members += f'"reason": {json.dumps(self.reason)}, '
+        return members
+
+    def as_text(self) -> str:
+        """The same for people, with a blank before each."""
+        fields = f" code={self.code}"
+        if self.backend is not None:
+            fields += f" backend={json.dumps(self.backend)}"
+        if self.reason is not None:
+            fields += f" reason={json.dumps(self.reason)}"
+        return fields
+
+
+NOT_FOUND = Failure(Refusal.NOT_FOUND.code)
+
+
 class AccessLog:
     """Writes a line for each answer; ``write`` takes text, some lines at a time.
 
     A line holds method, route, status, milliseconds, the caller's address, key id and
-    request id, all of which are of a few harmless characters; nothing of the input.
-    ``for_people`` makes it a line to be read; else it is JSON.
+    request id, all of which are of a few harmless characters; nothing of the input. The line of
+    an error also holds its `Failure`. ``for_people`` makes it a line to be read; else it is JSON.
     """
 
     def __init__(self, write: Callable[[str], object], *, for_people: bool) -> None:
@@ -41,8 +79,9 @@ class AccessLog:
         remote: str,
         key_id: str | None,
         request_id: str,
+        failure: Failure | None = None,
     ) -> None:
-        """Notes an answer."""
+        """Notes an answer; all but 200 have a ``failure``."""
         lines = self._lines
         if not lines:
             asyncio.get_running_loop().call_later(_GATHERED_FOR, self.flush)
@@ -50,7 +89,8 @@ class AccessLog:
         if self._for_people:
             lines.append(
                 f"{_clock.now()} [info     ] answered method={method} route={route} "
-                f"status={status} ms={ms} remote={remote} key={key_id} request_id={request_id}\n"
+                f"status={status} ms={ms} remote={remote} key={key_id} request_id={request_id}"
+                f"{'' if failure is None else failure.as_text()}\n"
             )
         else:
             key = "null" if key_id is None else f'"{key_id}"'
@@ -58,12 +98,12 @@ class AccessLog:
                 f'{{"event": "answered", "level": "info", "logger": "tornado_idv.access", '
                 f'"method": "{method}", "route": "{route}", "status": {status}, "ms": {ms}, '
                 f'"remote": "{remote}", "key": {key}, "request_id": "{request_id}", '
-                f'"timestamp": "{_clock.now()}"}}\n'
+                f'{"" if failure is None else failure.as_json()}"timestamp": "{_clock.now()}"}}\n'
             )
         if len(lines) >= _MOST_GATHERED:
             self.flush()
 
-    def refused(self, *, status: int, remote: str, request_id: str) -> None:
+    def refused(self, *, status: int, code: str, remote: str, request_id: str) -> None:
         """Notes what was refused before anything of it was understood."""
         self.answered(
             method="-",
@@ -73,6 +113,7 @@ class AccessLog:
             remote=remote,
             key_id=None,
             request_id=request_id,
+            failure=Failure(code),
         )
 
     def flush(self) -> None:

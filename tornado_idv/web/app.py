@@ -122,4 +122,5 @@ def log_access(handler: RequestHandler) -> None:
             remote=handler.wire.remote,
             key_id=handler.key_id,
             request_id=handler.wire.request_id,
+            failure=handler.failure,
         )

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, cast
 from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPServerRequest, ResponseStartLine
 from tornado.web import Application, OutputTransform, RequestHandler
 
-from tornado_idv.errors import IdvError, trace
+from tornado_idv.errors import CouldNotTell, IdvError, InvalidKey, trace
+from tornado_idv.web.access import Failure
 from tornado_idv.web.packets import Meaning
 from tornado_idv.web.refusals import Refusal, Refused, refusal_for
 
@@ -79,7 +80,10 @@ class JsonHandler(RequestHandler):
     """The methods this route has, for ``Allow``."""
 
     key_id: str | None = None
-    """The id of the caller's key, once it is known to be good."""
+    """The id of the caller's key, once that is known; it may be expired or not valid yet."""
+
+    failure: Failure | None = None
+    """What the access log tells about a response that is not 200."""
 
     _transforms: list[OutputTransform] = []  # noqa: RUF012 - as Tornado names what we have none of
 
@@ -139,7 +143,11 @@ class JsonHandler(RequestHandler):
         if not self._finished:
             if self._headers or self._write_buffer:
                 self.clear()
-            self.refuse(refusal_for(error))
+            if isinstance(error, InvalidKey):
+                self.key_id = error.key_id
+            refusal = refusal_for(error)
+            self.failure = _failure(refusal, error)
+            self.refuse(refusal)
 
     def clear(self) -> None:
         """Begins the answer anew, without the headers that our server writes by itself."""
@@ -184,9 +192,17 @@ class JsonHandler(RequestHandler):
         value: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        """Logs what was not foreseen."""
+        """Log an exception that no part of the API stands for."""
         if value is not None:
-            _log.error("request %s failed unforeseen:\n%s", self.wire.request_id, trace(value))
+            request_id = self.wire.request_id
+            text = "unhandled exception in request %s:\n%s"
+            _log.error(text, request_id, trace(value), extra={"request_id": request_id})
+
+
+def _failure(refusal: Refusal, error: BaseException) -> Failure:
+    reason = error.reason if isinstance(error, (CouldNotTell, InvalidKey)) else None
+    backend = error.backend if isinstance(error, CouldNotTell) else None
+    return Failure(refusal.code, backend, reason)
 
 
 class NoSuchRouteHandler(JsonHandler):

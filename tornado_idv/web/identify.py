@@ -11,6 +11,7 @@ from tornado_idv.directory import Directory
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.api_key import Scope
 from tornado_idv.model import Answer, Query
+from tornado_idv.web.access import NOT_FOUND
 from tornado_idv.web.bearer import BearerAuthMixin
 from tornado_idv.web.handler import JsonHandler
 from tornado_idv.web.media import check_media
@@ -47,6 +48,7 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
     def answer(self, answer: Answer) -> None:
         """Ends the request with what a lookup came to."""
         if not answer.found:
+            self.failure = NOT_FOUND
             self.set_status(Refusal.NOT_FOUND.status)
         self.finish(answer.body)
 

@@ -8,12 +8,16 @@ from tornado.httputil import HTTPHeaders
 from tornado_idv.web.refusals import Refusal, Refused
 
 JSON = "application/json"
+# Characters of a header that are parsed. mimeparse takes quadratic time for quoted parameters,
+# 0.3 s for a header of 16 KiB.
+_MAX_LENGTH = 1024
 
 
 def check_media(headers: HTTPHeaders) -> None:
     """Raises `Refused` if the body is said to be no JSON, or JSON would not be taken.
 
-    An absent or empty header means JSON; so does an ``Accept`` that cannot be read.
+    An absent or empty header means JSON; so does an ``Accept`` that cannot be read. A header
+    of more than 1,024 characters cannot be read.
     """
     content_type = headers.get("Content-Type", "").strip()
     if content_type and content_type != JSON and not _is_json(content_type):
@@ -26,6 +30,8 @@ def check_media(headers: HTTPHeaders) -> None:
 
 
 def _is_json(content_type: str) -> bool:
+    if len(content_type) > _MAX_LENGTH:
+        return False
     try:
         kind, subtype, parameters = mimeparse.parse_mime_type(content_type)
     except mimeparse.MimeTypeParseException:
@@ -37,6 +43,8 @@ def _is_json(content_type: str) -> bool:
 
 
 def _shuts_json_out(accept: str) -> bool:
+    if len(accept) > _MAX_LENGTH:
+        return False
     try:
         return not mimeparse.best_match([JSON], accept.lower())
     except mimeparse.MimeTypeParseException:

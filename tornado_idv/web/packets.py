@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
@@ -24,14 +24,17 @@ from tornado_idv.directory import Directory
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.model import Query
-from tornado_idv.web.access import AccessLog
+from tornado_idv.web.access import NOT_FOUND, AccessLog
 from tornado_idv.web.answers import answer_bytes, new_request_id
 from tornado_idv.web.refusals import Refusal
 
 _HEAD_END = b"\r\n\r\n"
 _LONGEST = 1024
 _MOST_HEADS = 1_000
-_MOST_BODIES = 50_000
+_MAX_BODIES_SIZE = 16 * 1024 * 1024
+"""Bytes of memory per route for bodies and their queries: about 50,000 of usual length."""
+_ENTRY_SIZE = 256
+"""Bytes of memory that a body and its query take beside their characters (CPython 3.11)."""
 _OTHER_ANSWER = ("Connection", "Content-Encoding", "Expect", "Transfer-Encoding", "X-Request-ID")
 """Headers with which a request may be answered in another way than without them."""
 
@@ -48,6 +51,24 @@ class Meaning(NamedTuple):
     remembered: bool
 
 
+class KnownBodies(OrderedDict[bytes, Query]):
+    """Queries by request body; the oldest make room, so that all take ``max_size`` bytes."""
+
+    def __init__(self, max_size: int) -> None:
+        super().__init__()
+        self._max_size = max_size
+        self._size = 0
+
+    def store(self, body: bytes, query: Query) -> None:
+        """Remember what a body asks for, which is the same each time."""
+        if body in self:
+            return
+        self[body] = query
+        self._size += _memory_size(body, query)
+        while self._size > self._max_size:
+            self._size -= _memory_size(*self.popitem(last=False))
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class KnownHead:
     """A head that was understood, and the queries of the bodies that followed it or its like.
@@ -60,18 +81,26 @@ class KnownHead:
     length: int
     forwarded: str
     """Its ``X-Forwarded-For``: callers may share a head, and differ in who is believed."""
-    queries: OrderedDict[bytes, Query]
+    queries: KnownBodies
 
 
 class PacketCache:
     """Answers by a request's bytes what memory can answer."""
 
-    def __init__(self, directory: Directory, keys: KeyRing, access_log: AccessLog | None) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        keys: KeyRing,
+        access_log: AccessLog | None,
+        *,
+        max_bodies_size: int = _MAX_BODIES_SIZE,
+    ) -> None:
+        self._max_bodies_size = max_bodies_size
         self._directory = directory
         self._keys = keys
         self._access_log = access_log
         self._heads: OrderedDict[bytes, KnownHead] = OrderedDict()
-        self._queries: dict[str, OrderedDict[bytes, Query]] = {}
+        self._queries: dict[str, KnownBodies] = {}
 
     def head(self, packet: bytes) -> KnownHead | None:
         """What is known of the head of exactly one whole request, if that is what this is."""
@@ -89,6 +118,7 @@ class PacketCache:
             return None
         request_id = new_request_id()
         status = 200 if answer.found else Refusal.NOT_FOUND.status
+        failure = None if answer.found else NOT_FOUND
         if self._access_log is not None:
             self._access_log.answered(
                 method="POST",
@@ -98,6 +128,7 @@ class PacketCache:
                 remote=remote,
                 key_id=head.key.id,
                 request_id=request_id,
+                failure=failure,
             )
         return answer_bytes(status, request_id, answer.body, len(answer.body))
 
@@ -118,17 +149,25 @@ class PacketCache:
             return None
         if headers.get("Content-Length") != str(length) or not _is_plain(start_line, headers):
             return None  # less or more than this request came by itself, or it is of no usual kind
-        queries = self._queries.setdefault(meaning.route, OrderedDict())
+        queries = self._queries.get(meaning.route)
+        if queries is None:
+            queries = self._queries[meaning.route] = KnownBodies(self._max_bodies_size)
         if meaning.remembered:
-            _put(queries, packet[end:], meaning.query, _MOST_BODIES)
+            queries.store(packet[end:], meaning.query)
         forwarded = headers.get("X-Forwarded-For", "")
         head = KnownHead(meaning.route, meaning.key, length, forwarded, queries)
-        _put(self._heads, sha256(packet[:end]).digest(), head, _MOST_HEADS)
+        self._store_head(sha256(packet[:end]).digest(), head)
         return head
 
     def learn_body(self, packet: bytes, head: KnownHead, query: Query) -> None:
         """Remembers what a body meant that followed a known head."""
-        _put(head.queries, packet[-head.length :], query, _MOST_BODIES)
+        head.queries.store(packet[-head.length :], query)
+
+    def _store_head(self, digest: bytes, head: KnownHead) -> None:
+        """Add a head; the oldest makes room, which a plain dictionary would have to search for."""
+        if len(self._heads) >= _MOST_HEADS and digest not in self._heads:
+            self._heads.popitem(last=False)
+        self._heads[digest] = head
 
 
 def _end_of_head(packet: bytes) -> int:
@@ -147,8 +186,6 @@ def _is_plain(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
     )
 
 
-def _put(entries: OrderedDict[bytes, Any], key: bytes, value: object, most: int) -> None:
-    """Adds an entry; the oldest one makes room, which a plain dictionary would search for."""
-    if len(entries) >= most and key not in entries:
-        entries.popitem(last=False)
-    entries[key] = value
+def _memory_size(body: bytes, query: Query) -> int:
+    """Bytes of memory of an entry; a query may hold its text twice."""
+    return _ENTRY_SIZE + len(body) + 2 * len(query.text)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
-from typing import Any
+from json.encoder import encode_basestring
 
+from tornado_idv import strict_json
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.model import User
 from tornado_idv.web.refusals import Refusal
 
-_BLANKS = " \t\n\r"
-_MAX_DEPTH = 256
-_TEXT_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-_STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
+_quoted = encode_basestring  # what an encoder with ensure_ascii=False calls
 
 
 def read_member(body: bytes, name: str) -> str:
@@ -25,8 +21,8 @@ def read_member(body: bytes, name: str) -> str:
     5,000 digits is an error to Python). Raises `InvalidFormat`.
     """
     try:
-        record = _decode(body.decode("utf-8"))
-    except (ValueError, RecursionError):
+        record = strict_json.loads(body, keep_numbers=True)
+    except ValueError:
         raise InvalidFormat("not a JSON object") from None
     value = record.get(name) if isinstance(record, dict) else None
     if type(value) is not str:
@@ -43,47 +39,3 @@ def encode_user(user: User | None, identifiers: Identifiers) -> bytes:
         f',"nickname":{_quoted(f"@{user.nickname}")}'
         f',"profile_url":{_quoted(identifiers.profile_url(user))}}}'
     ).encode()
-
-
-def _decode(text: str) -> Any:
-    text = text.strip(_BLANKS)
-    if len(text) > _MAX_DEPTH:
-        _check_depth(text)
-    record, end = _DECODER.raw_decode(text)
-    if end < len(text):
-        raise ValueError("more than one value")
-    return record
-
-
-def _check_depth(text: str) -> None:
-    """Raises `ValueError` for nesting without end; how deep Python itself goes has varied."""
-    if text.count("[") + text.count("{") <= _MAX_DEPTH:
-        return
-    depth = 0
-    for token in _TEXT_OR_BRACKET.findall(text):
-        depth += _STEP.get(token, 0)
-        if depth > _MAX_DEPTH:
-            raise ValueError("nested too deep")
-
-
-class _Number(str):
-    """A number as written: not text, though it is held as such."""
-
-    __slots__ = ()
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a member named twice")
-    return members
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
-
-
-_quoted = json.encoder.encode_basestring  # what an encoder with ensure_ascii=False calls
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_Number, parse_int=_Number
-)
