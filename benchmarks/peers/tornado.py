@@ -84,7 +84,7 @@ async def serve(port: int, config: Path) -> None:
     access_log = open_access_log(settings.logging.level, settings.logging.format)
     keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
-        app = make_app(directory, settings.valid_forms(), keys, access_log=access_log)
+        app = make_app(directory, settings.make_identifiers(), keys, access_log=access_log)
         HTTPServer(Wired(app)).listen(port, "127.0.0.1")
         await asyncio.Event().wait()
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 import pluggy
 from tornado.netutil import bind_sockets
 
-from tornado_idv.cache import AnswerCache, CacheLimits
+from tornado_idv.cache import AnswerCache
 from tornado_idv.config.settings import (
     DrainSettings,
     KeySettings,
@@ -49,9 +49,9 @@ async def open_directory(
     ``told`` hears what each backend said. Raises `StartError` if one cannot be opened.
     """
     backends = build_backends(backend_kinds(manager), settings.backends)
-    identifiers = settings.valid_forms()
+    identifiers = settings.make_identifiers()
     encode = partial(encode_user, identifiers=identifiers)
-    cache = AnswerCache(CacheLimits(**settings.cache.model_dump()))
+    cache = AnswerCache(settings.cache)
     directory = Directory(
         manager,
         backends,
@@ -105,7 +105,7 @@ async def listening(
     """
     keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
-        forms, base_path = settings.valid_forms(), settings.server.base_path
+        forms, base_path = settings.make_identifiers(), settings.server.base_path
         app = make_app(directory, forms, keys, base_path, access_log)
         packets = PacketCache(directory, keys, access_log) if settings.server.packet_cache else None
         trusted = settings.server.trusted_proxies
