@@ -3,9 +3,10 @@
 import pytest
 from fakes import Ticker
 
-from tornado_idv.breaker import Breaker, BreakerLimits, Pass
+from tornado_idv.backend import BreakerOptions
+from tornado_idv.breaker import Breaker, Pass
 
-LIMITS = BreakerLimits(failures=5, open_for=5.0, open_max=60.0)
+LIMITS = BreakerOptions(failures=5, open_for=5.0, open_max=60.0)
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_the_fifth_failure_in_a_row_opens_it(breaker: Breaker) -> None:
 
 @pytest.mark.parametrize("failures", [1, 2, 7])
 def test_how_many_failures_open_it_is_configured(ticker: Ticker, failures: int) -> None:
-    breaker = Breaker(BreakerLimits(failures=failures), ticker)
+    breaker = Breaker(BreakerOptions(failures=failures), ticker)
     fail(breaker, failures - 1)
     assert breaker.enter() is Pass.REGULAR
     fail(breaker, 1)

@@ -9,8 +9,8 @@ import pytest
 from fakes import Ticker
 
 from tornado_idv.config.load import load
+from tornado_idv.file_secret import FileSecret
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.scalars import FileSecret
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ backends:
 def test_only_a_secret_that_is_a_whole_file_follows_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, written: str, now: str
 ) -> None:
-    monkeypatch.setattr(FileSecret, "look_every", 0.0)
+    monkeypatch.setattr(FileSecret, "check_interval", 0.0)
     config = path.with_name("config.yaml")
     config.write_text(CONFIG.format(token=written), encoding="utf-8")
     settings = load(config, backend_kinds(plugin_manager()), {"TOKEN": "third"})

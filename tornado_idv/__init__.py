@@ -1,6 +1,6 @@
 """What plugin authors import; everything else in this package is its own business."""
 
-from tornado_idv import strict_json, yamltext
+from tornado_idv import strict_json, yaml_loader
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.commands import CommandTools, Configured, Exit, printable
 from tornado_idv.errors import (
@@ -16,7 +16,15 @@ from tornado_idv.errors import (
 )
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
-from tornado_idv.scalars import ConfigPath, Duration, Pattern, Secret, Size, Whole
+from tornado_idv.options import (
+    ConfigPath,
+    Duration,
+    Options,
+    Pattern,
+    Secret,
+    Size,
+    WholeNumber,
+)
 
 __all__ = [
     "Answer",
@@ -34,6 +42,7 @@ __all__ = [
     "Exit",
     "IdvError",
     "InvalidFormat",
+    "Options",
     "Pattern",
     "Problem",
     "Query",
@@ -42,10 +51,10 @@ __all__ = [
     "StartError",
     "Unavailable",
     "User",
-    "Whole",
+    "WholeNumber",
     "hookimpl",
     "printable",
     "strict_json",
     "trace",
-    "yamltext",
+    "yaml_loader",
 ]

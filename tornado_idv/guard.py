@@ -19,7 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tornado_idv.backend import AnyBackend
-from tornado_idv.breaker import Breaker, BreakerLimits, Pass
+from tornado_idv.breaker import Breaker, Pass
 from tornado_idv.bulkhead import Bulkhead
 from tornado_idv.deadlines import Deadlines, TimeLimit
 from tornado_idv.errors import Broken, CouldNotTell, Unavailable, trace
@@ -74,7 +74,7 @@ class Guard:
         self._longest = ttl if options.cache_ttl is None else options.cache_ttl
         self._continues = options.on_unavailable == "continue"
         self._match = re.compile(options.match, re.ASCII) if options.match else None
-        self._breaker = Breaker(BreakerLimits(**options.breaker.model_dump()), timer)
+        self._breaker = Breaker(options.breaker, timer)
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = Deadlines(TimeLimit.end)
         self._places = Bulkhead(options.max_concurrent)

@@ -1,14 +1,13 @@
-"""One read-only connection, and queries that stop when nobody waits for them.
+"""One read-only connection, whose queries stop when no caller waits for them any more.
 
-aiosqlite runs the queries of a connection one after the other in a thread of its own,
-and a caller that is cancelled (by its deadline, say) stops waiting without stopping its
-query. `sqlite3_interrupt` would stop whatever runs at that moment, which may be the query
-of somebody else. So each query carries a flag that SQLite's thread looks at itself: when
-it counts the parameters, and then every few thousand steps. A query in the queue is thus
-never begun, a running one ends within about a millisecond, and no other is ever hit.
+aiosqlite runs the queries of a connection in a thread, and a caller that is cancelled (by its
+deadline, for example) stops waiting without stopping its query. `sqlite3_interrupt` would
+stop whatever runs at that moment, which may be another caller's query. So the reader sends one
+statement at a time, and SQLite itself asks every few thousand steps whether a caller still
+waits for it: such a query ends within about a millisecond, and no other is affected.
 
-Most of a lookup's time is the way to that thread and back. So all who wait for the same kind
-of lookup when the connection is free are asked for in one statement.
+Most of a lookup's time is the way to that thread and back. So all lookups of one kind that
+wait when the connection becomes free are sent in one statement.
 """
 
 from __future__ import annotations
@@ -71,7 +70,8 @@ class Reader:
         self.statements = 0
         """How many have given their rows."""
         self.stopping = False
-        self.running: _Batch | None = None
+        self.running: Sequence[_Asked] = ()
+        """The lookups of the statement that runs, or ran last."""
 
     @classmethod
     async def over(cls, connection: aiosqlite.Connection) -> Reader:
@@ -148,23 +148,20 @@ class Reader:
             asked.give(its)
 
     async def _ask(self, lookup: Lookup, wanted: Sequence[_Asked]) -> Iterable[Row]:
-        batch = _Batch(wanted, self)
+        if self.stopping:
+            raise sqlite3.ProgrammingError("the connection is closed")
+        self.running = wanted
+        values = [value for asked in wanted for value in asked.values]
         try:
-            rows = await self._connection.execute_fetchall(lookup.batches[len(wanted)], batch)
+            rows = await self._connection.execute_fetchall(lookup.batches[len(wanted)], values)
         except ValueError:
             raise sqlite3.ProgrammingError("the connection is closed") from None
         self.statements += 1
         return rows
 
-    def begin(self, batch: _Batch) -> None:
-        """Told in the connection's thread, before a query runs; refuses one nobody waits for."""
-        self.running = batch
-        if self._is_unwanted():
-            raise sqlite3.InterfaceError("nobody waits for this query")
-
     def _is_unwanted(self) -> bool:
-        """Asked by SQLite, in the connection's thread, while a query runs."""
-        return self.stopping or (self.running is not None and not self.running.wanted)
+        """Called by SQLite, in the connection's thread, while a statement runs."""
+        return self.stopping or not any(asked.is_wanted for asked in self.running)
 
 
 class _Asked:
@@ -188,21 +185,3 @@ class _Asked:
     def fail(self, error: Exception) -> None:
         if self.is_wanted:
             self.rows.set_exception(error)
-
-
-class _Batch(list[Value]):
-    """The values of one statement; SQLite's thread asks how many they are just before it runs."""
-
-    def __init__(self, asked: Sequence[_Asked], reader: Reader) -> None:
-        super().__init__([value for each in asked for value in each.values])
-        self._asked = asked
-        self._reader = reader
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anybody waits for it."""
-        return any(asked.is_wanted for asked in self._asked)
-
-    def __len__(self) -> int:
-        self._reader.begin(self)
-        return super().__len__()

@@ -13,8 +13,6 @@ from urllib.parse import quote
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationInfo,
@@ -23,7 +21,7 @@ from pydantic import (
 
 from idv_upstream.addresses import is_origin
 from idv_upstream.places import is_set_elsewhere
-from tornado_idv import Broken, Secret
+from tornado_idv import Broken, Options, Secret
 
 MASK = "***"
 """What is shown in place of a proof."""
@@ -42,12 +40,8 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
-class _Credential(BaseModel):
+class _Credential(Options):
     """What is configured; ``proof`` makes of it what ``placed`` puts into a request."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
 
     scheme: ClassVar[str] = "Bearer"
 

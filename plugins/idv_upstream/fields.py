@@ -6,9 +6,8 @@ import json
 from typing import Annotated, Any, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Discriminator,
+    Field,
     Tag,
     ValidationInfo,
     field_validator,
@@ -17,21 +16,17 @@ from pydantic import (
 
 from idv_upstream.documents import is_unicode
 from idv_upstream.expressions import Expression, ExpressionText, kind_of
-from tornado_idv import Broken
+from tornado_idv import Broken, Options
 
 _SCALARS = (str, int, float, bool, type(None))
 
 
-class FieldOptions(BaseModel):
+class FieldOptions(Options):
     """Where a field comes from."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
 
     path: ExpressionText | None = None
     """A JMESPath expression on the user's record."""
-    value_map: dict[str, str] = {}
+    value_map: dict[str, str] = Field(default_factory=dict)
     """What the field is for which value; numbers, true, false and null are written as in JSON."""
     default: str | None = None
     """What it is for null, and for a value that ``value_map`` does not name."""

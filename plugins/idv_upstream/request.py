@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -23,7 +21,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from idv_upstream import places
 from idv_upstream.documents import MAX_DEPTH, is_unicode
 from idv_upstream.templates import Filling, Placeholders
-from tornado_idv import Broken, ByNickname, Query, strict_json
+from tornado_idv import Broken, ByNickname, Options, Query, strict_json
 
 _METHOD = re.compile("(?!(?:CONNECT|TRACE)$)[A-Z]{1,20}")
 _SAFE_METHODS = ("GET", "HEAD")
@@ -43,12 +41,9 @@ class Asking(NamedTuple):
     repeatable: bool
 
 
-class RequestOptions(BaseModel):
+class RequestOptions(Options):
     """The request that asks for one user."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
     placeholders: ClassVar[Sequence[str]]
     """The names of the placeholders."""
 
@@ -57,9 +52,9 @@ class RequestOptions(BaseModel):
     url: str
     """A path that begins with a slash, behind ``base_url`` or the endpoint; or a whole URL.
     Placeholders may stand behind the host."""
-    query: dict[str, str] = {}
+    query: dict[str, str] = Field(default_factory=dict)
     """Query parameters, beside those in ``url``."""
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default_factory=dict)
     """Headers, beside those that every request has."""
     json_body: Any = Field(default=None, alias="json")
     """The body as JSON: a mapping or list of texts, or a text that is JSON itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
 from idv_upstream.expressions import (
@@ -16,15 +16,11 @@ from idv_upstream.expressions import (
     picks_an_element,
 )
 from idv_upstream.fields import FieldOptions, FieldSource
-from tornado_idv import ByNickname, Query
+from tornado_idv import ByNickname, Options, Query
 
 
-class ResponseOptions(BaseModel):
+class ResponseOptions(Options):
     """Where in an answer the user is."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
 
     found_when: ExpressionText | None = None
     """An expression on the whole answer; if what it gives is false, empty or null, the user is

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tornado_idv import Whole
+from tornado_idv import WholeNumber
 
 
 class Outcome(StrEnum):
@@ -21,7 +21,7 @@ class Outcome(StrEnum):
     BROKEN = "broken"
 
 
-StatusOptions = dict[Annotated[Whole, Field(ge=200, le=599)], Outcome]
+StatusOptions = dict[Annotated[WholeNumber, Field(ge=200, le=599)], Outcome]
 """What single statuses mean, where that differs from what they mean by default."""
 
 _OUTCOMES: Mapping[int, Outcome] = {

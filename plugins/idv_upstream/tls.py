@@ -15,21 +15,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator
 
-from tornado_idv import ConfigPath, StartError
+from tornado_idv import ConfigPath, Options, StartError
 
 _log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 1.0
 
 
-class TlsOptions(BaseModel):
+class TlsOptions(Options):
     """Whose certificates are believed, and which one is ours."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
 
     ca_file: ConfigPath | None = None
     """Certificates of those who may vouch for the other service, in PEM form, instead of those

@@ -115,7 +115,7 @@ def test_a_key_behind_a_forgotten_blank_is_not_printed(
     path = config(USERS, more=f"auth: {{keys: [{{id: a, token:{key}}}]}}\n")
     result = invoke("check", "-c", path, *options)
     assert result.exit_code == 1
-    assert "a blank is missing after the colon of" in result.output
+    assert "a space is missing after the colon of" in result.output
     assert key.split("_")[2] not in result.output
 
 

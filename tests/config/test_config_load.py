@@ -206,7 +206,7 @@ def test_a_plain_token_may_stand_in_a_demo(load_text: Load) -> None:
 
 
 def test_the_valid_forms_are_those_of_the_settings(load_text: Load) -> None:
-    forms = load_text(EVERY_SETTING).valid_forms()
+    forms = load_text(EVERY_SETTING).make_identifiers()
     assert forms.parse_card("4000") == ByCard("4000")
     assert forms.parse_input("http://old.example:8080/people/m/al") == ByNickname("al")
     with pytest.raises(InvalidFormat):
@@ -217,7 +217,7 @@ def test_the_valid_forms_are_those_of_the_settings(load_text: Load) -> None:
 
 def test_nicknames_are_folded_where_the_settings_say_so(load_text: Load) -> None:
     text = GOOD + "identifiers: {nickname_case: fold}"
-    assert load_text(text).valid_forms().parse_nickname("Al") == ByNickname("al")
+    assert load_text(text).make_identifiers().parse_nickname("Al") == ByNickname("al")
 
 
 def test_paths_are_relative_to_the_file(

@@ -13,8 +13,8 @@ Told = Callable[..., list[str]]
 
 TOKEN = "plain-token-of-a-partner"
 NO_PLAIN_TOKEN = (
-    "a plain token is refused unless demo is true or server.host is loopback; write sha256 "
-    "instead, as printed by: printf %s TOKEN | sha256sum"
+    "a plain token is only allowed with demo: true or if server.host is loopback; write "
+    "sha256 instead, as printed by: printf %s TOKEN | sha256sum"
 )
 NO_DATE = "not a date and time; write it like 2027-01-01T00:00:00Z"
 NO_DURATION = "not a duration; write a number and ms, s, m, h or d, like 30s"
@@ -58,7 +58,7 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "section a list": ("server: []", ["3:9: server: must be a mapping, not a list"]),
     "section text": ("server: on", ["3:9: server: must be a mapping, not text"]),
-    "section empty": ("server:", ["3:8: server: must be a mapping; nothing is written here"]),
+    "section empty": ("server:", ["3:8: server: must be a mapping; it is empty"]),
     "host with port": ('server: {host: "127.0.0.1:80"}', [f"3:16: server.host: {NO_HOST}"]),
     "host empty": ('server: {host: ""}', [f"3:16: server.host: {NO_HOST}"]),
     "host a list": ("server: {host: [a]}", ["3:16: server.host: must be text, not a list"]),
@@ -199,7 +199,7 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "card length turned round": (
         "identifiers: {card_length: [8, 4]}",
-        ["3:28: identifiers.card_length: the fewest digits come first, then the most"],
+        ["3:28: identifiers.card_length: the minimum comes first, then the maximum"],
     ),
     "card length a number": (
         "identifiers: {card_length: 16}",
@@ -215,7 +215,7 @@ ADDED_TO_A_GOOD_FILE = {
     "demo in doubt": ("demo: maybe", ["3:7: demo: must be true or false"]),
     "keys empty": (
         "auth:\n  keys:",
-        ["4:8: auth.keys: must be a list; nothing is written here"],
+        ["4:8: auth.keys: must be a list; it is empty"],
     ),
     "key without id": (key(sha256=DIGEST), ["4:5: auth.keys[0].id: is missing"]),
     "key without token": (
@@ -409,8 +409,8 @@ WHOLE_FILES = {
     "a blank forgotten": (
         f"{GOOD}auth: {{keys: [{{id: a, token:{TOKEN}}}, {{id:b, sha256: {DIGEST}}}]}}",
         [
-            '3:23: auth.keys[0]: a blank is missing after the colon of "token"',
-            '3:57: auth.keys[1]: a blank is missing after the colon of "id"',
+            '3:23: auth.keys[0]: a space is missing after the colon of "token"',
+            '3:57: auth.keys[1]: a space is missing after the colon of "id"',
         ],
     ),
     "a name that may not be told": (

@@ -85,7 +85,7 @@ def test_what_a_reference_gives_is_checked_and_not_shown(told: Told) -> None:
 def test_a_file_must_hold_text(told: Told, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "owner").write_bytes(content)
     assert told(f"{GOOD}logging: {{level: '${{file:owner}}'}}") == [
-        "3:18: logging.level: the file owner holds no UTF-8 text"
+        "3:18: logging.level: the file owner is not UTF-8 text"
     ]
 
 

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config import settings as settings_module
 from tornado_idv.config.schema import json_schema
-from tornado_idv.config.settings import Section, Settings
+from tornado_idv.config.settings import Settings
+from tornado_idv.options import Options
 
 Kinds = Mapping[str, type[AnyBackend]]
 
@@ -59,7 +60,7 @@ def test_the_schema_is_a_valid_schema(kinds: Kinds) -> None:
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["title"] == "tornado-idv configuration"
-    assert schema["description"] == "Everything that `config.yaml` may say."
+    assert schema["description"] == "Everything that `config.yaml` may contain."
 
 
 def test_a_good_configuration_passes(kinds: Kinds, load_text: Callable[..., Settings]) -> None:
@@ -208,7 +209,9 @@ def members(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 SECTIONS = [
     each
     for each in vars(settings_module).values()
-    if isinstance(each, type) and issubclass(each, Section) and each is not Section
+    if isinstance(each, type)
+    and issubclass(each, Options)
+    and each not in {Options, BackendOptions}
 ]
 
 

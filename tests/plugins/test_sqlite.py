@@ -17,7 +17,7 @@ from pydantic import ValidationError
 import idv_sqlite
 from idv_sqlite import table
 from idv_sqlite.backend import SqliteBackend
-from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yamltext
+from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yaml_loader
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, opened, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, configured
@@ -633,7 +633,7 @@ async def test_every_example_of_the_readme_finds_its_user(
 ) -> None:
     """By nickname and by card, without a warning."""
     run(tmp_path / "users.db", script)
-    (options,) = yamltext.read(entry.encode(), "README.md")["backends"]
+    (options,) = yaml_loader.read(entry.encode(), "README.md")["backends"]
     async with opened([configured(SqliteBackend, tmp_path, **options)]) as (backend,):
         assert await backend.find(ByNickname("alice")) == ALICE
         assert await backend.find(ByCard("4000123412341234")) == ALICE

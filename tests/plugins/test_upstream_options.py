@@ -18,7 +18,7 @@ from idv_upstream.fields import FieldOptions
 from idv_upstream.request import RequestOptions
 from idv_upstream.responses import ResponseOptions
 from idv_upstream.tls import TlsOptions
-from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yamltext
+from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_loader
 from tornado_idv.config.load import load
 from tornado_idv.registry import backend_kinds, opened, plugin_manager
 
@@ -176,7 +176,7 @@ def test_the_readme_names_every_option() -> None:
 async def test_every_example_of_the_readme_boots(example: str) -> None:
     """References to secrets are filled in as the configuration does."""
     filled = re.sub(r"\$\{(?:env|file):[A-Za-z_.]+\}", "a-key", example)
-    entries = yamltext.read(filled.encode(), "README.md")["backends"]
+    entries = yaml_loader.read(filled.encode(), "README.md")["backends"]
     built = [UpstreamBackend(UpstreamOptions.model_validate(entry)) for entry in entries]
     async with opened(built):
         assert {backend.options.kind for backend in built} == {"upstream"}

@@ -16,7 +16,7 @@ from idv_upstream.replies import Replies
 from idv_upstream.responses import ResponseOptions
 from idv_upstream.statuses import Outcome
 from idv_upstream.transport import Reply
-from tornado_idv import Answer, Broken, ByNickname, CouldNotTell, Unavailable, User, yamltext
+from tornado_idv import Answer, Broken, ByNickname, CouldNotTell, Unavailable, User, yaml_loader
 
 ALICE = User("Free", "1", "alice")
 QUERY = ByNickname("alice")
@@ -250,7 +250,7 @@ def test_documented_mapping_reads_each_documented_response(
     (sample,) = re.findall(
         r"^ +response:\n(.*?)^ +auth:", PAGE.read_text(), re.MULTILINE | re.DOTALL
     )
-    options = yamltext.read(dedent(sample).encode(), "proxy.md")
+    options = yaml_loader.read(dedent(sample).encode(), "proxy.md")
     sampled = Replies(ResponseOptions.model_validate(options), {}, hints=True, credential=True)
     if expected is Broken:
         assert isinstance(failure(sampled, reply(status, body)), Broken)

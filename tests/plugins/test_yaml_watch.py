@@ -106,21 +106,6 @@ async def test_a_swapped_link_is_seen(tmp_path: Path) -> None:
         await next_user("carol")
 
 
-async def test_a_loop_of_links_is_a_sentence_in_the_log(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with watched(path) as (_, next_user):
-        path.unlink()
-        kept = logged("Too many levels of symbolic links")
-        path.symlink_to(path.name)
-        await kept
-        path.unlink()
-        write(path, "bob")
-        await next_user("bob")
-    assert "Traceback" not in caplog.text
-    assert all("keeps its old users" in each and "\n" not in each for each in warnings(caplog))
-
-
 async def test_a_link_changed_further_up_is_seen(tmp_path: Path) -> None:
     """No watched folder tells of it; the look at the file does."""
     for nickname in ("alice", "bob"):

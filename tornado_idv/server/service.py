@@ -13,7 +13,7 @@ from typing import NoReturn
 import pluggy
 from tornado.netutil import bind_sockets
 
-from tornado_idv.cache import AnswerCache, CacheLimits
+from tornado_idv.cache import AnswerCache
 from tornado_idv.config.settings import (
     DrainSettings,
     KeySettings,
@@ -51,9 +51,9 @@ async def open_directory(
     ``told`` hears what each backend said. Raises `StartError` if one cannot be opened.
     """
     backends = build_backends(backend_kinds(manager), settings.backends)
-    identifiers = settings.valid_forms()
+    identifiers = settings.make_identifiers()
     encode = partial(encode_user, identifiers=identifiers)
-    cache = AnswerCache(CacheLimits(**settings.cache.model_dump()))
+    cache = AnswerCache(settings.cache)
     directory = Directory(
         manager,
         backends,
@@ -107,7 +107,7 @@ async def listening(
     """
     keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
-        services = Services(directory, settings.valid_forms(), keys, access_log)
+        services = Services(directory, settings.make_identifiers(), keys, access_log)
         packet_cache = PacketCache(directory, keys, access_log)
         trusted = settings.server.trusted_proxies
         server = HttpServer(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_idv.errors import ConfigError
-from tornado_idv.yamltext import Items, Mapping, Mark, Text, locate, read
+from tornado_idv.yaml_loader import Items, Mapping, Mark, Text, locate, read
 
 FILE = "users.yaml"
 

@@ -1,4 +1,4 @@
-"""Plain sentences for what pydantic finds wrong; none repeats a value, which may be a secret."""
+"""Messages for validation errors; none repeats a value, which may be a secret."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, get_args
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
-from tornado_idv import yamltext
+from tornado_idv import yaml_loader
+from tornado_idv.config.locations import Location
 from tornado_idv.config.names import unknown
-from tornado_idv.config.places import Place
 
 _PYDANTIC = frozenset(get_args(ErrorType))
-_TOLD = {
+_MESSAGES = {
     "assertion_error": "{error}",
     "greater_than": "must be greater than {gt}",
     "greater_than_equal": "must be at least {ge}",
@@ -28,7 +28,7 @@ _TOLD = {
     "too_long": "too many items: at most {max_length}, not {actual_length}",
     "value_error": "{error}",
 }
-_WANTED = {
+_EXPECTED = {
     "bool": "true or false",
     "bytes": "text",
     "date": "a date",
@@ -52,43 +52,44 @@ _WANTED = {
 }
 
 
-def sentence(error: ErrorDetails, place: Place) -> str:
-    """What is wrong at ``place``."""
+def message(error: ErrorDetails, location: Location) -> str:
+    """Return what is wrong at ``location``."""
     kind, context = error["type"], error.get("ctx", {})
-    if kind in _TOLD:
-        return _TOLD[kind].format_map(context)
+    if kind in _MESSAGES:
+        return _MESSAGES[kind].format_map(context)
     if kind in ("literal_error", "enum"):
         return f"must be {context['expected']}".replace("'", "")
     if kind == "extra_forbidden":
-        return unknown(str(error["loc"][-1]), place.known)
+        return unknown(str(error["loc"][-1]), location.known)
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        return _choice(place) if place.path[-1] == place.by else _wanted("model", place.value)
+        is_tag = location.path[-1] == location.tag
+        return _choice(location) if is_tag else _expected("model", location.value)
     if kind in _PYDANTIC:
-        return _wanted(kind, place.value)
-    return error["msg"]  # a plugin's own words
+        return _expected(kind, location.value)
+    return error["msg"]  # a plugin's own message
 
 
-def _choice(place: Place) -> str:
-    known = f"the {place.by}s are {', '.join(place.choices)}"
-    if isinstance(place.value, yamltext.Mapping):
+def _choice(location: Location) -> str:
+    known = f"the {location.tag}s are {', '.join(location.choices)}"
+    if isinstance(location.value, yaml_loader.Mapping):
         return f"is missing; {known}"
-    near = get_close_matches(str(place.value), place.choices, n=1, cutoff=0.7)
+    near = get_close_matches(str(location.value), location.choices, n=1, cutoff=0.7)
     hint = f'did you mean "{near[0]}"? ' if near else ""
-    return f"unknown {place.by}; {hint}{known}"
+    return f"unknown {location.tag}; {hint}{known}"
 
 
-def _wanted(kind: str, value: Any) -> str:
-    wanted = _WANTED.get(kind.partition("_")[0])
-    if wanted is None:
+def _expected(kind: str, value: Any) -> str:
+    expected = _EXPECTED.get(kind.partition("_")[0])
+    if expected is None:
         return "is not valid"
-    return f"must be {wanted}{_instead(wanted, value)}"
+    return f"must be {expected}{_actual(expected, value)}"
 
 
-def _instead(wanted: str, value: Any) -> str:
-    if isinstance(value, yamltext.Mapping):
+def _actual(expected: str, value: Any) -> str:
+    if isinstance(value, yaml_loader.Mapping):
         return ", not a mapping"
-    if isinstance(value, yamltext.Items):
+    if isinstance(value, yaml_loader.Items):
         return ", not a list"
-    if wanted not in ("a mapping", "a list"):
+    if expected not in ("a mapping", "a list"):
         return ""
-    return ", not text" if value else "; nothing is written here"
+    return ", not text" if value else "; it is empty"

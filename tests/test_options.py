@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tornado_idv.scalars import ConfigPath, Duration, Pattern, Secret, Size, Whole
+from tornado_idv.options import ConfigPath, Duration, Pattern, Secret, Size, WholeNumber
 
 DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 SIZE: TypeAdapter[int] = TypeAdapter(Size)
-WHOLE: TypeAdapter[int] = TypeAdapter(Whole)
+WHOLE: TypeAdapter[int] = TypeAdapter(WholeNumber)
 PATH: TypeAdapter[Path] = TypeAdapter(ConfigPath)
 
 GOOD_DURATIONS = {
@@ -157,7 +157,7 @@ def test_what_is_neither_text_nor_a_whole_number_is_refused(value: object) -> No
 
 
 def test_bounds_hold_for_whole_numbers() -> None:
-    few: TypeAdapter[int] = TypeAdapter(Annotated[Whole, Field(ge=1, le=16)])
+    few: TypeAdapter[int] = TypeAdapter(Annotated[WholeNumber, Field(ge=1, le=16)])
     assert (few.validate_python("16"), few.validate_python(1)) == (16, 1)
     for text in ("0", "17"):
         with pytest.raises(ValidationError, match="than or equal"):

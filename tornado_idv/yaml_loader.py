@@ -1,8 +1,8 @@
-"""YAML read as text, with the place of every value.
+"""Loads YAML as text, with the line and column of every value.
 
-Scalars stay what was written (``0012``, ``no`` and ``1e5`` are text), and what
-lets a small file mean something else than it shows is refused: anchors, aliases,
-merge keys, tags, members named twice. It knows nothing of what a file means.
+Scalars stay as they are written (``0012``, ``no`` and ``1e5`` are text). Whatever lets a
+file mean something else than it shows is an error: anchors, aliases, merge keys, tags and
+duplicate keys. This module knows nothing of what a file is for.
 """
 
 from __future__ import annotations
@@ -35,57 +35,57 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Mark(NamedTuple):
-    """A place in a file; lines and columns count from 1."""
+    """A position in a file; lines and columns count from 1."""
 
     line: int
     column: int
 
 
 class Text(str):
-    """A scalar as written, and where."""
+    """A scalar as it is written, and its position."""
 
     __slots__ = ("mark",)
     mark: Mark
 
 
 class FileText(Text):
-    """A scalar that is the text of another file, all of it."""
+    """A scalar that is the whole text of another file."""
 
     __slots__ = ("path",)
     path: Path
 
 
 class Mapping(dict[Text, Any]):
-    """A YAML mapping; its keys carry their own marks. It is not changed once it was read."""
+    """A YAML mapping, whose keys have their own marks. It is never changed after loading."""
 
     __slots__ = ("_keys", "mark")
     _keys: dict[str, Text]
     mark: Mark
 
     def key(self, name: str) -> Text | None:
-        """Return a member's name as it was written, with its mark."""
+        """Return a key with its mark."""
         if not hasattr(self, "_keys"):
             self._keys = {key: key for key in self}
         return self._keys.get(name)
 
 
 class Items(list[Any]):
-    """A YAML sequence, and where it begins."""
+    """A YAML sequence, and the position of its start."""
 
     __slots__ = ("mark",)
     mark: Mark
 
 
 def read(content: bytes, file: str) -> Any:
-    """Reads one YAML document; ``file`` is the name that problems are told with.
+    """Load one YAML document; ``file`` is its name in error messages.
 
-    Returns `Mapping`, `Items` and `Text` nested in each other; an empty document
-    is an empty `Mapping`. Raises `ConfigError`, which tells the first problem.
+    Returns nested `Mapping`, `Items` and `Text`; an empty document is an empty `Mapping`.
+    Raises `ConfigError` with the first problem.
     """
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = error.object[: error.start].decode()  # a byte order mark is not counted
+        before = error.object[: error.start].decode()  # without the byte order mark
         line = before.count("\n") + 1
         column = len(before) - before.rfind("\n")
         raise ConfigError(Problem(file, line, column, "", "not UTF-8 text")) from None
@@ -93,7 +93,7 @@ def read(content: bytes, file: str) -> Any:
 
 
 def locate(root: Any, path: Sequence[int | str]) -> Mark:
-    """Where the value at ``path`` stands, or else the nearest thing around it."""
+    """Return the position of the value at ``path``, or of the closest value that contains it."""
     mark: Mark = getattr(root, "mark", Mark(1, 1))
     for step in path:
         if isinstance(root, Mapping):
@@ -128,7 +128,7 @@ class _Reader:
         return root
 
     def _hint(self, error: yaml.MarkedYAMLError) -> str:
-        """What the parser says, and what it mostly comes from."""
+        """The parser's message, and its most frequent cause."""
         problem = str(error.problem)
         place = error.problem_mark.index if error.problem_mark else 0
         if "cannot start any token" in problem and self._text[place : place + 1] == "\t":

@@ -1,6 +1,6 @@
-"""Types of single settings that the shared scalars do not cover, with plain words for misuse.
+"""Types of single settings, beside those that plugins share.
 
-None of these words repeats what was written: it may be a secret.
+No message repeats a value, which may be a secret.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from tornado_idv.identifiers import ProfileSite
-from tornado_idv.scalars import Duration, Size
+from tornado_idv.options import Duration, Size, WholeNumber
 
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
-_MOST_BODY = 1024**2
-_NO_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
+_MAX_BODY = 1024**2
+_NOT_A_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Asks text to match a whole pattern, which the JSON Schema shows; ``otherwise`` is told."""
+class Matches:
+    """Requires text to match a whole pattern, also in the JSON Schema; or else ``message``."""
 
     pattern: str
-    otherwise: str
+    message: str
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -49,7 +49,7 @@ class Shape:
 
     def _check(self, text: str) -> str:
         if not re.fullmatch(self.pattern, text, re.ASCII):
-            raise ValueError(self.otherwise)
+            raise ValueError(self.message)
         return text
 
 
@@ -68,7 +68,7 @@ def is_ip_address(text: str) -> bool:
 
 
 def is_host(text: str) -> bool:
-    """Whether ``text`` is an IP address or may be the name of a host."""
+    """Whether ``text`` is an IP address or a valid host name."""
     return is_ip_address(text) or _HOST_NAME.fullmatch(text) is not None
 
 
@@ -82,7 +82,7 @@ def _network(text: str) -> str:
     try:
         network = ip_network(text, strict=False)
     except ValueError:
-        raise ValueError(_NO_NETWORK) from None
+        raise ValueError(_NOT_A_NETWORK) from None
     if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped:
         raise ValueError("IPv4 within IPv6 is written as IPv4, without ::ffff: in front")
     if ip_address(text.partition("/")[0]) != network.network_address:
@@ -91,13 +91,13 @@ def _network(text: str) -> str:
 
 
 def _body_limit(size: int) -> int:
-    if not 1 <= size <= _MOST_BODY:
+    if not 1 <= size <= _MAX_BODY:
         raise ValueError("must be from 1B to 1MiB")
     return size
 
 
 def _moment(value: object) -> object:
-    # Left alone, pydantic would read "2027" as so many seconds after 1970.
+    # pydantic by itself would read "2027" as seconds after 1970.
     if not isinstance(value, str):
         return value
     try:
@@ -116,18 +116,24 @@ Site = Annotated[str, AfterValidator(_site)]
 """A profile site, as `ProfileSite.parse` reads it."""
 
 Host = Annotated[str, AfterValidator(_host)]
-"""Where to listen: an address or a name."""
+"""An address or a host name to listen on."""
 
 Network = Annotated[
-    str, Shape(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NO_NETWORK), AfterValidator(_network)
+    str, Matches(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NOT_A_NETWORK), AfterValidator(_network)
 ]
-"""An IP address, or a network with the length of its prefix."""
+"""An IP address, or a network with its prefix length."""
 
 BodyLimit = Annotated[Size, AfterValidator(_body_limit)]
-"""A size from one byte to a mebibyte."""
+"""A size from one byte to one mebibyte."""
 
 Timeout = Annotated[Duration, Field(gt=0)]
-"""A duration that is longer than none."""
+"""A duration greater than zero."""
+
+CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
+"""A number of digits that a card number may have."""
+
+Count = Annotated[WholeNumber, Field(ge=1)]
+"""A whole number greater than zero."""
 
 Moment = Annotated[
     datetime,

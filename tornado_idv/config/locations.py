@@ -1,7 +1,7 @@
-"""From a location in the settings model to the place in the file.
+"""Maps the location of a validation error to a location in the file.
 
-The location that pydantic gives an error names union members on the way, which
-nobody wrote; following it through JSON Schema and file at once leaves them out.
+pydantic's locations contain the tags of unions, which are not in the file. Following a
+location through the JSON Schema and the file at the same time leaves them out.
 """
 
 from __future__ import annotations
@@ -10,55 +10,55 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tornado_idv import yamltext
-from tornado_idv.config.names import Steps, may_be_told
+from tornado_idv import yaml_loader
+from tornado_idv.config.names import Steps, is_safe_to_print
 
 Schema = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place in the file, as far as the location could be followed.
+class Location:
+    """A location in the file, as far as it exists there.
 
-    ``path`` ends before a name that may not be told. ``value`` is what stands there
-    or, where nothing does, what it is missing in. ``known`` are the settings known
-    inside it, ``choices`` the values of the member ``by`` that it must choose from.
+    ``path`` ends before the first name that must not be printed. ``value`` is the value
+    there, or for a missing one, the value that contains it. ``known`` are the settings known
+    in it, ``choices`` the values of its member ``tag`` that select a variant.
     """
 
     path: Steps
     value: Any
     known: Sequence[str] = ()
-    by: str = ""
+    tag: str = ""
     choices: Sequence[str] = ()
 
 
-class Map:
-    """Finds places in one file by means of the schema of its settings."""
+class SchemaLocator:
+    """Finds locations in one file with the schema of its settings."""
 
     def __init__(self, schema: Schema, tree: Any) -> None:
         self._schema = schema
         self._tree = tree
 
-    def place(self, location: Sequence[int | str], *, absent: bool = False) -> Place:
-        """The place that ``location`` leads to; ``absent`` if its last step is missing there."""
+    def locate(self, steps: Sequence[int | str], *, missing: bool = False) -> Location:
+        """Return the location in the file; with ``missing`` its last step is not there."""
         path: list[str | int] = []
-        value, schemas, told = self._tree, [self._schema], True
-        chosen = False  # the step before was the tag of one variant, and no place in the file
-        for step in location:
+        value, schemas, is_safe = self._tree, [self._schema], True
+        is_tag = False  # the previous step selected a variant, and is not in the file
+        for step in steps:
             variants = self._variants(schemas)
-            chosen = not chosen and _is_tagged(schemas, variants)
-            if chosen:
+            is_tag = not is_tag and _is_tagged(schemas, variants)
+            if is_tag:
                 schemas = self._chosen(schemas, str(step)) or variants
                 continue
-            if not _has(value, step):
+            if not _contains(value, step):
                 break
-            told = told and (may_be_told(step) or step in _known(variants))
-            path += [step] if told else []
-            value, schemas = value[step], list(_inside(variants, step))
-        if absent and told:
-            path.append(location[-1])
+            is_safe = is_safe and (is_safe_to_print(step) or step in _known(variants))
+            path += [step] if is_safe else []
+            value, schemas = value[step], list(_members(variants, step))
+        if missing and is_safe:
+            path.append(steps[-1])
         known = _known(self._variants(schemas))
-        return Place(tuple(path), value, known, *self._choice(schemas))
+        return Location(tuple(path), value, known, *_choice(schemas))
 
     def _resolved(self, schema: Schema) -> Schema:
         while "$ref" in schema:
@@ -79,11 +79,12 @@ class Map:
         mappings = [each["discriminator"]["mapping"] for each in schemas if "discriminator" in each]
         return [{"$ref": mapping[tag]} for mapping in mappings if tag in mapping]
 
-    def _choice(self, schemas: Iterable[Schema]) -> tuple[str, Sequence[str]]:
-        for schema in schemas:
-            if choice := schema.get("discriminator"):
-                return choice["propertyName"], list(choice["mapping"])
-        return "", ()
+
+def _choice(schemas: Iterable[Schema]) -> tuple[str, Sequence[str]]:
+    for schema in schemas:
+        if choice := schema.get("discriminator"):
+            return choice["propertyName"], list(choice["mapping"])
+    return "", ()
 
 
 def _is_tagged(schemas: Iterable[Schema], variants: Sequence[Schema]) -> bool:
@@ -94,13 +95,13 @@ def _known(variants: Iterable[Schema]) -> list[str]:
     return [name for each in variants for name in each.get("properties", ())]
 
 
-def _has(value: Any, step: int | str) -> bool:
-    if isinstance(value, yamltext.Items):
+def _contains(value: Any, step: int | str) -> bool:
+    if isinstance(value, yaml_loader.Items):
         return isinstance(step, int) and step < len(value)
-    return isinstance(value, yamltext.Mapping) and step in value
+    return isinstance(value, yaml_loader.Mapping) and step in value
 
 
-def _inside(variants: Iterable[Schema], step: int | str) -> Iterable[Schema]:
+def _members(variants: Iterable[Schema], step: int | str) -> Iterable[Schema]:
     for variant in variants:
         if isinstance(step, int):
             items = variant.get("prefixItems", ())
