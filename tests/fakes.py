@@ -7,7 +7,7 @@ from typing import Any
 
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.cache import AnswerCache, CacheLimits
-from tornado_idv.errors import CouldNotTell
+from tornado_idv.errors import LookupFailed
 from tornado_idv.model import ByCard, Query, User
 
 
@@ -72,8 +72,8 @@ class Source:
             await self._pass(self._gate)
         finally:
             self.under_way -= 1
-        if isinstance(answer, CouldNotTell):
-            raise answer.again()
+        if isinstance(answer, LookupFailed):
+            raise answer.copy()
         if isinstance(answer, BaseException):
             raise answer
         return answer

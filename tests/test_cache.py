@@ -13,7 +13,7 @@ from fakes import Source, Ticker, steady_cache
 from msgspec import structs
 
 from tornado_idv.cache import AnswerCache, CacheLimits
-from tornado_idv.errors import Broken, CouldNotTell, Unavailable
+from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 ALICE = ByNickname("alice")
@@ -73,9 +73,9 @@ async def leave(caller: asyncio.Future[Answer]) -> None:
     assert caller.cancelled()
 
 
-async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> CouldNotTell:
+async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> LookupFailed:
     """Why there is no answer."""
-    with pytest.raises(CouldNotTell) as caught:
+    with pytest.raises(LookupFailed) as caught:
         await cache.fetch(query, source.ask, PATIENCE)
     return caught.value
 
@@ -379,7 +379,7 @@ async def test_a_failure_reaches_all_who_wait(cache: AnswerCache) -> None:
 
 @pytest.mark.parametrize("kind", [Unavailable, Broken])
 async def test_a_failure_is_remembered_for_two_seconds(
-    cache: AnswerCache, ticker: Ticker, kind: type[CouldNotTell]
+    cache: AnswerCache, ticker: Ticker, kind: type[LookupFailed]
 ) -> None:
     source = Source(kind("down", backend="crm"))
     await failure(cache, source)

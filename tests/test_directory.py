@@ -11,7 +11,7 @@ from msgspec import structs
 
 from tornado_idv.cache import CacheLimits
 from tornado_idv.directory import Directory
-from tornado_idv.errors import Broken, CouldNotTell, Unavailable
+from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.guard import Asked
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -83,9 +83,9 @@ def counts(backends: Sequence[FakeBackend]) -> list[int]:
     return [backend.source.asked for backend in backends]
 
 
-async def failure(asked: Directory, query: Query = QUERY) -> CouldNotTell:
+async def failure(asked: Directory, query: Query = QUERY) -> LookupFailed:
     """Why there is no answer."""
-    with pytest.raises(CouldNotTell) as caught:
+    with pytest.raises(LookupFailed) as caught:
         await asyncio.wait_for(asked.find(query), timeout=5)
     return caught.value
 
@@ -129,7 +129,7 @@ async def test_a_backend_that_could_not_tell_is_not_reached_after_a_user() -> No
     assert (await directory(*chain(ALICE, DOWN)).find(QUERY)).user is ALICE
 
 
-ONE_FAILING: dict[str, tuple[object, type[CouldNotTell], str]] = {
+ONE_FAILING: dict[str, tuple[object, type[LookupFailed], str]] = {
     "unavailable": (DOWN, Unavailable, "down"),
     "its own time-out": (TimeoutError(), Unavailable, "no answer within 0.8 s"),
     "broken": (BROKEN, Broken, "two users"),
@@ -148,7 +148,7 @@ each_failing = pytest.mark.parametrize(
 
 @each_failing
 async def test_a_backend_that_could_not_tell_ends_the_chain(
-    answer: object, kind: type[CouldNotTell], reason: str
+    answer: object, kind: type[LookupFailed], reason: str
 ) -> None:
     """A user of a later backend may be another one, so none is named."""
     backends = chain(None, answer, ALICE)
@@ -160,7 +160,7 @@ async def test_a_backend_that_could_not_tell_ends_the_chain(
 
 @each_failing
 async def test_with_continue_an_unavailable_backend_is_passed_over_and_no_broken_one(
-    answer: object, kind: type[CouldNotTell], reason: str
+    answer: object, kind: type[LookupFailed], reason: str
 ) -> None:
     backends = chain(None, answer, ALICE, on_unavailable="continue")
     asked = directory(*backends)
@@ -327,7 +327,7 @@ async def test_an_absence_takes_no_time_from_a_backend_that_does_not_serve_it() 
 
 @pytest.mark.parametrize("error", [DOWN, BROKEN], ids=repr)
 async def test_a_user_past_the_time_is_served_while_no_backend_can_tell(
-    error: CouldNotTell,
+    error: LookupFailed,
 ) -> None:
     """Marked as stale, for an hour; what it was and when it was told stay what they were."""
     ticker, backend = Ticker(), FakeBackend(ALICE)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes import CardsOnly, FakeBackend, LoopClock, Ticker
 
-from tornado_idv.errors import Broken, CouldNotTell, Unavailable
+from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.guard import Asked, Guard
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
@@ -40,10 +40,10 @@ def begin(asked: Guard, left: float = 60) -> asyncio.Task[Answer | None]:
     return asyncio.create_task(ask(asked, left=left))
 
 
-async def failure(asked: Guard, query: Query = BY_NICKNAME, left: float = 60) -> CouldNotTell:
+async def failure(asked: Guard, query: Query = BY_NICKNAME, left: float = 60) -> LookupFailed:
     """Why there is no answer. It comes after those begun before, on every Python."""
     caller = asyncio.create_task(ask(asked, query, left))
-    with pytest.raises(CouldNotTell) as caught:
+    with pytest.raises(LookupFailed) as caught:
         await asyncio.wait_for(caller, timeout=5)
     return caught.value
 
@@ -111,7 +111,7 @@ async def test_who_does_not_match_as_a_whole_is_not_known_here_and_not_asked_for
 
 
 @pytest.mark.parametrize("kind", [Unavailable, Broken])
-async def test_a_backend_that_could_not_tell_is_named(kind: type[CouldNotTell]) -> None:
+async def test_a_backend_that_could_not_tell_is_named(kind: type[LookupFailed]) -> None:
     error = await failure(guard(FakeBackend(kind("down for the night"))))
     assert type(error) is kind
     assert (error.backend, error.reason) == ("crm", "down for the night")
@@ -406,7 +406,7 @@ async def test_who_was_not_asked_has_not_answered_either() -> None:
     asked = guard(backend)
     for _ in range(4):
         await failure(asked)
-    backend.source.answer = Broken("cannot be sent", counts=False)
+    backend.source.answer = Broken("cannot be sent", counts_against_breaker=False)
     assert (await failure(asked)).reason == "cannot be sent"
     backend.source.answer = DOWN
     assert (await failure(asked)).reason == "down"
@@ -438,7 +438,7 @@ async def test_our_own_limits_and_callers_who_leave_do_not_count() -> None:
 
 async def test_what_a_backend_does_not_hold_against_itself_does_not_count() -> None:
     """As when the other side asked to be left alone for a while."""
-    backend = FakeBackend(Unavailable("asked to wait", counts=False))
+    backend = FakeBackend(Unavailable("asked to wait", counts_against_breaker=False))
     asked = guard(backend)
     for _ in range(20):
         assert (await failure(asked)).reason == "asked to wait"

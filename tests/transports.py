@@ -16,7 +16,7 @@ from idv_upstream.credentials import NoCredential
 from idv_upstream.request import Asking
 from idv_upstream.tls import TlsOptions
 from idv_upstream.transport import Reply, Transport
-from tornado_idv import CouldNotTell
+from tornado_idv import LookupFailed
 
 GET = Asking("GET", "/people/alice?plan=1", {}, None, repeatable=True)
 POST = Asking("POST", "/search", {"Content-Type": "application/json"}, b"{}", repeatable=False)
@@ -68,8 +68,8 @@ async def ask(
     return await asyncio.wait_for(made.ask(asking, wants_body), 10)
 
 
-async def failure_of(made: Transport, asking: Asking = GET) -> CouldNotTell:
-    with pytest.raises(CouldNotTell) as caught:
+async def failure_of(made: Transport, asking: Asking = GET) -> LookupFailed:
+    with pytest.raises(LookupFailed) as caught:
         await ask(made, asking)
     return caught.value
 
@@ -78,14 +78,14 @@ async def failure_told(made: Transport, asking: Asking = GET) -> list[str]:
     """What a traceback tells of a failure, if it is one."""
     try:
         await ask(made, asking)
-    except CouldNotTell as failure:
+    except LookupFailed as failure:
         return [*traceback.format_exception(failure), repr(failure)]
     return []
 
 
 async def given_up(
     upstream: Scripted, made: Transport, asking: Asking = GET, *, times: int = 1
-) -> CouldNotTell:
+) -> LookupFailed:
     """The failure of a request that has no whole answer when its time is over.
 
     That comes when the upstream has seen so many requests in all.

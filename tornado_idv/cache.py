@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tornado_idv.deadlines import Deadlines
-from tornado_idv.errors import CouldNotTell
+from tornado_idv.errors import LookupFailed
 from tornado_idv.model import Answer, Query
 
 Ask = Callable[[Query], Coroutine[Any, Any, Answer]]
@@ -100,10 +100,10 @@ class _Entries(LRUCache[str, _Entry]):
                 del self[text]
 
 
-class _Failures(TTLCache[str, CouldNotTell | None]):
+class _Failures(TTLCache[str, LookupFailed | None]):
     """Failures by the text of their query, for a while."""
 
-    def find(self, text: str) -> CouldNotTell | None:
+    def find(self, text: str) -> LookupFailed | None:
         """The failure, if there is one."""
         return self[text] if Cache.__contains__(self, text) else None
 
@@ -215,13 +215,13 @@ class AnswerCache:
 
         A caller that leaves does not end the flight for the others. One that has waited for
         ``patience`` seconds gets a `TimeoutError`, and the next caller asks anew. The future
-        raises what ``ask`` raises; a `CouldNotTell` also for a while after, without asking.
+        raises what ``ask`` raises; a `LookupFailed` also for a while after, without asking.
         """
         loop, text = asyncio.get_running_loop(), query.text
         landed: asyncio.Future[Answer] = loop.create_future()
         failure = self._failures.find(text)
         if failure is not None:
-            landed.set_exception(failure.again())
+            landed.set_exception(failure.copy())
             return landed
         joined = self._flights.get(text)
         flight = joined or self._launch(query, text, ask)
@@ -286,9 +286,9 @@ class AnswerCache:
     async def _fly(self, query: Query, flight: _Flight, ask: Ask) -> None:
         try:
             answer = await ask(query)
-        except CouldNotTell as error:
+        except LookupFailed as error:
             if flight.current:
-                self._failures[flight.text] = error.again()  # without its frames
+                self._failures[flight.text] = error.copy()  # without its frames
             flight.crash(error)
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             flight.crash(error)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tornado_idv.backend import AnyBackend
 from tornado_idv.cache import AnswerCache
-from tornado_idv.errors import Broken, CouldNotTell, Unavailable, trace
+from tornado_idv.errors import Broken, LookupFailed, Unavailable, trace
 from tornado_idv.guard import Asked, Guard
 from tornado_idv.hookspecs import implementations
 from tornado_idv.model import Answer, Query, User
@@ -92,13 +92,13 @@ class Directory:
         except TimeoutError:
             failure = Unavailable(f"no answer within {self._timeout:g} s")
             answer = self._stale_or(failure, query)
-        except CouldNotTell as error:
-            answer = self._stale_or(error.again(), query)
+        except LookupFailed as error:
+            answer = self._stale_or(error.copy(), query)
         if self._observers:
             self._tell_observers(query, answer)
         return answer
 
-    def _stale_or(self, failure: CouldNotTell, query: Query) -> Answer:
+    def _stale_or(self, failure: LookupFailed, query: Query) -> Answer:
         """The stale answer that stands in for a failure; without one, raises the failure."""
         stale = self.cache.stale(query)
         if stale is None:
@@ -167,13 +167,13 @@ async def _first(coroutines: Iterable[Coroutine[Any, Any, Answer | None]]) -> An
     *Not found* is said only if every one of them said "not known here", with the shortest of
     the times for which they let that be remembered.
     """
-    skipped: CouldNotTell | None = None
+    skipped: LookupFailed | None = None
     ttl: float | None = None
     storable = True
     for coroutine in coroutines:
         try:
             answer = await coroutine
-        except CouldNotTell as error:
+        except LookupFailed as error:
             if not error.continues:
                 raise
             skipped = error

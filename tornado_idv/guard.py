@@ -20,7 +20,7 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.breaker import Breaker, BreakerLimits, Pass
 from tornado_idv.bulkhead import Bulkhead
 from tornado_idv.deadlines import Deadlines, TimeLimit
-from tornado_idv.errors import Broken, CouldNotTell, Unavailable, trace
+from tornado_idv.errors import Broken, LookupFailed, Unavailable, trace
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, ByNickname, Query, User
 
@@ -94,7 +94,7 @@ class Guard:
             said = "not known here" if answer is None or answer.user is None else "found"
             if self._in_trouble:
                 self._log_recovery()
-        except CouldNotTell as error:
+        except LookupFailed as error:
             said = error.reason
             self._log_trouble(error)
             error.backend = self.name
@@ -112,12 +112,14 @@ class Guard:
             now = asyncio.get_running_loop().time()
             if deadline - now < _TOO_LATE:
                 raise Unavailable(
-                    "not asked: too little of the request's time was left", counts=False
+                    "not asked: too little of the request's time was left",
+                    counts_against_breaker=False,
                 )
             entered = self._breaker.enter()
             if entered is None:
                 raise Unavailable(
-                    "not asked: it failed too often, and is tried again soon", counts=False
+                    "not asked: it failed too often, and is tried again soon",
+                    counts_against_breaker=False,
                 )
             return await self._counted(query, now, deadline, entered)
         finally:
@@ -126,11 +128,15 @@ class Guard:
     async def _queue(self, deadline: float) -> None:
         """Waits for one of the ``max_concurrent`` places, behind at most as many others."""
         if not self._places.has_queue_left:
-            raise Unavailable("not asked: too many lookups are under way", counts=False)
+            raise Unavailable(
+                "not asked: too many lookups are under way", counts_against_breaker=False
+            )
         try:
             await self._places.wait(until=deadline - _TOO_LATE)
         except TimeoutError:
-            raise Unavailable("not asked: too many lookups were under way", counts=False) from None
+            raise Unavailable(
+                "not asked: too many lookups were under way", counts_against_breaker=False
+            ) from None
 
     async def _counted(
         self, query: Query, now: float, deadline: float, entered: Pass
@@ -140,8 +146,8 @@ class Guard:
         try:
             answer = await self._call(query, now, deadline)
             tell = self._breaker.succeeded
-        except CouldNotTell as error:
-            if error.counts:
+        except LookupFailed as error:
+            if error.counts_against_breaker:
                 down = isinstance(error, Unavailable)
                 tell = self._breaker.failed if down else self._breaker.succeeded
             raise
@@ -156,11 +162,13 @@ class Guard:
         try:
             with limit:
                 found = await self.backend.find(query)
-        except CouldNotTell:
+        except LookupFailed:
             raise
         except TimeoutError:
             if limit.is_over and deadline < own:
-                raise Unavailable("no answer within the request's time", counts=False) from None
+                raise Unavailable(
+                    "no answer within the request's time", counts_against_breaker=False
+                ) from None
             raise Unavailable(f"no answer within {self._timeout:g} s") from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -199,7 +207,7 @@ class Guard:
             raise Broken("answered a user whose nickname or card number is in no valid form")
         return user
 
-    def _log_trouble(self, error: CouldNotTell) -> None:
+    def _log_trouble(self, error: LookupFailed) -> None:
         """One line for each kind of trouble in a while, however many lookups meet it."""
         now = self._timer()
         if now < self._told_until.get(error.reason, now):

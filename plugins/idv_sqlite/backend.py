@@ -29,7 +29,7 @@ from idv_sqlite.openfile import OpenFile, Stamp
 from idv_sqlite.options import SqliteOptions
 from tornado_idv import (
     Backend,
-    CouldNotTell,
+    LookupFailed,
     Query,
     StartError,
     Unavailable,
@@ -50,7 +50,7 @@ class SqliteBackend(Backend[SqliteOptions]):
     def __init__(self, options: SqliteOptions) -> None:
         super().__init__(options)
         self._file: OpenFile | None = None
-        self._trouble: CouldNotTell | None = None
+        self._trouble: LookupFailed | None = None
         self._watching: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
@@ -59,7 +59,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         """Opens and checks the file."""
         try:
             self._adopt(await OpenFile.open(self.options))
-        except CouldNotTell as error:
+        except LookupFailed as error:
             where = f"backend {self.name}: {self.options.path}"
             raise StartError(f"{where}: {error.reason}") from None
         self._watching = asyncio.create_task(self._watch())
@@ -72,7 +72,7 @@ class SqliteBackend(Backend[SqliteOptions]):
                 raise self._fault()
             try:
                 user = await file.find(query)
-            except CouldNotTell:
+            except LookupFailed:
                 if self._file is file:
                     raise
                 continue  # it was closed under the query: what came instead of it answers
@@ -128,7 +128,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         try:
             if self._file is None or not await self._is_followed(self._file):
                 await self._reopen()
-        except CouldNotTell as error:
+        except LookupFailed as error:
             await self._suffer(error)
         else:
             self._recover()
@@ -163,7 +163,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         for caution in file.users.cautions:
             _log.warning("backend %s: %s", self.name, caution)
 
-    async def _suffer(self, error: CouldNotTell) -> None:
+    async def _suffer(self, error: LookupFailed) -> None:
         """Remembers why lookups cannot be sure; closes a file that was damaged in place."""
         if self._trouble is None or self._trouble.reason != error.reason:
             _log.error("backend %s: %s", self.name, error.reason)
@@ -182,7 +182,7 @@ class SqliteBackend(Backend[SqliteOptions]):
             file.stop()
             await file.close()
 
-    def _fault(self) -> CouldNotTell:
+    def _fault(self) -> LookupFailed:
         """A new error each time, because the one who catches it adds to it."""
         if self._trouble is None:
             return Unavailable("the file is not open")

@@ -18,7 +18,7 @@ from multidict import MultiMapping
 from idv_upstream.bodies import MAX_ANSWER, plain
 from idv_upstream.connections import Connections, WantsBody
 from idv_upstream.tls import Tls
-from tornado_idv import Broken, CouldNotTell, Unavailable
+from tornado_idv import Broken, LookupFailed, Unavailable
 
 HEADERS: Mapping[str, str] = {
     "Accept": "application/json",
@@ -45,7 +45,7 @@ class NotAnswered(Unavailable):
 
 
 # The first that fits counts.
-_FAILURES: tuple[tuple[type[Exception], type[CouldNotTell], str], ...] = (
+_FAILURES: tuple[tuple[type[Exception], type[LookupFailed], str], ...] = (
     (aiohttp.ConnectionTimeoutError, NotAnswered, "no connection in time"),
     (TimeoutError, Unavailable, "timed out"),
     (aiohttp.ClientConnectorDNSError, NotAnswered, "its host name is not resolved"),
@@ -130,7 +130,7 @@ def _lines(headers: Mapping[str, str]) -> str:
     return text
 
 
-def _told(error: Exception) -> CouldNotTell:
+def _told(error: Exception) -> LookupFailed:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         flaw = _FLAWS.get(getattr(error.certificate_error, "verify_code", 0))
         return Broken("its TLS certificate is not trusted" + (f": {flaw}" if flaw else ""))

@@ -58,7 +58,7 @@ class Endpoints:
         for each in ready:
             each.waits_until = 0.0
         if not ready:
-            raise Unavailable("not asked: it asked to wait", counts=False)
+            raise Unavailable("not asked: it asked to wait", counts_against_breaker=False)
         others = [each for each in ready if each is not but] or ready
         chosen = next((each for each in others if each.rests_until <= now), None)
         if chosen is None:

@@ -16,7 +16,7 @@ from idv_upstream.client import Client, Reply
 from idv_upstream.credentials import ClientCredentials, is_token
 from idv_upstream.documents import decode
 from idv_upstream.retries import seconds_to_wait
-from tornado_idv import Broken, CouldNotTell, Unavailable
+from tornado_idv import Broken, LookupFailed, Unavailable
 
 _EARLIER = 30.0
 _LIFE_UNSAID = 300.0
@@ -50,7 +50,7 @@ class Tokens:
         self._good_until = -math.inf
         self._pointless_until = -math.inf
         self._flight: asyncio.Task[str] | None = None
-        self._failure: CouldNotTell | None = None
+        self._failure: LookupFailed | None = None
         self._failed_until = -math.inf
 
     def at_hand(self) -> str | None:
@@ -60,14 +60,14 @@ class Tokens:
     async def fetched(self) -> str:
         """The token that is fetched now; raises `Unavailable` or `Broken` if there is none."""
         if self._failure is not None and self._timer() < self._failed_until:
-            raise self._failure.again()
+            raise self._failure.copy()
         if self._flight is None:
             self._flight = asyncio.create_task(self._fetch(), name="oauth2 token")
             self._flight.add_done_callback(self._landed)
         try:
             return await asyncio.shield(self._flight)
-        except CouldNotTell as failure:
-            raise failure.again() from None  # many wait for it, and each adds to its own
+        except LookupFailed as failure:
+            raise failure.copy() from None  # many wait for it, and each adds to its own
 
     def refused(self, token: str) -> bool:
         """To be told that a token was; whether a new one may help.
@@ -88,7 +88,7 @@ class Tokens:
     async def close(self) -> None:
         if self._flight is not None:
             self._flight.cancel()
-            with suppress(asyncio.CancelledError, CouldNotTell):
+            with suppress(asyncio.CancelledError, LookupFailed):
                 await self._flight
 
     def _landed(self, flight: asyncio.Task[str]) -> None:
@@ -103,8 +103,8 @@ class Tokens:
             wait = max(wait, min(seconds_to_wait(reply.headers), _LONGEST_WAIT))
             _check(reply.status)
             token, life = _read(reply)
-        except CouldNotTell as failure:
-            self._failure, self._failed_until = failure.again(), self._timer() + wait
+        except LookupFailed as failure:
+            self._failure, self._failed_until = failure.copy(), self._timer() + wait
             raise
         self._token, self._good_until = token, asked_at + life - min(_EARLIER, life / 2)
         return token

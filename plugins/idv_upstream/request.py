@@ -174,7 +174,9 @@ class Template:
         values = self._values(query)
         url = self._target.filled(values)
         if places.has_dot_segment(url):
-            raise Broken("what is asked for cannot be a part of a path", counts=False)
+            raise Broken(
+                "what is asked for cannot be a part of a path", counts_against_breaker=False
+            )
         if self._query is not None:
             url += self._query.filled(values)
         return Asking(
@@ -193,13 +195,15 @@ class Template:
             asked = query.card_number
             values = {"card_number": asked}
         if not asked or not is_unicode(asked):
-            raise Broken("what is asked for cannot be sent", counts=False)
+            raise Broken("what is asked for cannot be sent", counts_against_breaker=False)
         return values
 
     def _filled_headers(self, values: Mapping[str, str]) -> Mapping[str, str]:
         headers = {name: filling.filled(values) for name, filling in self._headers.items()}
         if not all(map(places.is_header_value, headers.values())):
-            raise Broken("what is asked for cannot be a part of a header", counts=False)
+            raise Broken(
+                "what is asked for cannot be a part of a header", counts_against_breaker=False
+            )
         return headers
 
 

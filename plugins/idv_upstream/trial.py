@@ -23,8 +23,8 @@ from tornado_idv import (
     Broken,
     ByCard,
     ByNickname,
-    CouldNotTell,
     InvalidFormat,
+    LookupFailed,
     Query,
     User,
 )
@@ -54,7 +54,7 @@ class Trial:
     """Seconds for which the directory lets it be fresh; ``None`` if it does not say."""
     storable: bool = True
     """Whether the directory lets it be remembered at all."""
-    failure: CouldNotTell | None = None
+    failure: LookupFailed | None = None
 
 
 async def tried(
@@ -68,7 +68,7 @@ async def tried(
         trial.reply = saved or await _asked(backend, asking)
         _read(trial, backend, query, trial.reply)
         _check(trial.user, query, parse)
-    except CouldNotTell as error:
+    except LookupFailed as error:
         trial.failure = error
     return trial
 
@@ -83,7 +83,7 @@ async def _asked(backend: UpstreamBackend, asking: Asking) -> Reply:
 
     try:
         return await backend.transport.ask(asking, wants_body)
-    except CouldNotTell:
+    except LookupFailed:
         if not came or backend.replies.wants_body(came[-1]):
             raise
         return Reply(came[-1], CIMultiDict(), b"")

@@ -132,7 +132,7 @@ BUGS = (
     Bug(
         "a remembered failure is told as not found",
         "cache",
-        "            landed.set_exception(failure.again())\n",
+        "            landed.set_exception(failure.copy())\n",
         "            landed.set_result(Answer(None, since=self.timer(), body=b'absent'))\n",
     ),
     Bug(
@@ -159,7 +159,7 @@ BUGS = (
         "guard",
         "raise Unavailable(\n"
         '                    "not asked: it failed too often, and is tried again soon", '
-        "counts=False\n                )",
+        "counts_against_breaker=False\n                )",
         "return None",
     ),
     Bug(
@@ -195,9 +195,9 @@ BUGS = (
     Bug(
         "not known counts as a failure",
         "guard",
-        "            tell = self._breaker.succeeded\n        except CouldNotTell as",
+        "            tell = self._breaker.succeeded\n        except LookupFailed as",
         "            tell = self._breaker.succeeded if answer else self._breaker.failed\n"
-        "        except CouldNotTell as",
+        "        except LookupFailed as",
     ),
     Bug(
         "a place is not given back",

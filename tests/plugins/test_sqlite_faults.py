@@ -16,7 +16,7 @@ from test_sqlite import ALICE, BOB, USERS, insert, levels, no_thread_left, run, 
 
 from idv_sqlite.backend import SqliteBackend
 from idv_sqlite.openfile import OpenFile, Stamp
-from tornado_idv import Broken, ByCard, ByNickname, CouldNotTell, Unavailable, User
+from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Unavailable, User
 from tornado_idv.testing import configured
 
 KNOWN = ByNickname("alice")
@@ -274,7 +274,7 @@ IN_PLACE = {
 async def test_a_file_damaged_in_place_is_never_not_known(
     path: Path,
     damage: Callable[[bytes], bytes],
-    error: type[CouldNotTell],
+    error: type[LookupFailed],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Before the look and after it; it is logged once, and mends itself."""
@@ -282,7 +282,7 @@ async def test_a_file_damaged_in_place_is_never_not_known(
     async with serving(path) as backend:
         changes = changes_of(backend)
         overwrite(path, damage(good))
-        with pytest.raises(CouldNotTell):
+        with pytest.raises(LookupFailed):
             await backend.find(ABSENT)
         for _ in range(3):
             await backend.look()
@@ -341,7 +341,7 @@ async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_res
         fault(path)
         for _ in range(3):
             assert await backend.find(KNOWN) == ALICE
-            with pytest.raises(CouldNotTell, match=reason):
+            with pytest.raises(LookupFailed, match=reason):
                 await backend.find(ABSENT)
             await backend.look()
         assert len(levels(caplog, logging.ERROR)) == 1

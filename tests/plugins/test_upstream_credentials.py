@@ -21,7 +21,7 @@ from transports import GET, POST, ask, asked, failure_of, failure_told, given_up
 from idv_upstream.credentials import Credential, KeyInPlace
 from idv_upstream.request import Asking
 from idv_upstream.transport import Transport
-from tornado_idv import Broken, CouldNotTell, Unavailable
+from tornado_idv import Broken, LookupFailed, Unavailable
 
 GOOD = http(200, b"{}")
 
@@ -441,7 +441,7 @@ async def test_many_refused_at_once_fetch_one_token() -> None:
 
 REFUSED = "the token server refuses our credentials (status {})"
 NO_TOKEN = "the token server answered with something that is no bearer token"
-TOKENLESS: dict[str, tuple[Said | bytes, type[CouldNotTell], str]] = {
+TOKENLESS: dict[str, tuple[Said | bytes, type[LookupFailed], str]] = {
     "400": (http(400, b'{"error":"invalid_client"}'), Broken, REFUSED.format(400)),
     "401": (http(401), Broken, REFUSED.format(401)),
     "403": (http(403), Broken, REFUSED.format(403)),
@@ -469,7 +469,7 @@ TOKENLESS: dict[str, tuple[Said | bytes, type[CouldNotTell], str]] = {
 
 @pytest.mark.parametrize(("answer", "kind", "told"), TOKENLESS.values(), ids=TOKENLESS.keys())
 async def test_without_a_token_nothing_is_asked(
-    answer: Said | bytes, kind: type[CouldNotTell], told: str
+    answer: Said | bytes, kind: type[LookupFailed], told: str
 ) -> None:
     """Each caller has an error of its own; 5 s later the token server is asked again."""
     ticker = Ticker()

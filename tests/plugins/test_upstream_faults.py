@@ -15,7 +15,7 @@ from fakes import LoopClock
 from scripted import Said, Scripted, chunked, http, serving
 
 from idv_upstream import UpstreamBackend
-from tornado_idv import Broken, ByCard, ByNickname, CouldNotTell, Query, Unavailable, User
+from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import opened
 from tornado_idv.testing import configured
@@ -42,9 +42,9 @@ def asking(port: int, scheme: str = "http", **options: Any) -> AnyBackend:
     return configured(UpstreamBackend, Path(), **options)
 
 
-async def failure_of(backend: AnyBackend, query: Query) -> CouldNotTell:
+async def failure_of(backend: AnyBackend, query: Query) -> LookupFailed:
     async with opened([backend]):
-        with pytest.raises(CouldNotTell) as caught:
+        with pytest.raises(LookupFailed) as caught:
             await asyncio.wait_for(backend.find(query), 10)
     return caught.value
 
@@ -53,7 +53,7 @@ def found(**members: Any) -> bytes:
     return http(200, json.dumps(RECORD | members).encode())
 
 
-async def given_up(upstream: Scripted, backend: AnyBackend, query: Query) -> CouldNotTell:
+async def given_up(upstream: Scripted, backend: AnyBackend, query: Query) -> LookupFailed:
     """The failure of a lookup whose time is over when it has been asked for."""
     waiting = asyncio.ensure_future(failure_of(backend, query))
     await upstream.asked()
@@ -159,7 +159,7 @@ BAD_ANSWERS = {
     "brotli": (http(200, GZIPPED, "Content-Encoding: br"), Broken, "compressed answer"),
     "chunks that are none": (
         http(200, b"canary\r\n", "Transfer-Encoding: chunked"),
-        CouldNotTell,
+        LookupFailed,
         "",
     ),
     "no HTTP": (b"220 canary SMTP\r\n\r\n", Broken, "not HTTP"),
@@ -194,7 +194,7 @@ NEVER_DONE = {
     ("answer", "outcome", "reason"), BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys()
 )
 async def test_a_wrong_answer_is_told_as_what_it_is(
-    query: Query, answer: bytes, outcome: type[CouldNotTell], reason: str
+    query: Query, answer: bytes, outcome: type[LookupFailed], reason: str
 ) -> None:
     """It is asked nowhere else: a redirect is not followed; 503 may pass, so it is asked twice."""
     async with serving(answer) as upstream:

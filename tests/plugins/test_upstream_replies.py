@@ -16,7 +16,7 @@ from idv_upstream.replies import Replies
 from idv_upstream.responses import ResponseOptions
 from idv_upstream.statuses import Outcome
 from idv_upstream.transport import Reply
-from tornado_idv import Answer, Broken, ByNickname, CouldNotTell, Unavailable, User, yamltext
+from tornado_idv import Answer, Broken, ByNickname, LookupFailed, Unavailable, User, yamltext
 
 ALICE = User("Free", "1", "alice")
 QUERY = ByNickname("alice")
@@ -43,8 +43,8 @@ def reply(
     return Reply(status, CIMultiDict({"Content-Type": content_type, **fields}), content)
 
 
-def failure(of: Replies, came: Reply) -> CouldNotTell:
-    with pytest.raises(CouldNotTell) as caught:
+def failure(of: Replies, came: Reply) -> LookupFailed:
+    with pytest.raises(LookupFailed) as caught:
         of.read(QUERY, came)
     return caught.value
 

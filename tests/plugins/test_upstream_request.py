@@ -471,7 +471,7 @@ def test_dots_before_what_some_servers_cut_at_are_a_segment_too(behind: str) -> 
     for url in ("/people/{nickname}", "/people%2f{nickname}", "/people%2F{nickname}"):
         with pytest.raises(Broken, match="cannot be a part of a path") as caught:
             asking(ByNickname(f"..{behind}"), url=url)
-        assert not caught.value.counts
+        assert not caught.value.counts_against_breaker
 
 
 def test_dots_before_a_semicolon_are_a_segment_too() -> None:

@@ -13,7 +13,7 @@ from scripted import Said, closed_port, http, serving
 from transports import GET, POST, Pauses, ask, asked, failure_of, given_up, opened
 
 from idv_upstream.request import Asking
-from tornado_idv import CouldNotTell, Unavailable
+from tornado_idv import LookupFailed, Unavailable
 
 GOOD = http(200, b"{}")
 PART = http(200, b"{}")[:-1]
@@ -119,7 +119,7 @@ async def test_an_endpoint_that_failed_rests(answer: Said) -> None:
         serving(GOOD) as second,
         opened(first.address, second.address, timer=Ticker()) as made,
     ):
-        with pytest.raises((CouldNotTell, AssertionError)):
+        with pytest.raises((LookupFailed, AssertionError)):
             assert (await ask(made, POST)).status == 200
         for _ in range(3):
             assert (await ask(made, POST)).status == 200

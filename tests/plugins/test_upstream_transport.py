@@ -17,7 +17,7 @@ from idv_upstream import connections
 from idv_upstream.bodies import MAX_ANSWER
 from idv_upstream.credentials import BearerToken
 from idv_upstream.request import Asking
-from tornado_idv import Broken, CouldNotTell, Unavailable
+from tornado_idv import Broken, LookupFailed, Unavailable
 
 GOOD = http(200, b"{}")
 RESET, CLOSED = Said(then="reset"), Said(then="close")
@@ -240,7 +240,7 @@ async def test_what_cannot_be_decompressed_is_broken(coding: str, body: bytes, r
 
 LOST, CUT = "the connection was lost", "the answer was cut short"
 PART = http(200, b"{}")[:-1]
-FAILURES: dict[str, tuple[Said, type[CouldNotTell], set[str]]] = {
+FAILURES: dict[str, tuple[Said, type[LookupFailed], set[str]]] = {
     "closed at once": (CLOSED, Unavailable, {LOST}),
     "reset at once": (RESET, Unavailable, {LOST}),
     "closed in the head": (Said(PART[:30], "close"), Unavailable, {LOST}),
@@ -273,7 +273,7 @@ STUCK = {
 
 @pytest.mark.parametrize(("answer", "kind", "reasons"), FAILURES.values(), ids=FAILURES.keys())
 async def test_what_is_no_answer_is_told_as_what_it_is(
-    answer: Said, kind: type[CouldNotTell], reasons: set[str]
+    answer: Said, kind: type[LookupFailed], reasons: set[str]
 ) -> None:
     """What may not be repeated is sent once, by whatever library."""
     once = Asking("GET", "/", {}, None, repeatable=False)

@@ -27,7 +27,7 @@ from tornado_idv.cli.common import (
 )
 from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import CouldNotTell, IdvError, InvalidFormat
+from tornado_idv.errors import IdvError, InvalidFormat, LookupFailed
 from tornado_idv.guard import Asked
 from tornado_idv.model import Query
 from tornado_idv.server.logs import keep_out_secrets
@@ -110,7 +110,7 @@ async def _find(
     async with open_directory(settings, manager, asked.append) as directory:
         try:
             answer = await directory.find(query)
-        except CouldNotTell as error:
+        except LookupFailed as error:
             return Exit.COULD_NOT_TELL, {"status": "could_not_tell", "reason": str(error)}
     record = json.loads(answer.body)
     if answer.found:

@@ -6,7 +6,7 @@ import enum
 import json
 from collections.abc import Mapping
 
-from tornado_idv.errors import CouldNotTell, InvalidFormat, InvalidKey
+from tornado_idv.errors import InvalidFormat, InvalidKey, LookupFailed
 
 _HEADERS: Mapping[int, Mapping[str, str]] = {
     401: {"WWW-Authenticate": "Bearer"},
@@ -55,7 +55,7 @@ class Refused(Exception):
 _BY_ERROR: dict[type[BaseException], Refusal] = {
     InvalidFormat: Refusal.FORMAT,
     InvalidKey: Refusal.TOKEN,
-    CouldNotTell: Refusal.UNAVAILABLE,
+    LookupFailed: Refusal.UNAVAILABLE,
 }
 
 
