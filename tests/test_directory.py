@@ -393,12 +393,12 @@ async def test_a_backend_s_change_drops_its_users_and_every_absence() -> None:
     asked = directory(first, second)
     assert not (await asked.find(QUERY)).found
     first.source.answer = ALICE
-    first.changed()
+    first.notify_changed()
     assert (await asked.find(QUERY)).user is ALICE
     first.source.answer = OTHER_ALICE
-    second.changed()
+    second.notify_changed()
     assert (await asked.find(QUERY)).user is ALICE
-    first.changed()
+    first.notify_changed()
     assert (await asked.find(QUERY)).user is OTHER_ALICE
 
 
@@ -408,7 +408,7 @@ async def test_a_change_in_an_earlier_backend_is_seen_in_what_a_later_one_answer
     asked = directory(first, second)
     assert (await asked.find(QUERY)).backend == "b"
     first.source.answer = OTHER_ALICE
-    first.changed()
+    first.notify_changed()
     assert (await asked.find(QUERY)).backend == "a"
 
 
@@ -418,7 +418,7 @@ async def test_what_was_asked_before_a_change_is_not_answered_after_it() -> None
     asked = directory(backend)
     early = await begin(asked, backend.source)
     backend.source.answer = OTHER_ALICE
-    backend.changed()
+    backend.notify_changed()
     backend.source.release()
     assert (await asked.find(QUERY)).user is OTHER_ALICE
     assert (await early).user is ALICE
@@ -427,7 +427,7 @@ async def test_what_was_asked_before_a_change_is_not_answered_after_it() -> None
 
 async def test_a_backend_s_change_before_anyone_listens_is_harmless() -> None:
     backend = FakeBackend(ALICE)
-    backend.changed()
+    backend.notify_changed()
     assert (await directory(backend).find(QUERY)).user is ALICE
 
 

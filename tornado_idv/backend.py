@@ -108,7 +108,7 @@ class Backend(ABC, Generic[OptionsT]):
         """Names the one to be told when this backend's data changed."""
         self._on_change = listener
 
-    def changed(self) -> None:
+    def notify_changed(self) -> None:
         """To be called on the event loop by a backend that sees its data change.
 
         Whatever the cache remembers of it is dropped.

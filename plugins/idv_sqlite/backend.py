@@ -147,13 +147,13 @@ class SqliteBackend(Backend[SqliteOptions]):
         if not now.written_by_sqlite_since(was):
             return False
         file.state = now
-        self.changed()
+        self.notify_changed()
         return True
 
     async def _reopen(self) -> None:
         new, old = await OpenFile.open(self.options), self._file
         self._adopt(new)
-        self.changed()
+        self.notify_changed()
         if old is not None:
             _log.info("backend %s: the file was replaced; the new one answers", self.name)
             await old.close()

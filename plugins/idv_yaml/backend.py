@@ -102,7 +102,7 @@ class YamlBackend(Backend[YamlOptions]):
     def _serve(self, digest: str, fixture: Fixture) -> None:
         self._digest, self._fixture, self._told = digest, fixture, ""
         _log.info("backend %s was read anew: %d users", self.name, len(fixture.by_nickname))
-        self.changed()
+        self.notify_changed()
 
     async def _watch(self) -> None:
         while True:

@@ -203,7 +203,7 @@ class Lookups(RuleBasedStateMachine):
         """Says that the data changed; a later backend's answers may be forestalled now."""
         first = which % len(self.backends)
         names = {each.name for each in self.backends[first:]}
-        self.backends[first].changed()
+        self.backends[first].notify_changed()
         self.record.barrier(lambda _user, backend: backend in names)
 
     def _look_up(self, queries: Iterable[Query]) -> None:

@@ -85,13 +85,13 @@ class Users(Backend[BackendOptions]):
         """Adds or replaces users."""
         for user in users:
             self.known[ByNickname(user.nickname)] = self.known[ByCard(user.card_number)] = user
-        self.changed()
+        self.notify_changed()
 
     def drop(self, user: User) -> None:
         """Removes a user, who may be gone already."""
         for query in (ByNickname(user.nickname), ByCard(user.card_number)):
             self.known.pop(query, None)
-        self.changed()
+        self.notify_changed()
 
     async def find(self, query: Query) -> User | None:
         self.asked += 1
