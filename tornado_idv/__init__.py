@@ -12,7 +12,7 @@ from tornado_idv.errors import (
     Problem,
     StartError,
     Unavailable,
-    trace,
+    format_traceback,
 )
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -43,7 +43,7 @@ __all__ = [
     "Unavailable",
     "User",
     "Whole",
+    "format_traceback",
     "hookimpl",
-    "trace",
     "yamltext",
 ]

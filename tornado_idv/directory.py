@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tornado_idv.backend import AnyBackend
 from tornado_idv.cache import AnswerCache
-from tornado_idv.errors import Broken, LookupFailed, Unavailable, trace
+from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.guard import Asked, Guard
 from tornado_idv.hookspecs import implementations
 from tornado_idv.model import Answer, Query, User
@@ -158,7 +158,7 @@ class Directory:
             try:  # one at a time: pluggy would end the call at the first that raises
                 observer(query, answer)
             except Exception as error:  # noqa: BLE001 an observer never fails a lookup
-                _log.error("an observer of lookups failed:\n%s", trace(error))
+                _log.error("an observer of lookups failed:\n%s", format_traceback(error))
 
 
 async def _first(coroutines: Iterable[Coroutine[Any, Any, Answer | None]]) -> Answer:

@@ -91,7 +91,7 @@ class ConfigError(StartError):
         self.problems = problems
 
 
-def trace(error: BaseException) -> str:
+def format_traceback(error: BaseException) -> str:
     """The kind of an unforeseen error and the code it passed, for a log.
 
     The error's own text is left out: it may hold what was asked for.

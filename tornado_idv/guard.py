@@ -20,7 +20,7 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.breaker import Breaker, BreakerLimits, Pass
 from tornado_idv.bulkhead import Bulkhead
 from tornado_idv.deadlines import Deadlines, TimeLimit
-from tornado_idv.errors import Broken, LookupFailed, Unavailable, trace
+from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, ByNickname, Query, User
 
@@ -213,7 +213,7 @@ class Guard:
         if now < self._told_until.get(error.reason, now):
             return
         self._told_until[error.reason] = now + _QUIET
-        where = f"\n{trace(error.__cause__)}" if error.__cause__ else ""
+        where = f"\n{format_traceback(error.__cause__)}" if error.__cause__ else ""
         level = logging.WARNING if isinstance(error, Unavailable) else logging.ERROR
         _log.log(level, "backend %s: %s%s", self.name, error.reason, where)
         self._in_trouble = self._in_trouble or isinstance(error, Unavailable)

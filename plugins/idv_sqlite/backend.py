@@ -34,7 +34,7 @@ from tornado_idv import (
     StartError,
     Unavailable,
     User,
-    trace,
+    format_traceback,
 )
 
 _log = logging.getLogger(__name__)
@@ -120,7 +120,9 @@ class SqliteBackend(Backend[SqliteOptions]):
             try:
                 await self.look()
             except Exception as error:  # noqa: BLE001 - the watch outlives what one look meets
-                _log.error("backend %s: a look at the file failed:\n%s", self.name, trace(error))
+                _log.error(
+                    "backend %s: a look at the file failed:\n%s", self.name, format_traceback(error)
+                )
 
     async def _look(self) -> None:
         if self._closed:

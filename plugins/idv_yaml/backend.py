@@ -28,7 +28,7 @@ from tornado_idv import (
     Query,
     StartError,
     User,
-    trace,
+    format_traceback,
 )
 
 _LOOK_EVERY = 0.5
@@ -143,7 +143,7 @@ class YamlBackend(Backend[YamlOptions]):
         if repr(error) != self._unwatched:
             self._unwatched = repr(error)
             text = "backend %s cannot watch its file, and looks at it each %s s: %s"
-            why = error if isinstance(error, OSError) else trace(error)
+            why = error if isinstance(error, OSError) else format_traceback(error)
             _log.warning(text, self.name, _LOOK_EVERY, why)
 
 

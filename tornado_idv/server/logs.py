@@ -8,7 +8,7 @@ from typing import Literal
 
 import structlog
 
-from tornado_idv.errors import trace
+from tornado_idv.errors import format_traceback
 from tornado_idv.web.access import AccessLog
 
 LogFormat = Literal["auto", "console", "json"]
@@ -88,6 +88,6 @@ def _name_only(record: logging.LogRecord) -> bool:
 def _trace_only(record: logging.LogRecord) -> bool:
     """Keeps where code failed, and drops the values it failed with."""
     if record.exc_info and record.exc_info[1]:
-        record.msg = f"failed unforeseen:\n{trace(record.exc_info[1])}"
+        record.msg = f"failed unforeseen:\n{format_traceback(record.exc_info[1])}"
         record.args = record.exc_info = None
     return True

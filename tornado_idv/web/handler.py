@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPServerRequest, ResponseStartLine
 from tornado.web import Application, OutputTransform, RequestHandler
 
-from tornado_idv.errors import IdvError, trace
+from tornado_idv.errors import IdvError, format_traceback
 from tornado_idv.web.packets import Meaning
 from tornado_idv.web.refusals import Refusal, Refused, refusal_for
 
@@ -186,7 +186,9 @@ class JsonHandler(RequestHandler):
     ) -> None:
         """Logs what was not foreseen."""
         if value is not None:
-            _log.error("request %s failed unforeseen:\n%s", self.wire.request_id, trace(value))
+            _log.error(
+                "request %s failed unforeseen:\n%s", self.wire.request_id, format_traceback(value)
+            )
 
 
 class NoSuchRouteHandler(JsonHandler):
