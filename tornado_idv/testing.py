@@ -29,7 +29,7 @@ NO = User(plan="no", card_number="0", nickname="no")
 MakeBackend = Callable[[Sequence[User]], AnyBackend]
 
 
-def configured(kind: type[AnyBackend], base_dir: Path, /, **options: Any) -> AnyBackend:
+def make_backend(kind: type[AnyBackend], base_dir: Path, /, **options: Any) -> AnyBackend:
     """Builds a backend as the configuration does, relative paths being below ``base_dir``."""
     options = {"name": "tested", "kind": "tested", **options}
     return kind(kind.options_type.model_validate(options, context={"base_dir": base_dir}))

@@ -17,7 +17,7 @@ from test_sqlite import ALICE, BOB, USERS, insert, levels, no_thread_left, run, 
 from idv_sqlite.backend import SqliteBackend
 from idv_sqlite.openfile import OpenFile, Stamp
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Unavailable, User
-from tornado_idv.testing import configured
+from tornado_idv.testing import make_backend
 
 KNOWN = ByNickname("alice")
 ABSENT = ByNickname("nobody")
@@ -467,7 +467,7 @@ async def _outcomes(tasks: list[asyncio.Task]) -> list:
 
 
 async def test_the_file_is_looked_at_by_itself(path: Path) -> None:
-    backend = configured(SqliteBackend, path.parent, path=path.name)
+    backend = make_backend(SqliteBackend, path.parent, path=path.name)
     changed = asyncio.Event()
     backend.on_change(changed.set)
     backend.look_every = 0.01
@@ -482,7 +482,7 @@ async def test_the_file_is_looked_at_by_itself(path: Path) -> None:
 async def test_a_look_that_fails_is_logged_and_not_the_last(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    backend = configured(SqliteBackend, path.parent, path=path.name)
+    backend = make_backend(SqliteBackend, path.parent, path=path.name)
     told: asyncio.Queue[str] = asyncio.Queue()
 
     def listener() -> None:
@@ -559,7 +559,7 @@ async def test_closing_waits_for_the_check_that_reopens_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it opened is closed, and a lookup that waits for it gets no answer from either file."""
-    backend = configured(SqliteBackend, path.parent, path=path.name)
+    backend = make_backend(SqliteBackend, path.parent, path=path.name)
     assert isinstance(backend, SqliteBackend)
     backend.look_every = 3600
     with no_thread_left():

@@ -18,7 +18,7 @@ from idv_upstream import UpstreamBackend
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import opened
-from tornado_idv.testing import configured
+from tornado_idv.testing import make_backend
 
 NICKNAME, CARD, TOKEN = "canary-nick", "40009998887776", "canary-token+/="
 CANARIES = (NICKNAME, CARD, TOKEN, "canary")
@@ -39,7 +39,7 @@ def asking(port: int, scheme: str = "http", **options: Any) -> AnyBackend:
     auth = {"kind": "bearer", "token": TOKEN}
     address = f"{scheme}://127.0.0.1:{port}/idv"
     options = {"base_url": address, "auth": auth, "timeout": "5s", **options}
-    return configured(UpstreamBackend, Path(), **options)
+    return make_backend(UpstreamBackend, Path(), **options)
 
 
 async def failure_of(backend: AnyBackend, query: Query) -> LookupFailed:
