@@ -2,7 +2,7 @@
 
 from tornado_idv import yamltext
 from tornado_idv.backend import Backend, BackendOptions
-from tornado_idv.commands import CommandTools, Configured, Exit
+from tornado_idv.commands import CommandTools, Exit, LoadedConfig
 from tornado_idv.errors import (
     Broken,
     ConfigError,
@@ -28,11 +28,11 @@ __all__ = [
     "CommandTools",
     "ConfigError",
     "ConfigPath",
-    "Configured",
     "Duration",
     "Exit",
     "IdvError",
     "InvalidFormat",
+    "LoadedConfig",
     "LookupFailed",
     "Pattern",
     "Problem",

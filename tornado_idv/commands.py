@@ -23,7 +23,7 @@ class Exit(IntEnum):
 
 
 @dataclass(frozen=True)
-class Configured:
+class LoadedConfig:
     """What a configuration file says that a plugin's command may need.
 
     ``backends`` are the options of each, in order. ``parse`` reads what a person types for
@@ -37,7 +37,7 @@ class Configured:
     negative_ttl: float
 
 
-class ToldAs(Protocol):
+class ErrorReporter(Protocol):
     """Prints an error of ours, raised within, and exits with ``code``."""
 
     def __call__(self, code: Exit, *, as_json: bool = False) -> AbstractContextManager[None]: ...
@@ -53,5 +53,5 @@ class CommandTools:
 
     config_option: Callable[[Any], Any]
     json_option: Callable[[Any], Any]
-    read: Callable[[Path], Configured]
-    told_as: ToldAs
+    read: Callable[[Path], LoadedConfig]
+    exit_on_error: ErrorReporter

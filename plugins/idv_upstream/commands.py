@@ -16,7 +16,7 @@ from idv_upstream.client import Reply
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.saved import saved_reply
 from idv_upstream.trial import Trial, tried
-from tornado_idv import CommandTools, Configured, Exit, InvalidFormat, Query, User
+from tornado_idv import CommandTools, Exit, InvalidFormat, LoadedConfig, Query, User
 
 _MOST_SHOWN = 4096
 
@@ -45,7 +45,7 @@ def commands(tools: CommandTools) -> list[click.Command]:
         the user or why there is none, and for how long that would be remembered. What the
         directory answers is shown as it is.
         """
-        with tools.told_as(Exit.COULD_NOT_TELL, as_json=as_json):
+        with tools.exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json):
             configured = tools.read(config_path)
             options, query = _options(configured, name), _query(configured, who)
             saved = None if answer is None else saved_reply(answer)
@@ -59,7 +59,7 @@ def commands(tools: CommandTools) -> list[click.Command]:
 
 
 async def _tried(
-    options: UpstreamOptions, query: Query, configured: Configured, saved: Reply | None
+    options: UpstreamOptions, query: Query, configured: LoadedConfig, saved: Reply | None
 ) -> Trial:
     backend = UpstreamBackend(options)
     if type(query) not in backend.serves:
@@ -71,7 +71,7 @@ async def _tried(
         await backend.close()
 
 
-def _options(configured: Configured, name: str) -> UpstreamOptions:
+def _options(configured: LoadedConfig, name: str) -> UpstreamOptions:
     upstreams = {
         each.name: each for each in configured.backends if isinstance(each, UpstreamOptions)
     }
@@ -81,14 +81,14 @@ def _options(configured: Configured, name: str) -> UpstreamOptions:
     return upstreams[name]
 
 
-def _query(configured: Configured, who: str) -> Query:
+def _query(configured: LoadedConfig, who: str) -> Query:
     try:
         return configured.parse(who)
     except InvalidFormat as error:
         raise click.UsageError(f"{error}; write @nick, a profile URL, or digits") from None
 
 
-def _remembered(trial: Trial, options: UpstreamOptions, configured: Configured) -> float:
+def _remembered(trial: Trial, options: UpstreamOptions, configured: LoadedConfig) -> float:
     """Seconds for which the outcome would be answered from the cache."""
     if trial.failure is not None or not trial.storable:
         return 0.0

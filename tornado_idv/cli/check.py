@@ -13,10 +13,10 @@ import click
 from tornado_idv.cli.common import (
     as_records,
     config_option,
+    exit_on_error,
     json_option,
     load_settings,
     print_json,
-    told_as,
 )
 from tornado_idv.cli.rehearsal import Rehearsal, rehearse
 from tornado_idv.commands import Exit
@@ -38,7 +38,7 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
     file or a table without a column is told too.
     """
     keep_out_secrets()
-    with told_as(Exit.NO, as_json=as_json):
+    with exit_on_error(Exit.NO, as_json=as_json):
         settings, manager = load_settings(config_path)
         told = Rehearsal([], [])
         if not config_only:
@@ -76,5 +76,5 @@ def schema() -> None:
 
     It knows the options of the installed plugins; an editor completes and checks by it.
     """
-    with told_as(Exit.NO):
+    with exit_on_error(Exit.NO):
         click.echo(json.dumps(json_schema(backend_kinds(plugin_manager())), indent=2))

@@ -19,11 +19,11 @@ import tornado_idv
 from tornado_idv.cli.common import (
     Record,
     config_option,
+    exit_on_error,
     failure,
     json_option,
     load_settings,
     print_json,
-    told_as,
 )
 from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
@@ -46,7 +46,7 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
     """
     keep_out_secrets()
     asked: list[Asked] = []
-    with told_as(Exit.COULD_NOT_TELL, as_json=as_json, record=_could_not_tell):
+    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json, record=_could_not_tell):
         settings, manager = load_settings(config_path)
         try:
             query = settings.valid_forms().parse_any(who)

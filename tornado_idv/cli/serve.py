@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import config_option, load_settings, told_as
+from tornado_idv.cli.common import config_option, exit_on_error, load_settings
 from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidKey
@@ -22,7 +22,7 @@ from tornado_idv.server.service import Service, api_key
 @config_option
 def serve(config_path: Path) -> None:
     """Answer lookups over HTTP until SIGTERM."""
-    with told_as(Exit.NO):
+    with exit_on_error(Exit.NO):
         settings, manager = load_settings(config_path)
         configure_logging(settings.logging.level, settings.logging.format)
         run(settings, manager, lambda service: announce(service, settings))
