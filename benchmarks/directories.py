@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tornado_idv.config.load import load
-from tornado_idv.directory import Directory
-from tornado_idv.guard import Guard
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.service import open_directory
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from tornado_idv.backend import Backend, BackendOptions
-from tornado_idv.cache import AnswerCache, CacheLimits
 from tornado_idv.errors import LookupFailed
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.model import ByCard, Query, User
 
 

@@ -158,8 +158,8 @@ BUGS = (
         "an open breaker is told as not known",
         "guard",
         "raise Unavailable(\n"
-        '                    "not asked: it failed too often, and is tried again soon", '
-        "counts_against_breaker=False\n                )",
+        '                    "not asked: it failed too often, and is tried again soon",\n'
+        "                    counts_against_breaker=False,\n                )",
         "return None",
     ),
     Bug(
@@ -207,7 +207,7 @@ BUGS = (
     ),
     Bug(
         "an open circuit stays open for ever",
-        "breaker",
+        "circuit_breaker",
         "if self._probing or self._timer() < self._open_until:",
         "if self._open_until:",
     ),

@@ -10,10 +10,10 @@ from lookups import TickedLoop
 from setups import Kind
 from witnesses import Record, Trouble, Witness
 
-from tornado_idv.cache import AnswerCache, CacheLimits
-from tornado_idv.directory import Directory
 from tornado_idv.errors import Broken, Unavailable
 from tornado_idv.hookspecs import hookimpl
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import Answer, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 

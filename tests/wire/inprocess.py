@@ -15,13 +15,13 @@ from serving import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 
 from tornado_idv.backend import Backend, BackendOptions
-from tornado_idv.cache import AnswerCache, CacheLimits
-from tornado_idv.directory import Directory
 from tornado_idv.errors import Unavailable
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 from tornado_idv.server.connection import Connection

@@ -28,7 +28,7 @@ from tornado_idv.cli.common import (
 from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import IdvError, InvalidFormat, LookupFailed
-from tornado_idv.guard import Asked
+from tornado_idv.lookup.guard import Asked
 from tornado_idv.model import Query
 from tornado_idv.server.logs import keep_out_secrets
 from tornado_idv.server.service import open_directory

@@ -12,7 +12,6 @@ from functools import partial
 import pluggy
 from tornado.netutil import bind_sockets
 
-from tornado_idv.cache import AnswerCache, CacheLimits
 from tornado_idv.config.settings import (
     DrainSettings,
     KeySettings,
@@ -20,11 +19,12 @@ from tornado_idv.config.settings import (
     Settings,
     TlsSettings,
 )
-from tornado_idv.directory import Directory
 from tornado_idv.errors import StartError
-from tornado_idv.guard import Asked
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.guard import Asked
 from tornado_idv.registry import backend_kinds, build_backends, opened
 from tornado_idv.server.listener import HttpLimits, Listener
 from tornado_idv.web.access import AccessLog

@@ -16,9 +16,9 @@ from tornado.httputil import (
 )
 from tornado.web import Application, RequestHandler
 
-from tornado_idv.directory import Directory
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.web.access import AccessLog
 from tornado_idv.web.handler import JsonHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler

@@ -7,9 +7,9 @@ from asyncio import Future
 from functools import partial
 from typing import ClassVar
 
-from tornado_idv.directory import Directory
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.api_key import Scope
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import Answer, Query
 from tornado_idv.web.bearer import BearerAuthMixin
 from tornado_idv.web.handler import JsonHandler

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
-from tornado_idv.directory import Directory
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import Query
 from tornado_idv.web.access import AccessLog
 from tornado_idv.web.answers import answer_bytes, new_request_id

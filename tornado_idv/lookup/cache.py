@@ -19,8 +19,8 @@ from cachetools import Cache, LRUCache, TTLCache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tornado_idv.deadlines import Deadlines
 from tornado_idv.errors import LookupFailed
+from tornado_idv.lookup.deadlines import Deadlines
 from tornado_idv.model import Answer, Query
 
 Ask = Callable[[Query], Coroutine[Any, Any, Answer]]

@@ -12,8 +12,8 @@ import pytest
 from fakes import Source, Ticker, steady_cache
 from msgspec import structs
 
-from tornado_idv.cache import AnswerCache, CacheLimits
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 ALICE = ByNickname("alice")

@@ -17,11 +17,11 @@ from math import inf
 from typing import Any
 
 from tornado_idv.backend import AnyBackend
-from tornado_idv.breaker import Breaker, BreakerLimits, Pass
-from tornado_idv.bulkhead import Bulkhead
-from tornado_idv.deadlines import Deadlines, TimeLimit
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.hookspecs import hookimpl
+from tornado_idv.lookup.bulkhead import Bulkhead
+from tornado_idv.lookup.circuit_breaker import Breaker, BreakerLimits, Pass
+from tornado_idv.lookup.deadlines import Deadlines, TimeLimit
 from tornado_idv.model import Answer, ByNickname, Query, User
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import pytest
 from fakes import CardsOnly, FakeBackend, LoopClock, Ticker
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
-from tornado_idv.guard import Asked, Guard
+from tornado_idv.lookup.guard import Asked, Guard
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 DOWN = Unavailable("down")

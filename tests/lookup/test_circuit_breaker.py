@@ -3,7 +3,7 @@
 import pytest
 from fakes import Ticker
 
-from tornado_idv.breaker import Breaker, BreakerLimits, Pass
+from tornado_idv.lookup.circuit_breaker import Breaker, BreakerLimits, Pass
 
 LIMITS = BreakerLimits(failures=5, open_for=5.0, open_max=60.0)
 

@@ -13,10 +13,10 @@ import pluggy
 from msgspec.structs import replace
 
 from tornado_idv.backend import AnyBackend
-from tornado_idv.cache import AnswerCache
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
-from tornado_idv.guard import Asked, Guard
 from tornado_idv.hookspecs import implementations
+from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.guard import Asked, Guard
 from tornado_idv.model import Answer, Query, User
 
 _log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ import pytest
 from fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, steady_cache
 from msgspec import structs
 
-from tornado_idv.cache import CacheLimits
-from tornado_idv.directory import Directory
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
-from tornado_idv.guard import Asked
 from tornado_idv.hookspecs import hookimpl
+from tornado_idv.lookup.cache import CacheLimits
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.guard import Asked
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from tornado_idv.bulkhead import Bulkhead
+from tornado_idv.lookup.bulkhead import Bulkhead
 
 FAR = 60.0
 

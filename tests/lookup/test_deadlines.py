@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from fakes import LoopClock
 
-from tornado_idv.deadlines import Deadlines, TimeLimit
+from tornado_idv.lookup.deadlines import Deadlines, TimeLimit
 
 
 async def test_what_ends_in_time_is_left_alone() -> None:
