@@ -27,5 +27,5 @@ async def directory_over(kind: str, file: Path) -> AsyncIterator[tuple[Directory
     config.write_text(_CONFIG.format(kind=kind, file=file.name), encoding="utf-8")
     settings = load(config, backend_kinds(manager), {})
     async with open_directory(settings, manager) as directory:
-        (guard,) = (each for each in manager.get_plugins() if isinstance(each, Guard))
+        (guard,) = directory.guards
         yield directory, guard

@@ -107,6 +107,11 @@ class CardsOnly(FakeBackend):
         return frozenset({ByCard})
 
 
+def running(cache: AnswerCache) -> set[asyncio.Task[None]]:
+    """The tasks of the lookups that are running."""
+    return {call.task for call in cache._single_flight._calls.values()}
+
+
 def steady_cache(limits: CacheLimits | None = None, ticker: Ticker | None = None) -> AnswerCache:
     """A cache whose entries live to the second: chance takes nothing off."""
     return AnswerCache(limits or CacheLimits(), ticker or Ticker(), lambda: 0.0)

@@ -15,13 +15,14 @@ from tornado_idv.errors import (
     format_traceback,
 )
 from tornado_idv.hookspecs import hookimpl
-from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.scalars import ConfigPath, Duration, Pattern, Secret, Size, Whole
 
 __all__ = [
     "Answer",
     "Backend",
     "BackendOptions",
+    "BackendResult",
     "Broken",
     "ByCard",
     "ByNickname",

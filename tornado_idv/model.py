@@ -59,14 +59,27 @@ class ByCard(_Noun, frozen=True):
 Query = ByNickname | ByCard
 
 
-class Answer(_Noun, frozen=True):
-    """What a lookup came to: *found* with a user, *not found* without one.
+class BackendResult(_Noun, frozen=True):
+    """What a backend found, with how long that may be cached.
 
-    ``backend`` is the name of the backend that knew the user, ``None`` when all
-    that were asked said "not known here". ``since`` is when a backend said so, in
-    seconds of the directory's timer. ``body`` is the answer as bytes of the wire.
-    ``stale`` answers are past their time, and served because no backend could tell;
-    ``coalesced`` ones come from asking that somebody else had begun.
+    ``user`` is ``None`` for "not known here". ``ttl`` is in seconds and can only shorten the
+    configured time; ``None`` leaves it as configured. With ``storable=False`` the result is
+    not cached at all, not even to be served stale.
+    """
+
+    user: User | None
+    ttl: float | None = None
+    storable: bool = True
+
+
+class Answer(_Noun, frozen=True):
+    """The result of a lookup: *found* with a user, *not found* without one.
+
+    ``backend`` is the name of the backend that found the user, ``None`` when every backend
+    asked said "not known here". ``since`` is when it was looked up, in seconds of the cache's
+    timer. ``body`` is the response body. A ``stale`` answer has expired and is served because
+    the backends are unavailable; a ``coalesced`` one comes from a lookup that was already
+    running for another caller.
     """
 
     user: User | None
@@ -78,9 +91,9 @@ class Answer(_Noun, frozen=True):
     ttl: float | None = None
     """Seconds it is fresh; ``None`` leaves that to the cache."""
     storable: bool = True
-    """Whether it may be remembered at all, be it to be served stale."""
+    """Whether it may be cached at all."""
     degraded: bool = False
-    """Whether a backend before the one that answered could not be asked."""
+    """Whether a backend before the one that found the user was skipped as unavailable."""
 
     @property
     def found(self) -> bool:
@@ -88,7 +101,7 @@ class Answer(_Noun, frozen=True):
         return self.user is not None
 
     def is_of(self, named: Query) -> bool:
-        """Whether it tells of the user whom the query names."""
+        """Whether it is about the user whom the query names, by nickname or by card."""
         user = self.user
         return user is not None and named in (
             ByNickname(user.nickname),

@@ -33,14 +33,14 @@ def plugin_manager(
         if entry_points:
             manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         manager.check_pending()
-        _check_called_plainly(manager)
+        _reject_hook_wrappers(manager)
     except Exception as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     return manager
 
 
-def _check_called_plainly(manager: pluggy.PluginManager) -> None:
-    """Refuses what could only be called in vain, as a lookup calls it: see `implementations`."""
+def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
+    """Reject wrappers of the hooks of a lookup, and observers that would have to be awaited."""
     hook = manager.hook
     for each in [*hook.idv_identify.get_hookimpls(), *hook.idv_lookup_finished.get_hookimpls()]:
         if each.wrapper or each.hookwrapper:

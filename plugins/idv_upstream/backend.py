@@ -8,7 +8,7 @@ from idv_upstream.options import UpstreamOptions
 from idv_upstream.replies import Replies
 from idv_upstream.request import Template
 from idv_upstream.transport import Transport
-from tornado_idv import Answer, Backend, BackendOptions, Query, User
+from tornado_idv import Backend, BackendOptions, BackendResult, Query, User
 
 
 class UpstreamBackend(Backend[UpstreamOptions]):
@@ -48,7 +48,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         """Makes the pool of connections; none is made before the first lookup."""
         await self.transport.open()
 
-    async def find(self, query: Query) -> User | Answer | None:
+    async def find(self, query: Query) -> User | BackendResult | None:
         asking = self.templates[type(query)].asking(query)
         reply = await self.transport.ask(asking, self.replies.wants_body)
         return self.replies.read(query, reply)

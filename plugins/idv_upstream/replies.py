@@ -12,7 +12,7 @@ from idv_upstream.freshness import is_storable, seconds_fresh
 from idv_upstream.mapping import Reading
 from idv_upstream.responses import ResponseOptions
 from idv_upstream.statuses import Outcome, outcome
-from tornado_idv import Answer, Broken, Query, Unavailable, User
+from tornado_idv import BackendResult, Broken, Query, Unavailable, User
 
 _JSON = "application/json"
 _REFUSED = (401, 403, 407)
@@ -45,13 +45,13 @@ class Replies:
         self._hints = hints
         self._credential = credential
 
-    def read(self, query: Query, reply: Reply) -> User | Answer | None:
+    def read(self, query: Query, reply: Reply) -> User | BackendResult | None:
         """Who it is, for how long it may be remembered; raises `Unavailable` or `Broken`."""
         user = self._user(query, reply)
         if not self._hints or "Cache-Control" not in reply.headers:
             return user
         seconds, storable = seconds_fresh(reply.headers), is_storable(reply.headers)
-        return Answer(user, ttl=seconds, storable=storable)
+        return BackendResult(user, ttl=seconds, storable=storable)
 
     def document(self, reply: Reply) -> Any:
         """The JSON in a reply; raises `Broken` if there is none.

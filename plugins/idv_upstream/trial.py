@@ -19,7 +19,7 @@ from idv_upstream.mapping import Step
 from idv_upstream.request import Asking
 from idv_upstream.statuses import Outcome
 from tornado_idv import (
-    Answer,
+    BackendResult,
     Broken,
     ByCard,
     ByNickname,
@@ -112,7 +112,7 @@ def _read(trial: Trial, backend: UpstreamBackend, query: Query, reply: Reply) ->
     elif meant is Outcome.NOT_KNOWN and replies.reading.reads_not_known:
         trial.steps = list(replies.reading.explained_not_known(replies.document(reply)))
     found = replies.read(query, reply)
-    if isinstance(found, Answer):
+    if isinstance(found, BackendResult):
         trial.user, trial.ttl, trial.storable = found.user, found.ttl, found.storable
     else:
         trial.user = found

@@ -6,14 +6,14 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import pytest
-from fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, steady_cache
+from fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, running, steady_cache
 from msgspec import structs
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.guard import Asked
+from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 
@@ -111,9 +111,9 @@ async def test_whom_no_backend_knows_is_not_found() -> None:
 
 
 async def test_backends_are_asked_in_the_order_of_the_file() -> None:
-    told: list[Asked] = []
+    told: list[BackendCall] = []
     backends = [FakeBackend(None, name) for name in ("c", "a", "b")]
-    await directory(*backends, told=told.append).find(QUERY)
+    await directory(*backends, on_backend_result=told.append).find(QUERY)
     assert [asked.backend for asked in told] == ["c", "a", "b"]
 
 
@@ -134,11 +134,11 @@ ONE_FAILING: dict[str, tuple[object, type[LookupFailed], str]] = {
     "its own time-out": (TimeoutError(), Unavailable, "no answer within 0.8 s"),
     "broken": (BROKEN, Broken, "two users"),
     "unforeseen": (KeyError("alice"), Broken, "failed with KeyError"),
-    "no user": ("alice", Broken, "answered something that is no user"),
+    "no user": ("alice", Broken, "returned something other than a user"),
     "another user": (
         User("Free", "1", "bob"),
         Broken,
-        "answered another user than asked for",
+        "returned another user than requested",
     ),
 }
 each_failing = pytest.mark.parametrize(
@@ -521,13 +521,9 @@ async def test_a_stale_user_is_served_at_the_deadline_too() -> None:
 # Refreshes
 
 
-def under_way(asked: Directory) -> set[asyncio.Task[None]]:
-    return {flight.task for flight in asked.cache._flights.values()}
-
-
 async def landed(asked: Directory) -> None:
     """Waits for all that is under way."""
-    await asyncio.wait(under_way(asked), timeout=5)
+    await asyncio.wait(running(asked.cache), timeout=5)
 
 
 async def refreshed(asked: Directory, backend: FakeBackend, ticker: Ticker, answer: object) -> None:
@@ -598,7 +594,7 @@ async def test_four_refreshes_run_at_once_and_the_others_wait() -> None:
             own.source.release()
             await landed(asked)
     assert own.source.most_under_way == 4
-    assert asked.cache.due.empty()
+    assert asked.cache.refresh_queue.empty()
 
 
 async def test_refreshes_that_never_end_keep_neither_others_nor_callers_waiting() -> None:
@@ -628,7 +624,7 @@ async def test_a_refresh_is_not_waited_for_at_the_end() -> None:
     own.source.hold()
     async with asked.refreshing():
         await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-        flights = under_way(asked)
+        flights = running(asked.cache)
     assert asyncio.all_tasks() == before | flights
     own.source.release()
     await landed(asked)

@@ -11,7 +11,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-_MODULES = ("circuit_breaker", "cache", "guard", "directory")
+_MODULES = ("circuit_breaker", "single_flight", "cache", "guard", "directory")
 """In the order in which they import each other."""
 
 

@@ -16,7 +16,7 @@ from idv_upstream.replies import Replies
 from idv_upstream.responses import ResponseOptions
 from idv_upstream.statuses import Outcome
 from idv_upstream.transport import Reply
-from tornado_idv import Answer, Broken, ByNickname, LookupFailed, Unavailable, User, yamltext
+from tornado_idv import BackendResult, Broken, ByNickname, LookupFailed, Unavailable, User, yamltext
 
 ALICE = User("Free", "1", "alice")
 QUERY = ByNickname("alice")
@@ -193,7 +193,7 @@ def test_what_must_not_be_stored_is_said_so(lines: list[str]) -> None:
         json.dumps(RECORD).encode(),
     )
     answer = replies().read(QUERY, came)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BackendResult)
     assert not answer.storable
     assert replies(hints=False).read(QUERY, came) == ALICE
 
@@ -201,7 +201,7 @@ def test_what_must_not_be_stored_is_said_so(lines: list[str]) -> None:
 def test_no_longer_fresh_is_not_forbidden() -> None:
     """It may be served stale."""
     answer = replies().read(QUERY, reply(Cache_Control="max-age=0"))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BackendResult)
     assert (answer.ttl, answer.storable) == (0, True)
 
 
@@ -211,13 +211,15 @@ def test_the_age_an_answer_has_already_counts(age: str, seconds: float) -> None:
 
 
 def test_a_hint_goes_with_the_answer() -> None:
-    assert replies().read(QUERY, reply(Cache_Control="max-age=60")) == Answer(ALICE, ttl=60.0)
+    assert replies().read(QUERY, reply(Cache_Control="max-age=60")) == BackendResult(
+        ALICE, ttl=60.0
+    )
     for came, user in (
         (reply(Cache_Control="max-age=60"), ALICE),
         (reply(404, b"", Cache_Control="max-age=60"), None),
     ):
         answer = replies().read(QUERY, came)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, BackendResult)
         assert (answer.user, answer.ttl) == (user, 60)
 
 

@@ -54,16 +54,13 @@ class Failing:
     def __init__(self) -> None:
         self.error: BaseException = Unavailable("locked", backend="users")
 
-    def recall(self, query: Query) -> None:
+    def get_cached(self, query: Query) -> None:
         return None
 
-    def begin(self, query: Query) -> asyncio.Future[Answer]:
-        looking: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        looking.cancel()  # it is over
-        return looking
-
-    def end(self, query: Query, looking: asyncio.Future[Answer]) -> Answer:
-        raise self.error
+    def start(self, query: Query) -> asyncio.Future[Answer]:
+        lookup: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        lookup.set_exception(self.error)
+        return lookup
 
 
 @pytest.fixture
@@ -168,7 +165,7 @@ async def test_an_unforeseen_error_is_500_and_its_text_is_told_nowhere(
     told = record.getMessage()
     assert f"request {response.headers['X-Request-ID']} failed unforeseen" in told
     assert told.endswith("ValueError")
-    assert "in end" in told
+    assert "in _end" in told
     assert "tweety" not in caplog.text
 
 

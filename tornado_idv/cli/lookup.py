@@ -28,7 +28,7 @@ from tornado_idv.cli.common import (
 from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import IdvError, InvalidFormat, LookupFailed
-from tornado_idv.lookup.guard import Asked
+from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Query
 from tornado_idv.server.logs import keep_out_secrets
 from tornado_idv.server.service import open_directory
@@ -45,7 +45,7 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
     They are asked directly, without the HTTP service and its cache.
     """
     keep_out_secrets()
-    asked: list[Asked] = []
+    asked: list[BackendCall] = []
     with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json, record=_could_not_tell):
         settings, manager = load_settings(config_path)
         try:
@@ -58,7 +58,7 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
     if explain:
         record["answer"] = how
         record["asked"] = [
-            {"backend": each.backend, "said": each.said, "ms": round(each.seconds * 1000, 2)}
+            {"backend": each.backend, "said": each.outcome, "ms": round(each.seconds * 1000, 2)}
             for each in asked
         ]
     if as_json:
@@ -105,7 +105,7 @@ def _own_log_left_out() -> Iterator[None]:
 
 
 async def _find(
-    settings: Settings, manager: pluggy.PluginManager, query: Query, asked: list[Asked]
+    settings: Settings, manager: pluggy.PluginManager, query: Query, asked: list[BackendCall]
 ) -> tuple[Exit, Record]:
     async with open_directory(settings, manager, asked.append) as directory:
         try:

@@ -1,7 +1,7 @@
-"""A bulkhead: so many at once, and as many again in a queue before it.
+"""A concurrency limit with a bounded wait queue.
 
-It does what `asyncio.Semaphore` would do, with an end to the queue; that nobody waits is the
-rule, and costs next to nothing.
+Like `asyncio.Semaphore`, but with a limit to the queue, and without a coroutine call in the
+usual case, where nothing has to wait.
 """
 
 from __future__ import annotations
@@ -11,50 +11,47 @@ from collections import deque
 
 
 class Bulkhead:
-    """Places in which to work; whoever took one leaves it when done.
+    """At most ``limit`` permits at once, and at most as many waiting for one."""
 
-    Who finds none free asks whether the queue has an end left, and then waits in it.
-    """
-
-    def __init__(self, places: int) -> None:
-        self._free = places
-        self._most_waiting = places
-        self._waiting: deque[asyncio.Future[None]] = deque()
+    def __init__(self, limit: int) -> None:
+        self._free = limit
+        self._queue_limit = limit
+        self._queue: deque[asyncio.Future[None]] = deque()
 
     @property
-    def has_queue_left(self) -> bool:
-        """Whether one more may `wait`."""
-        return len(self._waiting) < self._most_waiting
+    def can_queue(self) -> bool:
+        """Whether there is room for one more in `acquire`."""
+        return len(self._queue) < self._queue_limit
 
-    def enter(self) -> bool:
-        """Takes a place if there is one."""
+    def try_acquire(self) -> bool:
+        """Take a permit, if one is free."""
         if not self._free:
             return False
         self._free -= 1
         return True
 
-    async def wait(self, until: float) -> None:
-        """Takes the place of somebody who leaves, first come first served; for when none is free.
+    async def acquire(self, deadline: float) -> None:
+        """Wait for a permit, first come first served; for use when none is free.
 
-        Raises `TimeoutError` when it is ``until``, of the running loop's clock.
+        Raises `TimeoutError` at ``deadline``, of the running loop's clock.
         """
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
+        permit = asyncio.get_running_loop().create_future()
+        self._queue.append(permit)
         try:
-            async with asyncio.timeout_at(until):
-                await place
+            async with asyncio.timeout_at(deadline):
+                await permit
         except BaseException:
-            if place in self._waiting:
-                self._waiting.remove(place)
-            else:
-                self.leave()
+            if permit in self._queue:
+                self._queue.remove(permit)
+            else:  # granted in the same iteration of the loop: pass it on
+                self.release()
             raise
 
-    def leave(self) -> None:
-        """Gives the place to whoever has waited longest."""
-        for place in self._waiting:
-            if not place.done():
-                self._waiting.remove(place)
-                place.set_result(None)
+    def release(self) -> None:
+        """Give a permit back, to the one that has waited longest."""
+        for permit in self._queue:
+            if not permit.done():  # a cancelled one removes itself
+                self._queue.remove(permit)
+                permit.set_result(None)
                 return
         self._free += 1

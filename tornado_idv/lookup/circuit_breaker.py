@@ -1,8 +1,8 @@
-"""A circuit breaker: a backend that keeps failing is left alone for a while.
+"""A circuit breaker: calls to a backend that keeps failing are rejected for a while.
 
-After enough failures in a row the circuit *opens*, and nobody asks. When its time is over,
-one caller at a time probes: a probe that succeeds closes the circuit, one that fails opens
-it again for twice as long. Successes and failures are told by whoever asked.
+After a number of failures in a row the circuit *opens* and rejects every call. When its time
+is over, one call at a time is let through as a probe: a success closes the circuit, a failure
+opens it again for twice as long. The caller reports how its call ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-_SPREAD = 0.2
+_JITTER = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class BreakerLimits:
     open_max: float = 60.0
 
 
-class Pass(Enum):
-    """What a caller is let through as."""
+class Permit(Enum):
+    """How a call was let through."""
 
     REGULAR = auto()
     PROBE = auto()
 
 
-class Breaker:
+class CircuitBreaker:
     """One circuit. ``timer`` gives seconds; ``chance`` gives numbers from 0 to 1."""
 
     def __init__(
@@ -49,43 +49,50 @@ class Breaker:
         self._open_until: float | None = None
         self._probing = False
 
-    def enter(self) -> Pass | None:
-        """Lets a caller ask, or not (``None``); whoever is let in tells how it ended."""
+    @property
+    def failures(self) -> int:
+        """Failures in a row, up to the one that opened the circuit."""
+        return self._failures
+
+    @property
+    def next_probe(self) -> float:
+        """Seconds until an open circuit lets a probe through."""
+        return 0.0 if self._open_until is None else max(self._open_until - self._timer(), 0.0)
+
+    def try_acquire(self) -> Permit | None:
+        """Return a permit to call, to be reported on exactly once; ``None`` rejects the call."""
         if self._open_until is None:
-            return Pass.REGULAR
+            return Permit.REGULAR
         if self._probing or self._timer() < self._open_until:
             return None
         self._probing = True
-        return Pass.PROBE
+        return Permit.PROBE
 
-    def succeeded(self, entered: Pass) -> None:
-        """The backend answered, whatever it said.
-
-        What a caller from before the opening tells does not close the circuit.
-        """
-        if entered is Pass.PROBE:
+    def succeeded(self, permit: Permit) -> None:
+        """Report that the backend responded, with whatever result."""
+        if permit is Permit.PROBE:
             self._probing = False
             self._open_until = None
             self._period = self._limits.open_for
+        # A regular call that began before the circuit opened does not close it.
         if self._open_until is None:
             self._failures = 0
 
-    def failed(self, entered: Pass) -> None:
-        """The backend could not be asked."""
-        if entered is Pass.PROBE:
+    def failed(self, permit: Permit) -> bool:
+        """Report a failed call; return whether it opened the circuit."""
+        if permit is Permit.PROBE:
             self._probing = False
             self._period = min(self._period * 2, self._limits.open_max)
-            self._open()
-        elif self._open_until is None:
-            self._failures += 1
-            if self._failures >= self._limits.failures:
-                self._open()
+        elif self._open_until is not None:
+            return False
+        self._failures += 1
+        if permit is Permit.REGULAR and self._failures < self._limits.failures:
+            return False
+        jitter = 1 + _JITTER * (2 * self._chance() - 1)
+        self._open_until = self._timer() + self._period * jitter
+        return True
 
-    def abandoned(self, entered: Pass) -> None:
-        """Nothing was learned: the caller left, or the backend was not asked after all."""
-        if entered is Pass.PROBE:
+    def abandoned(self, permit: Permit) -> None:
+        """Report that nothing was learned: the caller left, or the backend was not called."""
+        if permit is Permit.PROBE:
             self._probing = False
-
-    def _open(self) -> None:
-        spread = 1 + _SPREAD * (2 * self._chance() - 1)
-        self._open_until = self._timer() + self._period * spread

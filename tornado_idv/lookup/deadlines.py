@@ -1,7 +1,7 @@
-"""Many deadlines behind one timer, and a limit to how long a block may take.
+"""Many deadlines on one event-loop timer, and a timeout for a block of code.
 
-Each lookup that no cache answers has two deadlines, hardly ever met. A timer of the event
-loop for each, or `asyncio.timeout`, would be a tenth to a quarter of the lookup.
+Each lookup that misses the cache sets two deadlines and rarely reaches one. One timer handle
+each, or `asyncio.timeout`, would take 10 to 25 % of the lookup (benchmarks/dispatch.py).
 """
 
 from __future__ import annotations
@@ -14,83 +14,86 @@ from typing import Generic, Self, TypeVar
 
 Key = TypeVar("Key")
 
-_APART = 0.005
-"""Seconds between two looks at who is due, however many are."""
+_RESOLUTION = 0.005
+"""Seconds between two scans for expired keys, whatever their number."""
 
 
-class Deadlines(Generic[Key]):
-    """Those who may not wait for ever, in one event loop: ``over`` is told who waited too long.
+class DeadlineQueue(Generic[Key]):
+    """Keys with a deadline, in one event loop; ``on_expired`` is called with each that expires.
 
-    Times are those of the loop's clock.
+    Times are those of the loop's clock, in seconds.
     """
 
-    def __init__(self, over: Callable[[Key], object]) -> None:
-        self._over = over
-        self._due: dict[Key, float] = {}
-        self._next_look = inf
+    def __init__(self, on_expired: Callable[[Key], object]) -> None:
+        self._on_expired = on_expired
+        self._deadlines: dict[Key, float] = {}
+        self._next_scan = inf
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, key: Key, when: float) -> None:
-        """Sets a deadline, to be dropped when it is met."""
-        self._due[key] = when
-        if when < self._next_look:
-            self._look_at(when)
+        """Set the deadline of a key, to be discarded if it is met."""
+        self._deadlines[key] = when
+        if when < self._next_scan:
+            self._schedule(when)
 
-    def drop(self, key: Key) -> None:
-        """Takes a deadline back, if it is not over."""
-        self._due.pop(key, None)
+    def discard(self, key: Key) -> None:
+        """Remove a key, if it has not expired."""
+        # The timer stays as it is: most deadlines are met, and a scan that finds nothing
+        # costs less than rescheduling for each of them.
+        self._deadlines.pop(key, None)
 
-    def _look_at(self, when: float) -> None:
+    def _schedule(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._next_look = when
-        self._timer = asyncio.get_running_loop().call_at(when, self._look)
+        self._next_scan = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._scan)
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         now = asyncio.get_running_loop().time()
-        for key in [key for key, due in self._due.items() if due <= now]:
-            if self._due.pop(key, None) is not None:
-                self._over(key)
-        self._next_look = inf
-        if self._due:
-            self._look_at(max(min(self._due.values()), now + _APART))
+        for key in [key for key, when in self._deadlines.items() if when <= now]:
+            # The callback for one key may discard another.
+            if self._deadlines.pop(key, None) is not None:
+                self._on_expired(key)
+        self._next_scan = inf
+        if self._deadlines:
+            self._schedule(max(min(self._deadlines.values()), now + _RESOLUTION))
 
 
-class TimeLimit:
-    """Cancels what the block awaits when it is ``until``, which then raises `TimeoutError`.
+class Timeout:
+    """Cancel the block at ``deadline`` (the loop's clock), which then raises `TimeoutError`.
 
-    As with `asyncio.timeout_at`, a cancellation from elsewhere stays one. ``deadlines`` are
-    `TimeLimit.end`'s.
+    As with `asyncio.timeout_at`, a cancellation from elsewhere stays one. ``queue`` is a
+    `DeadlineQueue` of `Timeout.expire`.
     """
 
-    __slots__ = ("_cancellations", "_deadlines", "_task", "_until", "is_over")
+    __slots__ = ("_cancellations", "_deadline", "_queue", "_task", "expired")
 
-    def __init__(self, deadlines: Deadlines[TimeLimit], until: float) -> None:
-        self._deadlines = deadlines
-        self._until = until
-        self.is_over = False
+    def __init__(self, queue: DeadlineQueue[Timeout], deadline: float) -> None:
+        self._queue = queue
+        self._deadline = deadline
+        self.expired = False
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("only a task can be limited")
+            raise RuntimeError("a timeout needs a task to cancel")
         self._task = task
         self._cancellations = task.cancelling()
-        self._deadlines.add(self, self._until)
+        self._queue.add(self, self._deadline)
         return self
 
-    def end(self) -> None:
-        """The time is over."""
-        self.is_over = True
+    def expire(self) -> None:
+        """Cancel the block: its deadline has passed."""
+        self.expired = True
         self._task.cancel()
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
-        if not self.is_over:
-            self._deadlines.drop(self)
+        if not self.expired:
+            self._queue.discard(self)
         elif self._task.uncancel() <= self._cancellations and kind is asyncio.CancelledError:
             raise TimeoutError from error

@@ -1,8 +1,8 @@
-"""One backend behind its guard: it answers in time and in shape, or could not tell.
+"""One backend behind its guard: timeout, concurrency limit, circuit breaker, query filter.
 
-The guard holds what a backend may take of us (time, places) and what we may ask of it (a
-circuit breaker, a pattern). Only a failure of the backend's own counts against it: never
-what was asked, a caller who left, our own limits, or "not known here".
+The guard also validates what the backend returns. Only the backend's own failures count
+against its circuit breaker: never the query, a caller that disconnects, this service's limits,
+or "not known here".
 """
 
 from __future__ import annotations
@@ -11,50 +11,48 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
-from tornado_idv.hookspecs import hookimpl
 from tornado_idv.lookup.bulkhead import Bulkhead
-from tornado_idv.lookup.circuit_breaker import Breaker, BreakerLimits, Pass
-from tornado_idv.lookup.deadlines import Deadlines, TimeLimit
-from tornado_idv.model import Answer, ByNickname, Query, User
+from tornado_idv.lookup.circuit_breaker import BreakerLimits, CircuitBreaker, Permit
+from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
+from tornado_idv.model import Answer, BackendResult, ByNickname, Query, User
 
 _log = logging.getLogger(__name__)
-_TOO_LATE = 0.05
-"""Seconds left of a request with which a backend is not asked any more."""
-_QUIET = 10.0
-"""Seconds for which the same trouble of a backend is not logged again."""
+_MIN_TIME_LEFT = 0.05
+"""Seconds: with less of the request's time left the backend is not called."""
+_LOG_INTERVAL = 10.0
+"""Seconds in which one kind of failure of a backend is logged at most once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """That a backend was asked: what it said, in a phrase, after how many seconds."""
+class BackendCall:
+    """A call of a backend: its outcome, as a phrase for the operator, and its duration."""
 
     backend: str
-    said: str
+    outcome: str
     seconds: float
 
 
 class Guard:
-    """The plugin by which a configured backend takes part in the dispatch.
+    """A configured backend as the directory calls it.
 
-    Whatever the backend does, its lookups end within its ``timeout`` (seconds) as a
-    `User` that was asked for, as "not known here", or as `Unavailable` or `Broken`
-    in the backend's name. ``accepts`` says whether a record is one that can be answered,
-    ``told``, if given, hears of every end. ``ttl`` is for how many seconds a user is
-    remembered unless the backend's options or its answer say otherwise; ``timer`` gives seconds.
+    Whatever the backend does, its lookups end within its ``timeout`` with the requested
+    `User`, with "not known here", or with `Unavailable` or `Broken` in the backend's name.
+    ``accepts`` says whether a record can be sent in a response; ``on_result``, if given, is
+    called with every `BackendCall`. ``ttl`` is the configured time to live of users without
+    ``cache_ttl``; ``timer`` gives seconds.
     """
 
     def __init__(
         self,
         backend: AnyBackend,
         accepts: Callable[[User], bool],
-        told: Callable[[Asked], None] | None = None,
+        on_result: Callable[[BackendCall], None] | None = None,
         *,
         ttl: float = 300.0,
         timer: Callable[[], float] = time.monotonic,
@@ -64,108 +62,105 @@ class Guard:
         self.name = backend.name
         self._serves = backend.serves
         self._accepts = accepts
-        self._told = told
+        self._on_result = on_result
         self._timer = timer
         self._timeout = options.timeout
         self._ttl = options.cache_ttl
-        self._longest = ttl if options.cache_ttl is None else options.cache_ttl
-        self._continues = options.on_unavailable == "continue"
+        self._max_ttl = ttl if options.cache_ttl is None else options.cache_ttl
+        self._may_skip = options.on_unavailable == "continue"
         self._match = re.compile(options.match, re.ASCII) if options.match else None
-        self._breaker = Breaker(BreakerLimits(**options.breaker.model_dump()), timer)
-        self._deadlines = Deadlines(TimeLimit.end)
-        self._places = Bulkhead(options.max_concurrent)
-        self._told_until: dict[str, float] = {}
-        self._in_trouble = False
+        self._breaker = CircuitBreaker(BreakerLimits(**options.breaker.model_dump()), timer)
+        self._deadlines = DeadlineQueue(Timeout.expire)
+        self._bulkhead = Bulkhead(options.max_concurrent)
+        self._quiet_until: dict[str, float] = {}
+        self._failing = False
 
-    @hookimpl
-    def idv_identify(
-        self, query: Query, deadline: float
-    ) -> Coroutine[Any, Any, Answer | None] | None:
-        """Asks the backend, unless it does not serve this kind of query."""
-        return self._ask(query, deadline) if type(query) in self._serves else None
+    def serves(self, query: Query) -> bool:
+        """Return whether the backend answers queries of this kind."""
+        return type(query) in self._serves
 
-    async def _ask(self, query: Query, deadline: float) -> Answer | None:
+    async def find(self, query: Query, deadline: float) -> Answer | None:
+        """Look the query up in the backend, by ``deadline`` (seconds of the loop's clock)."""
         if self._match is not None and not self._match.fullmatch(query.text):
             return None
-        began = 0.0 if self._told is None else self._timer()
-        said = "gave up: the caller left"
+        started = 0.0 if self._on_result is None else self._timer()
+        outcome = "client disconnected"
         try:
             answer = await self._find(query, deadline)
-            said = "not known here" if answer is None or answer.user is None else "found"
-            if self._in_trouble:
+            outcome = "not known here" if answer is None or answer.user is None else "found"
+            if self._failing:
                 self._log_recovery()
         except LookupFailed as error:
-            said = error.reason
-            self._log_trouble(error)
+            outcome = error.reason
+            self._log_failure(error)
             error.backend = self.name
-            error.continues = self._continues and isinstance(error, Unavailable)
+            error.continues = self._may_skip and isinstance(error, Unavailable)
             raise
         finally:
-            if self._told is not None:
-                self._told(Asked(self.name, said, self._timer() - began))
+            if self._on_result is not None:
+                self._on_result(BackendCall(self.name, outcome, self._timer() - started))
         return answer
 
     async def _find(self, query: Query, deadline: float) -> Answer | None:
-        if not self._places.enter():
+        if not self._bulkhead.try_acquire():
             await self._queue(deadline)
         try:
             now = asyncio.get_running_loop().time()
-            if deadline - now < _TOO_LATE:
+            if deadline - now < _MIN_TIME_LEFT:
                 raise Unavailable(
-                    "not asked: too little of the request's time was left",
-                    counts_against_breaker=False,
+                    "not called: the request's time is nearly over", counts_against_breaker=False
                 )
-            entered = self._breaker.enter()
-            if entered is None:
-                raise Unavailable(
-                    "not asked: it failed too often, and is tried again soon",
-                    counts_against_breaker=False,
-                )
-            return await self._counted(query, now, deadline, entered)
+            permit = self._breaker.try_acquire()
+            if permit is None:
+                wait = self._breaker.next_probe
+                probe = f"next probe in {wait:.2g} s" if wait else "waiting for a probe"
+                raise Unavailable(f"circuit breaker open, {probe}", counts_against_breaker=False)
+            return await self._with_breaker(query, now, deadline, permit)
         finally:
-            self._places.leave()
+            self._bulkhead.release()
 
     async def _queue(self, deadline: float) -> None:
-        """Waits for one of the ``max_concurrent`` places, behind at most as many others."""
-        if not self._places.has_queue_left:
+        """Wait for one of ``max_concurrent`` permits, behind at most as many other lookups."""
+        if not self._bulkhead.can_queue:
             raise Unavailable(
-                "not asked: too many lookups are under way", counts_against_breaker=False
+                "max_concurrent reached, and its queue is full", counts_against_breaker=False
             )
         try:
-            await self._places.wait(until=deadline - _TOO_LATE)
+            await self._bulkhead.acquire(deadline - _MIN_TIME_LEFT)
         except TimeoutError:
             raise Unavailable(
-                "not asked: too many lookups were under way", counts_against_breaker=False
+                "max_concurrent reached, and timed out in its queue", counts_against_breaker=False
             ) from None
 
-    async def _counted(
-        self, query: Query, now: float, deadline: float, entered: Pass
+    async def _with_breaker(
+        self, query: Query, now: float, deadline: float, permit: Permit
     ) -> Answer | None:
-        """Asks, and tells the breaker how it ended."""
-        tell = self._breaker.abandoned
+        """Call the backend and report the end to the circuit breaker, also if cancelled."""
+        report: Callable[[Permit], None] = self._breaker.abandoned
         try:
             answer = await self._call(query, now, deadline)
-            tell = self._breaker.succeeded
+            report = self._breaker.succeeded
         except LookupFailed as error:
             if error.counts_against_breaker:
+                # A backend that is broken has responded: it is not overloaded or down.
                 down = isinstance(error, Unavailable)
-                tell = self._breaker.failed if down else self._breaker.succeeded
+                report = self._record_failure if down else self._breaker.succeeded
             raise
         finally:
-            tell(entered)
+            report(permit)
         return answer
 
     async def _call(self, query: Query, now: float, deadline: float) -> Answer | None:
-        """Calls the backend; whatever it raises comes out as `Unavailable` or `Broken`."""
-        own = now + self._timeout
-        limit = TimeLimit(self._deadlines, min(own, deadline))
+        """Call the backend; whatever it raises becomes `Unavailable` or `Broken`."""
+        own_deadline = now + self._timeout
+        timeout = Timeout(self._deadlines, min(own_deadline, deadline))
         try:
-            with limit:
+            with timeout:
                 found = await self.backend.find(query)
         except LookupFailed:
             raise
         except TimeoutError:
-            if limit.is_over and deadline < own:
+            if timeout.expired and deadline < own_deadline:
                 raise Unavailable(
                     "no answer within the request's time", counts_against_breaker=False
                 ) from None
@@ -182,56 +177,64 @@ class Guard:
     def _as_answer(self, found: object, query: Query) -> Answer | None:
         if found is None:
             return None
-        if not isinstance(found, Answer):
-            return Answer(self._checked(found, query), self.name, ttl=self._ttl)
-        if not _is_time(found.ttl):
-            raise Broken("answered a time to live that is none")
+        if not isinstance(found, BackendResult):
+            return Answer(self._validated(found, query), self.name, ttl=self._ttl)
+        if not _is_valid_ttl(found.ttl):
+            raise Broken("returned a time to live that is not a number of seconds")
         if found.user is None:
             return Answer(None, ttl=found.ttl, storable=found.storable)
-        ttl = self._ttl if found.ttl is None else min(self._longest, found.ttl)
-        user = self._checked(found.user, query)
+        ttl = self._ttl if found.ttl is None else min(self._max_ttl, found.ttl)
+        user = self._validated(found.user, query)
         return Answer(user, self.name, ttl=ttl, storable=found.storable)
 
-    def _checked(self, user: object, query: Query) -> User:
+    def _validated(self, user: object, query: Query) -> User:
         if not isinstance(user, User):
-            raise Broken("answered something that is no user")
-        if not _is_whole(user):
-            raise Broken("answered a user with a field missing or not text")
+            raise Broken("returned something other than a user")
+        if not _has_valid_text(user):
+            raise Broken("returned a user with a field missing or not text")
         if isinstance(query, ByNickname):
-            fits = user.nickname == query.nickname
+            matches = user.nickname == query.nickname
         else:
-            fits = user.card_number == query.card_number
-        if not fits:
-            raise Broken("answered another user than asked for")
+            matches = user.card_number == query.card_number
+        if not matches:
+            raise Broken("returned another user than requested")
         if not self._accepts(user):
-            raise Broken("answered a user whose nickname or card number is in no valid form")
+            raise Broken("returned a user whose nickname or card number is not in a valid format")
         return user
 
-    def _log_trouble(self, error: LookupFailed) -> None:
-        """One line for each kind of trouble in a while, however many lookups meet it."""
+    def _record_failure(self, permit: Permit) -> None:
+        if self._breaker.failed(permit):
+            _log.warning(
+                "backend %s: circuit breaker open after %d failures; next probe in %.2g s",
+                self.name,
+                self._breaker.failures,
+                self._breaker.next_probe,
+            )
+
+    def _log_failure(self, error: LookupFailed) -> None:
         now = self._timer()
-        if now < self._told_until.get(error.reason, now):
+        kind = error.reason.partition(",")[0]  # figures follow the comma
+        if now < self._quiet_until.get(kind, now):
             return
-        self._told_until[error.reason] = now + _QUIET
+        self._quiet_until[kind] = now + _LOG_INTERVAL
         where = f"\n{format_traceback(error.__cause__)}" if error.__cause__ else ""
         level = logging.WARNING if isinstance(error, Unavailable) else logging.ERROR
         _log.log(level, "backend %s: %s%s", self.name, error.reason, where)
-        self._in_trouble = self._in_trouble or isinstance(error, Unavailable)
+        self._failing = self._failing or isinstance(error, Unavailable)
 
     def _log_recovery(self) -> None:
-        self._in_trouble = False
-        _log.info("backend %s answers again", self.name)
+        self._failing = False
+        _log.info("backend %s: available again", self.name)
 
 
-def _is_time(seconds: object) -> bool:
-    """Whether it is a number of seconds, or none is said."""
+def _is_valid_ttl(seconds: object) -> bool:
     return seconds is None or (
-        isinstance(seconds, (int, float)) and 0 <= seconds < inf  # which is false of NaN
+        isinstance(seconds, (int, float)) and 0 <= seconds < inf  # False for NaN
     )
 
 
-def _is_whole(user: User) -> bool:
-    """Whether its fields are text, not empty, that UTF-8 can write; a lone surrogate it cannot."""
+def _has_valid_text(user: User) -> bool:
+    """Whether every field is non-empty text that UTF-8 can encode, unlike a lone surrogate."""
     fields = [user.plan, user.card_number, user.nickname]
     if user.profile_url is not None:
         fields.append(user.profile_url)

@@ -24,7 +24,7 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.guard import Asked
+from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.registry import backend_kinds, build_backends, opened
 from tornado_idv.server.listener import HttpLimits, Listener
 from tornado_idv.web.access import AccessLog
@@ -40,11 +40,12 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 names to ask b
 async def open_directory(
     settings: Settings,
     manager: pluggy.PluginManager,
-    told: Callable[[Asked], None] | None = None,
+    on_backend_result: Callable[[BackendCall], None] | None = None,
 ) -> AsyncIterator[Directory]:
-    """The configured backends, open, behind the one door to lookups.
+    """The configured backends, open, behind a directory.
 
-    ``told`` hears what each backend said. Raises `StartError` if one cannot be opened.
+    ``on_backend_result`` is called with each call of a backend.
+    Raises `StartError` if one cannot be opened.
     """
     backends = build_backends(backend_kinds(manager), settings.backends)
     identifiers = settings.valid_forms()
@@ -57,7 +58,7 @@ async def open_directory(
         encode,
         accepts=identifiers.accepts,
         timeout=settings.server.request_timeout,
-        told=told,
+        on_backend_result=on_backend_result,
     )
     async with opened(backends), directory.refreshing():
         yield directory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from asyncio import Future
-from functools import partial
 from typing import ClassVar
 
 from tornado_idv.identifiers import Identifiers
@@ -37,10 +36,10 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
             check_media(self.request.headers)
             self.wire.understood.takes_json = True
         query = self.parse(read_member(self.request.body, self.member))
-        answer = self.directory.recall(query)
+        answer = self.directory.get_cached(query)
         self.wire.meaning = Meaning(self.route, key, query, remembered=answer is not None)
         if answer is None:
-            self.wait_for(self.directory.begin(query), partial(self._end, query))
+            self.wait_for(self.directory.start(query), self._end)
         else:
             self.answer(answer)
 
@@ -50,8 +49,8 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
             self.set_status(Refusal.NOT_FOUND.status)
         self.finish(answer.body)
 
-    def _end(self, query: Query, looking: Future[Answer]) -> None:
-        self.answer(self.directory.end(query, looking))
+    def _end(self, lookup: Future[Answer]) -> None:
+        self.answer(lookup.result())
 
     @abstractmethod
     def parse(self, text: str) -> Query:

@@ -84,7 +84,7 @@ class PacketCache:
         if not self._keys.holds(head.key):
             return None
         began = time.monotonic()
-        answer = self._directory.recall(query)
+        answer = self._directory.get_cached(query)
         if answer is None:
             return None
         request_id = new_request_id()
