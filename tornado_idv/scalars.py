@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from tornado_idv import yamltext
+from tornado_idv.file_signature import FileSignature
 
 _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -93,7 +94,7 @@ class FileSecret(SecretStr):
         self._path = path
         self._timer = timer
         self._looked_at = timer()
-        self._stamp: tuple[int, int, int] | None = None
+        self._signature: FileSignature | None = None
 
     def get_secret_value(self) -> str:
         """The secret as it is now."""
@@ -104,23 +105,15 @@ class FileSecret(SecretStr):
         return super().get_secret_value()
 
     def _look(self) -> None:
-        stamp = _stamp(self._path)
-        if stamp is None or stamp == self._stamp:
-            return
         try:
+            signature = FileSignature.of(self._path)
+            if signature == self._signature:
+                return
             text = self._path.read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, ValueError):
             return
         if text:
-            self._secret_value, self._stamp = text, stamp
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns
+            self._secret_value, self._signature = text, signature
 
 
 def _secret(value: object) -> object:

@@ -25,7 +25,7 @@ import sqlite3
 from typing import ClassVar
 
 from idv_sqlite.faults import is_locked
-from idv_sqlite.openfile import OpenFile, Stamp
+from idv_sqlite.openfile import OpenFile, signature_of
 from idv_sqlite.options import SqliteOptions
 from tornado_idv import (
     Backend,
@@ -138,7 +138,7 @@ class SqliteBackend(Backend[SqliteOptions]):
     async def _is_followed(self, file: OpenFile) -> bool:
         """Whether the open file is the one at the path, and SQLite knows what was written to it."""
         was = file.state
-        if not Stamp.of(self.options.path).same_file(was.stamp):
+        if not signature_of(self.options.path).is_same_file(was.signature):
             return False
         try:
             now = await file.look()

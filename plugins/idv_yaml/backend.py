@@ -25,6 +25,7 @@ from tornado_idv import (
     BackendOptions,
     ByNickname,
     ConfigError,
+    FileSignature,
     Query,
     StartError,
     User,
@@ -53,7 +54,8 @@ class YamlBackend(Backend[YamlOptions]):
         super().__init__(options)
         self._told = ""
         self._unwatched = ""
-        self._seen: tuple[int, ...] | None = ()
+        self._signature: FileSignature | None = None
+        self._reload_due = True
         self._watcher: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -115,7 +117,9 @@ class YamlBackend(Backend[YamlOptions]):
     async def _follow(self) -> None:
         """Looks once, then reloads on events until the folders to watch are others."""
         await self._look()
-        self._seen = ()  # what happens before the watch stands shows at the look after
+        # An edit before the watch begins makes no event, and within the resolution of the
+        # file system's clock it may leave the signature as it was.
+        self._reload_due = True
         folders = await asyncio.to_thread(_folders, self.options.path)
         batches = awatch(
             *folders.values(),
@@ -134,9 +138,9 @@ class YamlBackend(Backend[YamlOptions]):
                     return
 
     async def _look(self) -> None:
-        seen = await asyncio.to_thread(_signature, self.options.path)
-        if seen != self._seen:
-            self._seen = seen
+        signature = await asyncio.to_thread(_signature, self.options.path)
+        if self._reload_due or signature != self._signature:
+            self._signature, self._reload_due = signature, False
             await self.reload()
 
     def _tell_unwatched(self, error: Exception) -> None:
@@ -161,13 +165,12 @@ def _read(path: Path) -> tuple[str, bytes]:
     return hashlib.sha256(content).hexdigest(), content
 
 
-def _signature(path: Path) -> tuple[int, ...] | None:
-    """What changes with the file, ``None`` if there is none."""
+def _signature(path: Path) -> FileSignature | None:
+    """Return the file's signature, ``None`` if there is no file."""
     try:
-        status = path.stat()
+        return FileSignature.of(path)
     except OSError:
         return None
-    return (*_identity(status), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _folders(path: Path) -> dict[tuple[int, int], Path]:

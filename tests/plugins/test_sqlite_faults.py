@@ -15,7 +15,7 @@ import pytest
 from test_sqlite import ALICE, BOB, USERS, insert, levels, no_thread_left, run, serving, write
 
 from idv_sqlite.backend import SqliteBackend
-from idv_sqlite.openfile import OpenFile, Stamp
+from idv_sqlite.openfile import OpenFile
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Unavailable, User
 from tornado_idv.testing import make_backend
 
@@ -252,13 +252,6 @@ async def test_a_table_that_gets_a_column_is_read_with_it(path: Path) -> None:
         assert await backend.find(ByNickname("bob")) == BOB
 
 
-def test_files_of_one_inode_number_on_two_devices_are_different_files() -> None:
-    first = Stamp(device=1, inode=7, size=4096, mtime_ns=1)
-    assert first.same_file(first._replace(size=8192, mtime_ns=2))
-    assert not first.same_file(first._replace(device=2))
-    assert not first.same_file(first._replace(inode=8))
-
-
 IN_PLACE = {
     "zero-length": (lambda good: b"", Unavailable),
     "garbage": (lambda good: b"no database" * 1000, Broken),
@@ -348,7 +341,7 @@ async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_res
         path.with_name("aside.db").replace(path)
         await backend.look()
         assert await backend.find(ABSENT) is None
-        assert changes == []
+        assert changes == ["changed"]  # to rename a file changes its status time
 
 
 @pytest.mark.parametrize(
