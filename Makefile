@@ -1,10 +1,10 @@
-# make run    serve the demo and print a curl line that works
+# make run    serve the demo and print a curl line that works (PORT=9000 where 8080 is in use)
 # make chain  serve the demo of three backends chained
 # make test   run all tests
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
 # make test-tools  install what some tests need: nginx, haproxy, wrk, and the directories of the recipes
 # make check  lint, types, layers
-# make bench  measure beside peers (over HTTP: apt-get install wrk nginx-light)
+# make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
 # Each makes its own virtual environment and installs what it needs; PYTHON picks the interpreter.
 
@@ -18,11 +18,17 @@ SECONDS_ ?= 300
 SEED ?=
 
 EXAMPLES ?= 100000
+PORT ?=
+DEMO := $(if $(PORT),.demo.yaml,config.yaml)
 
-.PHONY: run chain test test-tools hard check bench faults clean
+.PHONY: run chain test test-tools hard check bench faults clean FORCE
 
-run: $(VENV)/.run
-	$(BIN)/tornado-idv serve --config config.yaml
+run: $(VENV)/.run $(DEMO)
+	$(BIN)/tornado-idv serve --config $(DEMO)
+
+# Beside config.yaml, since its paths are relative to its folder.
+.demo.yaml: config.yaml FORCE
+	@sed 's/port: 8080/port: $(PORT)/' $< > $@
 
 chain: $(VENV)/.run
 	deploy/demo/chain.sh $(CURDIR)/$(BIN)
@@ -58,7 +64,7 @@ faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python tests/faults/oracle.py --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(RECIPES) $(RECIPE_MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
+	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(RECIPE_MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -74,7 +80,7 @@ $(VENV)/.dev: setup.py | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.run
 
-# A peer that cannot be installed is left out, and told: it is no reason to measure nothing.
+# A peer that cannot be installed is skipped and reported; the others are still measured.
 $(PEERS)/.installed: benchmarks/peers/requirements.txt | $(VENV)/bin/python
 	@$(BIN)/python -m venv $(PEERS)
 	-@while read -r peer; do case $$peer in '#'*|'') ;; *) \

@@ -12,7 +12,6 @@ _TOUCHED = (
     "asyncio",
     "aiosqlite",
     "aiohttp",
-    "watchfiles",
 )
 
 

@@ -46,6 +46,25 @@ def test_a_file_renamed_over_it_is_seen(path: Path, tmp_path: Path) -> None:
     assert later(ticker, secret) == "third"
 
 
+def test_a_path_replaced_by_a_fifo_leaves_the_last_secret(path: Path) -> None:
+    """Reading it would block the event loop, as nothing writes to the FIFO."""
+    ticker = Ticker()
+    secret = FileSecret("first", path, ticker)
+    path.unlink()
+    os.mkfifo(path)
+    assert later(ticker, secret) == "first"
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    assert later(ticker, secret) == "first"
+
+
+def test_blanks_of_a_secret_are_kept(path: Path) -> None:
+    ticker = Ticker()
+    secret = FileSecret("first", path, ticker)
+    path.write_text(" second \n", encoding="utf-8")
+    assert later(ticker, secret) == " second "
+
+
 @pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff"], ids=["gone", "empty", "line", "?"])
 def test_a_file_that_holds_no_secret_leaves_the_last_one(path: Path, content: bytes | None) -> None:
     ticker = Ticker()

@@ -246,6 +246,10 @@ def test_a_site_has_one_canonical_spelling(text: str, prefix: str) -> None:
         "https://profiles.example/a b",
         "https://profiles.example/a%20b",
         "https://profiles.example/a//b",
+        "https://profiles.example/.",
+        "https://profiles.example/./a",
+        "https://profiles.example/a/..",
+        "https://profiles.example/../a",
         "https://profiles.example\\m",
         "https://profiles.example\n",
         " https://profiles.example",
@@ -316,9 +320,19 @@ def test_a_record_that_is_accepted_is_asked_for_by_what_it_holds(
     assert IDENTIFIERS.accepts(User("Free", card_number, nickname)) == expected
 
 
-@given(nicknames)
-def test_where_case_is_folded_a_record_in_another_case_could_not_be_asked_for(name: str) -> None:
-    assert FOLDING.accepts(User("Free", "4000", name)) == (name == name.lower())
+@given(inputs | nicknames)
+def test_folding_makes_no_other_nickname_valid_than_case_can(name: str) -> None:
+    """The Kelvin sign, whose lower case is a "k", stays what it is."""
+    assert FOLDING.accepts(User("Free", "4000", name)) == is_nickname(name)
+
+
+def test_case_is_folded_before_the_pattern_is_applied() -> None:
+    small = Identifiers(
+        sites=IDENTIFIERS.sites, nickname=re.compile("[a-z]+", re.ASCII), nickname_case="fold"
+    )
+    assert small.parse_input("@ALICE") == ByNickname("alice")
+    assert small.parse_input("https://profiles.example/m/Alice") == ByNickname("alice")
+    assert small.accepts(User("Free", "4000", "Alice"))
 
 
 def test_a_record_is_held_to_the_configured_forms() -> None:

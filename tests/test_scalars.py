@@ -75,6 +75,12 @@ def test_a_number_is_taken_as_it_is_but_never_below_nothing(adapter: TypeAdapter
         adapter.validate_python(-1)
 
 
+def test_a_duration_is_at_most_ten_years() -> None:
+    assert DURATION.validate_python("3650d") == 3650 * 86400
+    with pytest.raises(ValidationError, match="less than or equal to 315360000"):
+        DURATION.validate_python("3651d")
+
+
 @pytest.mark.parametrize(
     ("adapter", "good", "bad"),
     [(DURATION, GOOD_DURATIONS, BAD_DURATIONS), (SIZE, GOOD_SIZES, BAD_SIZES)],

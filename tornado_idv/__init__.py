@@ -1,8 +1,8 @@
 """What plugin authors import; everything else in this package is its own business."""
 
-from tornado_idv import yamltext
+from tornado_idv import strict_json, yamltext
 from tornado_idv.backend import Backend, BackendOptions
-from tornado_idv.commands import CommandTools, Exit, LoadedConfig
+from tornado_idv.commands import CommandTools, Exit, LoadedConfig, printable
 from tornado_idv.errors import (
     Broken,
     ConfigError,
@@ -48,5 +48,7 @@ __all__ = [
     "Whole",
     "format_traceback",
     "hookimpl",
+    "printable",
+    "strict_json",
     "yamltext",
 ]

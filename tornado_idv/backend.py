@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
 
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.scalars import Duration, Pattern, Whole
@@ -59,6 +59,21 @@ class BackendOptions(BaseModel):
     """How long a user found here is answered from the cache."""
     negative_ttl: Duration | None = None
     """How long "not found" is answered from the cache, if this backend was asked."""
+    _folds_nicknames: bool = PrivateAttr(default=False)
+
+    @model_validator(mode="after")
+    def _learn_nickname_case(self, info: ValidationInfo) -> Self:
+        self._folds_nicknames = (info.context or {}).get("nickname_case") == "fold"
+        return self
+
+    @property
+    def folds_nicknames(self) -> bool:
+        """Whether ``identifiers.nickname_case`` is ``fold``.
+
+        The backend is then asked for nicknames in lower case, and finds those that are
+        stored in another case too.
+        """
+        return self._folds_nicknames
 
 
 OptionsT = TypeVar("OptionsT", bound=BackendOptions)

@@ -1,10 +1,10 @@
-"""What plugins make commands of `tornado-idv` with."""
+"""Tools for the commands that plugins add to ``tornado-idv``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from tornado_idv.model import Query
 
 
 class Exit(IntEnum):
-    """What a command's exit code says."""
+    """Exit codes of all commands."""
 
     DONE = 0
     NO = 1
@@ -29,12 +29,15 @@ class LoadedConfig:
     ``backends`` are the options of each, in order. ``parse`` reads what a person types for
     a nickname, a profile URL or a card number, and raises `InvalidFormat`. ``ttl`` and
     ``negative_ttl`` are for how many seconds a user and "not found" are remembered.
+    ``reference_values`` are the texts that ``${env:NAME}`` and ``${file:path}`` stand for;
+    a command must not print them.
     """
 
     backends: Sequence[BackendOptions]
     parse: Callable[[str], Query]
     ttl: float
     negative_ttl: float
+    reference_values: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 class ErrorReporter(Protocol):
@@ -45,13 +48,22 @@ class ErrorReporter(Protocol):
 
 @dataclass(frozen=True)
 class CommandTools:
-    """What all commands share, so that a plugin's look and end like the others.
+    """What all commands share, so that those of plugins behave like ours.
 
-    ``config_option`` and ``json_option`` decorate a command, which then takes ``config_path``
-    and ``as_json``. ``read`` reads a configuration file, and raises `StartError`.
+    ``config_option`` and ``json_option`` are decorators that add the parameters ``config_path``
+    and ``as_json``. ``read`` loads a configuration file; it raises `StartError`.
     """
 
     config_option: Callable[[Any], Any]
     json_option: Callable[[Any], Any]
     read: Callable[[Path], LoadedConfig]
     exit_on_error: ErrorReporter
+
+
+def printable(line: str) -> str:
+    """Escape what a terminal cannot show in a line, or would obey: control characters.
+
+    For a line break within a value too, so that no value can look like a line of its own.
+    """
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+    return shown.encode("utf-8", "backslashreplace").decode()

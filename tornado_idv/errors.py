@@ -1,13 +1,15 @@
-"""What can go wrong, as types that carry data and know nothing of HTTP.
+"""Exceptions with their data, independent of HTTP.
 
-No message here may hold a key, a card number or a nickname: these errors are
-logged, and some of their text is shown to operators.
+No message may contain a key, a card number or a nickname: these errors are logged, and some of
+their text is shown to operators.
 """
 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 class IdvError(Exception):
@@ -15,7 +17,7 @@ class IdvError(Exception):
 
 
 class InvalidFormat(IdvError):
-    """The text asked about is in none of the valid forms; it names no user."""
+    """The input is in no valid format, so it identifies no user."""
 
 
 class LookupFailed(IdvError):
@@ -56,17 +58,21 @@ class Broken(LookupFailed):
 
 
 class InvalidKey(IdvError):
-    """The token names no key that is good now."""
+    """The token names no key that is good now.
 
-    @property
-    def reason(self) -> str:
-        """Why, for the log alone."""
-        return str(self)
+    ``reason`` is why, for the log alone. ``key_id`` is the id of a known key which is
+    expired or not valid yet.
+    """
+
+    def __init__(self, reason: str, *, key_id: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.key_id = key_id
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a file an operator wrote; lines and columns count from 1."""
+    """One error in a file; lines and columns start at 1."""
 
     file: str
     line: int
@@ -80,15 +86,27 @@ class Problem:
 
 
 class StartError(IdvError):
-    """The service cannot start; the text says what the operator can do about it."""
+    """The service cannot start; the message says what the operator can do."""
 
 
 class ConfigError(StartError):
-    """A file an operator wrote cannot be used; ``problems`` tells everything wrong with it."""
+    """A file an operator wrote cannot be used; ``problems`` are all that is wrong with it.
+
+    Its text has a line for each of the first `MAX_LINES`.
+    """
+
+    MAX_LINES: ClassVar[int] = 100
 
     def __init__(self, *problems: Problem) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
+        super().__init__("\n".join(self.lines(problems)))
         self.problems = problems
+
+    @classmethod
+    def lines(cls, problems: Sequence[Problem]) -> list[str]:
+        """Return the problems as lines of text, and how many were left out."""
+        lines = [str(problem) for problem in problems[: cls.MAX_LINES]]
+        more = len(problems) - len(lines)
+        return [*lines, f"and {more} more problems"] if more else lines
 
 
 def format_traceback(error: BaseException) -> str:

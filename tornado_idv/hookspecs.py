@@ -1,4 +1,4 @@
-"""The hooks that plugins implement, and the marker to do so with."""
+"""The hooks that plugins implement, and the marker of implementations, `hookimpl`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:  # type: ignore[empty-body]
-    """The kinds of backend that this plugin offers, by the name written in ``kind:``."""
+    """Return the backend classes of this plugin, by the name that ``kind:`` selects."""
 
 
 @hookspec
 def idv_commands(tools: CommandTools) -> Sequence[click.Command]:  # type: ignore[empty-body]
-    """Commands that this plugin adds to ``tornado-idv``, made with ``tools``."""
+    """Return the commands that this plugin adds to ``tornado-idv``, built with ``tools``."""
 
 
 @hookspec

@@ -21,7 +21,18 @@ _SITE = re.compile(
     r"(?::(?P<port>[1-9][0-9]{0,4}))?"
     r"(?P<path>(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)*)"
 )
+MAX_NICKNAME = 256
+"""Characters that a nickname may have at most, whatever its pattern says: matching takes time."""
+
 _DEFAULT_PORT = {"http": "80", "https": "443"}
+
+
+def fold_case(nickname: str) -> str:
+    """Return an ASCII nickname in lower case; others have no valid form and stay as they are.
+
+    ``str.lower`` would turn the Kelvin sign, which is not ASCII, into a "k".
+    """
+    return nickname.lower() if nickname.isascii() else nickname
 
 
 @dataclass(frozen=True)
@@ -64,8 +75,8 @@ class Identifiers:
     """The valid forms of what may be asked.
 
     ``sites`` are the profile sites; answers use the first. ``nickname`` must
-    match a whole nickname, and ``card_length`` gives the fewest and the most
-    digits of a card number.
+    match a whole nickname, which with ``nickname_case="fold"`` is in lower case by then.
+    ``card_length`` gives the fewest and the most digits of a card number.
     """
 
     sites: Sequence[ProfileSite]
@@ -88,10 +99,20 @@ class Identifiers:
         raise InvalidFormat("neither a nickname nor a profile URL")
 
     def parse_nickname(self, text: str) -> ByNickname:
-        """Reads a bare nickname. Dots alone are refused: they are path segments."""
-        if not self._is_nickname(text):
+        """Reads a bare nickname, in lower case where case is folded.
+
+        Dots alone are refused: they are path segments.
+        """
+        nickname = self.candidate(text)
+        if nickname is None or not self.nickname.fullmatch(nickname):
             raise InvalidFormat("not a nickname")
-        return ByNickname(text.lower() if self.nickname_case == "fold" else text)
+        return ByNickname(nickname)
+
+    def candidate(self, text: str) -> str | None:
+        """Return what the pattern is applied to, ``None`` if ``text`` is refused without it."""
+        if len(text) > MAX_NICKNAME or not text.isascii() or not text.strip("."):
+            return None
+        return fold_case(text) if self.nickname_case == "fold" else text
 
     def parse_card(self, text: str) -> ByCard:
         """Reads a card number: ASCII digits and nothing else; zeros in front count.
@@ -108,19 +129,16 @@ class Identifiers:
 
     def accepts(self, user: User) -> bool:
         """Whether a record's nickname and card number are such as can be asked for."""
-        nickname = user.nickname
-        if self.nickname_case == "fold" and nickname != nickname.lower():
-            return False
-        return self._is_nickname(nickname) and self._is_card(user.card_number)
+        nickname = self.candidate(user.nickname)
+        return (
+            nickname is not None
+            and self.nickname.fullmatch(nickname) is not None
+            and self._is_card(user.card_number)
+        )
 
     def profile_url(self, user: User) -> str:
         """The user's own profile URL, or the one that follows from the nickname."""
         return user.profile_url or f"{self.sites[0].prefix}/m/{user.nickname}"
-
-    def _is_nickname(self, text: str) -> bool:
-        return (
-            text.isascii() and text.strip(".") != "" and self.nickname.fullmatch(text) is not None
-        )
 
     def _is_card(self, text: str) -> bool:
         fewest, most = self.card_length

@@ -23,6 +23,7 @@ from pydantic import (
 
 from tornado_idv import yamltext
 from tornado_idv.file_signature import FileSignature
+from tornado_idv.files import read_text
 
 _DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -109,7 +110,7 @@ class FileSecret(SecretStr):
             signature = FileSignature.of(self._path)
             if signature == self._signature:
                 return
-            text = self._path.read_text(encoding="utf-8").removesuffix("\n")
+            text = read_text(self._path)
         except (OSError, ValueError):
             return
         if text:
@@ -142,7 +143,9 @@ Duration = Annotated[
 Size = Annotated[int, BeforeValidator(_bytes), Field(ge=0), _text_schema(_SIZE, "16KiB")]
 """Bytes, written ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``."""
 
-ConfigPath = Annotated[Path, BeforeValidator(_absolute), WithJsonSchema({"type": "string"})]
+ConfigPath = Annotated[
+    Path, BeforeValidator(_absolute), WithJsonSchema({"type": "string", "minLength": 1})
+]
 """A path; a relative one is relative to the folder of the configuration file."""
 
 Secret = Annotated[SecretStr, BeforeValidator(_secret), WithJsonSchema({"type": "string"})]

@@ -56,10 +56,17 @@ class FileText(Text):
 
 
 class Mapping(dict[Text, Any]):
-    """A YAML mapping; its keys carry their own marks."""
+    """A YAML mapping; its keys carry their own marks. It is not changed once it was read."""
 
-    __slots__ = ("mark",)
+    __slots__ = ("_keys", "mark")
+    _keys: dict[str, Text]
     mark: Mark
+
+    def key(self, name: str) -> Text | None:
+        """Return a member's name as it was written, with its mark."""
+        if not hasattr(self, "_keys"):
+            self._keys = {key: key for key in self}
+        return self._keys.get(name)
 
 
 class Items(list[Any]):
@@ -90,7 +97,7 @@ def locate(root: Any, path: Sequence[int | str]) -> Mark:
     mark: Mark = getattr(root, "mark", Mark(1, 1))
     for step in path:
         if isinstance(root, Mapping):
-            key = next((key for key in root if key == step), None)
+            key = root.key(str(step))
             if key is None:
                 return mark
             mark, root = key.mark, root[key]

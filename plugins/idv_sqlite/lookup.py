@@ -41,18 +41,23 @@ class Lookup:
     sql: str
     forms: tuple[str, ...]
     batches: Mapping[int, str]
+    folds: bool = False
 
     @classmethod
-    def by(cls, column: str, select: str, *, is_text: bool) -> Lookup:
+    def by(cls, column: str, select: str, *, is_text: bool, folds: bool = False) -> Lookup:
         """The lookup by an expression of SQL, quoted, of the rows that ``select`` begins to ask.
 
         ``is_text`` says that SQLite turns the column's numbers into text as they are stored.
+        With ``folds`` the case of ASCII letters does not count.
         """
+        equals = _equals_folded if folds else _equals
         forms = _ONLY_BYTES if is_text else _ANYTHING
-        arms = [f"{select} WHERE {_equals(column, form)}" for form in forms]
+        arms = [f"{select} WHERE {equals(column, form)}" for form in forms]
         one = f"{' UNION ALL '.join(arms)} LIMIT 2"
         numbered = [f"SELECT {place}, * FROM ({one})" for place in range(_AT_ONCE[-1])]  # noqa: S608 - quoted
-        return cls(one, forms, {size: " UNION ALL ".join(numbered[:size]) for size in _AT_ONCE})
+        return cls(
+            one, forms, {size: " UNION ALL ".join(numbered[:size]) for size in _AT_ONCE}, folds
+        )
 
     def one_by_one(self) -> Lookup:
         """The same, never several at once: for a table in which each of them takes long."""
@@ -61,9 +66,8 @@ class Lookup:
     def values(self, query: Query) -> tuple[Value, ...]:
         """The value asked for, once for each ``?`` of the statement."""
         text = query.nickname if isinstance(query, ByNickname) else query.card_number
-        if self.forms == _ONLY_BYTES:
-            return text, text, text.encode()
-        return text, text, text.encode(), *_numbers(text)
+        values = (text, text) if self.folds else (text, text, text.encode())
+        return values if self.forms == _ONLY_BYTES else (*values, *_numbers(text))
 
 
 def _equals(column: str, form: str) -> str:
@@ -71,6 +75,16 @@ def _equals(column: str, form: str) -> str:
     if form == "text":
         return f"{column} = ? AND {column} = ? COLLATE BINARY AND typeof({column}) = 'text'"
     return f"{column} = ? AND typeof({column}) = '{form}'"
+
+
+def _equals_folded(column: str, form: str) -> str:
+    """Equal but for the case of ASCII letters; an index with the collation NOCASE serves it."""
+    if form == "blob":  # Collations leave bytes alone; an index has them behind all text.
+        return (
+            f"{column} COLLATE NOCASE >= x'' AND typeof({column}) = 'blob' "
+            f"AND CAST({column} AS TEXT) = ? COLLATE NOCASE"
+        )
+    return f"{column} = ? COLLATE NOCASE AND typeof({column}) = '{form}'"
 
 
 def _numbers(text: str) -> tuple[int | None, float | None]:

@@ -69,8 +69,9 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
         lookups[query_type] = lookups[query_type].one_by_one()
     cautions = [_caution(slow)]
     if kind == "table":
-        wanted = (options.columns.nickname, options.columns.card_number)
-        cautions += [await _two_rows(connection, options.table, column) for column in wanted]
+        nickname, folds = options.columns.nickname, options.folds_nicknames
+        cautions.append(await _two_rows(connection, options.table, nickname, folds=folds))
+        cautions.append(await _two_rows(connection, options.table, options.columns.card_number))
         await _refuse_at_signs(connection, options)
     return Table(lookups, tuple(caution for caution in cautions if caution))
 
@@ -142,12 +143,13 @@ def _lookups(options: SqliteOptions, kind: str, types: dict[str, str]) -> dict[t
     )
     select = f"SELECT {selected} FROM {quoted(options.table)} AS u"  # noqa: S608 - quoted
 
-    def by(column: str) -> Lookup:
+    def by(column: str, *, folds: bool = False) -> Lookup:
         # What a view says of its columns' types need not hold for each of its rows.
         is_text = kind == "table" and _affinity(types[_folded(column)]) is Affinity.TEXT
-        return Lookup.by(f"u.{quoted(column)}", select, is_text=is_text)
+        return Lookup.by(f"u.{quoted(column)}", select, is_text=is_text, folds=folds)
 
-    return {ByNickname: by(columns.nickname), ByCard: by(columns.card_number)}
+    by_nickname = by(columns.nickname, folds=options.folds_nicknames)
+    return {ByNickname: by_nickname, ByCard: by(columns.card_number)}
 
 
 async def _slow(
@@ -173,18 +175,25 @@ def _caution(slow: Sequence[type[Query]]) -> str:
     return f"a lookup by {names} reads the whole table; an index is missing"
 
 
-async def _two_rows(connection: aiosqlite.Connection, table: str, column: str) -> str:
+async def _two_rows(
+    connection: aiosqlite.Connection, table: str, column: str, *, folds: bool = False
+) -> str:
     rows = await connection.execute_fetchall(
-        "SELECT group_concat(c.name, char(0)) FROM pragma_index_list(?) AS i, "
-        'pragma_index_info(i.name) AS c WHERE i."unique" AND NOT i.partial GROUP BY i.name',
+        "SELECT max(c.name), max(c.coll) FROM pragma_index_list(?) AS i, "
+        'pragma_index_xinfo(i.name) AS c WHERE i."unique" AND NOT i.partial AND c.key '
+        "GROUP BY i.name HAVING count(*) = 1 AND max(c.name) IS NOT NULL",
         [table],
     )
-    if any(name is not None and _folded(name) == _folded(column) for (name,) in rows):
+    if any(
+        _folded(name) == _folded(column) and (not folds or collation.upper() == "NOCASE")
+        for name, collation in rows
+    ):
         return ""
-    index = quoted(f"{table}_{column}")
+    index = quoted(f"{table}_{column}{'_nocase' if folds else ''}")
+    indexed = f"{quoted(column)}{' COLLATE NOCASE' if folds else ''}"
     return (
         f"no unique index forbids two rows for one query by {quoted(column)}; this one does: "
-        f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({quoted(column)})"
+        f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({indexed})"
     )
 
 

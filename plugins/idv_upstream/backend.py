@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import ClassVar
 
 from idv_upstream.options import UpstreamOptions
@@ -9,6 +10,8 @@ from idv_upstream.replies import Replies
 from idv_upstream.request import Template
 from idv_upstream.transport import Transport
 from tornado_idv import Backend, BackendOptions, BackendResult, Query, User
+
+_log = logging.getLogger(__name__)
 
 
 class UpstreamBackend(Backend[UpstreamOptions]):
@@ -30,6 +33,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             options.statuses,
             hints=options.follows_hints,
             credential=options.has_credential,
+            folds_nicknames=options.folds_nicknames,
         )
         self.transport = Transport(
             endpoints=options.addresses,
@@ -46,6 +50,8 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     async def open(self) -> None:
         """Makes the pool of connections; none is made before the first lookup."""
+        for warning in self.options.reading.warnings():
+            _log.warning("backend %s: %s", self.name, warning)
         await self.transport.open()
 
     async def find(self, query: Query) -> User | BackendResult | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ import click
 
 from idv_upstream.backend import UpstreamBackend
 from idv_upstream.client import Reply
+from idv_upstream.masking import Masker
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.saved import saved_reply
 from idv_upstream.trial import Trial, tried
-from tornado_idv import CommandTools, Exit, InvalidFormat, LoadedConfig, Query, User
+from tornado_idv import CommandTools, Exit, InvalidFormat, LoadedConfig, Query, User, printable
 
 _MOST_SHOWN = 4096
 
@@ -45,17 +48,34 @@ def commands(tools: CommandTools) -> list[click.Command]:
         the user or why there is none, and for how long that would be remembered. What the
         directory answers is shown as it is.
         """
-        with tools.exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json):
+        with tools.exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json), _warnings_on_stderr():
             configured = tools.read(config_path)
             options, query = _options(configured, name), _query(configured, who)
             saved = None if answer is None else saved_reply(answer)
             trial = asyncio.run(_tried(options, query, configured, saved))
         seconds = _remembered(trial, options, configured)
-        record = _record(trial, seconds)
-        click.echo(dumps(record) if as_json else "\n".join(map(_printable, _lines(record))))
+        mask = Masker(configured.reference_values | trial.secrets)
+        record = _record(trial, seconds, mask)
+        click.echo(dumps(record) if as_json else "\n".join(map(printable, _lines(record))))
         sys.exit(_exit(trial))
 
     return [upstream]
+
+
+class _Stderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"warning: {record.getMessage()}", err=True)
+
+
+@contextmanager
+def _warnings_on_stderr() -> Iterator[None]:
+    """Print warnings that are logged within, and nothing else of the log."""
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, [_Stderr(logging.WARNING)]
+    try:
+        yield
+    finally:
+        root.handlers = before
 
 
 async def _tried(
@@ -105,33 +125,33 @@ def _exit(trial: Trial) -> Exit:
     return Exit.NO if trial.user is None else Exit.DONE
 
 
-def _record(trial: Trial, seconds: float) -> dict[str, Any]:
+def _record(trial: Trial, seconds: float, mask: Masker) -> dict[str, Any]:
     reply = trial.reply
     return {
         "request": {
-            "method": trial.method,
-            "url": trial.url,
-            "headers": dict(trial.headers),
-            "body": _text(trial.body),
+            "method": mask(trial.method),
+            "url": mask(trial.url),
+            "headers": mask(trial.headers),
+            "body": mask(_text(trial.body)),
         },
         "answer": reply
         and {
             "status": reply.status,
-            "headers": dict(reply.headers),
-            "body": _text(reply.body),
+            "headers": mask(dict(reply.headers)),
+            "body": mask(_text(reply.body)),
         },
         "expressions": [
             {
                 "for": step.name,
-                "expression": step.expression,
-                "gave": step.gave,
-                "failed": step.failed or None,
+                "expression": mask(step.expression),
+                "gave": mask(step.gave),
+                "failed": mask(step.failed or None),
             }
             for step in trial.steps
         ],
         "outcome": _outcome(trial),
-        "reason": None if trial.failure is None else trial.failure.reason,
-        "user": _user(trial.user) if trial.failure is None else None,
+        "reason": None if trial.failure is None else mask(trial.failure.reason),
+        "user": _user(trial.user, mask) if trial.failure is None else None,
         "remembered_s": seconds,
         "shortened": not trial.storable or trial.ttl == seconds,
     }
@@ -143,14 +163,14 @@ def _outcome(trial: Trial) -> str:
     return "not known" if trial.user is None else "found"
 
 
-def _user(user: User | None) -> dict[str, str | None] | None:
+def _user(user: User | None, mask: Masker) -> dict[str, str | None] | None:
     if user is None:
         return None
     return {
-        "plan": user.plan,
-        "card_number": user.card_number,
-        "nickname": f"@{user.nickname}",
-        "profile_url": user.profile_url,
+        "plan": mask(user.plan),
+        "card_number": mask(user.card_number),
+        "nickname": mask(f"@{user.nickname}"),
+        "profile_url": mask(user.profile_url),
     }
 
 
@@ -183,12 +203,6 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
 def _for(seconds: float, *, shortened: bool) -> str:
     time = f"for at most {seconds:g} s" if seconds else "not at all"
     return f"{time}, as its Cache-Control asks (see cache_control)" if shortened else time
-
-
-def _printable(line: str) -> str:
-    """A line that a terminal can show, and that does nothing to it."""
-    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
-    return shown.encode("utf-8", "backslashreplace").decode()
 
 
 def _headers(headers: dict[str, str]) -> Iterator[str]:

@@ -83,6 +83,21 @@ def _leaves_none_out(text: str) -> str:
     return text
 
 
+def picks_an_element(text: str) -> bool:
+    """Whether the expression takes an element out of a list anywhere."""
+    return any(map(_is_pick, _nodes(jmespath.compile(text).parsed)))
+
+
+def ends_in_an_element(text: str) -> bool:
+    """Whether what the expression gives is an element, or a slice, of a list."""
+    return any(map(_is_pick, _last(jmespath.compile(text).parsed)))
+
+
+def gives_all(text: str) -> bool:
+    """Whether the expression gives the value that it is applied to, if anything."""
+    return any(node["type"] == "current" for node in _last(jmespath.compile(text).parsed))
+
+
 ExpressionText = Annotated[str, AfterValidator(_checked)]
 """A JMESPath expression."""
 
@@ -132,6 +147,22 @@ def _calls(node: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     for child in node["children"]:
         if isinstance(child, Mapping):  # a slice has numbers for children
             yield from _calls(child)
+
+
+def _is_pick(node: Mapping[str, Any]) -> bool:
+    return node["type"] in ("index", "slice") or node.get("value") in ("max_by", "min_by")
+
+
+def _last(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The parts of an expression that may give its value."""
+    yield node
+    children = node["children"]
+    if node["type"] in ("and_expression", "or_expression") or node.get("value") == "not_null":
+        yield from (last for child in children for last in _last(child))
+    elif node["type"] in ("index_expression", "pipe", "subexpression"):
+        yield from _last(children[-1])
+    elif node["type"] == "projection":
+        yield from _last(children[0])
 
 
 def _nodes(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -28,9 +28,13 @@ class Step(NamedTuple):
 
 
 class Reading:
-    """Reads documents as the options say."""
+    """Reads documents as the options say.
 
-    def __init__(self, options: ResponseOptions) -> None:
+    With ``folds_nicknames`` a nickname in another case than asked for is the same one.
+    """
+
+    def __init__(self, options: ResponseOptions, *, folds_nicknames: bool = False) -> None:
+        self._folds_nicknames = folds_nicknames
         self._found_when = _expression(options.found_when)
         self._select = _expression(options.select)
         self._picks_first = options.pick == "first"
@@ -128,7 +132,7 @@ class Reading:
         nickname = self._nickname.required(record).removeprefix("@")
         if not _NICKNAME.fullmatch(nickname):
             raise self._nickname.wrong("is empty, or has characters that no nickname has")
-        return nickname
+        return nickname.lower() if self._folds_nicknames else nickname
 
     def _url_of(self, record: Any) -> str | None:
         url = self._profile_url.text(record)

@@ -24,7 +24,7 @@ class Replies:
 
     ``statuses`` say what single statuses mean there, ``hints`` whether the directory may
     shorten how long its answers are remembered, ``credential`` whether one is
-    configured for it.
+    configured for it, ``folds_nicknames`` whether the case of nicknames does not count.
     """
 
     def __init__(
@@ -34,8 +34,9 @@ class Replies:
         *,
         hints: bool,
         credential: bool,
+        folds_nicknames: bool = False,
     ) -> None:
-        self.reading = Reading(options)
+        self.reading = Reading(options, folds_nicknames=folds_nicknames)
         self.outcome = cache(partial(outcome, overrides=statuses))
         """What a reply of a status comes to."""
         self.wants_body = cache(self._wants_body)

@@ -20,10 +20,10 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from idv_upstream import documents, places
-from idv_upstream.documents import is_unicode
+from idv_upstream import places
+from idv_upstream.documents import MAX_DEPTH, is_unicode
 from idv_upstream.templates import Filling, Placeholders
-from tornado_idv import Broken, ByNickname, Query
+from tornado_idv import Broken, ByNickname, Query, strict_json
 
 _METHOD = re.compile("(?!(?:CONNECT|TRACE)$)[A-Z]{1,20}")
 _SAFE_METHODS = ("GET", "HEAD")
@@ -219,8 +219,8 @@ def _json(body: Any, known: Placeholders) -> Filling:
     if not isinstance(body, str):
         return places.json_document(body, known)
     try:
-        document = documents.parse(body)
-    except (ValueError, RecursionError):
+        document = strict_json.loads(body, max_depth=MAX_DEPTH)
+    except ValueError:
         raise ValueError(
             "not JSON; write a mapping, a list, or JSON within single quotes"
         ) from None

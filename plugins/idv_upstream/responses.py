@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from idv_upstream.expressions import ExpressionText, ListText
-from idv_upstream.fields import FieldSource
+from idv_upstream.expressions import (
+    ExpressionText,
+    ListText,
+    ends_in_an_element,
+    gives_all,
+    picks_an_element,
+)
+from idv_upstream.fields import FieldOptions, FieldSource
 from tornado_idv import ByNickname, Query
 
 
@@ -61,3 +68,27 @@ class ResponseOptions(BaseModel):
         """Whether a query of this kind can be answered: what it asks for need not be told."""
         told = self.card_number if asked is ByNickname else self.nickname
         return self.check_echo or told is not None
+
+    def warnings(self) -> Iterator[str]:
+        """Describe what keeps an answer with several users from being noticed."""
+        if self.pick == "first":
+            return
+        if self.select is not None and ends_in_an_element(self.select):
+            yield (
+                f"response.select ({self.select}) takes an element out of a list, so an answer "
+                "with several users is read as one of them instead of being refused; select "
+                "the list itself, or write pick: first if that is wanted"
+            )
+        if self.select is None or gives_all(self.select):
+            yield from self._picking_fields()
+
+    def _picking_fields(self) -> Iterator[str]:
+        for name, source in (("card_number", self.card_number), ("nickname", self.nickname)):
+            path = source.path if isinstance(source, FieldOptions) else source
+            if path is not None and picks_an_element(path):
+                yield (
+                    f"response.{name} ({path}) takes an element out of a list, so an answer with "
+                    "several users is read as one of them instead of being refused; write the "
+                    "list into select and the rest into the field (instead of data[0].id, "
+                    f"select: data and {name}: id), or write pick: first if that is wanted"
+                )

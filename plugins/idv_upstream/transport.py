@@ -11,8 +11,12 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import TypeGuard
+
+from pydantic import SecretStr
 
 from idv_upstream.client import HEADERS, Client, NotAnswered, Reply
 from idv_upstream.connections import WantsBody
@@ -22,7 +26,7 @@ from idv_upstream.oauth import Tokens
 from idv_upstream.request import Asking
 from idv_upstream.retries import RetryBudget, seconds_to_wait
 from idv_upstream.tls import Tls, TlsOptions
-from tornado_idv import Unavailable
+from tornado_idv import Broken, Unavailable
 
 _PAUSE, _JITTER = 0.01, 0.04
 # Who is given up with no more than this part of the time left did not serve; before that, it
@@ -96,6 +100,15 @@ class Transport:
         """The URL and the headers that would be sent, with the credential masked."""
         address = self._addresses[0] if asking.url.startswith("/") else ""
         return self._auth.placed(address + asking.url, {**HEADERS, **asking.headers}, MASK)
+
+    def secrets(self) -> set[str]:
+        """The secrets of the credential, as they are configured and as they are sent."""
+        secrets = {each.get_secret_value() for _, each in self._auth if _is_secret(each)}
+        with suppress(Broken):
+            secrets.add(self._auth.proof())
+        if self._tokens is not None:
+            secrets.add(self._tokens.at_hand() or "")
+        return secrets - {""}
 
     async def ask(self, asking: Asking, wants_body: WantsBody) -> Reply:
         """Sends the request, and where that may help once more, or to another endpoint.
@@ -189,6 +202,10 @@ class Transport:
             raise
         _note(lookup.endpoints, endpoint, reply)
         return reply
+
+
+def _is_secret(option: object) -> TypeGuard[SecretStr]:
+    return isinstance(option, SecretStr)
 
 
 def _note(endpoints: Endpoints, endpoint: Endpoint, reply: Reply) -> None:

@@ -6,7 +6,6 @@ all that the directory answers is in it, and of what we send all but the secrets
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,25 +13,17 @@ from multidict import CIMultiDict
 
 from idv_upstream.backend import UpstreamBackend
 from idv_upstream.client import Reply
-from idv_upstream.credentials import MASK
 from idv_upstream.mapping import Step
+from idv_upstream.masking import mask_body, mask_headers, mask_url
 from idv_upstream.request import Asking
 from idv_upstream.statuses import Outcome
 from tornado_idv import (
     BackendResult,
     Broken,
-    ByCard,
-    ByNickname,
     InvalidFormat,
     LookupFailed,
     Query,
     User,
-)
-
-_NAMES = "auth|key|token|secret|cookie|passw"
-_SECRET = re.compile(_NAMES, re.IGNORECASE)
-_MEMBER = re.compile(
-    rf"""(\b[\w.%-]*(?:{_NAMES})[\w.%-]*(?:=|"\s*:\s*"))(?:[^&"\\]|\\.)*""", re.IGNORECASE
 )
 
 Parse = Callable[[str], Query]
@@ -55,6 +46,8 @@ class Trial:
     storable: bool = True
     """Whether the directory lets it be remembered at all."""
     failure: LookupFailed | None = None
+    secrets: set[str] = field(default_factory=set, repr=False)
+    """What must not be shown, wherever it appears."""
 
 
 async def tried(
@@ -70,6 +63,7 @@ async def tried(
         _check(trial.user, query, parse)
     except LookupFailed as error:
         trial.failure = error
+    trial.secrets = backend.transport.secrets()
     return trial
 
 
@@ -91,17 +85,9 @@ async def _asked(backend: UpstreamBackend, asking: Asking) -> Reply:
 
 def _show(trial: Trial, backend: UpstreamBackend, asking: Asking) -> None:
     url, headers = backend.transport.shown(asking)
-    trial.method, trial.url, trial.body = asking.method, _masked(url), asking.body
-    trial.headers = {
-        name: MASK if _SECRET.search(name) else value for name, value in headers.items()
-    }
+    trial.method, trial.url, trial.headers = asking.method, mask_url(url), mask_headers(headers)
     if asking.body is not None:
-        trial.body = _masked(asking.body.decode()).encode()
-
-
-def _masked(text: str) -> str:
-    """A URL, a form or JSON, without the values of what is called a secret."""
-    return _MEMBER.sub(lambda member: f"{member[1]}{MASK}", text)
+        trial.body = mask_body(asking.body.decode()).encode()
 
 
 def _read(trial: Trial, backend: UpstreamBackend, query: Query, reply: Reply) -> None:
@@ -126,5 +112,5 @@ def _check(user: User | None, query: Query, parse: Parse) -> None:
         both = parse(f"@{user.nickname}"), parse(user.card_number)
     except InvalidFormat as error:
         raise Broken(f"the user is in no valid form: {error}; see identifiers") from None
-    if both != (ByNickname(user.nickname), ByCard(user.card_number)) or query not in both:
+    if query not in both:
         raise Broken("another user than asked for; nickname_case may be the reason")

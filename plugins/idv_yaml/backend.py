@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from watchfiles import awatch
 
+from idv_yaml.daemon_thread import in_daemon_thread
 from idv_yaml.fixture import Fixture, parse
 from idv_yaml.options import YamlOptions
 from tornado_idv import (
@@ -61,8 +62,8 @@ class YamlBackend(Backend[YamlOptions]):
     async def open(self) -> None:
         """Reads the file, and begins to watch it if that is wanted."""
         path = self.options.path
-        self._digest, content = await asyncio.to_thread(_read, path)
-        self._fixture = await asyncio.to_thread(parse, content, str(path))
+        self._digest, content = await in_daemon_thread(_read, path)
+        self._fixture = await self._parse(content, counted=False)
         if self.options.watch:
             self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
 
@@ -85,16 +86,22 @@ class YamlBackend(Backend[YamlOptions]):
         """
         path, state = self.options.path, ""
         try:
-            state, content = await asyncio.to_thread(_read, path)
+            state, content = await in_daemon_thread(_read, path)
             if state in {self._digest, self._told}:
                 self._told = "" if state == self._digest else self._told
                 return
-            counted = self._fixture.counted
-            fixture = await asyncio.to_thread(parse, content, str(path), counted=counted)
+            fixture = await self._parse(content, counted=self._fixture.counted)
         except StartError as error:
             self._keep(state or str(error), error)
         else:
             self._serve(state, fixture)
+
+    async def _parse(self, content: bytes, *, counted: bool) -> Fixture:
+        options = self.options
+        folds = options.folds_nicknames
+        return await in_daemon_thread(
+            parse, content, str(options.path), counted=counted, folds_nicknames=folds
+        )
 
     def _keep(self, state: str, error: StartError) -> None:
         if state != self._told:
@@ -175,8 +182,7 @@ def _signature(path: Path) -> FileSignature | None:
 
 def _folders(path: Path) -> dict[tuple[int, int], Path]:
     """The folder that the path names and the one that its links lead to, each once."""
-    # Unlike Path.resolve, realpath raises nothing for a loop of links.
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
     return {_identity(each.stat()): each for each in (path.parent, target.parent)}
 
 

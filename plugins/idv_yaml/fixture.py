@@ -55,8 +55,12 @@ _NO_LIST = "a list is wanted, each item beginning with a dash"
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
-def parse(content: bytes, file: str, *, counted: bool = False) -> Fixture:
+def parse(
+    content: bytes, file: str, *, counted: bool = False, folds_nicknames: bool = False
+) -> Fixture:
     """Reads a fixture; with ``counted`` one without ``count`` is refused as cut short.
+
+    With ``folds_nicknames`` the index of nicknames is in lower case.
 
     Raises `ConfigError` with every problem of the file; ``file`` is the name that
     they are told with. Text that is no YAML is told by its first problem alone.
@@ -65,14 +69,14 @@ def parse(content: bytes, file: str, *, counted: bool = False) -> Fixture:
     if not isinstance(root, yamltext.Mapping):
         message = 'write a mapping with the member "users"'
         raise ConfigError(Problem(file, root.mark.line, root.mark.column, "", message))
-    checker = _Checker(root, file)
+    checker = _Checker(root, file, folds_nicknames=folds_nicknames)
     users = checker.users()
     checker.count(len(users), whole=content.endswith(b"\n"), needed=counted)
     if checker.problems:
         raise ConfigError(*sorted(checker.problems, key=lambda each: (each.line, each.column)))
     known = [user for user in users if user is not None]
     return Fixture(
-        MappingProxyType({user.nickname: user for user in known}),
+        MappingProxyType({checker.canonical(user.nickname): user for user in known}),
         MappingProxyType({user.card_number: user for user in known}),
         counted="count" in root,
     )
@@ -98,11 +102,16 @@ def _with_quoting_hint(error: ConfigError, content: bytes) -> ConfigError:
 class _Checker:
     """Walks a document once, keeping every problem it meets."""
 
-    def __init__(self, root: dict[Any, Any], file: str) -> None:
+    def __init__(self, root: dict[Any, Any], file: str, *, folds_nicknames: bool) -> None:
         self.problems: list[Problem] = []
         self._root = root
         self._file = file
+        self._folds_nicknames = folds_nicknames
         self._firsts: dict[str, dict[str, int]] = {name: {} for name in _UNIQUE}
+
+    def canonical(self, text: str) -> str:
+        """What no two users may share, and lookups ask for; digits have no case."""
+        return text.lower() if self._folds_nicknames else text
 
     def users(self) -> list[User | None]:
         """The users in the order of the file, ``None`` for one with a problem."""
@@ -160,7 +169,7 @@ class _Checker:
             self._tell((*path, name), rule.wanted if text.strip() else "empty")
             return None
         if name in _UNIQUE:
-            self._refuse_second(text, name, path)
+            self._refuse_second(self.canonical(text), name, path)
         return text
 
     def _refuse_second(self, value: str, name: str, path: Steps) -> None:
@@ -168,7 +177,9 @@ class _Checker:
         first = self._firsts[name].setdefault(value, int(number))
         if first != number:
             lines = [self._line(("users", first, name)), self._line((*path, name))]
-            self._tell((*path, name), f"lines {lines[0]} and {lines[1]} hold the same {name}")
+            folded = name == "nickname" and self._folds_nicknames
+            message = f"lines {lines[0]} and {lines[1]} hold the same {name}"
+            self._tell((*path, name), f"{message} (nickname_case is fold)" if folded else message)
 
     def _refuse_unknown(self, item: dict[Any, Any], known: Collection[str], path: Steps) -> None:
         for name in item:

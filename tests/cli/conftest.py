@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from loggers import put_back
 from running import Invoke
 
 from tornado_idv.cli import main
+from tornado_idv.registry import plugin_manager
 
 FIXTURE = """\
 users:
@@ -18,13 +20,18 @@ users:
 
 
 @pytest.fixture
-def invoke() -> Invoke:
-    """Runs one command; whatever is no exit escapes, so that no test takes a crash for a 1."""
+def invoke() -> Iterator[Invoke]:
+    """Runs one command; whatever is no exit escapes, so that no test takes a crash for a 1.
+
+    What a command does to the loggers of this process is undone.
+    """
 
     def run(*arguments: object) -> Result:
         return CliRunner().invoke(main, [str(each) for each in arguments], catch_exceptions=False)
 
-    return run
+    plugin_manager()  # plugins set levels once, when they are imported: that is to stay
+    with put_back():
+        yield run
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
-import yaml
+from certificate import ENCRYPTED_KEY, OTHER_KEY, SELF_SIGNED
+from editor import as_editor_reads
 from running import Invoke
 
 from tornado_idv.keys.token import issue
@@ -158,12 +158,134 @@ def test_what_would_keep_the_service_from_starting_is_told_to_scripts(
     assert "gone.yaml: cannot be read" in problem["message"]
 
 
+TLS = "server: {tls: {cert_file: cert.pem, key_file: key.pem}}\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ((None, SELF_SIGNED), "{folder}/cert.pem: cannot be read: No such file or directory"),
+        ((SELF_SIGNED, None), "{folder}/key.pem: cannot be read: No such file or directory"),
+        ((SELF_SIGNED, ""), "{both}: not a certificate and key in PEM"),
+        (("", SELF_SIGNED), "{both}: not a certificate and key in PEM"),
+        ((SELF_SIGNED, OTHER_KEY), "{both}: the key is of another one"),
+        ((SELF_SIGNED, ENCRYPTED_KEY), "{folder}/key.pem: the key is encrypted; decrypt it"),
+    ],
+    ids=["no certificate", "no key", "empty key", "empty certificate", "another key", "encrypted"],
+)
+def test_tls_files_are_loaded(
+    invoke: Invoke, config: Callable[..., Path], folder: Path, files: tuple[str, str], problem: str
+) -> None:
+    for name, text in zip(("cert.pem", "key.pem"), files, strict=True):
+        if text is not None:
+            (folder / name).write_text(text)
+    path = config(USERS, more=TLS)
+    result = invoke("check", "-c", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    both = f"{folder}/cert.pem and {folder}/key.pem cannot be used for TLS"
+    told = problem.format(folder=folder, both=both)
+    assert result.stderr == f"{path}:2:10: server.tls: {told}\n"
+    assert invoke("check", "-c", path, "--config-only").exit_code == 0
+
+
+def test_the_address_is_https_where_tls_is_configured(
+    invoke: Invoke, config: Callable[..., Path], folder: Path
+) -> None:
+    for name in ("cert.pem", "key.pem"):
+        (folder / name).write_text(SELF_SIGNED)
+    result = invoke("check", "-c", config(USERS, more=TLS))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "listens on     https://127.0.0.1:8080\n" in result.stdout
+
+
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["for people", "for scripts"])
 def test_the_backends_are_left_alone_if_that_is_asked(
     invoke: Invoke, config: Callable[..., Path], options: tuple[str, ...]
 ) -> None:
     result = invoke("check", "-c", config(GONE), "--config-only", *options)
     assert (result.exit_code, result.stderr) == (0, "")
+
+
+SECRETS = """\
+server: {port: "${env:NO_PORT}"}
+auth: {keys: [{id: shop, sha256: "${file:no.sha256}", owner: "${env:NO_OWNER}"}]}
+"""
+
+
+def test_secrets_may_be_absent_where_only_the_configuration_is_checked(
+    invoke: Invoke, config: Callable[..., Path]
+) -> None:
+    path = config(USERS, more=SECRETS)
+    absent = [
+        "server.port: the environment variable NO_PORT is not set",
+        "auth.keys[0].sha256: the file no.sha256 cannot be read: No such file or directory",
+        "auth.keys[0].owner: the environment variable NO_OWNER is not set",
+    ]
+    result = invoke("check", "-c", path, "--config-only")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        f"ok: {path}",
+        "",
+        *(f"not resolved   {each}" for each in absent),
+    ]
+    record = json.loads(invoke("check", "-c", path, "--config-only", "--json").stdout)
+    assert record == {
+        "ok": True,
+        "summary": [["not resolved", each] for each in absent],
+        "warnings": [],
+    }
+    result = invoke("check", "-c", path)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 3)
+
+
+def test_the_summary_is_shown_where_no_absent_secret_is_needed_for_it(
+    invoke: Invoke, config: Callable[..., Path]
+) -> None:
+    upstream = "name: crm, kind: upstream, base_url: 'http://x', auth: {kind: bearer, token: %s}"
+    path = config(*[upstream.replace("crm", f"crm{i}") % f"'${{env:NO_{i}}}'" for i in range(12)])
+    result = invoke("check", "-c", path, "--config-only")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "listens on     http://127.0.0.1:8080\n" in result.stdout
+    assert result.stdout.count("not resolved") == 11
+    assert result.stdout.endswith("not resolved   and 2 more\n")
+
+
+def test_other_problems_are_found_where_secrets_are_absent(
+    invoke: Invoke, config: Callable[..., Path]
+) -> None:
+    """A reference that could be resolved nowhere is one of them."""
+    path = config(USERS, more=SECRETS + "logging: {level: loud, format: '${env}'}\n")
+    result = invoke("check", "-c", path, "--config-only")
+    assert (result.exit_code, result.stdout) == (1, "")
+    level, reference = result.stderr.splitlines()
+    assert level == f"{path}:4:18: logging.level: must be debug, info, warning or error"
+    assert reference.startswith(f"{path}:4:32: logging.format: not a reference; ")
+
+
+def test_thousands_of_problems_do_not_fill_the_screen(
+    invoke: Invoke, config: Callable[..., Path]
+) -> None:
+    path = config(USERS, more="".join(f"setting_{i}: 1\n" for i in range(1000)))
+    result = invoke("check", "-c", path)
+    assert result.exit_code == 1
+    *lines, last = result.stderr.splitlines()
+    assert (len(lines), last) == (100, "and 900 more problems")
+    record = json.loads(invoke("check", "-c", path, "--json").stdout)
+    assert len(record["problems"]) == 1000
+
+
+@pytest.mark.parametrize("options", [(), ("--config-only",)], ids=["all", "config only"])
+def test_a_slow_regular_expression_is_warned_of(
+    invoke: Invoke, config: Callable[..., Path], options: tuple[str, ...]
+) -> None:
+    path = config(USERS, more="identifiers: {nickname_pattern: '([a-z]+)*'}\n")
+    result = invoke("check", "-c", path, *options)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(
+        f"warning: {path}:2:15: identifiers.nickname_pattern: some nicknames take"
+    )
+    record = json.loads(invoke("check", "-c", path, *options, "--json").stdout)
+    assert [each["path"] for each in record["warnings"]] == ["identifiers.nickname_pattern"]
 
 
 @pytest.fixture
@@ -215,17 +337,10 @@ def test_the_schema_in_the_repository_is_that_of_the_plugins(invoke: Invoke) -> 
 
 
 @pytest.mark.parametrize("path", OUR_CONFIGS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_our_own_configurations_are_good(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, path: Path
-) -> None:
+def test_our_own_configurations_are_good(invoke: Invoke, path: Path) -> None:
     """For the check, and for an editor that reads the schema."""
-    for name in re.findall(r"\$\{env:([^}]+)\}", path.read_text(encoding="utf-8")):
-        monkeypatch.setenv(name, "a-token-from-the-environment")
     result = invoke("check", "-c", path, "--config-only")
     assert (result.exit_code, result.stderr) == (0, "")
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
-    assert [error.message for error in validator.iter_errors(_as_an_editor_reads(path))] == []
-
-
-def _as_an_editor_reads(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    read = as_editor_reads(path.read_text(encoding="utf-8"))
+    assert [error.message for error in validator.iter_errors(read)] == []

@@ -120,6 +120,19 @@ def test_nothing_is_overwritten_and_then_nothing_is_written(
     assert (tmp_path / name).read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_written_by_another_process_meanwhile_is_kept(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It appears after `init` looked for existing files."""
+    (tmp_path / name).write_text("mine")
+    monkeypatch.setattr("os.path.lexists", lambda path: False)
+    result = invoke("init", tmp_path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"{tmp_path / name}: cannot be written: File exists\n"
+    assert (tmp_path / name).read_text() == "mine"
+
+
 def test_a_link_that_leads_nowhere_is_not_written_through(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "users.yaml").symlink_to(tmp_path / "elsewhere.yaml")
     result = invoke("init", tmp_path)

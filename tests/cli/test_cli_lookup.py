@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 from running import Invoke, command
 from serving import make_database
+
+from tornado_idv.lookup.guard import BackendCall
 
 Config = Callable[..., Path]
 USERS = "name: users, kind: yaml, path: users.yaml"
@@ -191,3 +195,80 @@ def test_an_answer_is_explained_as_fresh(invoke: Invoke, config: Config) -> None
     assert 0 <= told["answer"]["age_s"] < 60
     lines = invoke("lookup", "@alice", "-c", path, "--explain").stdout.splitlines()
     assert any(re.fullmatch(r"  fresh, [0-9.e-]+ s old", line) for line in lines)
+
+
+def test_a_record_fakes_no_line_and_no_colour(invoke: Invoke, config: Config, folder: Path) -> None:
+    """Control characters are shown, and do nothing to a terminal; scripts get JSON as it is."""
+    plan = "Free\nbackend:      another\x1b[31m\u202e"
+    make_database(folder / "users.db", ("bob", "1", plan, None))
+    path = config("name: members, kind: sqlite, path: users.db")
+    lines = invoke("lookup", "@bob", "-c", path).stdout.splitlines()
+    assert lines[1] == r"plan:         Free\nbackend:      another\x1b[31m\u202e"
+    assert len(lines) == 6
+    assert json.loads(invoke("lookup", "@bob", "-c", path, "--json").stdout)["plan"] == plan
+
+
+PLUGIN = """\
+import asyncio
+
+import tornado_idv
+
+
+class Talkative(tornado_idv.Backend[tornado_idv.BackendOptions]):
+    async def open(self):
+        self.fail_later("tweety")
+
+    async def find(self, query):
+        self.fail_later(query.nickname)
+        await asyncio.sleep(0.02)
+
+    def fail_later(self, text):
+        asyncio.get_running_loop().call_soon(int, text)
+
+
+@tornado_idv.hookimpl
+def idv_backend_kinds():
+    return {"talkative": Talkative}
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path: Path) -> Path:
+    """A folder with a plugin whose mistakes asyncio logs, with all values in them."""
+    info = tmp_path / "plugins" / "idv_talkative-1.dist-info"
+    info.mkdir(parents=True)
+    (tmp_path / "plugins" / "idv_talkative.py").write_text(PLUGIN)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: idv-talkative\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[tornado_idv]\ntalkative = idv_talkative\n")
+    return tmp_path / "plugins"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("lookup", "@tweety"), 1), (("check",), 0)], ids=["lookup", "check"]
+)
+def test_errors_that_libraries_log_hold_no_value(
+    config: Config, plugins: Path, arguments: tuple[str, ...], code: int
+) -> None:
+    path = config("name: plugged, kind: talkative")
+    env = {"PYTHONPATH": os.pathsep.join([str(plugins), os.environ.get("PYTHONPATH", "")])}
+    result = command(*arguments, "-c", str(path), env=env)
+    assert result.returncode == code
+    assert "ValueError" in result.stderr
+    assert "tweety" not in result.stdout + result.stderr
+
+
+def test_times_are_told_in_milliseconds(
+    invoke: Invoke, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def find(
+        settings: object, manager: object, query: object, asked: list[BackendCall]
+    ) -> tuple[int, dict[str, str]]:
+        asked.append(BackendCall("users", "found", 0.0125))
+        return 0, {"status": "ok"}
+
+    module = importlib.import_module("tornado_idv.cli.lookup")  # not the command of that name
+    monkeypatch.setattr(module, "_find", find)
+    result = invoke("lookup", "@alice", "-c", config(USERS), "--explain", "--json")
+    assert [each["ms"] for each in json.loads(result.stdout)["asked"]] == [12.5]
+    result = invoke("lookup", "@alice", "-c", config(USERS), "--explain")
+    assert result.stdout.splitlines()[-1] == "  asked users: found (12.5 ms)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
@@ -10,14 +11,16 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from loggers import put_back
-from running import Invoke, command, running
+from running import COMMAND, PATIENCE, Invoke, command, eventually, running
 from serving import KEY, Client
 
 from tornado_idv.cli.common import load_settings
@@ -95,6 +98,19 @@ def test_the_demo_of_the_repository_answers_its_own_line(tmp_path: Path) -> None
         assert _run(shlex.split(service.read_up_to("curl")))["status"] == "ok"
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_run_takes_another_port(tmp_path: Path) -> None:
+    for name in ("Makefile", "config.yaml", "setup.py"):
+        shutil.copy(Path(__file__).parents[2] / name, tmp_path)
+    for arguments in (["--silent", ".demo.yaml"], ["--dry-run", "run"]):
+        command = ["make", *arguments, "PORT=4711"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True)
+    assert done.stdout.endswith("tornado-idv serve --config .demo.yaml\n")
+    original = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    demo = (tmp_path / ".demo.yaml").read_text(encoding="utf-8")
+    assert demo == original.replace("port: 8080", "port: 4711") != original
+
+
 def _run(line: list[str]) -> dict[str, str]:
     """What the pasted line prints; without curl on the machine, what it would."""
     if shutil.which("curl"):
@@ -119,7 +135,7 @@ def test_a_port_in_use_is_told_in_a_sentence(config: Config) -> None:
         port = taken.getsockname()[1]
         path = config(USERS, more=f"server: {{port: {port}}}\n")
         result = command("serve", "--config", str(path))
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (3, "")
     assert result.stderr == (
         f"cannot listen on 127.0.0.1 port {port}: Address already in use; "
         "change server.host or server.port\n"
@@ -127,26 +143,32 @@ def test_a_port_in_use_is_told_in_a_sentence(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "told"),
+    ("backend", "code", "told"),
     [
-        ("name: users, kind: yml", "config.yaml:4:"),
-        ("name: users, kind: yaml, path: gone.yaml", "gone.yaml"),
-        ("name: users, kind: sqlite, path: gone.db", "gone.db"),
+        ("name: users, kind: yml", 1, "config.yaml:4:"),
+        ("name: users, kind: yaml, path: config.yaml", 1, "config.yaml:1:"),
+        ("name: users, kind: yaml, path: gone.yaml", 3, "gone.yaml"),
+        ("name: users, kind: sqlite, path: gone.db", 3, "gone.db"),
     ],
-    ids=["a bad configuration", "no fixture", "no database"],
+    ids=["a bad configuration", "a bad fixture", "no fixture", "no database"],
 )
 def test_what_stops_the_start_is_told_in_a_sentence(
-    config: Config, backend: str, told: str
+    config: Config, backend: str, code: int, told: str
 ) -> None:
+    """The exit code says whether it is the operator's file or the environment."""
     result = command("serve", "--config", str(config(backend, more=ANY_PORT)))
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (code, "")
     assert told in result.stderr
     assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("demo", ["true", "false"], ids=["a demo", "no demo"])
 def test_serving_is_set_up_as_configured(
-    invoke: Invoke, config: Config, monkeypatch: pytest.MonkeyPatch, demo: str
+    invoke: Invoke,
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    demo: str,
 ) -> None:
     """In this process: it announces itself, is told to stop, and has logged in its format."""
 
@@ -158,8 +180,81 @@ def test_serving_is_set_up_as_configured(
     monkeypatch.setattr(module, "announce", announce_and_stop)
     more = f"demo: {demo}\nlogging: {{level: info, format: json}}\n{ANY_PORT}{ASKING}"
     path = config(USERS, more=more)
-    with put_back():
-        result = invoke("serve", "-c", path)
+    result = invoke("serve", "-c", path)
     assert result.exit_code == 0
     assert ("Demo mode. Try:" in result.stdout) is (KEY in result.stdout) is (demo == "true")
-    assert json.loads(result.stderr.splitlines()[0])["level"] == "info"
+    assert json.loads(capfd.readouterr().err.splitlines()[0])["level"] == "info"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+    return port
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except ConnectionRefusedError:
+        time.sleep(0.02)  # the process that starts needs the processor more
+        return False
+    return True
+
+
+@contextmanager
+def served(path: Path, redirections: str, **streams: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The service, started by a shell with some of its standard streams elsewhere."""
+    line = f"exec {shlex.join(COMMAND)} serve --config {shlex.quote(str(path))} {redirections}"
+    process = subprocess.Popen(["/bin/sh", "-c", line], **streams)  # type: ignore[call-overload]
+    net = threading.Timer(PATIENCE, process.kill)
+    net.start()
+    try:
+        yield process
+    finally:
+        net.cancel()
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    "redirections",
+    [">/dev/full", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full 2>/dev/full"],
+)
+def test_it_serves_where_nothing_can_be_printed(config: Config, redirections: str) -> None:
+    """And writes nothing of its log into a file or socket that has the stream's descriptor."""
+    port = free_port()
+    path = config(USERS, more=f"server: {{port: {port}}}\n{ASKING}")
+    pipe = subprocess.PIPE
+    with served(path, redirections, stdout=pipe, stderr=pipe) as process:
+        eventually(lambda: listens(port))
+        for _ in range(3):
+            assert Client(port).by_input("@alice").status == 200
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert b"Traceback" not in stderr
+    assert b"Exception ignored" not in stderr
+    full = redirections == ">/dev/full"
+    assert (b"standard output cannot be written: No space left" in stderr) is full
+
+
+@pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-"])
+def test_the_exit_code_tells_what_cannot_be_printed(config: Config, redirections: str) -> None:
+    path = config("name: users, kind: yaml, path: gone.yaml", more=ANY_PORT)
+    with served(path, redirections) as process:
+        assert process.wait(PATIENCE) == 3
+
+
+def test_a_stalled_reader_of_the_log_stalls_no_response_and_no_stop(config: Config) -> None:
+    port = free_port()
+    path = config(USERS, more=f"server: {{port: {port}}}\n{ASKING}")
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    with served(path, ">/dev/null", stderr=writer) as process:
+        os.close(writer)
+        eventually(lambda: listens(port))
+        request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        assert len(Client(port).raw(request * 500, expect=500)) == 500
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+        os.close(reader)

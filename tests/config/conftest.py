@@ -66,6 +66,8 @@ class RemoteOptions(BackendOptions):
     """How many connections, or whether any are kept."""
     headers: dict[str, int] = Field(default_factory=dict)
     """Headers to send."""
+    query: dict[str, str] = Field(default_factory=dict)
+    """Parameters to send."""
 
 
 class Table(Backend[TableOptions]):

@@ -1,5 +1,6 @@
 """A configuration file becomes settings, as it was written."""
 
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -188,6 +189,11 @@ def test_a_switch_is_read_from_text(load_text: Load, written: str, *, demo: bool
     assert load_text(f"{GOOD}demo: {written}").demo is demo
 
 
+def test_a_card_number_may_have_one_length_only(load_text: Load) -> None:
+    text = GOOD + "identifiers: {card_length: [16, 16]}"
+    assert load_text(text).identifiers.card_length == (16, 16)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", '"::1"', "localhost", "LOCALHOST"])
 def test_a_plain_token_may_stand_where_only_loopback_listens(load_text: Load, host: str) -> None:
     key = f"server: {{host: {host}}}\nauth: {{keys: [{{id: a, token: {issue('a')}}}]}}"
@@ -246,6 +252,26 @@ def test_bytes_that_are_no_text_are_told(tmp_path: Path, kinds: Kinds) -> None:
 def test_a_file_that_cannot_be_read_stops_the_start(
     tmp_path: Path, kinds: Kinds, name: str, reason: str
 ) -> None:
+    with pytest.raises(StartError, match=f": cannot be read: {reason}$"):
+        load(tmp_path / name, kinds, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("fifo", "not a regular file"),
+        ("zero", "not a regular file"),
+        ("large", "larger than 1 MiB"),
+        ("loop", "Too many levels of symbolic links"),
+    ],
+)
+def test_a_configuration_that_is_no_small_regular_file_is_refused(
+    tmp_path: Path, kinds: Kinds, name: str, reason: str
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "large").write_bytes(b"#" * (1024**2 + 1))
+    (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(StartError, match=f": cannot be read: {reason}$"):
         load(tmp_path / name, kinds, {})
 

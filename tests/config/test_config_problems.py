@@ -1,6 +1,7 @@
 """What is told of a configuration that cannot be used: every problem, at its place."""
 
 import hashlib
+import time
 from collections.abc import Callable
 
 import pytest
@@ -284,6 +285,18 @@ ADDED_TO_A_GOOD_FILE = {
     "key id twice": (
         f"auth:\n  keys:\n  - {{id: a, sha256: {DIGEST}}}\n  - {{id: a, sha256: {'b' * 64}}}",
         ["6:10: auth.keys[1].id: another key has this id, see line 5"],
+    ),
+    "key id three times": (
+        (
+            "auth:\n  keys:\n"
+            f"  - {{id: a, sha256: {DIGEST}}}\n"
+            f"  - {{id: a, sha256: {'b' * 64}}}\n"
+            f"  - {{id: a, sha256: {'c' * 64}}}"
+        ),
+        [
+            "6:10: auth.keys[1].id: another key has this id, see line 5",
+            "7:10: auth.keys[2].id: another key has this id, see line 5",
+        ],
     ),
     "digest twice": (
         f"auth:\n  keys:\n  - {{id: a, sha256: {DIGEST}}}\n  - {{id: b, sha256: {'A' * 64}}}",
@@ -607,6 +620,24 @@ def test_a_name_is_told_only_as_far_as_names_go(told: Told) -> None:
     name = "a" * 40
     assert told(f"{GOOD}{name}: 1")[0].startswith(f"3:1: {name}: unknown setting; ")
     assert told(f"{GOOD}{name}a: 1")[0].startswith("3:1: unknown setting; ")
+
+
+def test_the_time_to_find_problems_is_linear_in_their_number(told: Told) -> None:
+    """No problem is compared with all others."""
+
+    def seconds(count: int) -> float:
+        keys = "\n".join(f"  - {{id: k{i}, scopes: [], x: 1}}" for i in range(count))
+        began = time.process_time()
+        assert len(told(f"{GOOD}auth:\n keys:\n{keys}")) == 3 * count
+        return time.process_time() - began
+
+    assert seconds(3000) < 9 * seconds(600)
+
+
+def test_only_the_first_hundred_unknown_names_get_suggestions(told: Told) -> None:
+    problems = told(GOOD + "".join(f"cache{i}: 1\n" for i in range(101)))
+    assert problems[99] == '102:1: cache99: unknown setting; did you mean "cache"?'
+    assert problems[100] == "103:1: cache100: unknown setting"
 
 
 def test_a_token_that_is_no_text_of_a_key_is_told_not_hashed(told: Told) -> None:

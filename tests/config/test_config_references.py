@@ -1,10 +1,13 @@
 """References to the environment and to files, in values."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from tornado_idv.backend import AnyBackend
+from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
 
 Load = Callable[..., Settings]
@@ -84,6 +87,55 @@ def test_a_file_must_hold_text(told: Told, tmp_path: Path, content: bytes) -> No
     assert told(f"{GOOD}logging: {{level: '${{file:owner}}'}}") == [
         "3:18: logging.level: the file owner holds no UTF-8 text"
     ]
+
+
+def test_only_regular_files_are_read(told: Told, tmp_path: Path) -> None:
+    """Opening the FIFO would block, as nothing writes to it; the device has no end."""
+    os.mkfifo(tmp_path / "fifo")
+    text = f"{GOOD}logging: {{level: '${{file:fifo}}', format: '${{file:/dev/zero}}'}}"
+    assert told(text) == [
+        "3:18: logging.level: the file fifo cannot be read: not a regular file",
+        "3:42: logging.format: the file /dev/zero cannot be read: not a regular file",
+    ]
+
+
+def test_a_file_of_more_than_a_mebibyte_is_refused(
+    told: Told, load_text: Load, tmp_path: Path
+) -> None:
+    (tmp_path / "owner").write_bytes(b"a" * 1024**2)
+    assert len(load_text(owner("'${file:owner}'")).auth.keys[0].owner) == 1024**2
+    (tmp_path / "owner").write_bytes(b"a" * (1024**2 + 1))
+    (problem,) = told(owner("'${file:owner}'"))
+    assert problem.endswith("owner: the file owner cannot be read: larger than 1 MiB")
+
+
+def test_a_loop_of_symbolic_links_is_reported(told: Told, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert told(f"{GOOD}logging: {{level: '${{file:loop}}'}}") == [
+        ("3:18: logging.level: the file loop cannot be read: Too many levels of symbolic links")
+    ]
+
+
+def test_a_file_name_with_nul_is_reported(told: Told) -> None:
+    assert told(f'{GOOD}logging: {{level: "${{file:a\\0b}}"}}') == [
+        "3:18: logging.level: a file's name cannot hold a NUL character"
+    ]
+
+
+def test_a_relative_file_starts_at_the_configuration_not_at_the_working_directory(
+    tmp_path: Path, kinds: Mapping[str, type[AnyBackend]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/owner").write_text("right")
+    (tmp_path / "owner").write_text("wrong")
+    (tmp_path / "conf/config.yaml").write_text(owner("'${file:owner}'"))
+    monkeypatch.chdir(tmp_path)
+    assert load(Path("conf/config.yaml"), kinds, {}).auth.keys[0].owner == "right"
+
+
+def test_blanks_around_a_file_s_text_are_kept(load_text: Load, tmp_path: Path) -> None:
+    (tmp_path / "owner").write_text(" \tweb \n")
+    assert load_text(owner("'${file:owner}'")).auth.keys[0].owner == " \tweb "
 
 
 def test_nothing_is_said_of_keys_while_the_host_is_not_known(told: Told) -> None:

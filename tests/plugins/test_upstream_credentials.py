@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import time
@@ -13,10 +14,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fakes import Ticker
+from fakes import LoopClock, Ticker
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from scripted import Said, Scripted, closed_port, header, http, serving
-from transports import GET, POST, ask, asked, failure_of, failure_told, given_up, opened
+from transports import GET, POST, TIMEOUT, ask, asked, failure_of, failure_told, given_up, opened
 
 from idv_upstream.credentials import Credential, KeyInPlace
 from idv_upstream.request import Asking
@@ -347,6 +348,23 @@ async def test_a_token_of_30_s_serves_for_half_of_its_life() -> None:
     assert case.shown == ["Bearer t1"] * 21 + ["Bearer t2", "Bearer t3"]
 
 
+async def test_life_of_a_token_begins_with_its_request() -> None:
+    """The token server may have started to count at any time since."""
+    ticker = Ticker()
+    async with issued(token("t1", expires_in=90), token("t2"), timer=ticker) as case:
+        case.issuer.gate.clear()
+        first = asyncio.ensure_future(ask(case.made))
+        await case.issuer.asked()
+        ticker.now += 10
+        case.issuer.gate.set()
+        await first
+        ticker.now += 49.9
+        await ask(case.made)
+        ticker.now += 0.1
+        await ask(case.made)
+    assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
+
+
 async def test_500_callers_at_once_fetch_one_token() -> None:
     """And all are answered, but for those who leave; that one of them began it is all one."""
     async with issued(token()) as case:
@@ -370,11 +388,15 @@ async def test_a_token_nobody_waits_for_any_more_is_kept() -> None:
     assert len(case.issuer.requests) == 1
 
 
-async def test_a_failure_nobody_waits_for_any_more_is_no_ones() -> None:
+async def test_a_failure_nobody_waits_for_any_more_is_no_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Nor does the loop complain of it."""
     ticker = Ticker()
     async with issued(http(500), token(), timer=ticker) as case:
         await left_alone(case)
+        gc.collect()
+        assert caplog.messages == []
         ticker.now += 5
         assert (await ask(case.made)).status == 200
     assert len(case.issuer.requests) == 2
@@ -523,6 +545,21 @@ async def test_a_token_server_that_is_frozen_is_unavailable() -> None:
         failure = await given_up(case.issuer, case.made)
     assert isinstance(failure, Unavailable)
     assert failure.reason == "the token server: timed out"
+
+
+async def test_token_server_has_what_is_left_of_the_time() -> None:
+    """Not another ``timeout``, after a refusal that took most of it."""
+    async with issued(token(), Said(), answers=(GOOD, http(401))) as case:
+        await ask(case.made)
+        clock = LoopClock()
+        case.directory.gate.clear()
+        waiting = asyncio.ensure_future(failure_of(case.made))
+        await case.directory.asked(2)
+        clock.forward(TIMEOUT - 2)
+        case.directory.gate.set()
+        await case.issuer.asked(2)
+        clock.forward(3)
+        assert (await asyncio.wait_for(waiting, 1)).reason == "the token server: timed out"
 
 
 async def test_closing_ends_a_fetch() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import jmespath
@@ -507,6 +508,15 @@ def test_what_is_not_json_is_broken(body: bytes) -> None:
     """It is told without a word of it."""
     with pytest.raises(Broken, match=r"^an answer that is not valid JSON$"):
         decode(body)
+
+
+def test_unterminated_string_behind_many_brackets_is_broken_quickly() -> None:
+    """A scan that starts again at each quote took 29 s, whatever the timeout."""
+    body = (b"[]," * 129 + b'"' + b'\\"' * 8192)[: 16 * 1024]
+    before = time.process_time()
+    with pytest.raises(Broken):
+        decode(body)
+    assert time.process_time() - before < 0.1
 
 
 @pytest.mark.parametrize(

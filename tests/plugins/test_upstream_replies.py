@@ -227,10 +227,10 @@ def test_a_hint_may_be_left_alone() -> None:
     assert replies(hints=False).read(QUERY, reply(Cache_Control="no-store")) == ALICE
 
 
-# The sample of the README
+# The sample of docs/proxy.md
 
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "proxy.md"
 RECORD_THERE = {"login": "alice", "card": "1", "subscription": {"name": "Free"}}
 ANSWERS = {
     "a record": (200, RECORD_THERE, ALICE),
@@ -246,13 +246,13 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("status", "body", "expected"), ANSWERS.values(), ids=ANSWERS)
-def test_the_mapping_of_the_readme_reads_what_it_says(
+def test_documented_mapping_reads_each_documented_response(
     status: int, body: Any, expected: User | type[Broken] | None
 ) -> None:
     (sample,) = re.findall(
-        r"^ +response:\n(.*?)^ +auth:", README.read_text(), re.MULTILINE | re.DOTALL
+        r"^ +response:\n(.*?)^ +auth:", PAGE.read_text(), re.MULTILINE | re.DOTALL
     )
-    options = yamltext.read(dedent(sample).encode(), "README.md")
+    options = yamltext.read(dedent(sample).encode(), "proxy.md")
     sampled = Replies(ResponseOptions.model_validate(options), {}, hints=True, credential=True)
     if expected is Broken:
         assert isinstance(failure(sampled, reply(status, body)), Broken)

@@ -493,3 +493,27 @@ def test_a_url_may_need_no_endpoint() -> None:
     """Then none has to be configured."""
     assert not NicknameRequest.model_validate({"url": "/{nickname}"}).is_absolute
     assert NicknameRequest.model_validate({"url": "http://h/{nickname}"}).is_absolute
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Accept-Encoding",
+        "Authorization",
+        "Connection",
+        "Content-Length",
+        "Expect",
+        "Host",
+        "Keep-Alive",
+        "Proxy-Authorization",
+        "TE",
+        "te",
+        "Trailer",
+        "Transfer-Encoding",
+        "Upgrade",
+    ],
+)
+def test_header_of_the_client_cannot_be_set(name: str) -> None:
+    """It would change how the request or its response is framed."""
+    with pytest.raises(ValidationError, match="this header is not set here"):
+        asking(url="/{nickname}", headers={name: "x"})

@@ -14,6 +14,7 @@ from transports import ask, failure_of, opened
 
 from idv_upstream import connections
 from idv_upstream.request import Asking
+from idv_upstream.resolver import OwnResolver
 from tornado_idv import Unavailable
 
 GOOD = http(200, b"{}")
@@ -52,6 +53,57 @@ async def test_a_name_that_resolves_is_asked(monkeypatch: pytest.MonkeyPatch) ->
             assert (await ask(made)).status == 200
 
 
+def resolver_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "resolver"]
+
+
+def late_answer(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A name server that answers when the event is set."""
+    released = threading.Event()
+
+    def getaddrinfo(*_args: Any, **_named: Any) -> Any:
+        released.wait(10)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return released
+
+
+async def test_address_that_comes_too_late_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop has nothing to complain of."""
+    released = late_answer(monkeypatch)
+    complaints: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: complaints.append(context))
+    waiting = asyncio.ensure_future(OwnResolver().resolve("slow.invalid"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    (thread,) = resolver_threads()
+    released.set()
+    await asyncio.to_thread(thread.join)
+    await asyncio.sleep(0)
+    assert complaints == []
+
+
+def test_address_that_comes_after_the_loop_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread ends with a traceback when the service stops."""
+    released = late_answer(monkeypatch)
+    complaints: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
+
+    async def leave() -> None:
+        waiting = asyncio.ensure_future(OwnResolver().resolve("slow.invalid"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+
+    asyncio.run(leave())
+    (thread,) = resolver_threads()
+    released.set()
+    thread.join()
+    assert complaints == []
+
+
 async def test_a_name_server_that_hangs_holds_up_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -75,6 +127,7 @@ async def test_a_name_server_that_hangs_holds_up_nobody_else(
             assert (await ask(other)).status == 200
             assert await asyncio.to_thread(lambda: True)
             assert not any(each.done() for each in waiting)
+            assert all(thread.daemon for thread in resolver_threads())  # they end with the process
             LoopClock().forward(3.5)
             failures = await asyncio.gather(*waiting, return_exceptions=True)
             released.set()

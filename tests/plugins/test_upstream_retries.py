@@ -10,9 +10,10 @@ from email.utils import format_datetime
 import pytest
 from fakes import LoopClock, Ticker
 from scripted import Said, closed_port, http, serving
-from transports import GET, POST, Pauses, ask, asked, failure_of, given_up, opened
+from transports import GET, POST, TIMEOUT, Pauses, ask, asked, failure_of, given_up, opened
 
 from idv_upstream.request import Asking
+from idv_upstream.retries import seconds_to_wait
 from tornado_idv import LookupFailed, Unavailable
 
 GOOD = http(200, b"{}")
@@ -86,6 +87,20 @@ async def test_a_repetition_has_what_is_left_of_the_time() -> None:
     assert len(upstream.requests) == 2
 
 
+async def test_second_attempt_has_the_deadline_of_the_first() -> None:
+    """``timeout`` is for the whole lookup."""
+    async with asked(http(503), Said()) as (upstream, made):
+        clock = LoopClock()
+        upstream.gate.clear()
+        waiting = asyncio.ensure_future(failure_of(made))
+        await upstream.asked()
+        clock.forward(TIMEOUT - 2)
+        upstream.gate.set()
+        await upstream.asked(2)
+        clock.forward(3)
+        assert (await asyncio.wait_for(waiting, 1)).reason == "timed out"
+
+
 # Several endpoints
 
 
@@ -105,6 +120,18 @@ async def test_another_endpoint_takes_over_at_once_and_gives_back() -> None:
             assert (await ask(made)).status == 200
     assert (len(first.requests), len(second.requests)) == (4, 3)
     assert pauses.lengths == []
+
+
+async def test_second_attempt_goes_to_another_endpoint_even_if_all_failed() -> None:
+    """The one that failed just now is the least likely to answer."""
+    async with (
+        serving(RESET) as first,
+        serving(RESET) as second,
+        opened(first.address, second.address, timer=Ticker()) as made,
+    ):
+        for _ in range(2):
+            assert (await failure_of(made)).reason == "the connection was lost"
+    assert (len(first.requests), len(second.requests)) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +219,7 @@ async def test_a_flapping_endpoint_costs_no_answer() -> None:
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_whoever_asks_to_wait_is_not_asked(status: int) -> None:
-    """It is not repeated either, not even alone."""
+    """It is not repeated either, not even alone; nor does waiting open the circuit breaker."""
     ticker = Ticker()
     async with asked(http(status, b"", "Retry-After: 7"), GOOD, timer=ticker) as (upstream, made):
         assert (await ask(made)).status == status
@@ -200,6 +227,7 @@ async def test_whoever_asks_to_wait_is_not_asked(status: int) -> None:
             failure = await failure_of(made)
             assert isinstance(failure, Unavailable)
             assert "asked to wait" in failure.reason
+            assert not failure.counts
         ticker.now += 7
         assert (await ask(made)).status == 200
     assert len(upstream.requests) == 2
@@ -255,6 +283,10 @@ WAITS: dict[str, tuple[Sequence[str], float]] = {
     "date of a strange zone": ([f"Retry-After: Fri, 01 Jan 2999 12:00:00 +{'9' * 20}"], 0),
     "words": (["Retry-After: soon"], 0),
 }
+
+
+def test_date_of_the_past_is_no_negative_wait() -> None:
+    assert seconds_to_wait({"Retry-After": date(NOON.replace(year=2000))}) == 0
 
 
 @pytest.mark.parametrize(("headers", "seconds"), WAITS.values(), ids=WAITS.keys())

@@ -377,6 +377,25 @@ async def test_files_that_are_spoilt_leave_the_old_ones_in_use(
     await tls.close()
 
 
+async def test_older_tls_than_1_2_is_not_spoken(
+    authority: trustme.CA, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the system allows."""
+    make = ssl.create_default_context
+
+    def lenient(**named: Any) -> ssl.SSLContext:
+        context = make(**named)
+        with pytest.warns(DeprecationWarning, match="deprecated"):
+            context.minimum_version = ssl.TLSVersion.TLSv1
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", lenient)
+    tls = Tls(options(ca_file=str(folder.ca(authority))), "crm")
+    await tls.open()
+    assert tls.context().minimum_version == ssl.TLSVersion.TLSv1_2
+    await tls.close()
+
+
 async def test_files_are_looked_at_once_a_second_and_no_more(
     authority: trustme.CA, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,7 +409,8 @@ async def test_files_are_looked_at_once_a_second_and_no_more(
     await bare.open()
 
     def counted(path: Any, **named: Any) -> os.stat_result:
-        looks.append(None)
+        if path == ca:
+            looks.append(None)
         return stat(path, **named)
 
     monkeypatch.setattr(os, "stat", counted)

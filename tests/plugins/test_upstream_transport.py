@@ -6,12 +6,27 @@ import asyncio
 import gzip
 import logging
 import socket
+import time
 import traceback
+import tracemalloc
 import zlib
 
 import pytest
+from aiohttp import connector
+from fakes import LoopClock
 from scripted import Said, chunked, closed_port, header, http, serving
-from transports import GET, POST, ask, asked, failure_of, failure_told, given_up, opened, transport
+from transports import (
+    GET,
+    POST,
+    TIMEOUT,
+    ask,
+    asked,
+    failure_of,
+    failure_told,
+    given_up,
+    opened,
+    transport,
+)
 
 from idv_upstream import connections
 from idv_upstream.bodies import MAX_ANSWER
@@ -97,6 +112,49 @@ async def test_connections_are_kept() -> None:
     assert len(upstream.connections) == 1
 
 
+@pytest.mark.parametrize(("idle", "connections"), [(3.5, 1), (4.5, 2)])
+async def test_connection_that_was_idle_for_four_seconds_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, idle: float, connections: int
+) -> None:
+    """Many servers close after five, and may do so just as a request is sent."""
+    async with asked(GOOD) as (upstream, made):
+        await ask(made)
+        monkeypatch.setattr(connector, "monotonic", lambda: time.monotonic() + idle)
+        await ask(made)
+    assert len(upstream.connections) == connections
+
+
+async def test_deadline_of_a_request_ends_with_it() -> None:
+    """The next request on the same connection has a deadline of its own."""
+    async with asked(GOOD) as (upstream, made):
+        clock = LoopClock()
+        await ask(made)
+        clock.forward(TIMEOUT - 2)
+        upstream.gate.clear()
+        waiting = asyncio.ensure_future(ask(made))
+        await upstream.asked(2)
+        clock.forward(2.5)
+        await asyncio.sleep(0.01)
+        upstream.gate.set()
+        assert (await waiting).status == 200
+    assert len(upstream.connections) == 1
+
+
+async def test_cancelled_request_leaves_its_response_to_nobody() -> None:
+    """Its connection is closed: what comes on it would be read by the next request."""
+    async with asked(http(200, b"[1]"), http(200, b"[2]")) as (upstream, made):
+        upstream.gate.clear()
+        cancelled = asyncio.ensure_future(ask(made))
+        await upstream.asked()
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        waiting = asyncio.ensure_future(ask(made))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        upstream.gate.set()
+        assert (await waiting).body == b"[2]"
+
+
 @pytest.mark.parametrize("stray", [http(404), http(404)[:20], b"HTTP/1.1 100 Continue\r\n\r\n"])
 async def test_an_answer_that_nobody_asked_for_is_nobody_s(stray: bytes) -> None:
     """It comes when nothing is waited for, and is never taken for what is asked next."""
@@ -109,8 +167,11 @@ async def test_an_answer_that_nobody_asked_for_is_nobody_s(stray: bytes) -> None
 
 
 @pytest.mark.parametrize(("connections", "most"), [(1, 64), (64, 64), (100, 100)])
-async def test_so_many_requests_are_under_way_at_once(connections: int, most: int) -> None:
+async def test_so_many_requests_are_under_way_at_once(
+    monkeypatch: pytest.MonkeyPatch, connections: int, most: int
+) -> None:
     """More wait for a connection that is free again."""
+    monkeypatch.setattr("idv_upstream.connections.CONNECT_TIMEOUT", 5.0)  # the machine may be busy
     async with asked(GOOD, connections=connections) as (upstream, made):
         upstream.gate.clear()
         waiting = [asyncio.ensure_future(ask(made)) for _ in range(most + 10)]
@@ -213,6 +274,18 @@ async def test_a_longer_answer_is_broken(answer: Said) -> None:
             assert failure.reason == "an answer of more than 65536 bytes"
         assert (await ask(made)).body == b"{}"
     assert upstream.flooded < 20_000_000
+
+
+async def test_decompression_takes_no_more_memory_than_an_answer() -> None:
+    """30 KB of gzip may hold 30 MB."""
+    async with asked(packed(30_000_000)) as (_, made):
+        tracemalloc.start()
+        try:
+            await failure_of(made)
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert most < 5_000_000
 
 
 DAMAGED = {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 import pytest
 from click.testing import CliRunner, Result
@@ -166,22 +168,179 @@ def test_what_says_not_known_is_shown_too(try_: Try, directory: Directory) -> No
 
 ASKED = '"{card_number}"'
 SECRETS = {
-    "in the query": f'by_card: {{url: "/c/{{card_number}}", query: {{api_key: {CANARY}, a: b}}}}',
-    "in the URL": f'by_card: {{url: "/c/{{card_number}}?a=b&access_token={CANARY}"}}',
-    "in JSON": f'by_card: {{method: GET, url: /c, json: {{password: "{CANARY}\\"", a: {ASKED}}}}}',
-    "in a form": f"by_card: {{method: GET, url: /, form: {{secret: {CANARY}, b: {ASKED}}}}}",
+    "in the query": (
+        f'by_card: {{url: "/c/{{card_number}}", query: {{api_key: {CANARY}, a: b}}}}',
+        "/c/0012?api_key=***&a=b",
+    ),
+    "in the URL": (
+        f'by_card: {{url: "/c/{{card_number}}?a=b&access_token={CANARY}"}}',
+        "/c/0012?a=b&access_token=***",
+    ),
+    "in JSON": (
+        f'by_card: {{method: GET, url: /c, json: {{pwd: "{CANARY}\\"", a: [{ASKED}]}}}}',
+        '/c{"pwd": "***", "a": ["0012"]}',
+    ),
+    "below a name in JSON": (
+        f"by_card: {{method: GET, url: /c, json: {{auth: {{v: {CANARY}}}, a: {ASKED}}}}}",
+        '/c{"auth": "***", "a": "0012"}',
+    ),
+    "in a form": (
+        f"by_card: {{method: GET, url: /, form: {{secret: {CANARY}, b: {ASKED}}}}}",
+        "/secret=***&b=0012",
+    ),
 }
 
 
-@pytest.mark.parametrize("by_card", SECRETS.values(), ids=SECRETS)
-def test_what_is_called_a_secret_is_masked(try_: Try, directory: Directory, by_card: str) -> None:
+@pytest.mark.parametrize(("by_card", "rest"), SECRETS.values(), ids=SECRETS)
+def test_value_named_like_a_secret_is_masked(
+    try_: Try, directory: Directory, by_card: str, rest: str
+) -> None:
+    """And nothing else of the request."""
     text = try_.config.read_text(encoding="utf-8")
     try_.config.write_text(text.replace("    response:\n", f"    {by_card}\n    response:\n"))
     record = try_.record("0012")
     assert record["outcome"] == "found"
     shown = record["request"]["url"] + (record["request"]["body"] or "")
     assert "***" in shown
-    assert "b" in shown or "0012" in shown
+    assert shown.endswith(rest)
+
+
+PARTS = ("zq7", "kx9", "vb3", "wm5", "jh2", "tn8", "gd4")
+NASTY = "zq7/kx9'vb3+wm5 jh2&tn8=gd4"
+ENVIRON = {
+    "NASTY": NASTY,
+    "WORD": CANARY,
+    "BODY": f'{{"a":["{NASTY}",12345.0],"card":"{{card_number}}"}}',
+    "TARGET": f"/c/{{card_number}}?sig={CANARY}",
+}
+REFERENCES = {
+    "query": 'by_card: {url: "/c/{card_number}", query: {sig: "${env:NASTY}"}}',
+    "part of a query": 'by_card: {url: "/c/{card_number}", query: {sig: "v1,${env:NASTY}"}}',
+    "URL": 'by_card: {url: "/c/{card_number}?sig=${env:WORD}"}',
+    "URL with its placeholder": 'by_card: {url: "${env:TARGET}"}',
+    "path": 'by_card: {url: "/${env:WORD}/{card_number}"}',
+    "header": 'by_card: {url: "/c/{card_number}", headers: {X-Sig: "${env:NASTY}"}}',
+    "form": 'by_card: {url: /c, method: GET, form: {pin: "${env:NASTY}", b: "{card_number}"}}',
+    "JSON": 'by_card: {url: /c, method: GET, json: {pin: "${env:NASTY}", b: "{card_number}"}}',
+    "JSON in depth": "by_card: {url: /c, method: GET, json: "
+    '{a: [{b: {pin: "${env:NASTY}"}}], b: "{card_number}"}}',
+    "JSON as text": "by_card: {url: /c, method: GET, json: "
+    """'{"pin": "${env:NASTY}", "b": "{card_number}"}'}""",
+    "JSON of another file": "by_card: {url: /c, method: GET, json: '${env:BODY}'}",
+    "file": 'by_card: {url: "/c/{card_number}", query: {sig: "${file:secret.txt}"}}',
+}
+ECHOES = {
+    "plain": NASTY.encode(),
+    "JSON": json.dumps({"user": {**ALICE["user"], "x": NASTY, NASTY: [NASTY]}}).encode(),
+    "JSON with escaped slashes": json.dumps({"x": NASTY}).replace("/", "\\/").encode(),
+    "JSON with more escapes": "".join(
+        each if each.isalnum() else f"\\u{ord(each):04X}" for each in f'"{NASTY}"'
+    ).encode(),
+    "percent-encoded": quote(NASTY, safe="").encode(),
+    "percent-encoded in small letters": quote(NASTY, safe="").replace("%2F", "%2f").encode(),
+    "a form": urlencode({"x": NASTY}).encode(),
+}
+
+
+@pytest.fixture
+def references(monkeypatch: pytest.MonkeyPatch, try_: Try) -> Try:
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    (try_.folder / "secret.txt").write_text(NASTY + "\n", encoding="utf-8")
+    return try_
+
+
+def hides_all_parts(text: str) -> bool:
+    return not any(part in text for part in (*PARTS, CANARY, "12345"))
+
+
+@pytest.mark.parametrize("by_card", REFERENCES.values(), ids=REFERENCES)
+def test_what_a_reference_stands_for_is_masked(
+    references: Try, directory: Directory, by_card: str
+) -> None:
+    """Whatever it is called, and wherever in a request it is."""
+    text = references.config.read_text(encoding="utf-8")
+    references.config.write_text(text.replace("    response:\n", f"    {by_card}\n    response:\n"))
+    for arguments in (("0012",), ("0012", "--json")):
+        result = references(*arguments)
+        assert result.exit_code == 0
+        assert "***" in result.output
+        assert "0012" in result.output
+        assert hides_all_parts(result.output)
+    assert len(directory.asked) == 2
+
+
+@pytest.mark.parametrize("body", ECHOES.values(), ids=ECHOES)
+def test_a_secret_in_the_answer_is_masked(
+    references: Try, directory: Directory, body: bytes
+) -> None:
+    """A directory may repeat what it was asked with, encoded in its own way."""
+    text = references.config.read_text(encoding="utf-8")
+    headers = "headers: {X-Sig: '${env:NASTY}', "
+    references.config.write_text(text.replace("headers: {", headers), encoding="utf-8")
+    directory.reply = Reply(200, body, {"X-Asked": NASTY})
+    for arguments in (("@alice",), ("@alice", "--json")):
+        result = references(*arguments)
+        assert hides_all_parts(result.output)
+        assert "***" in result.output
+
+
+@pytest.mark.parametrize(
+    ("auth", "sent"),
+    [
+        ("{kind: bearer, token: cabbage}", "Bearer cabbage"),
+        (
+            "{kind: basic, username: reader, password: cabbage}",
+            b64encode(b"reader:cabbage").decode(),
+        ),
+        ("{kind: api_key, header: X-Tenant-Id, value: cabbage}", "cabbage"),
+        ("{kind: api_key, query: t, value: cabbage}", "t=cabbage"),
+    ],
+    ids=["bearer", "basic", "header", "query"],
+)
+def test_a_credential_in_the_answer_is_masked(
+    try_: Try, directory: Directory, auth: str, sent: str
+) -> None:
+    """Also if it is written in the file itself."""
+    text = try_.config.read_text(encoding="utf-8")
+    try_.config.write_text(
+        text.replace(f"{{kind: bearer, token: {CANARY}}}", auth), encoding="utf-8"
+    )
+    directory.reply = Reply(200, json.dumps(["cabbage", sent]).encode(), {"X-Asked": sent})
+    shown = json.dumps(try_.record("@alice"))
+    assert "cabbage" not in shown
+    assert sent not in shown
+
+
+@pytest.mark.parametrize("command", ["try", "check"])
+def test_mapping_that_hides_a_second_user_is_warned_of(
+    try_: Try, directory: Directory, command: str
+) -> None:
+    """Both users are in the answer, and the first would be believed."""
+    text = try_.config.read_text(encoding="utf-8").replace("select: user", 'select: "@"')
+    for field in ("level", "card", "login"):
+        text = text.replace(f": {field}", f': "user[0].{field}"')
+    try_.config.write_text(text, encoding="utf-8")
+    if command == "try":
+        directory.reply = Reply(200, json.dumps({"user": [ALICE["user"]] * 2}).encode(), {})
+        result = try_("@alice")
+    else:
+        result = CliRunner().invoke(main, ["check", "--config", str(try_.config)])
+    assert result.exit_code == 0
+    for field in ("nickname (user[0].login)", "card_number (user[0].card)"):
+        assert f"response.{field} takes an element out of a list" in result.stderr
+    assert result.stderr.count("warning: ") == 2
+
+
+def test_times_of_the_backend_come_before_those_of_the_cache(
+    try_: Try, directory: Directory
+) -> None:
+    text = try_.config.read_text(encoding="utf-8")
+    own = "    cache_ttl: 1m\n    negative_ttl: 7s\n    response:\n"
+    try_.config.write_text(text.replace("    response:\n", own), encoding="utf-8")
+    assert try_.record("@alice")["remembered_s"] == 60
+    directory.reply = Reply(404, b"{}", {})
+    assert try_.record("@alice")["remembered_s"] == 7
 
 
 def test_nobody_is_no_failure(try_: Try, directory: Directory) -> None:

@@ -1,7 +1,9 @@
 """The YAML backend: the promises of every backend, and what becomes of a bad file."""
 
+import asyncio
 import logging
 import re
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import idv_yaml
+from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from tornado_idv import ByCard, ByNickname, ConfigError, StartError, User
 from tornado_idv.backend import AnyBackend
@@ -210,3 +213,34 @@ async def test_a_warning_tells_ten_problems_at_most(
     (warning,) = warnings(caplog)
     assert warning.count("users.yaml:") == 10
     assert warning.endswith("; and 21 more")
+
+
+@pytest.mark.parametrize("phase", ["open", "reload"])
+def test_the_end_of_the_loop_waits_for_no_file_that_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """As at SIGTERM: a large file is read for many seconds."""
+    begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def parse_for_long(*_: object, **__: object) -> None:
+        begun.set()
+        goes_on.wait(5)
+        ended.set()
+
+    async def cancel_amid() -> None:
+        backend = make_backend(YamlBackend, path.parent, path=path.name, watch="false")
+        assert isinstance(backend, YamlBackend)
+        if phase == "reload":
+            await backend.open()
+            write(path, fixture(ALICE, BOB))
+        monkeypatch.setattr(backend_module, "parse", parse_for_long)
+        reading = asyncio.ensure_future(getattr(backend, phase)())
+        await asyncio.to_thread(begun.wait, 10)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(cancel_amid())
+    assert not ended.is_set()
+    goes_on.set()
+    assert ended.wait(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import struct
@@ -196,4 +197,32 @@ def test_requests_are_taken_while_the_drain_is_delayed(
         service.tell()
         eventually(lambda: "stopping" in service.told())
         assert Client(service.port).send("GET", "/", {"Host": "x"}).status == 404
+        assert service.ended() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_second_signal_ends_the_process_at_once(
+    tmp_path: Path, asked: socket.socket, number: signal.Signals
+) -> None:
+    """Though a request is in flight, which would have the time of the drain."""
+    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
+        sock.sendall(REQUEST)
+        call, _ = asked.accept()
+        service.tell()
+        eventually(lambda: refuses(service.port))
+        service.tell(number)
+        assert service.ended() == 128 + number
+        with contextlib.suppress(ConnectionResetError):
+            assert read_all(sock) == b""
+        call.close()
+    assert "requests in flight are aborted" in service.told()
+    assert "Traceback" not in service.told()
+
+
+def test_hangup_is_logged_and_ignored(tmp_path: Path, asked: socket.socket) -> None:
+    with waiting_service(tmp_path, asked) as service:
+        service.tell(signal.SIGHUP)
+        eventually(lambda: "SIGHUP ignored" in service.told())
+        assert Client(service.port).send("GET", "/", {"Host": "x"}).status == 404
+        service.tell()
         assert service.ended() == 0

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from serving import Client
 
+from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.config.load import load
 from tornado_idv.errors import StartError
+from tornado_idv.model import Query
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.server.log_writer import LogWriter
+from tornado_idv.server.logs import LogOutput
 from tornado_idv.server.run import run
 from tornado_idv.server.service import Service
+from tornado_idv.web.access_log import AccessLog
 
 CONFIG = """\
 profile_sites: [https://profiles.example]
@@ -30,8 +36,21 @@ Serve = Callable[..., None]
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Serve:
-    """Runs the service of one fixture until it is told to stop."""
+def access() -> list[str]:
+    """The access log."""
+    return []
+
+
+@pytest.fixture
+def serve(tmp_path: Path, access: list[str]) -> Iterator[Serve]:
+    """Runs the service of one fixture until it is told to stop; other logs are `caplog`'s."""
+    opened: list[LogOutput] = []
+
+    def logs(level: str) -> LogOutput:
+        writer = LogWriter(len, str)
+        log = AccessLog(access.append, for_people=False) if level == "info" else None
+        opened.append(LogOutput(writer, log))
+        return opened[-1]
 
     def start(
         announce: Callable[[Service], None], host: str = "127.0.0.1", level: str = "info"
@@ -40,9 +59,11 @@ def serve(tmp_path: Path) -> Serve:
         (tmp_path / "config.yaml").write_text(CONFIG.replace("HOST", host).replace("LEVEL", level))
         manager = plugin_manager()
         settings = load(tmp_path / "config.yaml", backend_kinds(manager), {})
-        run(settings, manager, announce)
+        run(settings, manager, announce, logs(level))
 
-    return start
+    yield start
+    for each in opened:
+        each.writer.close()
 
 
 def stop(_: Service) -> None:
@@ -89,7 +110,7 @@ def test_requests_that_do_not_end_are_given_up(
 
 @pytest.mark.parametrize(("level", "lines"), [("info", 1), ("warning", 0)])
 def test_every_answer_up_to_the_stop_is_in_the_log(
-    serve: Serve, capsys: pytest.CaptureFixture[str], level: str, lines: int
+    serve: Serve, access: list[str], level: str, lines: int
 ) -> None:
     callers: list[threading.Thread] = []
 
@@ -103,7 +124,51 @@ def test_every_answer_up_to_the_stop_is_in_the_log(
 
     serve(announce, level=level)
     callers[0].join(10)
-    assert capsys.readouterr().err.count('"answered"') == lines
+    assert "".join(access).count('"answered"') == lines
+
+
+class Opening(Backend[BackendOptions]):
+    """Is opened for as long as the test waits, and meanwhile the process gets a signal."""
+
+    number: signal.Signals | None = signal.SIGTERM
+
+    async def open(self) -> None:
+        if self.number is None:
+            raise asyncio.CancelledError
+        os.kill(os.getpid(), self.number)
+        await asyncio.wait_for(asyncio.get_running_loop().create_future(), 10)
+
+    async def find(self, query: Query) -> None:
+        """Never asked."""
+
+
+@pytest.fixture
+def opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each backend is an `Opening`."""
+    monkeypatch.setattr("tornado_idv.registry.backend_kinds", lambda _: {"yaml": Opening})
+    monkeypatch.setattr("tornado_idv.server.service.backend_kinds", lambda _: {"yaml": Opening})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_stop_during_the_start_ends_the_start(
+    serve: Serve,
+    opening: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: signal.Signals,
+) -> None:
+    monkeypatch.setattr(Opening, "number", number)
+    with caplog.at_level(logging.INFO):
+        serve(lambda _: None)
+    assert "stopped during the start" in caplog.text
+
+
+def test_a_start_that_cancels_itself_is_no_stop(
+    serve: Serve, opening: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Opening, "number", None)
+    with pytest.raises(asyncio.CancelledError):
+        serve(stop)
 
 
 @pytest.mark.parametrize(

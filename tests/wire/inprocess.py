@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import re
+import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +18,10 @@ from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConn
 
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.errors import Unavailable
+from tornado_idv.http.connection import Connection
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
+from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
@@ -24,16 +30,14 @@ from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
-from tornado_idv.server.connection import Connection
-from tornado_idv.server.listener import HttpLimits, Listener
-from tornado_idv.web.access import AccessLog
-from tornado_idv.web.app import make_app
-from tornado_idv.web.packets import PacketCache
-from tornado_idv.web.proxies import TrustedProxies
-from tornado_idv.web.wire import encode_user
+from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web.handler import Services
+from tornado_idv.web.json_body import encode_user
+from tornado_idv.web.packet_cache import PacketCache
 
-HIGH_WATER = 64 * 1024
-"""Bytes that a socket takes for a caller who does not read, before it asks for a pause."""
+HIGH_WATER = 16 * 1024
+"""Bytes of responses that may be unsent before a connection is to pause."""
 IDENTIFIERS = Identifiers((ProfileSite.parse("https://profiles.example"),))
 ALICE = User(plan="Free", card_number="4000123412341234", nickname="alice")
 _ANSWER = re.compile(
@@ -112,6 +116,7 @@ class FakeSocket(asyncio.Transport):
         self.misuse: list[str] = []
         self.lost = False
         self.most_waiting = 0
+        self.high_water = 0
         self._loop = loop
         self._connection = connection
         self._reading = True
@@ -166,9 +171,12 @@ class FakeSocket(asyncio.Transport):
         if not self.reads:
             self._waiting += len(data)
             self.most_waiting = max(self.most_waiting, self._waiting)
-            if self._waiting > HIGH_WATER and not self._paused:
+            if self._waiting > self.high_water and not self._paused:
                 self._paused = True
                 self._connection.pause_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high_water = high or 0
 
     def get_write_buffer_size(self) -> int:
         return self._waiting
@@ -226,7 +234,7 @@ class Caller:
 
     def __init__(self, ground: Ground, ip: str) -> None:
         self._loop = ground.loop
-        self.connection = Connection(ground.listener)
+        self.connection = ground.server.connect()
         self.socket = FakeSocket(ground.loop, self.connection, ip)
         self._loop.call_soon(self.connection.connection_made, self.socket)
         self._loop.settle()
@@ -242,6 +250,11 @@ class Caller:
     def answers(self) -> list[tuple[int, bytes]]:
         """Status and body of each whole answer up to now."""
         return list(read_answers(bytes(self.socket.sent)))
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that were received ahead of the current request."""
+        return self.connection._parser.buffered
 
     @property
     def statuses(self) -> list[int]:
@@ -293,6 +306,7 @@ class Ground:
         app: HTTPServerConnectionDelegate | None = None,
         plugins: Iterable[object] = (),
         proxies: Iterable[str] = (),
+        seconds_per_request: float = 0.0,
     ) -> None:
         self.loop = loop
         self.users = Users(ALICE)
@@ -300,6 +314,7 @@ class Ground:
         self.logged: list[str] = []
         self._limits = limits or HttpLimits()
         self._packets = packets
+        self._seconds_per_request = seconds_per_request
         self._app = app
         self._proxies = TrustedProxies(proxies) if proxies else None
         self._manager = plugin_manager(entry_points=False, plugins=plugins)
@@ -313,15 +328,26 @@ class Ground:
         self.keys = KeyRing(_keys(), self.loop.time)
         log = AccessLog(self.logged.append, for_people=False)
         self.packets = PacketCache(self.directory, self.keys, log) if self._packets else None
-        app = self._app or make_app(self.directory, IDENTIFIERS, self.keys, access_log=log)
-        self.app = Counted(app)
-        self.listener = Listener(self.app, self._limits, self.packets, self._proxies, log)
+        services = Services(self.directory, IDENTIFIERS, self.keys, log)
+        self.app = Counted(self._app or make_api(services))
+        self.server = HttpServer(
+            self.app,
+            make_reject(log),
+            self._limits,
+            fast_path=self.packets.connect if self.packets else None,
+            proxies=self._proxies,
+            timer=self._busy_for,
+        )
         self._log = log
         self._refreshing = self.directory.refreshing()
         await self._refreshing.__aenter__()
 
+    def _busy_for(self) -> float:
+        """Seconds spent on requests, of which the packet cache takes none."""
+        return self.app.asked * self._seconds_per_request
+
     def close(self) -> None:
-        self.listener.close()
+        self.server.close()
         self.loop.settle()
         self.loop.run_until_complete(self._refreshing.__aexit__(None, None, None))
 
@@ -391,3 +417,16 @@ def grounds() -> Iterator[Callable[..., Ground]]:
         loop.close()
         logging.getLogger().removeHandler(errors)
     assert unforeseen == []
+
+
+def reachable(*roots: object) -> Iterator[object]:
+    """All objects that are held by these, code and its modules aside."""
+    code = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
+    seen: set[int] = set()
+    waiting = [*roots]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen and not isinstance(each, code):
+            seen.add(id(each))
+            waiting += gc.get_referents(each)
+            yield each

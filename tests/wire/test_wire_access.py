@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from inprocess import Ground, ask_for, grounds
 
-from tornado_idv.server.listener import HttpLimits
+from tornado_idv.http.limits import HttpLimits
 
 
 @pytest.fixture
@@ -23,15 +23,15 @@ def lines(ground: Ground) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(
-    ("sent", "status"),
+    ("sent", "status", "code"),
     [
-        (b"what is this?\r\n\r\n", 400),
-        (ask_for("alice", b"Expect: the-unexpected"), 417),
-        (ask_for("alice", b"X: " + b"y" * 20_000), 431),
+        (b"what is this?\r\n\r\n", 400, "bad_request"),
+        (ask_for("alice", b"Expect: the-unexpected"), 417, "expectation_failed"),
+        (ask_for("alice", b"X: " + b"y" * 20_000), 431, "headers_too_large"),
     ],
     ids=["no HTTP", "an expectation", "too long"],
 )
-def test_a_refusal_is_a_line(ground: Ground, sent: bytes, status: int) -> None:
+def test_a_refusal_is_a_line(ground: Ground, sent: bytes, status: int, code: str) -> None:
     caller = ground.call("192.0.2.7").send(sent)
     assert caller.statuses == [status]
     (line,) = lines(ground)
@@ -47,6 +47,7 @@ def test_a_refusal_is_a_line(ground: Ground, sent: bytes, status: int) -> None:
         "ms": 0.0,
         "remote": "192.0.2.7",
         "key": None,
+        "code": code,
     }
 
 
@@ -55,7 +56,10 @@ def test_one_too_slow_and_one_too_many_are_lines(ground: Ground) -> None:
     ground.call()
     ground.call()
     ground.loop.forward(10.2)
-    assert [line["status"] for line in lines(ground)] == [503, 408]
+    assert [(line["status"], line["code"]) for line in lines(ground)] == [
+        (503, "overloaded"),
+        (408, "request_timeout"),
+    ]
 
 
 def test_who_leaves_without_a_word_leaves_no_line(ground: Ground) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import socket
 import threading
 import time
@@ -19,10 +18,11 @@ from itertools import islice
 from pathlib import Path
 
 from inprocess import ask_for
+from process_limits import descriptors
 from running import Running, eventually, running
 from serving import KEY
 
-from tornado_idv.web.refusals import Refusal
+from tornado_idv.web.errors import ApiError
 
 HARD = "WIRE_HARD" in os.environ
 SLOW = 2_000 if HARD else 500
@@ -38,21 +38,10 @@ backends: [{{name: users, kind: yaml, path: users.yaml}}]
 """
 USERS = 'users: [{nickname: "@alice", card_number: "4000123412341234", plan: Free}]\n'
 SOON = 10.0
-LENGTH_OF_401 = len(Refusal.TOKEN.body)
+LENGTH_OF_401 = len(ApiError.TOKEN.body)
 LENGTH_OF_AN_ANSWER = 350
 MOST_OWED = 1024 * 1024
 """Bytes of answers on their way: ours, the kernel's on this side, and the kernel's on that."""
-
-
-@contextmanager
-def descriptors(most: int) -> Iterator[None]:
-    """What is started inside has so many of them at most."""
-    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, hard), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
 
 
 @contextmanager
@@ -192,7 +181,7 @@ def test_more_callers_than_descriptors_are_told_so_and_forgotten(tmp_path: Path)
         good.ask()
         good.close()
         assert [*troubles(service).values()] == [1]
-        assert "all 128 connections are taken" in service.told()
+        assert "server.max_connections reached (128)" in service.told()
 
 
 def recovered(service: Running) -> bool:

@@ -10,6 +10,7 @@ from tornado_idv.cli.init import init
 from tornado_idv.cli.lookup import lookup
 from tornado_idv.cli.plugins import plugins
 from tornado_idv.cli.serve import serve
+from tornado_idv.cli.standard_streams import open_closed_streams
 
 
 @click.group(
@@ -22,8 +23,9 @@ def main() -> None:
     Begin with `tornado-idv init`, then `tornado-idv serve`.
 
     Exit codes: 0 done; 1 the answer is no (not found, check failed); 2 wrong use;
-    3 could not tell.
+    3 could not tell. Those of serve are in `serve --help`.
     """
+    open_closed_streams()
 
 
 for command in (serve, init, check, schema, lookup, plugins):

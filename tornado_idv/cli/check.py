@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,58 +17,79 @@ from tornado_idv.cli.common import (
     config_option,
     exit_on_error,
     json_option,
-    load_settings,
     print_json,
 )
-from tornado_idv.cli.rehearsal import Rehearsal, rehearse
+from tornado_idv.cli.rehearsal import Rehearsal, pattern_warnings, rehearse
 from tornado_idv.commands import Exit
+from tornado_idv.config.load import load, load_without_references
 from tornado_idv.config.schema import json_schema
-from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
+from tornado_idv.errors import Problem
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.logs import keep_out_secrets
+
+Rows = list[tuple[str, str]]
+
+_MAX_ABSENT = 10
 
 
 @click.command()
 @config_option
-@click.option("--config-only", is_flag=True, help="Leave the backends and their data alone.")
+@click.option(
+    "--config-only",
+    is_flag=True,
+    help="Check config.yaml alone: without secrets, TLS files, backends and their data.",
+)
 @json_option
 def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa: FBT001 click's way
     """Tell what is wrong with config.yaml, or what would run.
 
-    Once the settings are good, each backend is opened and closed, so that a missing
-    file or a table without a column is told too.
+    Once the settings are good, the TLS files are loaded and each backend is opened and
+    closed, so that a missing file or a table without a column is found too.
     """
     keep_out_secrets()
+    told = Rehearsal([], [])
     with exit_on_error(Exit.NO, as_json=as_json):
-        settings, manager = load_settings(config_path)
-        told = Rehearsal([], [])
-        if not config_only:
-            told = asyncio.run(rehearse(config_path, settings, backend_kinds(manager)))
+        kinds = backend_kinds(plugin_manager())
+        if config_only:
+            settings, absent = load_without_references(config_path, kinds, os.environ)
+        else:
+            settings, absent = load(config_path, kinds, os.environ), []
+            told = asyncio.run(rehearse(config_path, settings, kinds))
+    rows = _absent(absent)
+    if settings is not None:
+        rows = summary(settings, datetime.now(UTC)) + rows
+        told.warnings.extend(pattern_warnings(config_path, settings))
     if as_json:
-        _print_record(settings, told)
+        _print_record(rows, told)
     else:
-        _print_lines(config_path, settings, told)
+        _print_lines(config_path, rows, told)
     sys.exit(Exit.NO if told.problems else Exit.DONE)
 
 
-def _print_record(settings: Settings, told: Rehearsal) -> None:
+def _absent(problems: Sequence[Problem]) -> Rows:
+    """Which references were not resolved."""
+    rows = [("not resolved", f"{each.path}: {each.message}") for each in problems[:_MAX_ABSENT]]
+    more = len(problems) - _MAX_ABSENT
+    return [*rows, ("not resolved", f"and {more} more")] if more > 0 else rows
+
+
+def _print_record(rows: Rows, told: Rehearsal) -> None:
     warnings = as_records(told.warnings)
     if told.problems:
         print_json({"ok": False, "problems": as_records(told.problems), "warnings": warnings})
     else:
-        rows = summary(settings, datetime.now(UTC))
         print_json({"ok": True, "summary": rows, "warnings": warnings})
 
 
-def _print_lines(path: Path, settings: Settings, told: Rehearsal) -> None:
+def _print_lines(path: Path, rows: Rows, told: Rehearsal) -> None:
     for warning in told.warnings:
         click.echo(f"warning: {warning}", err=True)
     for problem in told.problems:
         click.echo(str(problem), err=True)
     if not told.problems:
         click.echo(f"ok: {click.format_filename(path)}\n")
-        for label, text in summary(settings, datetime.now(UTC)):
+        for label, text in rows:
             click.echo(f"{label:14} {text}")
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import click
 import pluggy
 
 from tornado_idv.commands import CommandTools, Exit, LoadedConfig
-from tornado_idv.config.load import load
+from tornado_idv.config.load import load, reference_values
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, IdvError, Problem
 from tornado_idv.registry import backend_kinds, plugin_manager
@@ -56,9 +56,13 @@ def failure(error: IdvError) -> Record:
 
 @contextmanager
 def exit_on_error(
-    code: Exit, *, as_json: bool = False, record: Callable[[IdvError], Record] = failure
+    code: Exit,
+    *,
+    as_json: bool = False,
+    record: Callable[[IdvError], Record] = failure,
+    config_code: Exit | None = None,
 ) -> Iterator[None]:
-    """Prints an error of ours and exits with ``code``.
+    """Prints an error of ours and exits with ``code``, or with ``config_code`` for `ConfigError`.
 
     For people it is sentences on standard error, for scripts the ``record`` of it.
     """
@@ -68,8 +72,10 @@ def exit_on_error(
         if as_json:
             print_json(record(error))
         else:
-            click.echo(str(error), err=True)
-        sys.exit(code)
+            with suppress(OSError):  # the exit code says it too
+                click.echo(str(error), err=True)
+        is_config = config_code is not None and isinstance(error, ConfigError)
+        sys.exit(config_code if is_config else code)
 
 
 def load_settings(path: Path) -> tuple[Settings, pluggy.PluginManager]:
@@ -106,6 +112,7 @@ def _read(path: Path) -> LoadedConfig:
         parse=settings.valid_forms().parse_any,
         ttl=settings.cache.ttl,
         negative_ttl=settings.cache.negative_ttl,
+        reference_values=reference_values(path, os.environ),
     )
 
 

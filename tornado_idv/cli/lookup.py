@@ -25,7 +25,7 @@ from tornado_idv.cli.common import (
     load_settings,
     print_json,
 )
-from tornado_idv.commands import Exit
+from tornado_idv.commands import Exit, printable
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import IdvError, InvalidFormat, LookupFailed
 from tornado_idv.lookup.guard import BackendCall
@@ -135,4 +135,4 @@ def _as_text(record: Record) -> str:
         f"  asked {each['backend']}: {each['said']} ({each['ms']} ms)"
         for each in record.get("asked", ())
     ]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import click
@@ -17,15 +21,32 @@ from tornado_idv.server.logs import configure_logging
 from tornado_idv.server.run import run
 from tornado_idv.server.service import Service, api_key
 
+_log = logging.getLogger(__name__)
+
 
 @click.command()
 @config_option
 def serve(config_path: Path) -> None:
-    """Answer lookups over HTTP until SIGTERM."""
-    with exit_on_error(Exit.NO):
+    """Answer lookups over HTTP until SIGTERM.
+
+    Exit codes: 0 stopped; 1 the configuration is wrong; 3 a file, a backend or the port cannot
+    be opened; 128 plus the signal's number: ended by a second SIGTERM or SIGINT.
+    """
+    with exit_on_error(Exit.COULD_NOT_TELL, config_code=Exit.NO):
         settings, manager = load_settings(config_path)
-        configure_logging(settings.logging.level, settings.logging.format)
-        run(settings, manager, lambda service: announce(service, settings))
+        logs = configure_logging(settings.logging.level, settings.logging.format)
+        with closing(logs):
+            run(settings, manager, partial(_try_to_announce, settings), logs)
+
+
+def _try_to_announce(settings: Settings, service: Service) -> None:
+    """Announce the service, which goes on serving where standard output cannot be written."""
+    try:
+        announce(service, settings)
+    except OSError as error:
+        _log.warning("standard output cannot be written: %s; serving all the same", error.strerror)
+        # What is left in its buffer would fail again at exit, and make the exit code 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def announce(service: Service, settings: Settings) -> None:

@@ -34,7 +34,12 @@ def meant(name: str, known: Sequence[str]) -> str | None:
 
 
 def unknown(name: str, known: Sequence[str]) -> str:
-    """What is wrong with a name that is none of the known ones; it is not repeated."""
+    """What is wrong with a name that is none of the known ones; it is not repeated.
+
+    Without ``known`` nothing is suggested.
+    """
+    if not known:
+        return "unknown setting"
     begins = _before_colon(name)
     if begins in known:
         return f'a blank is missing after the colon of "{begins}"'

@@ -9,6 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from tornado_idv.backend import AnyBackend
+from tornado_idv.config.editor_schema import for_editors
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.written import duration, size
@@ -51,7 +52,7 @@ def json_schema(kinds: Mapping[str, type[AnyBackend]]) -> dict[str, Any]:
     """The JSON Schema (2020-12) of a configuration file for these kinds of backend."""
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
-        **schema_of(settings_type(kinds)),
+        **for_editors(schema_of(settings_type(kinds))),
         "title": "tornado-idv configuration",
     }
 

@@ -27,7 +27,8 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
 def _address(server: ServerSettings) -> str:
     host = f"[{server.host}]" if ":" in server.host else server.host
     port = server.port or "any free port"
-    return f"http://{host}:{port}{server.base_path}"
+    scheme = "https" if server.tls else "http"
+    return f"{scheme}://{host}:{port}{server.base_path}"
 
 
 def _keys(keys: tuple[KeySettings, ...], now: datetime) -> str:

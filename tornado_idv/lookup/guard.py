@@ -15,8 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
+from msgspec.structs import replace
+
 from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
+from tornado_idv.identifiers import fold_case
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import BreakerLimits, CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
@@ -70,6 +73,7 @@ class Guard:
         self._may_skip = options.on_unavailable == "continue"
         self._match = re.compile(options.match, re.ASCII) if options.match else None
         self._breaker = CircuitBreaker(BreakerLimits(**options.breaker.model_dump()), timer)
+        self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
         self._bulkhead = Bulkhead(options.max_concurrent)
         self._quiet_until: dict[str, float] = {}
@@ -192,6 +196,8 @@ class Guard:
             raise Broken("returned something other than a user")
         if not _has_valid_text(user):
             raise Broken("returned a user with a field missing or not text")
+        if self._folds_nicknames:
+            user = replace(user, nickname=fold_case(user.nickname))
         if isinstance(query, ByNickname):
             matches = user.nickname == query.nickname
         else:

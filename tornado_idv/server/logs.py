@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 import sys
+from dataclasses import dataclass
 from typing import Literal
 
 import structlog
 
 from tornado_idv.errors import format_traceback
-from tornado_idv.web.access import AccessLog
+from tornado_idv.server.log_writer import LogWriter
+from tornado_idv.web.access_log import AccessLog
 
 LogFormat = Literal["auto", "console", "json"]
+
+_log = logging.getLogger(__name__)
+_STDERR = 2
 
 # Tornado logs what it refuses, header values with the key among them.
 _TALKATIVE = "tornado.general"
@@ -21,51 +28,95 @@ _LAST_RESORTS = ("tornado.application", "asyncio")
 _PINNED = ("aiosqlite", "asyncio", "aiohttp")
 
 
-def configure_logging(level: str, log_format: LogFormat) -> None:
-    """Sends all logs to standard error, as lines for people or as JSON for machines.
+@dataclass(frozen=True)
+class LogOutput:
+    """Where the lines of the log go; ``access`` is none where answers are not logged."""
 
-    ``auto`` is for people on a terminal and for machines elsewhere.
+    writer: LogWriter
+    access: AccessLog | None
+
+    def close(self) -> None:
+        """Write what is left, unless the reader of standard error stalls."""
+        if self.access is not None:
+            self.access.flush()
+        self.writer.close()
+
+
+def configure_logging(level: str, log_format: LogFormat) -> LogOutput:
+    """Send all logs to standard error, as lines for people or as JSON for machines.
+
+    ``auto`` is for people on a terminal and for machines elsewhere. The access log is left out
+    above level ``info``. Close the returned output at the end: until then lines may wait.
     """
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-        if _is_for_people(log_format)
-        else structlog.processors.JSONRenderer()
-    )
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[
-                structlog.stdlib.add_log_level,
-                structlog.stdlib.add_logger_name,
-                structlog.stdlib.ExtraAdder(),
-                structlog.processors.TimeStamper(fmt="iso"),
-            ],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                renderer,
-            ],
-        )
-    )
+    for_people = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+    formatter = _formatter(for_people=for_people)
+    writer = LogWriter(_write_to_stderr, lambda lines: _loss(formatter, lines))
+    handler = _BufferedHandler(writer)
+    handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
     keep_out_secrets()
+    has_access_log = level in ("debug", "info")
+    return LogOutput(
+        writer, AccessLog(writer.put, for_people=for_people) if has_access_log else None
+    )
 
 
-def open_access_log(level: str, log_format: LogFormat) -> AccessLog | None:
-    """The log of answers on standard error, or none above level ``info``."""
-    if level not in ("debug", "info"):
-        return None
-    return AccessLog(_write_out, for_people=_is_for_people(log_format))
+class _BufferedHandler(logging.Handler):
+    """Formats records and leaves the writing to a `LogWriter`."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:  # noqa: BLE001 - a wrong log call must not fail its caller
+            self.handleError(record)
+        else:
+            self._writer.put(f"{line}\n")
 
 
-def _write_out(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+def _formatter(*, for_people: bool) -> logging.Formatter:
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        if for_people
+        else structlog.processors.JSONRenderer()
+    )
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.stdlib.ExtraAdder(),
+            structlog.processors.TimeStamper(fmt="iso"),
+        ],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            renderer,
+        ],
+    )
 
 
-def _is_for_people(log_format: LogFormat) -> bool:
-    return log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+def _loss(formatter: logging.Formatter, lines: int) -> str:
+    """The log line about lines that were dropped."""
+    text = "%d log lines dropped: standard error could not be written to in time"
+    record = _log.makeRecord(_log.name, logging.WARNING, __file__, 0, text, (lines,), None)
+    return f"{formatter.format(record)}\n"
+
+
+def _write_to_stderr(data: memoryview) -> int:
+    """Write to the descriptor itself.
+
+    A thread that is stuck in a write to `sys.stderr` holds its lock, and Python aborts at exit
+    when it cannot have that lock.
+    """
+    try:
+        return os.write(_STDERR, data)
+    except BlockingIOError:  # another process that shares the pipe made it non-blocking
+        select.select([], [_STDERR], [])
+        return 0
 
 
 def keep_out_secrets() -> None:
@@ -88,6 +139,6 @@ def _name_only(record: logging.LogRecord) -> bool:
 def _trace_only(record: logging.LogRecord) -> bool:
     """Keeps where code failed, and drops the values it failed with."""
     if record.exc_info and record.exc_info[1]:
-        record.msg = f"failed unforeseen:\n{format_traceback(record.exc_info[1])}"
+        record.msg = f"unhandled exception:\n{format_traceback(record.exc_info[1])}"
         record.args = record.exc_info = None
     return True

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import NoReturn
 
 import pluggy
 from tornado.netutil import bind_sockets
@@ -20,18 +21,21 @@ from tornado_idv.config.settings import (
     TlsSettings,
 )
 from tornado_idv.errors import StartError
+from tornado_idv.files import read_file
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
+from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.registry import backend_kinds, build_backends, opened
-from tornado_idv.server.listener import HttpLimits, Listener
-from tornado_idv.web.access import AccessLog
-from tornado_idv.web.app import make_app
-from tornado_idv.web.packets import PacketCache
-from tornado_idv.web.proxies import TrustedProxies
-from tornado_idv.web.wire import encode_user
+from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web.handler import Services
+from tornado_idv.web.json_body import encode_user
+from tornado_idv.web.packet_cache import PacketCache
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 names to ask by, not to bind
 
@@ -67,11 +71,11 @@ async def open_directory(
 class Service:
     """A service that listens at ``host`` and ``port``, and can be drained."""
 
-    def __init__(self, listener: Listener, host: str, port: int, scheme: str = "http") -> None:
+    def __init__(self, server: HttpServer, host: str, port: int, scheme: str = "http") -> None:
         self.host = host
         self.port = port
         self._scheme = scheme
-        self._listener = listener
+        self._server = server
 
     @property
     def url(self) -> str:
@@ -88,7 +92,7 @@ class Service:
         """
         await asyncio.sleep(limits.delay)
         try:
-            await asyncio.wait_for(self._listener.drain(), limits.timeout)
+            await asyncio.wait_for(self._server.drain(), limits.timeout)
         except TimeoutError:
             return False
         return True
@@ -104,20 +108,24 @@ async def listening(
     """
     keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
-        forms, base_path = settings.valid_forms(), settings.server.base_path
-        app = make_app(directory, forms, keys, base_path, access_log)
-        packets = PacketCache(directory, keys, access_log) if settings.server.packet_cache else None
+        services = Services(directory, settings.valid_forms(), keys, access_log)
+        packet_cache = PacketCache(directory, keys, access_log)
         trusted = settings.server.trusted_proxies
-        proxies = TrustedProxies(trusted) if trusted else None
-        listener = Listener(app, http_limits(settings.server), packets, proxies, access_log)
+        server = HttpServer(
+            make_api(services, settings.server.base_path),
+            make_reject(access_log),
+            http_limits(settings.server),
+            fast_path=packet_cache.connect if settings.server.packet_cache else None,
+            proxies=TrustedProxies(trusted) if trusted else None,
+        )
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         sockets = _bind(settings.server.host, settings.server.port)
-        await listener.listen(sockets, tls)
+        await server.listen(sockets, tls)
         try:
             port = sockets[0].getsockname()[1]
-            yield Service(listener, settings.server.host, port, "https" if tls else "http")
+            yield Service(server, settings.server.host, port, "https" if tls else "http")
         finally:
-            listener.close()
+            server.close()
 
 
 def api_key(entry: KeySettings) -> ApiKey:
@@ -143,18 +151,37 @@ def http_limits(settings: ServerSettings) -> HttpLimits:
 
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
-    """What TLS is spoken with: 1.2 or newer. Raises `StartError` for files that do not serve."""
+    """The server's TLS context: 1.2 or newer.
+
+    Raises `StartError` unless the files hold a certificate and its unencrypted key.
+    """
+    files = settings.cert_file, settings.key_file
+    for file in files:
+        try:
+            read_file(file)
+        except OSError as error:  # the TLS library's own error would not name the file
+            raise StartError(f"{file}: cannot be read: {error.strerror}") from None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(settings.cert_file, settings.key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise StartError(
-            f"{settings.cert_file} and {settings.key_file} cannot be used for TLS: "
-            f"{error.strerror or error}"
-        ) from None
+        context.load_cert_chain(*files, password=_refuse_password)
+    except _EncryptedKey:
+        raise StartError(f"{settings.key_file}: the key is encrypted; decrypt it") from None
+    except ssl.SSLError as error:
+        mismatch = error.reason == "KEY_VALUES_MISMATCH"
+        reason = "the key is of another one" if mismatch else "not a certificate and key in PEM"
+        raise StartError(f"{files[0]} and {files[1]} cannot be used for TLS: {reason}") from None
     return context
+
+
+class _EncryptedKey(Exception):
+    """The private key is protected by a password."""
+
+
+def _refuse_password() -> NoReturn:
+    """Keep the TLS library from asking for the password on the terminal."""
+    raise _EncryptedKey
 
 
 def _bind(host: str, port: int) -> list[socket.socket]:

@@ -1,0 +1,150 @@
+"""``nickname_case: fold``: users are found whatever case they are asked for and stored in."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from running import command
+from serving import CONFIG, KEY, Client, Reply, serving
+
+FOLD = "identifiers: {nickname_case: fold, nickname_pattern: '[a-z.]+'}\n"
+YAML = "  - {name: users, kind: yaml, path: users.yaml}\n"
+SQLITE = "  - {name: users, kind: sqlite, path: users.db}\n"
+ORIGIN = f"""\
+  - {{{{name: origin, kind: upstream, auth: {{{{kind: bearer, token: {KEY}}}}},
+     base_url: 'http://127.0.0.1:{{port}}'{{more}}}}}}
+"""
+ALWAYS_ALICE = """,
+     by_nickname: {url: /api/v1/identify/url, json: '{"input": "@Alice"}', repeatable: true,
+       query: {nickname: '{nickname}'}},
+     response: {plan: plan, card_number: card_number, nickname: nickname}"""
+CARD = "4000123412341234"
+TABLE = "CREATE TABLE users (nickname TEXT, card_number TEXT UNIQUE, plan TEXT);"
+NOCASE = "CREATE UNIQUE INDEX by_nickname ON users (nickname COLLATE NOCASE);"
+
+
+def found(reply: Reply) -> dict[str, str]:
+    assert reply.status == 200, reply.body
+    record = json.loads(reply.body)
+    return {name: record[name] for name in ("nickname", "profile_url")}
+
+
+def write_table(folder: Path, script: str, *nicknames: str | bytes) -> None:
+    with closing(sqlite3.connect(folder / "users.db")) as database, database:
+        database.executescript(script)
+        rows = [(nickname, str(int(CARD) + i)) for i, nickname in enumerate(nicknames)]
+        database.executemany("INSERT INTO users VALUES (?, ?, 'Free')", rows)
+
+
+def write_fixture(folder: Path, *nicknames: str) -> None:
+    users = "".join(
+        f"  - {{nickname: {nickname}, card_number: {int(CARD) + i}, plan: Free}}\n"
+        for i, nickname in enumerate(nicknames)
+    )
+    (folder / "users.yaml").write_text(f"users:\n{users}", encoding="utf-8")
+
+
+@contextmanager
+def client(folder: Path, backend: str, more: str = FOLD) -> Iterator[Client]:
+    with serving(more + CONFIG + backend, folder) as service:
+        yield Client(service.port)
+
+
+@pytest.fixture(params=["yaml", "sqlite", "sqlite without an index", "upstream"])
+def stored_with_capitals(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
+    """A service whose user is stored as Ali.Ce."""
+    if request.param == "sqlite":
+        write_table(tmp_path, TABLE + NOCASE, "Ali.Ce", "bob")
+    elif request.param == "sqlite without an index":
+        write_table(tmp_path, TABLE, "Ali.Ce", "bob")
+    else:
+        write_fixture(tmp_path, "Ali.Ce", "bob")
+    if request.param != "upstream":
+        with client(tmp_path, SQLITE if "sqlite" in request.param else YAML) as asked:
+            yield asked
+        return
+    (tmp_path / "proxy").mkdir()
+    with (
+        client(tmp_path, YAML, FOLD) as origin,
+        client(tmp_path / "proxy", ORIGIN.format(port=origin.port, more="")) as asked,
+    ):
+        yield asked
+
+
+def test_a_user_stored_with_capitals_is_found_in_any_case(stored_with_capitals: Client) -> None:
+    """The pattern sees the folded nickname; the response shows it, asked by card too."""
+    expected = {"nickname": "@ali.ce", "profile_url": "https://profiles.example/m/ali.ce"}
+    for text in ("@ali.ce", "@ALI.CE", "https://profiles.example/m/Ali.Ce"):
+        assert found(stored_with_capitals.by_input(text)) == expected
+    assert found(stored_with_capitals.by_card(CARD)) == expected
+    assert stored_with_capitals.by_input("@ali").status == 404
+    assert stored_with_capitals.by_input("@ali_ce").status == 422
+
+
+def test_an_upstream_response_in_another_case_is_of_the_same_user(tmp_path: Path) -> None:
+    """The origin ignores case, as the query shows, and answers with the nickname as stored."""
+    write_fixture(tmp_path, "Alice")
+    (tmp_path / "proxy").mkdir()
+    with (
+        client(tmp_path, YAML, "") as origin,
+        client(tmp_path / "proxy", ORIGIN.format(port=origin.port, more=ALWAYS_ALICE)) as asked,
+    ):
+        assert found(asked.by_input("@ALICE"))["nickname"] == "@alice"
+        assert asked.by_input("@bob").status == 503
+
+
+def test_rows_that_fold_to_one_nickname_are_never_chosen_from(tmp_path: Path) -> None:
+    write_table(tmp_path, TABLE, "Alice", "alicE", "bob")
+    with client(tmp_path, SQLITE) as asked:
+        assert asked.by_input("@alice").status == 503
+        assert asked.by_input("@bob").status == 200
+
+
+def test_a_nickname_stored_as_bytes_is_never_not_found(tmp_path: Path) -> None:
+    write_table(tmp_path, TABLE + NOCASE, b"Alice", "bob")
+    with client(tmp_path, SQLITE) as asked:
+        assert asked.by_input("@alice").status == 503
+        assert asked.by_input("@carol").status == 404
+
+
+def test_fixture_users_that_fold_to_one_nickname_are_a_problem(tmp_path: Path) -> None:
+    write_fixture(tmp_path, "Alice", "bob", "alicE")
+    path = tmp_path / "config.yaml"
+    path.write_text(FOLD + CONFIG + YAML, encoding="utf-8")
+    result = command("check", "-c", str(path))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.endswith(
+        "users.yaml:4:6: users[2].nickname: lines 2 and 4 hold the same nickname "
+        "(nickname_case is fold)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "warned"),
+    [
+        (TABLE + NOCASE, False),
+        (TABLE.replace("nickname TEXT", "nickname TEXT COLLATE NOCASE UNIQUE"), False),
+        (TABLE.replace("nickname TEXT", "nickname TEXT UNIQUE"), True),
+    ],
+    ids=["an index", "a column", "an index that tells case apart"],
+)
+def test_check_warns_unless_an_index_ignores_case(
+    tmp_path: Path, script: str, *, warned: bool
+) -> None:
+    """The statement that it prints makes the warning go away."""
+    write_table(tmp_path, script, "Alice")
+    path = tmp_path / "config.yaml"
+    path.write_text(FOLD + CONFIG + SQLITE, encoding="utf-8")
+    warnings = command("check", "-c", str(path)).stderr
+    assert ("a lookup by nickname reads the whole table" in warnings) is warned
+    if warned:
+        _, _, statement = warnings.strip().partition("this one does: ")
+        assert statement.endswith("COLLATE NOCASE)")
+        with closing(sqlite3.connect(tmp_path / "users.db")) as database:
+            database.execute(statement)
+    assert command("check", "-c", str(path)).stderr == ""

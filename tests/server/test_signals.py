@@ -1,0 +1,64 @@
+"""What signals do in each phase; what a real process makes of them is in test_drain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from tornado_idv.server.log_writer import LogWriter
+from tornado_idv.server.logs import LogOutput
+from tornado_idv.server.run import abort
+from tornado_idv.server.signals import Signals
+from tornado_idv.web.access_log import AccessLog
+
+
+async def test_first_signal_stops_and_second_aborts() -> None:
+    aborted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    signals = Signals(asyncio.current_task(), aborted.set_result)
+    signals.ready()
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.wait_for(signals.stop.wait(), 10)
+    assert not aborted.done()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(aborted, 10) == signal.SIGTERM
+
+
+async def test_second_signal_aborts_a_start_that_does_not_end() -> None:
+    aborted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    Signals(asyncio.current_task(), aborted.set_result)
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(asyncio.get_running_loop().create_future(), 10)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(aborted, 10) == signal.SIGTERM
+
+
+async def test_hangup_is_logged_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr("tornado_idv.server.signals._log.warning", logged.set_result)
+    signals = Signals(asyncio.current_task(), lambda _: None)
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert "SIGHUP ignored" in await asyncio.wait_for(logged, 10)
+    assert not signals.stop.is_set()
+
+
+async def test_an_abort_writes_the_log_and_exits_with_the_signal_s_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[bytes] = []
+    codes: list[int] = []
+
+    def write(data: memoryview) -> int:
+        written.append(bytes(data))
+        return len(data)
+
+    writer = LogWriter(write, str)
+    access = AccessLog(writer.put, for_people=True)
+    access.refused(status=400, code="bad_request", remote="::1", request_id="a-1")
+    monkeypatch.setattr("os._exit", codes.append)
+    abort(LogOutput(writer, access), signal.SIGTERM)
+    assert codes == [143]
+    assert b"request_id=a-1" in b"".join(written)

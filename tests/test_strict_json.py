@@ -1,0 +1,172 @@
+"""Strict JSON: what is accepted, what is rejected, and that neither takes long."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tornado_idv import strict_json
+
+KIB = 1024
+LIMIT = 0.1
+"""Seconds of CPU time; linear work takes under 10 ms, the quadratic kind seconds."""
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
+    max_leaves=20,
+)
+BRACKETS = st.recursive(
+    st.text('[{}]"\\a'),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text('[{}]"\\a'), inner),
+    max_leaves=20,
+)
+FRAGMENTS = st.lists(
+    st.sampled_from(
+        [
+            *'[]{}",:\\1é \n-.',
+            '\\"',
+            "\\\\",
+            "[],",
+            '"a":',
+            '{"":',
+            '"",',
+            "\\u0000",
+            "1e9,",
+            "9" * 99,
+        ]
+    ),
+    min_size=1,
+    max_size=6,
+).map("".join)
+
+
+def seconds_of_work(document: bytes, *, keep_numbers: bool) -> float:
+    before = time.process_time()
+    with suppress(ValueError):
+        strict_json.loads(document, keep_numbers=keep_numbers)
+    return time.process_time() - before
+
+
+def least_work(document: bytes) -> Iterator[float]:
+    for keep_numbers in (False, True):
+        yield min(seconds_of_work(document, keep_numbers=keep_numbers) for _ in range(3))
+
+
+def filled(start: str, repeated: str, size: int) -> bytes:
+    """A document of ``size`` bytes; characters cut in two are dropped."""
+    times = size // len(repeated) + 1
+    return (start + repeated * times).encode()[:size].decode(errors="ignore").encode()
+
+
+@pytest.mark.parametrize("size", [16 * KIB, 64 * KIB], ids=["a request", "an upstream response"])
+@given(start=st.sampled_from(["", "[" * 257, "[]," * 129, '{"a":' * 300, '"']), fragment=FRAGMENTS)
+@settings(deadline=None, max_examples=60)
+def test_any_document_is_decided_in_linear_time(size: int, start: str, fragment: str) -> None:
+    assert max(least_work(filled(start, fragment, size))) < LIMIT
+
+
+@pytest.mark.parametrize("size", [16 * KIB, 64 * KIB])
+def test_unterminated_string_of_escaped_quotes_is_rejected_in_linear_time(size: int) -> None:
+    document = filled("[" * 200 + "]" * 200 + "[" * 57 + '"', '\\"', size)
+    assert max(least_work(document)) < LIMIT
+
+
+@given(VALUES)
+def test_valid_json_is_read_as_by_the_standard_library(value: object) -> None:
+    document = json.dumps(value)
+    assert strict_json.loads(document) == strict_json.loads(document.encode()) == value
+
+
+@given(value=BRACKETS, depth=st.integers(0, 4))
+def test_depth_counts_arrays_and_objects_outside_strings(value: object, depth: int) -> None:
+    document = json.dumps(value, ensure_ascii=False)
+    if depth_of(value) > depth:
+        with pytest.raises(ValueError, match="nested too deep"):
+            strict_json.loads(document, max_depth=depth)
+    else:
+        assert strict_json.loads(document, max_depth=depth) == value
+
+
+def depth_of(value: object) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(depth_of, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(depth_of, value), default=0)
+    return 0
+
+
+@pytest.mark.parametrize("brackets", ["[]", '{"a":}'], ids=["arrays", "objects"])
+def test_nesting_of_256_is_accepted_and_of_257_is_not(brackets: str) -> None:
+    opening, closing = brackets[:-1], brackets[-1]
+    strict_json.loads(opening * 255 + "[]" + closing * 255)
+    with pytest.raises(ValueError, match="nested too deep"):
+        strict_json.loads(opening * 256 + "[]" + closing * 256)
+
+
+def test_brackets_in_strings_are_not_counted() -> None:
+    document = json.dumps(["[{" * 500, '\\"[' * 500, "\\"])
+    assert strict_json.loads(document) == json.loads(document)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b" ",
+        b"\xef\xbb\xbf{}",
+        b'{"a": "\xff"}',
+        b'"\xed\xa0\x80"',
+        "{}".encode("utf-16"),
+        b'{"a": NaN}',
+        b"[-Infinity]",
+        b"1e999",
+        b"-1e999",
+        b"9" * 9000,
+        b'{"a": 1, "b": 2, "a": 1}',
+        b'[{"a": [{"b": 1, "b": 2}]}]',
+        b"{} {}",
+        b'{"a": ',
+        b"'a'",
+        b"[1,]",
+        b"01",
+        b'"\x00"',
+        b"\xc2\xa01",
+    ],
+    ids=repr,
+)
+def test_what_rfc_8259_does_not_allow_is_rejected(document: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 the text is the parser's
+        strict_json.loads(document)
+
+
+@pytest.mark.parametrize("number", ["0", "-0", "12.50", "1e999", "7" * 5000])
+def test_numbers_are_kept_as_written_on_request(number: str) -> None:
+    kept = strict_json.loads(f'[{number}, "{number}"]', keep_numbers=True)
+    assert kept == [number, number]
+    assert [type(each) for each in kept] == [strict_json.Number, str]
+
+
+def test_a_call_stack_that_is_nearly_full_is_a_value_error() -> None:
+    """Not a `RecursionError`, which callers do not expect."""
+
+    def deeper() -> None:
+        try:
+            deeper()
+        except RecursionError:
+            with pytest.raises(ValueError, match="nested too deep"):
+                strict_json.loads("[" * 256 + "]" * 256)
+            raise LookupError from None
+
+    with pytest.raises(LookupError):
+        deeper()

@@ -1,0 +1,133 @@
+"""What clients without a key can take from a real process: memory and descriptors."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from certificate import SELF_SIGNED
+from inprocess import ask_for
+from process_limits import descriptors
+from running import Running, eventually, running
+from serving import KEY
+
+GREEDY = 100
+SILENT = 400
+DESCRIPTORS = 256
+CONFIG = f"""\
+profile_sites: [https://profiles.example]
+server: {{port: 0, TLS}}
+auth: {{keys: [{{id: caller, token: {KEY}}}]}}
+backends: [{{name: users, kind: yaml, path: users.yaml}}]
+"""
+USERS = 'users: [{nickname: "@alice", card_number: "4000123412341234", plan: Free}]\n'
+TLS = "tls: {cert_file: tls.pem, key_file: tls.pem}"
+
+
+@contextmanager
+def served(folder: Path, tls: str = "") -> Iterator[Running]:
+    (folder / "users.yaml").write_text(USERS)
+    (folder / "tls.pem").write_text(SELF_SIGNED)
+    (folder / "config.yaml").write_text(CONFIG.replace("TLS", tls))
+    with ExitStack() as stack:
+        with descriptors(DESCRIPTORS):
+            service = stack.enter_context(running(folder / "config.yaml", patience=60))
+        yield service
+        service.tell()
+        assert service.ended() == 0
+        assert "Traceback" not in service.told()
+
+
+def status(sock: socket.socket) -> bytes:
+    """Ask for a user, and return the status."""
+    sock.sendall(ask_for("alice"))
+    return sock.recv(4096)[9:12]
+
+
+def resident(service: Running) -> int:
+    """Bytes of memory of the process."""
+    text = Path(f"/proc/{service.process.pid}/status").read_text()
+    return 1024 * int(text.partition("VmRSS:")[2].split()[0])
+
+
+def open_descriptors(service: Running) -> int:
+    return len([*Path(f"/proc/{service.process.pid}/fd").iterdir()])
+
+
+BAD_KEY = ask_for("alice", key="guessed")
+PIPELINED = {
+    "bad keys": (BAD_KEY, "", 100),
+    "no keys": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "", 100),
+    "bad keys by TLS": (BAD_KEY, TLS, 300),
+}
+"""What is sent, how, and how many KiB of memory a connection may take."""
+
+
+@pytest.mark.parametrize(("data", "tls", "kib"), PIPELINED.values(), ids=PIPELINED)
+def test_memory_of_a_client_without_a_key_is_bounded(
+    tmp_path: Path, data: bytes, tls: str, kib: int
+) -> None:
+    """It sends requests ahead and reads no response."""
+    with served(tmp_path, tls) as service, ExitStack() as stack:
+
+        def connect(receive: int = 65536) -> socket.socket:
+            return stack.enter_context(connected(service, tmp_path if tls else None, receive))
+
+        assert status(connect()) == b"200"
+        before = resident(service)
+        greedy = [connect(4096) for _ in range(GREEDY)]
+        for sock in greedy:
+            sock.setblocking(False)  # noqa: FBT003
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            for sock in greedy:
+                fill(sock, data * 100)
+        assert status(connect()) == b"200"
+        assert resident(service) - before < GREEDY * kib * 1024
+
+
+def connected(service: Running, folder: Path | None, receive: int = 65536) -> socket.socket:
+    """A connection, by TLS if there is a folder with the certificate to trust."""
+    sock = socket.socket()
+    sock.settimeout(10)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+    sock.connect(("127.0.0.1", service.port))
+    if folder is None:
+        return sock
+    trust = ssl.create_default_context(cafile=str(folder / "tls.pem"))
+    return trust.wrap_socket(sock, server_hostname="127.0.0.1")
+
+
+def fill(sock: socket.socket, data: bytes) -> None:
+    """Send until nothing more is taken."""
+    try:
+        while True:
+            sock.send(data)
+    except (BlockingIOError, ssl.SSLWantWriteError):
+        return
+
+
+def test_silent_tls_clients_take_no_place_from_others(tmp_path: Path) -> None:
+    with served(tmp_path, TLS) as service, ExitStack() as stack:
+
+        def ask() -> bytes:
+            return status(stack.enter_context(connected(service, tmp_path)))
+
+        kept = stack.enter_context(connected(service, tmp_path))
+        assert status(kept) == b"200"
+        most = 0
+        for number in range(SILENT):
+            stack.enter_context(connected(service, None))
+            most = max(most, open_descriptors(service))
+            if number % 100 == 0:
+                assert ask() == b"200"
+        assert status(kept) == b"200"
+        assert ask() == b"200"
+        assert most < DESCRIPTORS - 48
+        eventually(lambda: open_descriptors(service) < 40)
+        assert ask() == b"200"

@@ -1,0 +1,22 @@
+"""The standard streams of a process that was started without some of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+
+
+def open_closed_streams() -> None:
+    """Open ``/dev/null`` in place of each standard stream that is closed, as after ``>&-``.
+
+    Otherwise the next file or socket gets the stream's descriptor, and the log is written
+    into it.
+    """
+    for descriptor, (name, mode) in enumerate(_STREAMS):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
+            setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
