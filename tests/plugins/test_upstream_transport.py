@@ -420,7 +420,7 @@ async def test_invalid_request_is_broken(invalid: Request) -> None:
     [each[0] for each in FAILURES.values()]
     + [*STUCK.values(), *TOO_LONG.values()]
     + [Said(http(status, b"canary", "X: canary")) for status in (200, 302, 401, 503)]
-    + [Said(http(503, b"", 'Set-Cookie: canary"\\[]=1'))],
+    + [Said(http(503, b"", "Set-Cookie: canary,x=1"))],
 )
 async def test_no_failure_leaks_the_request_or_the_response(
     answer: Said, caplog: pytest.LogCaptureFixture

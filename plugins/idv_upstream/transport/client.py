@@ -94,7 +94,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _NoCookies(aiohttp.DummyCookieJar):
-    """Does not even parse ``Set-Cookie``: it is untrusted, and parse errors are logged."""
+    """Does not even parse ``Set-Cookie``, as aiohttp 3.13 does: it logs names of wrong cookies."""
 
     def update_cookies_from_headers(self, headers: Sequence[str], response_url: URL) -> None:
         """Ignore the headers."""
