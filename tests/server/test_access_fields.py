@@ -124,5 +124,5 @@ async def test_a_lookup_has_the_time_that_is_configured(tmp_path: Path) -> None:
     manager = plugin_manager()
     settings = load(tmp_path / "config.yaml", backend_kinds(manager), {})
     async with open_directory(settings, manager) as directory:
-        with pytest.raises(Unavailable, match="too little of the request's time was left"):
+        with pytest.raises(Unavailable, match="the request's time is nearly over"):
             await directory.find(ByNickname("alice"))
