@@ -106,7 +106,7 @@ CONFIGURATIONS = [
 
 
 @pytest.mark.parametrize("block", CONFIGURATIONS)
-def test_every_configuration_in_the_documents_is_right(tmp_path: Path, block: str) -> None:
+def test_every_configuration_in_the_documents_is_valid(tmp_path: Path, block: str) -> None:
     """For the loader and for an editor; each is laid over a whole one, without its secrets."""
     text = block if "profile_sites" in block else f"profile_sites: [https://x.example]\n{block}"
     path = tmp_path / "config.yaml"
@@ -129,8 +129,8 @@ def test_the_plugin_in_the_documents_works(pytester: pytest.Pytester) -> None:
     outcome.assert_outcomes(passed=18)
 
 
-def test_the_plugin_in_the_documents_tells_of_a_wrong_header(tmp_path: Path) -> None:
-    """As something an operator can mend, and without a word of the file."""
+def test_the_plugin_in_the_documents_reports_a_wrong_header(tmp_path: Path) -> None:
+    """As something an operator can fix, without any content of the file."""
     plugin, _ = code_blocks(PLUGINS, "python")
     (tmp_path / "idv_csv.py").write_text(plugin, encoding="utf-8")
     (tmp_path / "users.csv").write_text("nick,card\ncanary,4000\n", encoding="utf-8")
@@ -173,19 +173,19 @@ def test_the_plugin_in_the_documents_can_be_built(tmp_path: Path) -> None:
         assert archive.read(points).split() == [b"[tornado_idv]", b"csv", b"=", b"idv_csv"]
 
 
-def test_the_demo_and_the_start_hold_no_count_to_keep_in_step() -> None:
+def test_the_demo_has_no_count_to_update() -> None:
     text = (ROOT / "deploy" / "demo" / "users.yaml").read_text(encoding="utf-8")
     assert text.startswith("users:\n")
 
 
-def test_no_prose_speaks_of_metrics() -> None:
+def test_no_document_mentions_metrics() -> None:
     """There are none yet."""
     described = str(KeySettings.model_json_schema())
     for text in (README, CONFIGURATION, HTTP, PLUGINS, described):
         assert "metrics" not in text
 
 
-def test_the_first_screen_s_key_opens_the_demo() -> None:
+def test_the_key_in_the_readme_is_that_of_the_demo() -> None:
     token = re.search(r"Bearer (idv_demo_\w+)", README)
     assert token is not None
     assert token[1] in (ROOT / "config.yaml").read_text(encoding="utf-8")
