@@ -34,10 +34,7 @@ _PLACE_HOLDS = 10.0
 
 
 class CacheLimits(Options):
-    """The cache of answers; times are in seconds.
-
-    "Not found" answers are limited separately, so that guessing cannot evict users.
-    """
+    """The cache of answers; times are in seconds."""
 
     ttl: Duration = 300.0
     """How long a found user is served from the cache."""
@@ -46,7 +43,7 @@ class CacheLimits(Options):
     max_entries: _Count = 100_000
     """The maximum number of found users."""
     max_negative_entries: _Count = 20_000
-    """The maximum number of "not found" answers."""
+    """The maximum number of "not found" answers; separate, so that guessing cannot evict users."""
     jitter: _Fraction = 0.1
     """The fraction of a TTL that is taken off at random, so that entries expire apart."""
     stale_if_error: Duration = 3600.0
