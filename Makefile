@@ -4,7 +4,7 @@
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
 # make test-tools  install what some tests need: nginx, haproxy, wrk, and the directories of the recipes
 # make check  lint, types, layers
-# make bench  measure beside peers (over HTTP: apt-get install wrk nginx-light)
+# make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
 # Each makes its own virtual environment and installs what it needs; PYTHON picks the interpreter.
 
@@ -80,7 +80,7 @@ $(VENV)/.dev: setup.py | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.run
 
-# A peer that cannot be installed is left out, and told: it is no reason to measure nothing.
+# A peer that cannot be installed is skipped and reported; the others are still measured.
 $(PEERS)/.installed: benchmarks/peers/requirements.txt | $(VENV)/bin/python
 	@$(BIN)/python -m venv $(PEERS)
 	-@while read -r peer; do case $$peer in '#'*|'') ;; *) \

@@ -1,5 +1,7 @@
-"""Measures the service as ratios, each between two sides that take turns in one run.
+"""Benchmarks that compare the service with its libraries and with its peers.
 
-Run it as ``python -m benchmarks`` (on Linux). A benchmark is a coroutine function from `Plan`
-to figures; `suite` names them all. None of them is a test: a busy machine is no failure.
+Run them as ``python -m benchmarks`` (Linux only). A benchmark is a coroutine function that takes
+a `Plan` and returns figures; `suite` lists them all, by the name of their module. Each compares
+two or more sides in interleaved rounds of one run, so that ratios hold on a busy machine. None of
+them is a test.
 """

@@ -15,16 +15,25 @@ from rich.progress import Progress
 from benchmarks import machine, report
 from benchmarks.plan import Plan
 from benchmarks.suite import BENCHMARKS, run
-from benchmarks.wire import servers, wrk
+from benchmarks.wire import contenders, wrk
 
 _AT_LEAST_ONE = click.IntRange(min=1)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--only", multiple=True, type=click.Choice(list(BENCHMARKS)), help="May be repeated.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(list(BENCHMARKS)),
+    help="Run this benchmark; may be repeated.",
+)
 @click.option("--rounds", type=_AT_LEAST_ONE, default=3, show_default=True)
 @click.option(
-    "--keys", type=_AT_LEAST_ONE, default=10_000, show_default=True, help="Users asked for."
+    "--keys",
+    type=_AT_LEAST_ONE,
+    default=10_000,
+    show_default=True,
+    help="Users that are looked up.",
 )
 @click.option(
     "--users",
@@ -32,26 +41,30 @@ _AT_LEAST_ONE = click.IntRange(min=1)
     multiple=True,
     default=(10_000, 1_000_000),
     show_default=True,
-    help="Size of a SQLite table; repeat it for each. 10000000 takes minutes to build.",
+    help="Rows of a SQLite table; repeat for several tables. 10000000 takes minutes to build.",
 )
 @click.option(
     "--folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Keep the tables here, and take those that are here; else they are built each time.",
+    help="Keep the tables here and reuse them; otherwise they are built for each run.",
 )
 @click.option(
-    "--seconds", type=_AT_LEAST_ONE, default=4, show_default=True, help="Of a round over HTTP."
+    "--seconds",
+    type=_AT_LEAST_ONE,
+    default=4,
+    show_default=True,
+    help="Length of a round over HTTP.",
 )
 @click.option(
     "--peers",
     type=click.Path(dir_okay=False, path_type=Path),
     default=".venv-bench/bin/python",
     show_default=True,
-    help="The interpreter that has the peers.",
+    help="The Python interpreter in whose environment the peers are installed.",
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--strict", is_flag=True, help="Exit with 1 if a promise is not kept.")
-def main(  # noqa: PLR0917 click gives them by name
+@click.option("--strict", is_flag=True, help="Exit with 1 if a target is not met.")
+def main(  # noqa: PLR0917 click passes them by name
     only: tuple[str, ...],
     rounds: int,
     keys: int,
@@ -62,14 +75,13 @@ def main(  # noqa: PLR0917 click gives them by name
     json_file: Path | None,
     strict: bool,  # noqa: FBT001 click's way
 ) -> None:
-    """Measure what lookups cost, as ratios between sides that take turns in one run.
+    """Measure what lookups cost, as ratios between sides in interleaved rounds.
 
-    All of it runs on one core, of a machine with Linux; what asks over HTTP has another one.
-    Where other work runs there as well, the time by the clock on the wall is noise; look at how
-    far the rounds are apart.
+    Everything runs on one core of a Linux machine; the HTTP load generator runs on another one.
+    On a machine with other load, wall-clock times are noisy; look at the spread of the rounds.
     """
     cores = machine.pin()
-    about = machine.described(*cores)
+    about = machine.describe(*cores)
     with ExitStack() as stack:
         folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         bars = Progress(console=Console(stderr=True), auto_refresh=False)
@@ -84,11 +96,11 @@ def main(  # noqa: PLR0917 click gives them by name
             peers.absolute(),
         )
         results = uvloop.run(run(plan, only or BENCHMARKS))
-        about |= servers.described(plan) | wrk.described()
-    report.show(about, results, plan.left_out)
+        about |= contenders.describe(plan) | wrk.describe()
+    report.show(about, results, plan.skipped)
     if json_file is not None:
-        json_file.write_text(report.as_json(about, results, plan.left_out) + "\n", encoding="utf-8")
-    sys.exit(int(strict and not report.all_kept(results)))
+        json_file.write_text(report.as_json(about, results, plan.skipped) + "\n", encoding="utf-8")
+    sys.exit(int(strict and not report.all_met(results)))
 
 
 if __name__ == "__main__":

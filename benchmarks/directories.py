@@ -1,4 +1,4 @@
-"""The directory as the service builds it, over one backend."""
+"""A `Directory` with one backend, built as the service builds it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ backends:
 
 @asynccontextmanager
 async def directory_over(kind: str, file: Path) -> AsyncIterator[tuple[Directory, Guard]]:
-    """An open directory with the settings of a new ``config.yaml``, and the backend's guard."""
+    """Open a directory with default settings; yield it and the guard of its backend."""
     manager = plugin_manager()
     config = file.with_suffix(".config.yaml")
     config.write_text(_CONFIG.format(kind=kind, file=file.name), encoding="utf-8")

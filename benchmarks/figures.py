@@ -1,4 +1,4 @@
-"""What was measured, and what was promised of it."""
+"""Measured figures and their targets."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
-    """What a figure is to be: ``at`` most, or at least, the ``bound``."""
+class Target:
+    """An upper or lower bound for a figure: ``at`` most, or at least, ``bound``."""
 
     at: Literal["most", "least"]
     bound: float
 
-    def kept(self, value: float) -> bool:
+    def met(self, value: float) -> bool:
         return value <= self.bound if self.at == "most" else value >= self.bound
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing measured once in each round; its value is the median of the rounds.
+    """A quantity measured once in each round; its value is the median of the rounds.
 
-    ``of`` names the server it is of, where the same is measured of several.
+    ``of`` names the server if the same quantity is measured for several.
     """
 
     what: str
     unit: str
     rounds: tuple[float, ...]
-    promise: Promise | None = None
+    target: Target | None = None
     of: str | None = None
 
     @property
@@ -37,22 +37,22 @@ class Figure:
         return median(self.rounds)
 
     @property
-    def kept(self) -> bool | None:
-        """Whether the promise was kept; ``None`` where nothing was promised."""
-        return None if self.promise is None else self.promise.kept(self.value)
+    def met(self) -> bool | None:
+        """Whether the target was met; ``None`` without a target."""
+        return None if self.target is None else self.target.met(self.value)
 
     def record(self) -> dict[str, Any]:
-        """The figure for JSON."""
-        return asdict(self) | {"value": self.value, "kept": self.kept}
+        """Return the figure for JSON."""
+        return asdict(self) | {"value": self.value, "met": self.met}
 
 
-def micros(what: str, seconds: Sequence[float], promise: Promise | None = None) -> Figure:
-    """What one operation took, in microseconds."""
-    return Figure(what, "µs", tuple(each * 1e6 for each in seconds), promise)
+def microseconds(what: str, seconds: Sequence[float], target: Target | None = None) -> Figure:
+    """Return the time of one operation, in microseconds."""
+    return Figure(what, "µs", tuple(each * 1e6 for each in seconds), target)
 
 
 def ratio(
-    what: str, over: Sequence[float], under: Sequence[float], promise: Promise | None = None
+    what: str, over: Sequence[float], under: Sequence[float], target: Target | None = None
 ) -> Figure:
-    """The ratio of two sides, taken round by round: what slows one round slows both of them."""
-    return Figure(what, "x", tuple(a / b for a, b in zip(over, under, strict=True)), promise)
+    """Return the ratio of two sides, computed per round: noise in a round affects both."""
+    return Figure(what, "x", tuple(a / b for a, b in zip(over, under, strict=True)), target)

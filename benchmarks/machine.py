@@ -1,4 +1,4 @@
-"""The machine and the versions that figures are of."""
+"""The machine and the versions on which figures were measured."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _PACKAGES = ("uvloop", "cachetools", "aiosqlite", "pluggy", "tornado-idv")
 
 
 def pin() -> tuple[int, int]:
-    """Keeps this process, and those it starts, on one core; gives it and one to ask from.
+    """Pin this process and its children to one core; return it and a core for the load.
 
-    They are the same core where there is no other.
+    On a machine with one core both are the same.
     """
     *others, core = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {core})
     return core, others[-1] if others else core
 
 
-def described(core: int, load_core: int) -> dict[str, str]:
-    """What is to be known of a figure before it is held against another."""
+def describe(core: int, load_core: int) -> dict[str, str]:
+    """Return what must be equal before figures of two runs are compared."""
     load = " ".join(f"{each:.2f}" for each in os.getloadavg())
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": f"{_model()}, {os.cpu_count()} cores",
-        "pinned to": f"core {core}, what asks over HTTP to core {load_core}",
+        "pinned to": f"core {core}, HTTP load generator to core {load_core}",
         "load": load,
         "system": platform.platform(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -38,7 +38,7 @@ def described(core: int, load_core: int) -> dict[str, str]:
 
 
 def _model() -> str:
-    """The processor's name; not every architecture tells one."""
+    """Return the CPU's model name; not every architecture has one."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":

@@ -1,4 +1,4 @@
-"""What a process holds in memory after lookups in SQLite, by size of the table."""
+"""Resident memory after lookups in SQLite, by size of the table."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks import people
+from benchmarks import dataset
 from benchmarks.directories import directory_over
-from benchmarks.figures import Figure, Promise, ratio
+from benchmarks.figures import Figure, Target, ratio
 from benchmarks.plan import Plan
 
 _MEBIBYTE = 1024**2
-_PROMISE = Promise("most", 1.1)
+_TARGET = Target("most", 1.1)
 
 
 async def resident_memory(plan: Plan) -> list[Figure]:
-    """The same number of lookups over each table, each time in a new process."""
+    """Measure the same number of lookups in each table, each in a new process."""
     held: dict[int, list[float]] = {}
     grown: dict[int, list[float]] = {}
-    tables = {users: people.table(plan, users) for users in plan.users}
+    tables = {users: dataset.table(plan, users) for users in plan.users}
     with plan.step("memory", plan.rounds * len(tables)) as advance:
         for _ in range(plan.rounds):
             for users, path in tables.items():
@@ -38,20 +38,20 @@ def _sizes(held: dict[int, list[float]], grown: dict[int, list[float]]) -> list[
     return [
         Figure(f"{what}, {users:,} users", "MiB", tuple(sizes[users]))
         for users in held
-        for what, sizes in (("resident after lookups", held), ("of that since the start", grown))
+        for what, sizes in (("resident after lookups", held), ("growth since the start", grown))
     ]
 
 
 def _ratios(held: dict[int, list[float]]) -> list[Figure]:
     (first, least), *others = held.items()
     return [
-        ratio(f"resident, {users:,} users / {first:,} users", sizes, least, _PROMISE)
+        ratio(f"resident, {users:,} users / {first:,} users", sizes, least, _TARGET)
         for users, sizes in others
     ]
 
 
 async def _in_new_process(path: Path, keys: int, users: int) -> tuple[float, float]:
-    """A process forked from this one would begin with what this one holds."""
+    """Measure in a spawned process; a forked one would start with this one's memory."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         loop = asyncio.get_running_loop()
@@ -63,8 +63,8 @@ def _measure(path: Path, keys: int, users: int) -> tuple[float, float]:
 
 
 async def _look_up(path: Path, keys: int, users: int) -> tuple[float, float]:
-    """Mebibytes before the file is opened, and after the lookups."""
-    before, queries = _resident(), people.queries(keys, users)
+    """Return the MiB before the file is opened, and after the lookups."""
+    before, queries = _resident(), dataset.queries(keys, users)
     async with directory_over("sqlite", path) as (directory, _):
         for query in queries:
             await directory.find(query)

@@ -1,4 +1,4 @@
-"""How much is measured, where files are kept, and how progress is shown."""
+"""How much is measured, where files are stored, and how progress is shown."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from rich.progress import Progress
 
 
 class Advance(Protocol):
-    """Told that so much more was done."""
+    """Reports progress."""
 
     def __call__(self, amount: int = 1) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``keys`` users are asked for, of tables with so many ``users``, in so many ``rounds``.
+    """What to measure: ``rounds`` of lookups of ``keys`` users, in tables of ``users`` rows each.
 
-    Over HTTP a round lasts ``seconds``, the load is on ``load_core``, and ``peers`` is the
-    interpreter that has the peers. ``left_out`` tells why something was not measured.
+    A round over HTTP lasts ``seconds``; the load generator runs on ``load_core``; ``peers`` is
+    the interpreter in whose environment the peers are installed. ``skipped`` maps what was not
+    measured to the reason.
     """
 
     keys: int
@@ -33,19 +34,19 @@ class Plan:
     seconds: int
     load_core: int
     peers: Path
-    left_out: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
 
-    def leaves_out(self, what: str, reason: str | None) -> bool:
-        """Notes the reason, if there is one, for which something is not measured."""
+    def skip(self, what: str, reason: str | None) -> bool:
+        """Record the reason, if any, why something is not measured; return whether there is one."""
         if reason is not None:
-            self.left_out[what] = reason
+            self.skipped[what] = reason
         return reason is not None
 
     @contextmanager
     def step(self, what: str, total: int) -> Iterator[Advance]:
-        """Shows long work under way, and gives what is told of its progress.
+        """Show a progress bar; yield the function that advances it.
 
-        It draws only when it is told: a bar that drew in the background would be measured.
+        It is redrawn only on a call: redrawing in the background would be measured.
         """
         task = self.progress.add_task(what, total=total)
 

@@ -1,4 +1,4 @@
-"""Sides that take turns: a warm-up, then rounds, with the garbage collector settled."""
+"""Interleaved rounds: a warm-up, then measurements, with the garbage collector tuned."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from benchmarks.plan import Plan
 from tornado_idv.server.run import settle_memory
 
 
-class Taken(NamedTuple):
-    """Seconds that one operation took: by the clock on the wall, and of the processor.
+class Timing(NamedTuple):
+    """Seconds per operation: wall-clock time and CPU time.
 
-    Other work on the machine lengthens the first and hardly the second, which leaves out
-    what is waited for.
+    Other load on the machine adds to the first and hardly to the second, which does not
+    include waiting.
     """
 
     wall: float
     cpu: float
 
 
-Side = Callable[[], Awaitable[Taken]]
+Side = Callable[[], Awaitable[Timing]]
 """Runs one side once."""
 
 ItemT = TypeVar("ItemT")
-TakenT = TypeVar("TakenT")
+TimingT = TypeVar("TimingT")
 
 
-async def take_turns(
-    plan: Plan, what: str, sides: Mapping[str, Callable[[], Awaitable[TakenT]]]
-) -> dict[str, list[TakenT]]:
-    """What each side took in each round; every other round begins at the other end."""
+async def interleave(
+    plan: Plan, what: str, sides: Mapping[str, Callable[[], Awaitable[TimingT]]]
+) -> dict[str, list[TimingT]]:
+    """Return the timings of each side; every other round runs the sides in reverse order."""
     names = list(sides)
-    taken: dict[str, list[TakenT]] = {name: [] for name in names}
+    timings: dict[str, list[TimingT]] = {name: [] for name in names}
     with plan.step(what, len(names) * (plan.rounds + 1)) as advance:
         for name in names:
             await sides[name]()
@@ -42,40 +42,40 @@ async def take_turns(
         for number in range(plan.rounds):
             for name in reversed(names) if number % 2 else names:
                 settle_memory()
-                taken[name].append(await sides[name]())
+                timings[name].append(await sides[name]())
                 advance()
-    return taken
+    return timings
 
 
 class Stopwatch:
-    """Runs from when it is made; ``operations`` share the time."""
+    """Starts when it is created; the time is divided by ``operations``."""
 
     def __init__(self, operations: int) -> None:
         self._operations = operations
         self._wall = time.perf_counter()
         self._cpu = time.process_time()
 
-    def taken(self) -> Taken:
+    def timing(self) -> Timing:
         wall = time.perf_counter() - self._wall
         cpu = time.process_time() - self._cpu
-        return Taken(wall / self._operations, cpu / self._operations)
+        return Timing(wall / self._operations, cpu / self._operations)
 
 
-async def in_turn(
+async def sequential(
     call: Callable[[ItemT], Coroutine[Any, Any, object]], items: Sequence[ItemT], passes: int = 1
-) -> Taken:
-    """What a call takes when one caller makes all of them."""
+) -> Timing:
+    """Return the time per call when one task makes all calls."""
     watch = Stopwatch(len(items) * passes)
     for _ in range(passes):
         for item in items:
             await call(item)
-    return watch.taken()
+    return watch.timing()
 
 
-async def at_once(
-    call: Callable[[ItemT], Coroutine[Any, Any, object]], items: Sequence[ItemT], callers: int
-) -> Taken:
-    """What each call takes of the time in which this many callers share all of them."""
+async def concurrent(
+    call: Callable[[ItemT], Coroutine[Any, Any, object]], items: Sequence[ItemT], tasks: int
+) -> Timing:
+    """Return the time per call when ``tasks`` tasks share the calls."""
 
     async def make(share: Iterable[ItemT]) -> None:
         for item in share:
@@ -83,14 +83,14 @@ async def at_once(
 
     watch = Stopwatch(len(items))
     async with asyncio.TaskGroup() as group:
-        for number in range(callers):
-            group.create_task(make(items[number::callers]))
-    return watch.taken()
+        for number in range(tasks):
+            group.create_task(make(items[number::tasks]))
+    return watch.timing()
 
 
-def walls(taken: Iterable[Taken]) -> list[float]:
-    return [each.wall for each in taken]
+def walls(timings: Iterable[Timing]) -> list[float]:
+    return [each.wall for each in timings]
 
 
-def cpus(taken: Iterable[Taken]) -> list[float]:
-    return [each.cpu for each in taken]
+def cpus(timings: Iterable[Timing]) -> list[float]:
+    return [each.cpu for each in timings]

@@ -1,7 +1,7 @@
-"""Lookups in SQLite that no cache answers, beside the library on its own, by size of the table.
+"""Lookups in SQLite without cache hits, compared with aiosqlite alone, by size of the table.
 
 Three sides of ours show where the time goes: the whole directory, which also encodes and
-remembers each answer, the backend behind its guard, and the backend alone.
+caches each answer, the backend behind its guard, and the backend alone.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from unittest import mock
 
 import aiosqlite
 
-from benchmarks import people
+from benchmarks import dataset
 from benchmarks.directories import directory_over
-from benchmarks.figures import Figure, Promise, micros, ratio
+from benchmarks.figures import Figure, Target, microseconds, ratio
 from benchmarks.plan import Plan
-from benchmarks.rounds import Side, Taken, at_once, take_turns, walls
+from benchmarks.rounds import Side, Timing, concurrent, interleave, walls
 from tornado_idv import Backend, BackendOptions, Query
 
 Call = tuple[str, tuple[Any, ...]]
-"""The SQL that a lookup asks, with its parameters."""
+"""The SQL of a lookup and its parameters."""
 
-_CALLERS = 32
+_TASKS = 32
 _OURS = ("Directory.find", "the guard", "Backend.find")
-_PROMISED = ("Directory.find", "the guard")
+_WITH_TARGET = ("Directory.find", "the guard")
 _BARE = "execute_fetchall"
-_THROUGHPUT = Promise("least", 0.7)
-_FLAT = Promise("least", 0.8)
+_THROUGHPUT = Target("least", 0.7)
+_FLAT = Target("least", 0.8)
 
 
 async def uncached_find(plan: Plan) -> list[Figure]:
-    """Lookups from many callers, each beside ``execute_fetchall`` with the same SQL."""
+    """Measure concurrent lookups, compared with ``execute_fetchall`` of the same SQL."""
     sides: dict[str, Side] = {}
     async with AsyncExitStack() as stack:
         for users in plan.users:
-            path, keys = people.table(plan, users), people.queries(plan.keys, users)
-            offered = await stack.enter_async_context(_sides(path, keys))
-            sides |= {_named(what, users): side for what, side in offered.items()}
-        taken = await take_turns(plan, "lookups in SQLite", sides)
-    figures = [figure for users in plan.users for figure in _beside(taken, users)]
+            path, keys = dataset.table(plan, users), dataset.queries(plan.keys, users)
+            of_table = await stack.enter_async_context(_sides(path, keys))
+            sides |= {_named(what, users): side for what, side in of_table.items()}
+        timings = await interleave(plan, "lookups in SQLite", sides)
+    figures = [figure for users in plan.users for figure in _beside(timings, users)]
     first, *others = plan.users
     return figures + [
-        _flat(taken, what, first, users) for users in others for what in (_OURS[0], _BARE)
+        _flat(timings, what, first, users) for users in others for what in (_OURS[0], _BARE)
     ]
 
 
@@ -57,27 +57,27 @@ async def _sides(path: Path, keys: Sequence[Query]) -> AsyncIterator[dict[str, S
     ):
         calls = await _calls(guard.backend, keys)
 
-        async def ask_guard(query: Query) -> object:
+        async def call_guard(query: Query) -> object:
             coroutine = guard.idv_identify(query, asyncio.get_running_loop().time() + 2)
             return None if coroutine is None else await coroutine
 
         async def fetch(call: Call) -> object:
             return await connection.execute_fetchall(*call)
 
-        async def find() -> Taken:
+        async def find() -> Timing:
             directory.cache.purge()
-            return await at_once(directory.find, keys, _CALLERS)
+            return await concurrent(directory.find, keys, _TASKS)
 
         yield {
             "Directory.find": find,
-            "the guard": lambda: at_once(ask_guard, keys, _CALLERS),
-            "Backend.find": lambda: at_once(guard.backend.find, keys, _CALLERS),
-            "execute_fetchall": lambda: at_once(fetch, calls, _CALLERS),
+            "the guard": lambda: concurrent(call_guard, keys, _TASKS),
+            "Backend.find": lambda: concurrent(guard.backend.find, keys, _TASKS),
+            "execute_fetchall": lambda: concurrent(fetch, calls, _TASKS),
         }
 
 
 async def _calls(backend: Backend[BackendOptions], keys: Sequence[Query]) -> list[Call]:
-    """What the backend asks the library for, query by query."""
+    """Return the SQL that the backend executes for each query."""
     with _recorded() as calls:
         for key in keys:
             await backend.find(key)
@@ -88,18 +88,18 @@ async def _calls(backend: Backend[BackendOptions], keys: Sequence[Query]) -> lis
 
 @contextmanager
 def _recorded() -> Iterator[list[Call]]:
-    """Notes the calls with parameters; those without are the backend's looks at its file."""
+    """Record calls with parameters; those without are the backend's checks of its file."""
     calls: list[Call] = []
     fetch = aiosqlite.Connection.execute_fetchall
 
-    def noting(
+    def recording(
         connection: aiosqlite.Connection, sql: str, parameters: Sequence[Any] = ()
     ) -> Awaitable[object]:
         if len(parameters) > 0:
             calls.append((sql, tuple(parameters)))
         return fetch(connection, sql, parameters)
 
-    with mock.patch.object(aiosqlite.Connection, "execute_fetchall", noting):
+    with mock.patch.object(aiosqlite.Connection, "execute_fetchall", recording):
         yield calls
 
 
@@ -107,22 +107,22 @@ def _named(what: str, users: int) -> str:
     return f"{what}, {users:,} users"
 
 
-def _beside(taken: Mapping[str, list[Taken]], users: int) -> list[Figure]:
+def _beside(timings: Mapping[str, list[Timing]], users: int) -> list[Figure]:
     names = [_named(what, users) for what in (*_OURS, _BARE)]
-    bare = taken[names[-1]]
-    return [micros(name, walls(taken[name])) for name in names] + [
+    bare = timings[names[-1]]
+    return [microseconds(name, walls(timings[name])) for name in names] + [
         ratio(
             f"throughput of {_named(what, users)}, beside {_BARE}",
             walls(bare),
-            walls(taken[_named(what, users)]),
-            _THROUGHPUT if what in _PROMISED else None,
+            walls(timings[_named(what, users)]),
+            _THROUGHPUT if what in _WITH_TARGET else None,
         )
         for what in _OURS
     ]
 
 
-def _flat(taken: Mapping[str, list[Taken]], what: str, first: int, users: int) -> Figure:
-    """How much of the throughput is left over a table this much larger."""
-    small, large = (walls(taken[_named(what, each)]) for each in (first, users))
-    promise = None if what == _BARE else _FLAT
-    return ratio(f"throughput of {_named(what, users)}, beside {first:,}", small, large, promise)
+def _flat(timings: Mapping[str, list[Timing]], what: str, first: int, users: int) -> Figure:
+    """Return the ratio of the throughputs on a larger and on the smallest table."""
+    small, large = (walls(timings[_named(what, each)]) for each in (first, users))
+    target = None if what == _BARE else _FLAT
+    return ratio(f"throughput of {_named(what, users)}, beside {first:,}", small, large, target)

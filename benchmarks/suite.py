@@ -1,4 +1,4 @@
-"""Every benchmark by name, in the order in which they run."""
+"""Every benchmark by the name of its module, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from benchmarks.plan import Plan
 from benchmarks.sqlite import uncached_find
 from benchmarks.wire.attack import attack
 from benchmarks.wire.latency import latency
+from benchmarks.wire.mixes import mixes
 from benchmarks.wire.proxy import proxied
 from benchmarks.wire.start import cold_start
-from benchmarks.wire.throughput import throughput, traffic
+from benchmarks.wire.throughput import throughput
 from benchmarks.wire.uncached import uncached
 
 BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
@@ -22,16 +23,16 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "dispatch": missed_find,
     "sqlite": uncached_find,
     "memory": resident_memory,
-    "http": throughput,
-    "traffic": traffic,
+    "throughput": throughput,
+    "mixes": mixes,
     "latency": latency,
     "attack": attack,
     "start": cold_start,
-    "backends": uncached,
+    "uncached": uncached,
     "proxy": proxied,
 }
 
 
 async def run(plan: Plan, names: Collection[str]) -> dict[str, list[Figure]]:
-    """The figures of the benchmarks so named."""
+    """Run the named benchmarks; return their figures."""
     return {name: await measure(plan) for name, measure in BENCHMARKS.items() if name in names}

@@ -1,4 +1,4 @@
-"""A listener on a free port in the test's own loop, a handler that waits, and one client of it."""
+"""A server on a free port in the test's own loop, a handler of Tornado's, and one client of it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import ssl
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 from fakes import LoopClock
 from tornado.testing import bind_unused_port
-from tornado.web import RequestHandler
+from tornado.web import Application, RequestHandler
 
-from tornado_idv.server.listener import HttpLimits, Listener
-from tornado_idv.web.app import ExactRoutes
-from tornado_idv.web.handler import JsonHandler
+from tornado_idv.http.connection import Connection
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 LIMITS = HttpLimits(max_body=1000, idle_timeout=10.0, body_timeout=5.0)
@@ -35,10 +36,8 @@ class Stage:
         self.asked: list[bytes] = []
 
 
-class Handler(JsonHandler):
+class Handler(RequestHandler):
     """Plays on the `Stage`."""
-
-    allowed = ("GET", "POST")
 
     def initialize(self, stage: Stage) -> None:
         self.stage = stage
@@ -78,13 +77,18 @@ class Handler(JsonHandler):
 class Caller:
     """A caller, and the service at the other end."""
 
-    def __init__(self, stage: Stage, listener: Listener, port: int) -> None:
+    def __init__(self, stage: Stage, server: HttpServer, port: int) -> None:
         self.stage = stage
-        self.listener = listener
+        self.server = server
         self.port = port
         self.clock = LoopClock()
         self.reader: StreamReader
         self.writer: StreamWriter
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The connections that the server has."""
+        return list(self.server._connections._connections)
 
     async def connect(self, receive: int = 0, tls: ssl.SSLContext | None = None) -> None:
         sock = socket.socket()
@@ -112,7 +116,7 @@ class Caller:
 
     async def forgotten(self) -> None:
         """Waits until the service has no connection left."""
-        await asyncio.wait_for(self.listener._none_open.wait(), 5)
+        await asyncio.wait_for(until(lambda: not len(self.connections)), 5)
 
 
 @asynccontextmanager
@@ -122,18 +126,24 @@ async def calling(
     """A caller that is connected; with ``server_tls`` it is to name its own context as ``tls``."""
     stage = Stage()
     acts = Handler, {"stage": stage}
-    app = ExactRoutes({"/": acts, "/parts": acts, "/fails": acts}, log_function=ignore)
-    listener = Listener(app, limits)
+    app = Application([(path, *acts) for path in ("/", "/parts", "/fails")], log_function=ignore)
+    server = HttpServer(app, reject, limits)
     sock, port = bind_unused_port()
-    await listener.listen([sock], server_tls)
-    caller = Caller(stage, listener, port)
+    await server.listen([sock], server_tls)
+    caller = Caller(stage, server, port)
     await caller.connect(**connected)
     try:
         yield caller
     finally:
-        listener.close()
+        server.close()
         caller.writer.close()
         await caller.forgotten()
+
+
+def reject(status: HTTPStatus, _: str) -> bytes:
+    """The response to a request that never reached the application."""
+    line = f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+    return f"{line}Connection: close\r\nContent-Length: 0\r\n\r\n".encode()
 
 
 def ignore(_: RequestHandler) -> None:

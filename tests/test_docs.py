@@ -1,15 +1,18 @@
-"""The prose is true: every setting, hook, command and error code is in it, and no other."""
+"""The documents are complete and true: settings, hooks, commands, error codes, examples."""
 
 from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 from textwrap import dedent
 from typing import get_args, get_origin
 
@@ -19,28 +22,41 @@ from editor import as_editor_reads
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 from running import command
+from serving import Client, serving
 
+import tornado_idv
+from benchmarks.suite import BENCHMARKS
 from tornado_idv import BackendOptions, hookspecs
 from tornado_idv.cli import main
 from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import KeySettings, Settings
+from tornado_idv.http.connection import State
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.web.refusals import Refusal
+from tornado_idv.web.access_log import AccessLog, Failure
+from tornado_idv.web.errors import ApiError
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 HTTP = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+LOGGING = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
 PLUGINS = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PERFORMANCE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+YOUR_USERS = (ROOT / "docs" / "your-users.md").read_text(encoding="utf-8")
+PROXY = (ROOT / "docs" / "proxy.md").read_text(encoding="utf-8")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/*.md")],
+)
 
 
 def first_cells(text: str) -> set[str]:
-    """What stands in backquotes at the beginning of the rows of the tables."""
+    """Return the code at the beginning of the rows of tables."""
     return set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE))
 
 
 def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """The dotted names of a model's settings; those of a list's items with ``[]``."""
+    """Yield the dotted names of a model's settings; those of a list's items have ``[]``."""
     for name, field in model.model_fields.items():
         yield prefix + name
         kind = field.annotation
@@ -52,7 +68,7 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def code_blocks(text: str, language: str) -> list[str]:
-    """Also those that are indented, as in a list."""
+    """Return the code blocks, also those that are indented in a list."""
     blocks = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
     return [dedent(block[2]) for block in blocks]
 
@@ -61,7 +77,7 @@ def test_every_setting_is_documented() -> None:
     assert first_cells(CONFIGURATION) == set(settings_of(Settings))
 
 
-def test_every_option_of_every_kind_is_in_its_plugin_s_readme() -> None:
+def test_every_option_is_documented_in_its_plugins_readme() -> None:
     for kind, backend in backend_kinds(plugin_manager()).items():
         own = set(backend.options_type.model_fields) - set(BackendOptions.model_fields)
         readme = (ROOT / "plugins" / f"idv_{kind}" / "README.md").read_text(encoding="utf-8")
@@ -77,8 +93,32 @@ HEADINGS = ["Name", "Description", "Options", "Failures", "Examples"]
 def test_every_error_code_is_documented_with_its_status() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d{3}) \|", HTTP, re.MULTILINE)
     assert {(code, int(status)) for code, status in rows} == {
-        (refusal.code, refusal.status) for refusal in Refusal
+        (error.code, error.status) for error in ApiError
     }
+
+
+async def test_every_field_of_the_access_log_is_documented() -> None:
+    written: list[str] = []
+    log = AccessLog(written.append, for_people=False)
+    log.log(
+        method="POST",
+        route="identify/url",
+        status=503,
+        seconds=1.0,
+        client_address="192.0.2.7",
+        key_id="shop",
+        request_id="a-1",
+        failure=Failure("backend_unavailable", "crm", "no answer within 2 s"),
+    )
+    log.flush()
+    (example,) = code_blocks(LOGGING, "json")
+    assert list(json.loads(written[0])) == list(json.loads(example))
+    assert {*json.loads(example)} == first_cells(LOGGING)
+
+
+def test_every_exit_code_of_serve_is_documented() -> None:
+    codes = re.findall(r"^\| ([\d, ]+) \|", README.partition("| exit code |")[2], re.MULTILINE)
+    assert codes == ["0", "1", "2", "3", f"{128 + SIGINT}, {128 + SIGTERM}"]
 
 
 def test_every_hook_is_documented_with_its_arguments() -> None:
@@ -106,7 +146,7 @@ CONFIGURATIONS = [
 
 
 @pytest.mark.parametrize("block", CONFIGURATIONS)
-def test_every_configuration_in_the_documents_is_valid(tmp_path: Path, block: str) -> None:
+def test_every_configuration_in_the_documents_is_right(tmp_path: Path, block: str) -> None:
     """For the loader and for an editor; each is laid over a whole one, without its secrets."""
     text = block if "profile_sites" in block else f"profile_sites: [https://x.example]\n{block}"
     path = tmp_path / "config.yaml"
@@ -120,8 +160,7 @@ def test_the_documents_have_configurations() -> None:
     assert len(CONFIGURATIONS) > 15
 
 
-def test_the_plugin_in_the_documents_works(pytester: pytest.Pytester) -> None:
-    """It passes the suite that the same page gives for it."""
+def test_documented_plugin_passes_its_documented_suite(pytester: pytest.Pytester) -> None:
     plugin, suite = code_blocks(PLUGINS, "python")
     pytester.makepyfile(idv_csv=plugin, test_idv_csv=suite)
     pytester.makeini("[pytest]\naddopts = -W ignore::Warning")
@@ -129,8 +168,8 @@ def test_the_plugin_in_the_documents_works(pytester: pytest.Pytester) -> None:
     outcome.assert_outcomes(passed=18)
 
 
-def test_the_plugin_in_the_documents_reports_a_wrong_header(tmp_path: Path) -> None:
-    """As something an operator can fix, without any content of the file."""
+def test_documented_plugin_reports_a_wrong_header(tmp_path: Path) -> None:
+    """The operator learns what to do, and no content of the file is shown."""
     plugin, _ = code_blocks(PLUGINS, "python")
     (tmp_path / "idv_csv.py").write_text(plugin, encoding="utf-8")
     (tmp_path / "users.csv").write_text("nick,card\ncanary,4000\n", encoding="utf-8")
@@ -139,7 +178,7 @@ def test_the_plugin_in_the_documents_reports_a_wrong_header(tmp_path: Path) -> N
         "backends: [{name: a, kind: csv, path: users.csv}]\n",
         encoding="utf-8",
     )
-    _make_known(tmp_path, code_blocks(PLUGINS, "toml")[0])
+    _install(tmp_path, code_blocks(PLUGINS, "toml")[0])
     done = command("check", "-c", "config.yaml", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
@@ -148,8 +187,8 @@ def test_the_plugin_in_the_documents_reports_a_wrong_header(tmp_path: Path) -> N
     )
 
 
-def _make_known(folder: Path, project: str) -> None:
-    """Installs the module in the folder, as far as a search for plugins can tell."""
+def _install(folder: Path, project: str) -> None:
+    """Add the metadata by which plugins are found to the folder."""
     points = tomllib.loads(project)["project"]["entry-points"]["tornado_idv"]
     (folder / "idv_csv-1.0.dist-info").mkdir()
     lines = "".join(f"{name} = {module}\n" for name, module in points.items())
@@ -157,8 +196,8 @@ def _make_known(folder: Path, project: str) -> None:
     (folder / "idv_csv-1.0.dist-info" / "METADATA").write_text("Name: idv-csv\nVersion: 1.0\n")
 
 
-def test_the_plugin_in_the_documents_can_be_built(tmp_path: Path) -> None:
-    """The wheel holds the module and announces it."""
+def test_documented_plugin_can_be_built(tmp_path: Path) -> None:
+    """The wheel contains the module and its entry point."""
     (project,) = code_blocks(PLUGINS, "toml")
     (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
     (tmp_path / "idv_csv.py").write_text(code_blocks(PLUGINS, "python")[0], encoding="utf-8")
@@ -173,19 +212,93 @@ def test_the_plugin_in_the_documents_can_be_built(tmp_path: Path) -> None:
         assert archive.read(points).split() == [b"[tornado_idv]", b"csv", b"=", b"idv_csv"]
 
 
-def test_the_demo_has_no_count_to_update() -> None:
+def test_fixture_of_the_demo_has_no_count_to_update() -> None:
     text = (ROOT / "deploy" / "demo" / "users.yaml").read_text(encoding="utf-8")
     assert text.startswith("users:\n")
 
 
-def test_no_document_mentions_metrics() -> None:
-    """There are none yet."""
+def test_metrics_are_documented_as_planned_only() -> None:
     described = str(KeySettings.model_json_schema())
-    for text in (README, CONFIGURATION, HTTP, PLUGINS, described):
-        assert "metrics" not in text
+    for text in (README, CONFIGURATION, HTTP, LOGGING, PLUGINS, ARCHITECTURE, described):
+        lines = [line for line in text.splitlines() if "metrics" in line]
+        assert all(line.startswith("Planned: ") for line in lines)
 
 
-def test_the_key_in_the_readme_is_that_of_the_demo() -> None:
-    token = re.search(r"Bearer (idv_demo_\w+)", README)
-    assert token is not None
-    assert token[1] in (ROOT / "config.yaml").read_text(encoding="utf-8")
+def test_first_request_of_the_readme_gets_its_response(tmp_path: Path) -> None:
+    """The demo is served on a free port; the request is otherwise that of the page."""
+    (console,) = code_blocks(README, "console")
+    _, response = console.rsplit("\n", 2)[-3:-1]
+    fields = dict(re.findall(r"-H '([^:]+): ([^']+)'", console))
+    body = re.search(r"-d '(.+)'", console)
+    path = re.search(r"curl http://127\.0\.0\.1:8080(\S+)", console)
+    assert body is not None
+    assert path is not None
+    config = (ROOT / "config.yaml").read_text(encoding="utf-8")
+    config = config.replace("port: 8080", "port: 0").replace("deploy/", f"{ROOT}/deploy/")
+    with serving(config, tmp_path) as service:
+        reply = Client(service.port).send(
+            "POST", path[1], {"Host": "127.0.0.1", **fields}, body[1].encode()
+        )
+    assert (reply.status, reply.body.decode()) == (200, response)
+
+
+def test_walkthrough_of_your_users_works(tmp_path: Path) -> None:
+    """`init`, a table from the page's SQL, the page's backend, `check`, and a lookup."""
+    folder = tmp_path / "my-directory"
+    assert command("init", "my-directory", cwd=tmp_path).returncode == 0
+    (sql,), (backends,) = code_blocks(YOUR_USERS, "sql"), code_blocks(YOUR_USERS, "yaml")
+    with closing(sqlite3.connect(folder / "people.db")) as connection:
+        connection.executescript(sql)
+    config = folder / "config.yaml"
+    kept, _, _ = config.read_text(encoding="utf-8").partition("backends:")
+    config.write_text(kept + backends, encoding="utf-8")
+    done = command("check", "--config", "my-directory/config.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stdout[:3]) == (0, "ok:")
+    done = command("lookup", "@alice", "--config", str(config))
+    assert (done.returncode, "4000123412341234" in done.stdout) == (0, True)
+
+
+def test_every_benchmark_is_documented() -> None:
+    assert first_cells(PERFORMANCE) == set(BENCHMARKS)
+
+
+def test_every_public_name_is_documented() -> None:
+    table = PLUGINS.partition("## Public names")[2]
+    rows = re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {*tornado_idv.__all__}
+
+
+def test_every_state_of_a_connection_is_documented() -> None:
+    diagram = ARCHITECTURE.partition("stateDiagram-v2")[2].partition("```")[0]
+    assert set(re.findall(r"\b[A-Z]{4,}\b", diagram)) == {state.name for state in State}
+
+
+def test_paths_in_the_documents_exist() -> None:
+    paths = [
+        path
+        for page in PAGES
+        for path in re.findall(
+            r"`((?:tornado_idv|plugins|benchmarks|tests|docs|deploy)/[\w./]*)`",
+            page.read_text(encoding="utf-8"),
+        )
+    ]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_pages_and_headings(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text()):
+        linked = (page.parent / target).resolve() if target else page
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked.read_text(encoding="utf-8")), f"{target}#{anchor}"
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150

@@ -1,4 +1,4 @@
-"""Tokens, keys and the ring of keys: what is good now, and nothing else."""
+"""Tokens, keys and the key ring: only a key that is valid now authenticates."""
 
 import hashlib
 import string
@@ -18,7 +18,7 @@ CHARACTERS = string.ascii_letters + string.digits + "-._~+/="
 
 
 class Clock:
-    """Tells the time it is set to."""
+    """Returns the time it is set to."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -27,8 +27,8 @@ class Clock:
         return self.now
 
 
-def refusal(ring: KeyRing, token: str) -> str:
-    """Why a token is refused."""
+def rejection(ring: KeyRing, token: str) -> str:
+    """Return the reason why a token is rejected."""
     with pytest.raises(InvalidKey) as caught:
         ring.authenticate(digest_of(token))
     return caught.value.reason
@@ -39,7 +39,7 @@ def refusal(ring: KeyRing, token: str) -> str:
     ["a", "a=", "a==", "-._~+/", "A9", "a" * 512],
     ids=["one", "padded", "padded twice", "signs", "letter and digit", "512"],
 )
-def test_a_token68_is_read(text: str) -> None:
+def test_token68_is_accepted(text: str) -> None:
     assert is_token68(text)
 
 
@@ -48,18 +48,18 @@ def test_a_token68_is_read(text: str) -> None:
     ["", "=", "a=b", "a b", "a\n", " a", "a,b", 'a"', "a" * 513, "\u00fc", "\u0664", "a\0", "a:b"],
     ids=ascii,
 )
-def test_what_is_no_token68_is_refused(text: str) -> None:
+def test_text_that_is_no_token68_is_rejected(text: str) -> None:
     assert not is_token68(text)
 
 
 @given(st.text(string.ascii_letters + string.digits + ".-", min_size=1, max_size=64))
-def test_an_issued_token_may_serve_as_a_key(key_id: str) -> None:
+def test_issued_token_is_valid(key_id: str) -> None:
     token = issue(key_id)
     check_token(token)
     assert token.startswith(f"idv_{key_id}_")
 
 
-def test_no_two_tokens_are_alike_and_their_secrets_have_190_bits() -> None:
+def test_tokens_are_unique_and_their_secrets_have_190_bits() -> None:
     """32 characters of 62 each."""
     secrets = {issue("shop").split("_")[2] for _ in range(100)}
     assert len(secrets) == 100
@@ -67,7 +67,7 @@ def test_no_two_tokens_are_alike_and_their_secrets_have_190_bits() -> None:
 
 
 @given(st.integers(len("idv_"), len(TOKEN) - 1), st.sampled_from(CHARACTERS))
-def test_a_token_mistyped_in_one_place_is_refused(place: int, character: str) -> None:
+def test_token_with_one_wrong_character_is_rejected(place: int, character: str) -> None:
     mistyped = TOKEN[:place] + character + TOKEN[place + 1 :]
     if mistyped != TOKEN:
         with pytest.raises(ValueError, match=r"check digits|not a key"):
@@ -75,21 +75,21 @@ def test_a_token_mistyped_in_one_place_is_refused(place: int, character: str) ->
 
 
 @pytest.mark.parametrize("place", range(len("idv_")))
-def test_a_token_mistyped_in_its_prefix_is_another_s_token(place: int) -> None:
-    """It is no longer one of ours, so there are no check digits; the ring does not know it."""
+def test_token_with_a_typo_in_its_prefix_is_unknown(place: int) -> None:
+    """Without our prefix a token has no check digits, so only the lookup rejects it."""
     mistyped = TOKEN[:place] + "x" + TOKEN[place + 1 :]
     check_token(mistyped)
-    assert refusal(KeyRing([ApiKey("shop", digest(TOKEN))]), mistyped) == "unknown"
+    assert rejection(KeyRing([ApiKey("shop", digest(TOKEN))]), mistyped) == "unknown"
 
 
 @pytest.mark.parametrize("end", range(len("idv_"), len(TOKEN)))
-def test_a_token_cut_short_is_refused(end: int) -> None:
+def test_truncated_token_is_rejected(end: int) -> None:
     with pytest.raises(ValueError, match=r"check digits|not a key"):
         check_token(TOKEN[:end])
 
 
 @pytest.mark.parametrize("text", [FOREIGN, "a" * 16, "a" * 512, "Idv_shop_x_00000000"])
-def test_a_token_from_elsewhere_needs_no_check_digits(text: str) -> None:
+def test_token_issued_elsewhere_needs_no_check_digits(text: str) -> None:
     check_token(text)
 
 
@@ -98,13 +98,13 @@ def test_a_token_from_elsewhere_needs_no_check_digits(text: str) -> None:
     ["", "a" * 15, "a" * 513, "a" * 16 + "\n", "\u00fc" * 16, "idv_ " + "a" * 16, f"{TOKEN} "],
     ids=ascii,
 )
-def test_what_cannot_be_sent_as_a_key_is_refused(text: str) -> None:
+def test_text_that_cannot_be_sent_as_a_key_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="not a key: 16 to 512") as caught:
         check_token(text)
     assert not text or text not in str(caught.value)
 
 
-def test_the_digest_is_the_sha_256_of_the_whole_token() -> None:
+def test_digest_is_the_sha256_of_the_token() -> None:
     assert digest(TOKEN) == hashlib.sha256(TOKEN.encode()).digest()
 
 
@@ -122,7 +122,7 @@ def test_the_digest_is_the_sha_256_of_the_whole_token() -> None:
         (100.0, 200.0, 150.0, None),
     ],
 )
-def test_a_key_is_good_from_its_first_second_until_its_last(
+def test_key_is_valid_from_not_before_until_expires(
     not_before: float | None, expires: float | None, now: float, reason: str | None
 ) -> None:
     key = ApiKey("shop", digest(TOKEN), not_before=not_before, expires=expires)
@@ -133,11 +133,11 @@ def test_a_key_is_good_from_its_first_second_until_its_last(
             key.check(now)
 
 
-def test_a_key_may_ask_both_questions_and_no_more_unless_told() -> None:
+def test_default_scopes_are_both_identify_operations() -> None:
     assert ApiKey("shop", digest(TOKEN)).scopes == {"identify:url", "identify:card"}
 
 
-def test_the_ring_tells_which_key_a_token_is() -> None:
+def test_ring_authenticates_each_of_its_keys() -> None:
     keys = [ApiKey("shop", digest(TOKEN)), ApiKey("partner", digest(FOREIGN))]
     ring = KeyRing(keys)
     assert ring.authenticate(digest_of(TOKEN)) is keys[0]
@@ -161,33 +161,33 @@ def test_the_ring_tells_which_key_a_token_is() -> None:
     ],
     ids=lambda value: ascii(value)[:24],
 )
-def test_the_ring_refuses_any_other_token(token: str, reason: str) -> None:
-    assert refusal(KeyRing([ApiKey("shop", digest(TOKEN))]), token) == reason
+def test_ring_rejects_any_other_token(token: str, reason: str) -> None:
+    assert rejection(KeyRing([ApiKey("shop", digest(TOKEN))]), token) == reason
 
 
-def test_a_ring_without_keys_refuses_all() -> None:
-    assert refusal(KeyRing([]), TOKEN) == "unknown"
+def test_ring_without_keys_rejects_every_token() -> None:
+    assert rejection(KeyRing([]), TOKEN) == "unknown"
 
 
 @given(st.text())
-def test_any_text_is_a_key_or_refused_and_never_repeated(text: str) -> None:
-    reason = refusal(KeyRing([ApiKey("shop", digest(TOKEN))]), text)
+def test_any_text_is_rejected_without_repeating_it(text: str) -> None:
+    reason = rejection(KeyRing([ApiKey("shop", digest(TOKEN))]), text)
     assert reason in {"malformed", "unknown"}
 
 
-def test_a_key_comes_into_force_and_expires_as_time_goes_by() -> None:
+def test_key_becomes_valid_and_expires_with_time() -> None:
     clock = Clock(99.0)
     ring = KeyRing([ApiKey("shop", digest(TOKEN), not_before=100.0, expires=200.0)], clock)
-    assert refusal(ring, TOKEN) == "not valid yet"
+    assert rejection(ring, TOKEN) == "not valid yet"
     clock.now = 100.0
     assert ring.authenticate(digest_of(TOKEN)).id == "shop"
     clock.now = 199.9
     assert ring.authenticate(digest_of(TOKEN)).id == "shop"
     clock.now = 200.0
-    assert refusal(ring, TOKEN) == "expired"
+    assert rejection(ring, TOKEN) == "expired"
 
 
-def test_a_repr_holds_no_digest() -> None:
+def test_repr_contains_no_token_and_no_digest() -> None:
     key = ApiKey("shop", digest(TOKEN), owner="web shop")
     for text in (repr(key), repr(KeyRing([key]))):
         assert repr(digest(TOKEN)) not in text

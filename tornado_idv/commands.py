@@ -1,4 +1,4 @@
-"""What plugins make commands of `tornado-idv` with."""
+"""Tools for the commands that plugins add to ``tornado-idv``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tornado_idv.model import Query
 
 
 class Exit(IntEnum):
-    """What a command's exit code says."""
+    """Exit codes of all commands."""
 
     DONE = 0
     NO = 1
@@ -48,10 +48,10 @@ class ToldAs(Protocol):
 
 @dataclass(frozen=True)
 class CommandTools:
-    """What all commands share, so that a plugin's look and end like the others.
+    """What all commands share, so that those of plugins behave like ours.
 
-    ``config_option`` and ``json_option`` decorate a command, which then takes ``config_path``
-    and ``as_json``. ``read`` reads a configuration file, and raises `StartError`.
+    ``config_option`` and ``json_option`` are decorators that add the parameters ``config_path``
+    and ``as_json``. ``read`` loads a configuration file; it raises `StartError`.
     """
 
     config_option: Callable[[Any], Any]

@@ -1,7 +1,7 @@
-"""What can go wrong, as types that carry data and know nothing of HTTP.
+"""Exceptions with their data, independent of HTTP.
 
-No message here may hold a key, a card number or a nickname: these errors are
-logged, and some of their text is shown to operators.
+No message may contain a key, a card number or a nickname: these errors are logged, and some of
+their text is shown to operators.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class IdvError(Exception):
 
 
 class InvalidFormat(IdvError):
-    """The text asked about is in none of the valid forms; it names no user."""
+    """The input is in no valid format, so it identifies no user."""
 
 
 class CouldNotTell(IdvError):
@@ -70,7 +70,7 @@ class InvalidKey(IdvError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with a file an operator wrote; lines and columns count from 1."""
+    """One error in a file; lines and columns start at 1."""
 
     file: str
     line: int
@@ -84,7 +84,7 @@ class Problem:
 
 
 class StartError(IdvError):
-    """The service cannot start; the text says what the operator can do about it."""
+    """The service cannot start; the message says what the operator can do."""
 
 
 class ConfigError(StartError):

@@ -1,4 +1,4 @@
-"""The hooks that plugins implement, and the marker to do so with."""
+"""The hooks that plugins implement, and the marker of implementations, `hookimpl`."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:  # type: ignore[empty-body]
-    """The kinds of backend that this plugin offers, by the name written in ``kind:``."""
+    """Return the backend classes of this plugin, by the name that ``kind:`` selects."""
 
 
 @hookspec
 def idv_commands(tools: CommandTools) -> Sequence[click.Command]:  # type: ignore[empty-body]
-    """Commands that this plugin adds to ``tornado-idv``, made with ``tools``."""
+    """Return the commands that this plugin adds to ``tornado-idv``, built with ``tools``."""
 
 
 @hookspec
 def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | None]:  # type: ignore[empty-body]
-    """Looks a user up: the dispatch to every configured backend, in their order.
+    """Look a user up; implemented by each configured backend, in their order.
 
-    Returns a coroutine, or ``None`` to be skipped for this kind of query. Awaited,
-    the coroutine gives the found `Answer`, or ``None`` for "not known here" (or an
-    `Answer` without a user, to say for how long that may be remembered), by ``deadline``
-    (seconds of the event loop's clock), and raises `Unavailable` or `Broken` when it could
-    not tell. The coroutines are awaited one after the other up to the first that found
-    somebody; the rest are closed unstarted.
+    Returns an unstarted coroutine, or ``None`` to be skipped for this kind of query. Awaited,
+    the coroutine returns the found `Answer`, or ``None`` for "not known here" (or an `Answer`
+    without a user, to limit for how long that is cached), by ``deadline`` (seconds of the event
+    loop's clock), and raises `Unavailable` or `Broken` if that cannot be determined. The
+    coroutines are awaited one by one up to the first that found the user; the rest are closed.
     """
 
 
 @hookspec
 def idv_lookup_finished(query: Query, answer: Answer) -> None:
-    """Told after every lookup that came to an answer, also from the cache.
+    """Called after every lookup that has an answer, also from the cache.
 
     An observer that raises is logged, and never fails a lookup.
     """

@@ -1,4 +1,4 @@
-"""Plugins found, kinds collected, configured backends built, opened and closed."""
+"""Load plugins, collect their kinds of backend, and build, open and close backends."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _log = logging.getLogger(__name__)
 def plugin_manager(
     *, entry_points: bool = True, plugins: Iterable[object] = ()
 ) -> pluggy.PluginManager:
-    """Builds a manager that knows our hooks, the installed plugins and ``plugins``.
+    """Return a manager with our hooks, the installed plugins and ``plugins``.
 
-    Installed plugins announce themselves by the entry point group ``tornado_idv``.
-    Raises `StartError` if a plugin cannot be loaded or implements an unknown hook.
+    Installed plugins are found by the entry point group ``tornado_idv``, unless
+    ``entry_points`` is false. Raises `StartError` if a plugin cannot be loaded or implements an
+    unknown hook.
     """
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -33,14 +34,14 @@ def plugin_manager(
         if entry_points:
             manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         manager.check_pending()
-        _check_called_plainly(manager)
+        _reject_hook_wrappers(manager)
     except Exception as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     return manager
 
 
-def _check_called_plainly(manager: pluggy.PluginManager) -> None:
-    """Refuses what could only be called in vain, as a lookup calls it: see `implementations`."""
+def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
+    """Reject wrappers of the hooks of a lookup, and observers that would have to be awaited."""
     hook = manager.hook
     for each in [*hook.idv_identify.get_hookimpls(), *hook.idv_lookup_finished.get_hookimpls()]:
         if each.wrapper or each.hookwrapper:
@@ -54,7 +55,7 @@ def _check_called_plainly(manager: pluggy.PluginManager) -> None:
 
 
 def backend_kinds(manager: pluggy.PluginManager) -> dict[str, type[AnyBackend]]:
-    """Every kind that the plugins offer, by name; raises `StartError` if two offer one name."""
+    """Return every kind of backend by name; raise `StartError` if two plugins use one name."""
     kinds: dict[str, type[AnyBackend]] = {}
     for offered in reversed(manager.hook.idv_backend_kinds()):
         for kind, backend in offered.items():
@@ -70,16 +71,16 @@ def backend_kinds(manager: pluggy.PluginManager) -> dict[str, type[AnyBackend]]:
 def build_backends(
     kinds: Mapping[str, type[AnyBackend]], options: Iterable[BackendOptions]
 ) -> list[AnyBackend]:
-    """One backend for each entry of ``backends:``, in the order of the file."""
+    """Return a backend for each entry of ``backends:``, in the order of the file."""
     return [kinds[each.kind](each) for each in options]
 
 
 @asynccontextmanager
 async def opened(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequence[AnyBackend]]:
-    """Opens the backends in order and closes them in reverse.
+    """Open the backends in order; close them in reverse order.
 
-    When one fails to open, those opened before it are closed, and its error is raised.
-    A backend that fails to close is logged, and the others are closed all the same.
+    If one fails to open, those opened before it are closed, and its error is raised.
+    If one fails to close, the error is logged, and the others are still closed.
     """
     async with AsyncExitStack() as stack:
         for backend in backends:
@@ -93,7 +94,7 @@ async def _open(backend: AnyBackend) -> None:
         await backend.open()
     except IdvError:
         raise
-    except Exception as error:  # noqa: BLE001 told as what it is: a plugin's failure
+    except Exception as error:  # noqa: BLE001 a plugin may raise anything
         _log.debug("backend %s failed to open:\n%s", backend.name, trace(error))
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise StartError(
@@ -105,5 +106,5 @@ async def _open(backend: AnyBackend) -> None:
 async def _close(backend: AnyBackend) -> None:
     try:
         await backend.close()
-    except Exception as error:  # noqa: BLE001 the others are to be closed all the same
+    except Exception as error:  # noqa: BLE001 the others must still be closed
         _log.error("backend %s failed to close:\n%s", backend.name, trace(error))

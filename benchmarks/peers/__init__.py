@@ -1,4 +1,4 @@
-"""The same contract in other servers, each in its usual style; one process on one core.
+"""The same API on other servers, each in the usual style of its framework, one process each.
 
-Each is run as ``python -m benchmarks.peers.NAME PORT FILE``; `contract` says what is in the file.
+Run one as ``python -m benchmarks.peers.NAME PORT FILE``; `contract` describes the file.
 """

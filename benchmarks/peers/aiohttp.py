@@ -11,16 +11,16 @@ from benchmarks.peers.contract import CHALLENGE, FORMAT, PATH, PORT, TOKEN, find
 
 async def identify(request: web.Request) -> web.Response:
     if not is_key(request.headers.get("Authorization", "")):
-        return answer(TOKEN, 401, CHALLENGE)
+        return respond(TOKEN, 401, CHALLENGE)
     try:
-        question = orjson.loads(await request.read())
+        document = orjson.loads(await request.read())
     except orjson.JSONDecodeError:
-        return answer(FORMAT, 422)
-    status, record = find(question)
-    return answer(record, status)
+        return respond(FORMAT, 422)
+    status, record = find(document)
+    return respond(record, status)
 
 
-def answer(
+def respond(
     record: dict[str, str], status: int, headers: dict[str, str] | None = None
 ) -> web.Response:
     return web.Response(

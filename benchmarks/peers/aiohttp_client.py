@@ -1,8 +1,7 @@
-"""aiohttp's client and nothing else: how fast one core can ask another service.
+"""aiohttp's client alone: the request rate that one core can send to an upstream.
 
-Run as ``python -m benchmarks.peers.aiohttp_client FILE USERS SECONDS``; `contract` says what is
-in the file. It writes one line of JSON: how many requests were answered, in how many
-seconds, and how many seconds of the processor they took.
+Run it as ``python -m benchmarks.peers.aiohttp_client FILE USERS SECONDS``; `contract` describes
+the file. It prints one line of JSON: completed requests, seconds, and CPU seconds.
 """
 
 from __future__ import annotations
@@ -18,43 +17,45 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from benchmarks import people
+from benchmarks import dataset
 
-_CALLERS = 32
-_TO_CONNECT = 0.1
+_CLIENTS = 32
+_WARM_UP = 0.1
 
 
-async def ask(session: aiohttp.ClientSession, urls: Iterator[str], until: float) -> int:
-    """Asks one after the other until then; how many it were."""
-    asked = 0
+async def send_requests(session: aiohttp.ClientSession, urls: Iterator[str], until: float) -> int:
+    """Send requests one after the other until ``until``; return their number."""
+    count = 0
     while time.perf_counter() < until:
         async with session.get(next(urls)) as response:
             response.raise_for_status()
             await response.read()
-        asked += 1
-    return asked
+        count += 1
+    return count
 
 
-async def crowd(session: aiohttp.ClientSession, urls: Iterator[str], seconds: float) -> int:
-    """Many callers at once, for so long; how many requests it were."""
+async def run_clients(session: aiohttp.ClientSession, urls: Iterator[str], seconds: float) -> int:
+    """Run all clients for this many seconds; return the number of requests."""
     until = time.perf_counter() + seconds
-    return sum(await asyncio.gather(*(ask(session, urls, until) for _ in range(_CALLERS))))
+    return sum(
+        await asyncio.gather(*(send_requests(session, urls, until) for _ in range(_CLIENTS)))
+    )
 
 
 async def main(upstream: Mapping[str, str], users: int, seconds: float) -> None:
     urls = itertools.cycle(
-        f"{upstream['url']}/people/{people.nickname(number)}" for number in range(users)
+        f"{upstream['url']}/people/{dataset.nickname(number)}" for number in range(users)
     )
     headers = {"Authorization": f"Bearer {upstream['token']}"}
     async with aiohttp.ClientSession(headers=headers) as session:
-        await crowd(session, urls, _TO_CONNECT)
-        began, used = time.perf_counter(), time.process_time()
-        requests = await crowd(session, urls, seconds)
-        took, used = time.perf_counter() - began, time.process_time() - used
+        await run_clients(session, urls, _WARM_UP)
+        started, used = time.perf_counter(), time.process_time()
+        requests = await run_clients(session, urls, seconds)
+        took, used = time.perf_counter() - started, time.process_time() - used
     print(json.dumps({"requests": requests, "seconds": took, "cpu": used}))
 
 
 if __name__ == "__main__":
     _, file, number_of_users, some_seconds = sys.argv
-    told = json.loads(Path(file).read_bytes())
-    uvloop.run(main(told["upstream"], int(number_of_users), float(some_seconds)))
+    contract = json.loads(Path(file).read_bytes())
+    uvloop.run(main(contract["upstream"], int(number_of_users), float(some_seconds)))

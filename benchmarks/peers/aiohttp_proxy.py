@@ -1,4 +1,4 @@
-"""aiohttp's server in front of another directory, which it asks with aiohttp's client."""
+"""aiohttp's server as a proxy of an upstream directory, with aiohttp's client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from benchmarks.peers.aiohttp import answer, serve
+from benchmarks.peers.aiohttp import respond, serve
 from benchmarks.peers.contract import (
     CHALLENGE,
     FORMAT,
@@ -32,25 +32,25 @@ async def connected(app: web.Application) -> AsyncIterator[None]:
 
 async def identify(request: web.Request) -> web.Response:
     if not is_key(request.headers.get("Authorization", "")):
-        return answer(TOKEN, 401, CHALLENGE)
+        return respond(TOKEN, 401, CHALLENGE)
     try:
         text = orjson.loads(await request.read())["input"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return answer(FORMAT, 422)
+        return respond(FORMAT, 422)
     if not isinstance(text, str) or not NICKNAME.fullmatch(text):
-        return answer(FORMAT, 422)
+        return respond(FORMAT, 422)
     return await find(request.app[SESSION], text[1:])
 
 
 async def find(session: aiohttp.ClientSession, nickname: str) -> web.Response:
     async with session.get(f"/people/{nickname}") as response:
         if response.status == web.HTTPNotFound.status_code:
-            return answer(NOT_FOUND, 404)
+            return respond(NOT_FOUND, 404)
         response.raise_for_status()
         person = orjson.loads(await response.read())
     if person["login"] != nickname:
-        raise ValueError("another user than asked for")
-    return answer(
+        raise ValueError("upstream returned another user")
+    return respond(
         {
             "status": "ok",
             "plan": person["plan"],

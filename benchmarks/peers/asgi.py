@@ -18,7 +18,7 @@ _PLAIN_404 = (404, {"status": "error", "code": "no_such_route", "message": "No s
 
 
 async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    status, record = await _answer(scope, receive)
+    status, record = await _respond(scope, receive)
     body = orjson.dumps(record)
     headers = [_JSON, (b"content-length", str(len(body)).encode())]
     if record is TOKEN:
@@ -27,7 +27,7 @@ async def app(scope: dict[str, Any], receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def _answer(scope: dict[str, Any], receive: Receive) -> tuple[int, dict[str, str]]:
+async def _respond(scope: dict[str, Any], receive: Receive) -> tuple[int, dict[str, str]]:
     if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] != PATH:
         return _PLAIN_404
     authorization = next(

@@ -15,18 +15,18 @@ app = Application()
 async def identify(request: Request) -> Response:
     authorization = request.get_first_header(b"authorization") or b""
     if not is_key(authorization.decode("latin-1")):
-        response = answer(TOKEN, 401)
+        response = respond(TOKEN, 401)
         response.add_header(b"WWW-Authenticate", b"Bearer")
         return response
     try:
-        question = orjson.loads(await request.read() or b"")
+        document = orjson.loads(await request.read() or b"")
     except orjson.JSONDecodeError:
-        return answer(FORMAT, 422)
-    status, record = find(question)
-    return answer(record, status)
+        return respond(FORMAT, 422)
+    status, record = find(document)
+    return respond(record, status)
 
 
-def answer(record: dict[str, str], status: int) -> Response:
+def respond(record: dict[str, str], status: int) -> Response:
     return Response(status, None, Content(b"application/json", orjson.dumps(record)))
 
 

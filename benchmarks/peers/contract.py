@@ -1,9 +1,9 @@
-"""What every peer is asked and answers: keys, users and refusals, and nothing of HTTP.
+"""The keys, the users and the error records that every peer serves, without any HTTP.
 
-For those that stand in front of another directory it tells where that is, too.
+For peers that proxy an upstream directory it has that directory's URL and credential.
 
-It is read from the command line as it is imported, so that a peer can be written as its
-framework's documentation has it, with an application at the top level.
+The file is named on the command line and read at import time, so that a peer can be written as
+in its framework's documentation, with an application at module level.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ USERS: dict[str, dict[str, str]] = _RECORDS["users"]
 UPSTREAM: dict[str, str] = _RECORDS["upstream"]
 
 
-def _refusal(code: str, message: str) -> dict[str, str]:
+def _error(code: str, message: str) -> dict[str, str]:
     return {"status": "error", "code": code, "message": message}
 
 
-TOKEN = _refusal("token_invalid_or_expired", "Token invalid or expired")
-NOT_FOUND = _refusal("not_found", "User not found")
-FORMAT = _refusal("invalid_format", "Invalid format")
+TOKEN = _error("token_invalid_or_expired", "Token invalid or expired")
+NOT_FOUND = _error("not_found", "User not found")
+FORMAT = _error("invalid_format", "Invalid format")
 CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
 def is_token(token: str) -> bool:
-    """Whether this is the token of a key."""
+    """Return whether the token is valid."""
     return sha256(token.encode()).digest() in KEYS
 
 
 def is_key(authorization: str) -> bool:
-    """Whether this ``Authorization`` header holds a key."""
+    """Return whether the ``Authorization`` header contains a valid token."""
     scheme, _, token = authorization.partition(" ")
     return scheme.lower() == "bearer" and is_token(token)
 
 
-def find(question: Any) -> tuple[int, dict[str, str]]:
-    """The status and the record that answer a decoded body."""
-    text = question.get("input") if isinstance(question, dict) else None
+def find(document: Any) -> tuple[int, dict[str, str]]:
+    """Return the status and the record of the response to a decoded body."""
+    text = document.get("input") if isinstance(document, dict) else None
     if not isinstance(text, str) or not NICKNAME.fullmatch(text):
         return 422, FORMAT
     user = USERS.get(text[1:])

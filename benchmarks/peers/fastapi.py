@@ -1,4 +1,4 @@
-"""FastAPI on uvicorn: models for the question and the answer, the key as a dependency."""
+"""FastAPI on uvicorn: models for request and response, the key as a dependency."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ app = FastAPI()
 bearer = HTTPBearer(auto_error=False)
 
 
-class Question(BaseModel):
+class IdentifyRequest(BaseModel):
     input: Annotated[str, Field(pattern=r"^@[A-Za-z0-9_.-]{1,64}$")]
 
 
@@ -27,21 +27,21 @@ class User(BaseModel):
     profile_url: str
 
 
-class Refused(Exception):
+class ApiException(Exception):
     def __init__(
         self, status: int, record: dict[str, str], headers: dict[str, str] | None = None
     ) -> None:
         super().__init__(record["code"])
-        self.answer = JSONResponse(record, status, headers)
+        self.response = JSONResponse(record, status, headers)
 
 
-@app.exception_handler(Refused)
-async def refused(_request: Request, error: Refused) -> JSONResponse:
-    return error.answer
+@app.exception_handler(ApiException)
+async def on_api_exception(_request: Request, error: ApiException) -> JSONResponse:
+    return error.response
 
 
 @app.exception_handler(RequestValidationError)
-async def invalid(_request: Request, _error: RequestValidationError) -> JSONResponse:
+async def on_invalid_request(_request: Request, _error: RequestValidationError) -> JSONResponse:
     return JSONResponse(FORMAT, 422)
 
 
@@ -49,14 +49,14 @@ async def require_key(
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
 ) -> None:
     if credentials is None or not is_token(credentials.credentials):
-        raise Refused(401, TOKEN, CHALLENGE)
+        raise ApiException(401, TOKEN, CHALLENGE)
 
 
 @app.post(PATH, dependencies=[Depends(require_key)])
-async def identify(question: Question) -> User:
-    user = USERS.get(question.input[1:])
+async def identify(request: IdentifyRequest) -> User:
+    user = USERS.get(request.input[1:])
     if user is None:
-        raise Refused(404, NOT_FOUND)
+        raise ApiException(404, NOT_FOUND)
     return User(**user)
 
 

@@ -1,4 +1,4 @@
-"""FastAPI on uvicorn in front of another directory, which it asks with httpx."""
+"""FastAPI on uvicorn as a proxy of an upstream directory, with httpx."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,14 @@ from pydantic import BaseModel
 
 from benchmarks.peers.contract import NOT_FOUND, UPSTREAM
 from benchmarks.peers.contract import PATH as IDENTIFY
-from benchmarks.peers.fastapi import Question, Refused, User, invalid, refused, require_key
+from benchmarks.peers.fastapi import (
+    ApiException,
+    IdentifyRequest,
+    User,
+    on_api_exception,
+    on_invalid_request,
+    require_key,
+)
 from benchmarks.peers.on_uvicorn import serve
 
 client = httpx.AsyncClient(
@@ -35,25 +42,25 @@ async def connected(_app: FastAPI) -> AsyncIterator[None]:
 
 app = FastAPI(
     lifespan=connected,
-    exception_handlers={Refused: refused, RequestValidationError: invalid},
+    exception_handlers={ApiException: on_api_exception, RequestValidationError: on_invalid_request},
 )
 
 
 @app.post(IDENTIFY, dependencies=[Depends(require_key)])
-async def identify(question: Question) -> User:
-    nickname = question.input[1:]
+async def identify(request: IdentifyRequest) -> User:
+    nickname = request.input[1:]
     response = await client.get(f"/people/{nickname}")
     if response.status_code == httpx.codes.NOT_FOUND:
-        raise Refused(404, NOT_FOUND)
+        raise ApiException(404, NOT_FOUND)
     response.raise_for_status()
     person = Person.model_validate_json(response.content)
     if person.login != nickname:
-        raise ValueError("another user than asked for")
+        raise ValueError("upstream returned another user")
     return User(
         status="ok",
         plan=person.plan,
         card_number=person.card,
-        nickname=question.input,
+        nickname=request.input,
         profile_url=f"{UPSTREAM['site']}/m/{nickname}",
     )
 

@@ -1,4 +1,4 @@
-"""nginx returning the answer of one user, whatever is asked: the mark of what C can do."""
+"""nginx returning one constant response: an upper bound, written in C."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ http {{
 
 
 def main() -> None:
-    """Becomes nginx; whoever started this removes the folder beside the file of the contract."""
+    """Replace this process by nginx; its folder is removed with that of the contract file."""
     folder = tempfile.mkdtemp(dir=Path(sys.argv[2]).parent)
     body = json.dumps(next(iter(USERS.values())), separators=(",", ":"))
     config = Path(folder, "nginx.conf")

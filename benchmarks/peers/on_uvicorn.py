@@ -1,4 +1,4 @@
-"""uvicorn as all its applications are served here."""
+"""uvicorn with the settings used for every ASGI peer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.peers.contract import PORT
 
 
 def serve(app: Any) -> None:
-    """Serves with the fast loop and the fast parser, without an access log."""
+    """Serve with uvloop and httptools, without an access log."""
     uvicorn.run(
         app, port=PORT, loop="uvloop", http="httptools", access_log=False, log_level="warning"
     )

@@ -16,10 +16,10 @@ async def identify(request: Request) -> HTTPResponse:
     if not is_key(request.headers.get("Authorization", "")):
         return json(TOKEN, 401, CHALLENGE)
     try:
-        question = request.json
+        document = request.json
     except BadRequest:
         return json(FORMAT, 422)
-    status, record = find(question)
+    status, record = find(document)
     return json(record, status)
 
 

@@ -23,10 +23,10 @@ async def identify(request: Request) -> OrjsonResponse:
     if not is_key(request.headers.get("Authorization", "")):
         return OrjsonResponse(TOKEN, 401, CHALLENGE)
     try:
-        question = orjson.loads(await request.body())
+        document = orjson.loads(await request.body())
     except orjson.JSONDecodeError:
         return OrjsonResponse(FORMAT, 422)
-    status, record = find(question)
+    status, record = find(document)
     return OrjsonResponse(record, status)
 
 

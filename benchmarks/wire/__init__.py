@@ -1,7 +1,7 @@
-"""The service over HTTP beside its peers: one core serves, another one asks.
+"""Benchmarks over HTTP beside peers: servers on one core, the load generator on another.
 
-`servers` names the sides, `server` runs one as a process, `traffic` is what they are asked,
-`agreement` is what they must answer before they are measured, `wrk` asks, and `attackers` do
-harm. What cannot be had on this machine (wrk, nginx, the peers' virtual environment) is left
-out, and told.
+`contenders` lists the servers, `process` runs one, `traffic` makes the requests, `conformance`
+checks each server's responses before it is measured, `wrk` generates the load, and `attackers`
+are hostile clients. What is not installed on this machine (wrk, nginx, the peers' virtual
+environment) is skipped and reported.
 """

@@ -1,4 +1,4 @@
-"""How much longer good callers wait while others do harm."""
+"""Latency of legitimate clients during attacks."""
 
 from __future__ import annotations
 
@@ -10,81 +10,97 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
-from benchmarks.figures import Figure, Promise, ratio
+from benchmarks.figures import Figure, Target, ratio
 from benchmarks.plan import Plan
-from benchmarks.rounds import take_turns
-from benchmarks.wire import agreement, servers, wrk
+from benchmarks.rounds import interleave
+from benchmarks.wire import conformance, contenders, wrk
 from benchmarks.wire.attackers import ATTACKS
-from benchmarks.wire.server import ROOT, Server
+from benchmarks.wire.process import ROOT, Server
 from benchmarks.wire.traffic import uniform
-from tornado_idv.server.listener import HttpLimits
+from tornado_idv.http.limits import HttpLimits
 
 _SHARE = 0.2
-_QUIET = "nobody does harm"
-_LONGER = Promise("most", 1.5)
+_BASELINE = "no attack"
+_SLOWDOWN = Target("most", 1.5)
 _DESCRIPTORS = 4200
-"""As many as the service takes connections as it ships, and some for itself."""
-_HELD = 0.9
-"""What an attack is to hold of its connections: a few are always being opened anew."""
+"""The default of ``server.max_connections``, and some for other files."""
+_MIN_OPEN = 0.9
+"""Share of its connections that an attack must have open; some are always being reopened."""
 
-LIFE = HttpLimits().idle_timeout
+RAMP_UP = HttpLimits().idle_timeout
+"""Seconds over which an attack opens its connections."""
+SCALE = 1.0
+"""The share of an attack's connections that is opened."""
+IDLE_PRIORITY: Sequence[str] = ("chrt", "--idle", "0")
+"""Runs an attack when its core is idle. Otherwise the legitimate clients on that core would wait
+for it, and that would be measured."""
+TIMEOUT = 60.0
+"""Seconds for an attack to be ready, beside `RAMP_UP`, and to end. On a machine with other
+background load it may never run."""
 
 
 async def attack(plan: Plan) -> list[Figure]:
-    """Good callers at a fifth of what the service can answer, alone and beside each attack."""
-    if plan.leaves_out("attack", wrk.missing() or _too_few_descriptors()):
+    """Legitimate traffic at a fifth of the capacity, alone and during each attack."""
+    if plan.skip("attack", wrk.missing() or _too_few_descriptors()):
         return []
-    side = servers.ours(plan)[servers.OURS]
+    side = contenders.ours(plan)[contenders.OURS]
     sent: dict[str, list[float]] = {name: [] for name in ATTACKS}
     with _descriptors():
-        async with servers.started(plan, {servers.OURS: side}) as there:
-            server = there[servers.OURS]
+        async with contenders.run_all(plan, {contenders.OURS: side}) as servers:
+            server = servers[contenders.OURS]
             rate = (await wrk.load(plan, server, uniform)).rate * _SHARE
-            quiet = partial(wrk.paced, plan, server, uniform, rate)
+            baseline = partial(wrk.paced, plan, server, uniform, rate)
             beside = {
                 name: partial(_beside, plan, server, name, rate, sent[name]) for name in ATTACKS
             }
-            loads = await take_turns(plan, "attacked load", {_QUIET: quiet, **beside})
-    harm = [
+            loads = await interleave(plan, "load during attacks", {_BASELINE: baseline, **beside})
+    attack_rates = [
         Figure("sent", "/s", tuple(rates), of=name) for name, rates in sent.items() if any(rates)
     ]
     figures = [figure for name in loads for figure in _of_one(name, loads[name])]
-    return figures + harm + _longer(loads)
+    return figures + attack_rates + _slowdowns(loads)
 
 
 async def _beside(
     plan: Plan, server: Server, name: str, rate: float, sent: list[float]
 ) -> wrk.Load:
-    """One round beside an attack, after which the server is to be as it was."""
+    """Measure one round during an attack, after which the server must still conform."""
     async with attacked(plan, server, name, sent):
         load = await wrk.paced(plan, server, uniform, rate)
-    agreement.check(server, plan.keys)
+    conformance.check(server, plan.keys)
     return load
 
 
 @asynccontextmanager
 async def attacked(plan: Plan, server: Server, name: str, sent: list[float]) -> AsyncIterator[None]:
-    """Runs the attack, on the core that asks; raises `RuntimeError` unless it held out.
+    """Run the attack on the load's core; raise `RuntimeError` if it does not last.
 
-    How often a second it sent something is put into ``sent`` in the end.
+    The number of its writes per second is appended to ``sent`` at the end.
     """
+    clients = max(1, round(ATTACKS[name].clients * SCALE))
+    arguments = (name, str(clients), str(server.port), str(RAMP_UP))
     process = await asyncio.create_subprocess_exec(
-        *("taskset", "-c", str(plan.load_core)),
-        *(sys.executable, "-m", "benchmarks.wire.attackers", name, str(server.port), str(LIFE)),
+        *(*IDLE_PRIORITY, "taskset", "-c", str(plan.load_core)),
+        *(sys.executable, "-m", "benchmarks.wire.attackers", *arguments),
         stdout=subprocess.PIPE,
         cwd=ROOT,
     )
     assert process.stdout is not None
     try:
-        if await process.stdout.readline() != b"ready\n":
-            raise RuntimeError(f"{server.name} let nobody attack it with {name}")
+        async with asyncio.timeout(RAMP_UP + TIMEOUT):
+            ready = await process.stdout.readline()
+        if ready != b"ready\n":
+            raise RuntimeError(f"{server.name} accepted no connections of the attack: {name}")
         yield
         process.terminate()
-        told, _ = await process.communicate()
-        held, rate = told.split()
+        async with asyncio.timeout(TIMEOUT):
+            output, _ = await process.communicate()
+        connections, rate = output.split()
         sent.append(float(rate))
-        if int(held) < ATTACKS[name].callers * _HELD:
-            raise RuntimeError(f"{name} came to {int(held)} connections in the end")
+        if int(connections) < clients * _MIN_OPEN:
+            raise RuntimeError(f"{name}: only {int(connections)} connections were open at the end")
+    except TimeoutError:
+        raise RuntimeError(f"{name}: timeout, core {plan.load_core} is busy") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -96,15 +112,15 @@ def _of_one(name: str, loads: Sequence[wrk.Load]) -> list[Figure]:
     return [
         Figure("p50", "ms", tuple(load.p50 * 1000 for load in loads), of=name),
         Figure("p99", "ms", tuple(load.p99 * 1000 for load in loads), of=name),
-        Figure("good answers", "/s", tuple(load.rate for load in loads), of=name),
+        Figure("responses", "/s", tuple(load.rate for load in loads), of=name),
         Figure("CPU", "% of a core", busy, of=name),
     ]
 
 
-def _longer(loads: Mapping[str, Sequence[wrk.Load]]) -> list[Figure]:
+def _slowdowns(loads: Mapping[str, Sequence[wrk.Load]]) -> list[Figure]:
     p99 = {name: [load.p99 for load in each] for name, each in loads.items()}
     return [
-        ratio(f"p99 of good callers beside {name}", p99[name], p99[_QUIET], _LONGER)
+        ratio(f"p99 of legitimate clients during {name}", p99[name], p99[_BASELINE], _SLOWDOWN)
         for name in ATTACKS
     ]
 
@@ -113,12 +129,12 @@ def _too_few_descriptors() -> str | None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard >= _DESCRIPTORS:
         return None
-    return f"{_DESCRIPTORS} descriptors are needed, and at most {hard} are to be had"
+    return f"{_DESCRIPTORS} file descriptors are needed, but the hard limit is {hard}"
 
 
 @contextmanager
 def _descriptors() -> Iterator[None]:
-    """What is started inside has enough of them."""
+    """Raise the limit of file descriptors for processes started in this context."""
     before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_DESCRIPTORS, hard))
     try:

@@ -1,18 +1,14 @@
-"""Callers that do harm: ``python -m benchmarks.wire.attackers KIND PORT LIFE``.
+"""Hostile clients: ``python -m benchmarks.wire.attackers ATTACK CLIENTS PORT RAMP_UP``.
 
-It opens its connections one after the other over ``LIFE`` seconds, which is how long the server
-lets such callers be, and opens anew what the server closes: by then as many come and go at any
-moment as at any other. It says ``ready``, and when it is told to end, or after some minutes,
-how many it holds, and how often a second it has sent something since.
-
-It takes only the time that nobody else wants on its core, for else the good callers there would
-wait for it, and that would be measured. So it may fall behind, which what it says shows.
+Connections are opened one after the other over ``RAMP_UP`` seconds, the server's timeout for such
+clients, and reopened when the server closes them, so that connections open and close at a steady
+rate. The process prints ``ready`` when all are open; on SIGTERM, or after two minutes, it prints
+the number of open connections and the writes per second since then.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import secrets
 import signal
@@ -25,182 +21,185 @@ from typing import ClassVar, cast
 
 import uvloop
 
-from benchmarks import people
+from benchmarks import dataset
 from benchmarks.wire import traffic
 
-_LONGEST = 120.0
-_BETWEEN_BYTES = 1.0
-_BETWEEN_GUESSES = 0.05
+_MAX_SECONDS = 120.0
+_BYTE_INTERVAL = 1.0
+_GUESS_INTERVAL = 0.05
 _KEY_BYTES = 32
-_AHEAD = 100
+_BATCH = 100
 
 
-def _about(seconds: float) -> float:
-    """A pause of random length: callers who had to wait for the core at once are in step for ever
-    after if all their pauses are the same."""
+def _random_pause(seconds: float) -> float:
+    """Return a random pause with this mean.
+
+    With equal pauses, clients that once waited for the core together stay synchronized.
+    """
     return random.uniform(0, 2 * seconds)
 
 
 def _request(key: str) -> bytes:
-    made = traffic.asking([traffic.body(f"@{people.nickname(0)}")], key=key)
+    made = traffic.make_traffic([traffic.body(f"@{dataset.nickname(0)}")], key=key)
     return made.head + made.bodies[0]
 
 
-class Caller(asyncio.Protocol):
-    """Holds a connection and does nothing with it; ``gone`` is set once it is closed."""
+class Client(asyncio.Protocol):
+    """Opens a connection and sends nothing; ``closed`` is set when it is closed."""
 
     sent: ClassVar[int] = 0
-    """How often any of them has sent something."""
+    """Writes of all clients."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.gone = asyncio.Event()
+        self.closed = asyncio.Event()
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
-        self.begin()
+        self.start()
 
     def connection_lost(self, _: Exception | None) -> None:
-        self.gone.set()
+        self.closed.set()
 
-    def begin(self) -> None:
-        """Does the first harm."""
+    def start(self) -> None:
+        """Start the attack on this connection."""
 
     def send(self, data: bytes) -> None:
         self.transport.write(data)
-        Caller.sent += 1
+        Client.sent += 1
 
 
-class SlowCaller(Caller):
-    """Sends a byte of a good request each second or so."""
+class SlowClient(Client):
+    """Sends a valid request at about one byte a second."""
 
-    _every_byte = _request(traffic.KEY)
+    _valid_request = _request(traffic.KEY)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._send(0)
 
     def _send(self, at: int) -> None:
-        if not self.gone.is_set() and at < len(self._every_byte):
-            self.send(self._every_byte[at : at + 1])
-            self.loop.call_later(_about(_BETWEEN_BYTES), self._send, at + 1)
+        if not self.closed.is_set() and at < len(self._valid_request):
+            self.send(self._valid_request[at : at + 1])
+            self.loop.call_later(_random_pause(_BYTE_INTERVAL), self._send, at + 1)
 
 
-class BlindCaller(Caller):
-    """Sends good requests as fast as they are taken, and never reads an answer."""
+class NonReadingClient(Client):
+    """Sends valid requests as fast as possible, and never reads a response."""
 
-    _many = _request(traffic.KEY) * _AHEAD
-    _more = True
+    _requests = _request(traffic.KEY) * _BATCH
+    _writable = True
 
-    def begin(self) -> None:
-        self.loop.call_soon(self._begin)  # uvloop forgets a pause that comes before it reads
+    def start(self) -> None:
+        self.loop.call_soon(self._start)  # uvloop ignores a pause before it has started to read
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self.transport.pause_reading()
         self.resume_writing()
 
     def pause_writing(self) -> None:
-        self._more = False
+        self._writable = False
 
     def resume_writing(self) -> None:
-        self._more = True
+        self._writable = True
         self._send()
 
     def _send(self) -> None:
-        while self._more:
-            self.send(self._many)
+        while self._writable:
+            self.send(self._requests)
 
 
-class Guesser(Caller):
-    """Asks twenty times a second or so, each time with another key that nobody issued.
+class KeyGuesser(Client):
+    """Sends about twenty requests a second, each with a new invalid key.
 
-    What a guess takes of the core that it shares with the good callers is theirs to wait for,
-    so it is little: the request is made beforehand, but for the key.
+    Only the key is made for each request: legitimate clients share the core.
     """
 
-    _before, _behind = _request("KEY").split(b"KEY")
+    _prefix, _suffix = _request("KEY").split(b"KEY")
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._pause()
 
     def _guess(self) -> None:
-        if not self.gone.is_set():
-            self.send(self._before + secrets.token_urlsafe(_KEY_BYTES).encode() + self._behind)
+        if not self.closed.is_set():
+            self.send(self._prefix + secrets.token_urlsafe(_KEY_BYTES).encode() + self._suffix)
             self._pause()
 
     def _pause(self) -> None:
-        self.loop.call_later(_about(_BETWEEN_GUESSES), self._guess)
+        self.loop.call_later(_random_pause(_GUESS_INTERVAL), self._guess)
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """So many callers of one kind."""
+    """A number of clients of one kind."""
 
-    callers: int
-    caller: Callable[[], Caller]
+    clients: int
+    client: Callable[[], Client]
 
 
 ATTACKS: Mapping[str, Attack] = {
-    "a byte a second on 2,000 connections": Attack(2000, SlowCaller),
-    "1,000 idle connections": Attack(1000, Caller),
-    "50 callers that never read": Attack(50, BlindCaller),
-    "2,000 wrong keys a second": Attack(100, Guesser),
+    "2,000 connections at one byte a second": Attack(2000, SlowClient),
+    "1,000 idle connections": Attack(1000, Client),
+    "50 clients that never read": Attack(50, NonReadingClient),
+    "2,000 wrong keys a second": Attack(100, KeyGuesser),
 }
 
 
-class _Crowd:
-    """All callers of an attack."""
+class _Swarm:
+    """All clients of an attack."""
 
-    def __init__(self, attack: Attack, port: int, life: float) -> None:
-        self.held = 0
-        self._whole_at = 0.0
+    def __init__(
+        self, client: Callable[[], Client], clients: int, port: int, ramp_up: float
+    ) -> None:
+        self.connected = 0
+        self._complete_at = 0.0
         self._sent_before = 0
-        self._attack = attack
+        self._client = client
+        self._clients = clients
         self._port = port
-        self._life = life
+        self._ramp_up = ramp_up
 
-    async def keep_up(self) -> None:
-        """Runs until it is cancelled."""
+    async def run(self) -> None:
+        """Keep all connections open until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for number in range(self._attack.callers):
-                group.create_task(self._keep_one(self._life * number / self._attack.callers))
+            for number in range(self._clients):
+                group.create_task(self._run_client(self._ramp_up * number / self._clients))
 
-    async def _keep_one(self, pause: float) -> None:
+    async def _run_client(self, pause: float) -> None:
         await asyncio.sleep(pause)
         loop = asyncio.get_running_loop()
         while True:
-            _, caller = await loop.create_connection(self._attack.caller, "127.0.0.1", self._port)
-            self.held += 1
-            self._tell()
-            await caller.gone.wait()
-            self.held -= 1
+            _, client = await loop.create_connection(self._client, "127.0.0.1", self._port)
+            self.connected += 1
+            self._report()
+            await client.closed.wait()
+            self.connected -= 1
 
-    def _tell(self) -> None:
-        if not self._whole_at and self.held == self._attack.callers:
-            self._whole_at, self._sent_before = time.monotonic(), Caller.sent
+    def _report(self) -> None:
+        if not self._complete_at and self.connected == self._clients:
+            self._complete_at, self._sent_before = time.monotonic(), Client.sent
             print("ready", flush=True)
 
     @property
     def rate(self) -> float:
-        """How often a second they sent something since they were all there."""
-        return (Caller.sent - self._sent_before) / (time.monotonic() - self._whole_at)
+        """Return the writes per second since all were connected."""
+        return (Client.sent - self._sent_before) / (time.monotonic() - self._complete_at)
 
 
-async def _run(attack: Attack, port: int, life: float) -> None:
+async def _run(name: str, clients: int, port: int, ramp_up: float) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.call_later(_LONGEST, stop.set)
-    crowd = _Crowd(attack, port, life)
-    harm = asyncio.create_task(crowd.keep_up())
-    harm.add_done_callback(lambda _: stop.set())
+    loop.call_later(_MAX_SECONDS, stop.set)
+    swarm = _Swarm(ATTACKS[name].client, clients, port, ramp_up)
+    task = asyncio.create_task(swarm.run())
+    task.add_done_callback(lambda _: stop.set())
     await stop.wait()
-    print(crowd.held, crowd.rate, flush=True)
-    harm.cancel()
+    print(swarm.connected, swarm.rate, flush=True)
+    task.cancel()
     with suppress(asyncio.CancelledError):
-        await harm
+        await task
 
 
 if __name__ == "__main__":
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    uvloop.run(_run(ATTACKS[sys.argv[1]], int(sys.argv[2]), float(sys.argv[3])))
+    uvloop.run(_run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))

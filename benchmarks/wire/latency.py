@@ -1,4 +1,4 @@
-"""How long callers wait at half of what a server can answer."""
+"""Latency at half of each server's capacity."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from functools import partial
 
 from benchmarks.figures import Figure
 from benchmarks.plan import Plan
-from benchmarks.rounds import take_turns
-from benchmarks.wire import servers, wrk
-from benchmarks.wire.server import Server
+from benchmarks.rounds import interleave
+from benchmarks.wire import contenders, wrk
+from benchmarks.wire.process import Server
 from benchmarks.wire.traffic import uniform
 
 _SHARE = 0.5
 
 
 async def latency(plan: Plan) -> list[Figure]:
-    """Each side at about half of its own capacity, which is found first; the share is told."""
-    if plan.leaves_out("latency", wrk.missing()):
+    """Measure each server at about half of its own capacity, which is measured first."""
+    if plan.skip("latency", wrk.missing()):
         return []
-    async with servers.started(plan, servers.every(plan)) as there:
+    async with contenders.run_all(plan, contenders.all_contenders(plan)) as servers:
         capacity: dict[str, float] = {}
-        with plan.step("capacity", len(there)) as advance:
-            for name, server in there.items():
+        with plan.step("capacity", len(servers)) as advance:
+            for name, server in servers.items():
                 capacity[name] = (await wrk.load(plan, server, uniform)).rate
                 advance()
 
-        async def bear(name: str, server: Server) -> wrk.Load:
+        async def run_paced(name: str, server: Server) -> wrk.Load:
             return await wrk.paced(plan, server, uniform, capacity[name] * _SHARE)
 
-        loads = await take_turns(
-            plan, "paced load", {name: partial(bear, name, each) for name, each in there.items()}
+        loads = await interleave(
+            plan,
+            "paced load",
+            {name: partial(run_paced, name, each) for name, each in servers.items()},
         )
     return [figure for name in loads for figure in _of_one(name, loads[name], capacity[name])]
 
@@ -40,5 +42,5 @@ def _of_one(name: str, loads: Sequence[wrk.Load], capacity: float) -> list[Figur
     return [
         Figure("p50", "ms", tuple(load.p50 * 1000 for load in loads), of=name),
         Figure("p99", "ms", tuple(load.p99 * 1000 for load in loads), of=name),
-        Figure("at", "% of its capacity", shares, of=name),
+        Figure("load", "% of its capacity", shares, of=name),
     ]

@@ -1,10 +1,10 @@
-"""This service in front of another directory, beside what asking alone takes, and peers.
+"""This service as a proxy of an upstream directory, compared with peers and a bare client.
 
-The directory is a stub on the load's core, of which it takes some 25 µs for a request. The bare
-client, which asks it from our core, shares that core with nobody but the stub; a service has
-wrk there too, with some 20 µs. So at the rates that are measured here that core is idle for most
-of the time, and what is measured is the service; what the sharing costs, it costs the service,
-never the bare client. Everybody has 32 callers, and asks for the same users with the same token.
+The upstream is a stub on the load's core, where it takes about 25 µs per request (CPython 3.11);
+wrk takes about 20 µs more on that core when a service is measured. At the rates measured here
+that core is idle most of the time, so the result is that of the service; sharing the core costs
+the service and never the bare client. Each has 32 connections, and looks up the same users with
+the same token.
 """
 
 from __future__ import annotations
@@ -19,79 +19,79 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks import people
-from benchmarks.figures import Figure, Promise, ratio
+from benchmarks import dataset
+from benchmarks.figures import Figure, Target, ratio
 from benchmarks.plan import Plan
-from benchmarks.rounds import take_turns
-from benchmarks.wire import servers, traffic, wrk
-from benchmarks.wire.ourselves import Ourselves, over_directory
-from benchmarks.wire.server import ROOT, Server, running
-from benchmarks.wire.servers import Side
+from benchmarks.rounds import interleave
+from benchmarks.wire import contenders, traffic, wrk
+from benchmarks.wire.contenders import Contender
+from benchmarks.wire.our_service import OurService, over_directory
+from benchmarks.wire.process import ROOT, Server, run_server
 from benchmarks.wire.throughput import cpus, of_one, rates
 
 OURS = "this service, proxying"
 BARE = "aiohttp's client alone"
 _STUB = "the stub"
 TOKEN = "a-token-of-the-stub"
-_PROMISES = {BARE: 0.6, servers.FASTAPI_HTTPX: 3.0, servers.AIOHTTP_BOTH: None}
-"""How many times what is beside us we promise, if we do."""
+_TARGETS = {BARE: 0.6, contenders.FASTAPI_HTTPX: 3.0, contenders.AIOHTTP_BOTH: None}
+"""Targets: our throughput divided by the peer's, where there is one."""
 
 
 async def proxied(plan: Plan) -> list[Figure]:
-    """Lookups that each ask the stub: ours, what asking alone takes, and the peers."""
-    if plan.leaves_out("proxy", wrk.missing()):
+    """Measure lookups that each send a request upstream: ours, the bare client, the peers."""
+    if plan.skip("proxy", wrk.missing()):
         return []
     async with directory(plan) as (stub, contract):
-        sides = ours(plan, stub) | servers.peers(plan, contract, servers.PROXIES)
-        async with servers.started(plan, sides) as there:
-            bears: dict[str, Callable[[], Awaitable[wrk.Work]]] = {
+        sides = ours(plan, stub) | contenders.peers(plan, contract, contenders.PROXIES)
+        async with contenders.run_all(plan, sides) as servers:
+            loads_of: dict[str, Callable[[], Awaitable[wrk.Work]]] = {
                 name: partial(wrk.load, plan, server, traffic.uniform)
-                for name, server in there.items()
+                for name, server in servers.items()
             }
-            bears[BARE] = partial(_ask_alone, plan, contract)
-            loads = await take_turns(plan, "load", bears)
+            loads_of[BARE] = partial(_run_bare_client, plan, contract)
+            loads = await interleave(plan, "load", loads_of)
     figures = [figure for name, each in loads.items() for figure in of_one(name, each)]
     return figures + [
         figure
-        for peer in _PROMISES
+        for peer in _TARGETS
         if peer in loads
-        for figure in _beside(peer, loads[OURS], loads[peer])
+        for figure in _compare(peer, loads[OURS], loads[peer])
     ]
 
 
-def ours(plan: Plan, stub: Server) -> dict[str, Side]:
-    """This service as it ships, but that it remembers nothing, in front of the stub."""
+def ours(plan: Plan, stub: Server) -> dict[str, Contender]:
+    """Return this service with an uncached upstream backend."""
     backend = over_directory(stub.port, TOKEN)
-    return {OURS: Side(Ourselves(plan.folder, backend, uncached=True))}
+    return {OURS: Contender(OurService(plan.folder, backend, uncached=True))}
 
 
 @asynccontextmanager
 async def directory(plan: Plan) -> AsyncIterator[tuple[Server, Path]]:
-    """The directory, on the load's core, and the file that tells the peers where it is."""
-    upstream = {"token": TOKEN, "site": people.SITE}
-    contract = servers.write_contract(plan.folder / "proxying.json", 0, upstream)
+    """Run the upstream on the load's core; yield it and the contract file for the peers."""
+    upstream = {"token": TOKEN, "site": dataset.SITE}
+    contract = contenders.write_contract(plan.folder / "proxying.json", 0, upstream)
 
     def command(port: int) -> Sequence[str]:
         module = ("-m", "benchmarks.peers.upstream_stub")
         pinned = ("taskset", "-c", str(plan.load_core))
         return [*pinned, sys.executable, *module, str(port), str(contract)]
 
-    async with running(_STUB, command, plan.folder / "stub.log", _knows_its_users) as stub:
+    async with run_server(_STUB, command, plan.folder / "stub.log", _is_serving) as stub:
         upstream["url"] = f"http://127.0.0.1:{stub.port}"
-        yield stub, servers.write_contract(contract, 0, upstream)
+        yield stub, contenders.write_contract(contract, 0, upstream)
 
 
-def _knows_its_users(port: int) -> bool:
+def _is_serving(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port)
     try:
-        path = f"/people/{people.nickname(0)}"
+        path = f"/people/{dataset.nickname(0)}"
         connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
         return connection.getresponse().status == http.HTTPStatus.OK
     finally:
         connection.close()
 
 
-async def _ask_alone(plan: Plan, contract: Path) -> wrk.Work:
+async def _run_bare_client(plan: Plan, contract: Path) -> wrk.Work:
     module = ("-m", "benchmarks.peers.aiohttp_client")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *module, str(contract), str(plan.keys), str(plan.seconds)),
@@ -99,14 +99,14 @@ async def _ask_alone(plan: Plan, contract: Path) -> wrk.Work:
         stdout=subprocess.PIPE,
     )
     output, _ = await process.communicate()
-    told = json.loads(output)
-    return wrk.Work(told["requests"], told["seconds"], told["cpu"] / told["requests"])
+    result = json.loads(output)
+    return wrk.Work(result["requests"], result["seconds"], result["cpu"] / result["requests"])
 
 
-def _beside(peer: str, us: Sequence[wrk.Work], them: Sequence[wrk.Work]) -> list[Figure]:
-    """What is promised of ours beside a peer, and the same of the processor's time alone."""
-    what, least = f"answers of {OURS}, beside {peer}", _PROMISES[peer]
+def _compare(peer: str, us: Sequence[wrk.Work], them: Sequence[wrk.Work]) -> list[Figure]:
+    """Return the ratio of throughputs of ours and a peer, and that of CPU time alone."""
+    what, least = f"responses of {OURS} / {peer}", _TARGETS[peer]
     return [
-        ratio(f"{what}, of CPU alone", cpus(them), cpus(us)),
-        ratio(what, rates(us), rates(them), Promise("least", least) if least else None),
+        ratio(f"{what}, by CPU time", cpus(them), cpus(us)),
+        ratio(what, rates(us), rates(them), Target("least", least) if least else None),
     ]

@@ -1,5 +1,5 @@
--- Sends the requests of a file in its order: one head for all, and each body on a line.
--- wrk -s requests.lua URL -- FILE BYTES-OF-THE-HEAD [MEAN-PAUSE-IN-MILLISECONDS]
+-- Sends the requests of a file in order: one head for all, and one body per line.
+-- wrk -s requests.lua URL -- FILE HEAD-BYTES [MEAN-PAUSE-IN-MILLISECONDS]
 
 local requests, at = {}, 0
 
@@ -13,7 +13,7 @@ function init(args)
    local pause = tonumber(args[3])
    if pause then
       math.randomseed(7)
-      -- Whole milliseconds, uniform around the mean; the fraction is met on average.
+      -- Whole milliseconds, uniform around the mean; the fraction is right on average.
       function delay()
          return math.floor(2 * pause * math.random() + math.random())
       end
@@ -28,7 +28,7 @@ end
 function done(summary, latency)
    local errors = summary.errors
    io.write(string.format(
-      '\n{"requests": %d, "microseconds": %d, "refused": %d, "failed": %d, "p50": %d, "p99": %d}\n',
+      '\n{"requests": %d, "microseconds": %d, "errors": %d, "failed": %d, "p50": %d, "p99": %d}\n',
       summary.requests, summary.duration, errors.status,
       errors.connect + errors.read + errors.write + errors.timeout,
       latency:percentile(50), latency:percentile(99)))

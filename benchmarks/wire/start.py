@@ -1,4 +1,4 @@
-"""How long a server takes from its start to its first good answer."""
+"""Time from the start of a server to its first response."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from functools import partial
 
 from benchmarks.figures import Figure
 from benchmarks.plan import Plan
-from benchmarks.rounds import take_turns
-from benchmarks.wire import servers
-from benchmarks.wire.servers import Side
+from benchmarks.rounds import interleave
+from benchmarks.wire import contenders
+from benchmarks.wire.contenders import Contender
 
 
 async def cold_start(plan: Plan) -> list[Figure]:
-    """Each side started anew in each round, with all of its users to read."""
+    """Start each server in each round; it loads all of its users."""
 
-    async def first_answer(name: str, side: Side) -> float:
-        async with servers.running_side(plan, name, side) as server:
+    async def first_response(name: str, side: Contender) -> float:
+        async with contenders.run_contender(plan, name, side) as server:
             side.check(server, plan.keys)
             return server.start
 
-    sides = servers.every(plan)
-    taken = await take_turns(
-        plan, "starts", {name: partial(first_answer, name, each) for name, each in sides.items()}
+    sides = contenders.all_contenders(plan)
+    timings = await interleave(
+        plan, "starts", {name: partial(first_response, name, each) for name, each in sides.items()}
     )
-    return [Figure("to first answer", "s", tuple(each), of=name) for name, each in taken.items()]
+    return [
+        Figure("to first response", "s", tuple(each), of=name) for name, each in timings.items()
+    ]

@@ -1,4 +1,4 @@
-"""Lookups over HTTP that no cache of ours answers, by kind of backend."""
+"""Lookups over HTTP without cache hits, by kind of backend."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from functools import partial
 
 from benchmarks.figures import Figure
 from benchmarks.plan import Plan
-from benchmarks.wire import servers, traffic, wrk
-from benchmarks.wire.ourselves import Ourselves, over_sqlite, over_upstream, over_yaml
-from benchmarks.wire.servers import Side
-from benchmarks.wire.throughput import in_turns, of_one
+from benchmarks.wire import contenders, traffic, wrk
+from benchmarks.wire.contenders import Contender
+from benchmarks.wire.our_service import OurService, over_sqlite, over_upstream, over_yaml
+from benchmarks.wire.throughput import interleaved_loads, of_one
 
 
 async def uncached(plan: Plan) -> list[Figure]:
-    """A fixture, the largest SQLite table, and another instance, which is on the load's core."""
-    if plan.leaves_out("backends", wrk.missing()):
+    """Measure a fixture, the largest SQLite table, and another instance on the load's core."""
+    if plan.skip("uncached", wrk.missing()):
         return []
     users = max(plan.users)
-    service = partial(Ourselves, plan.folder, uncached=True)
-    (origin, origin_side), *_ = servers.ours(plan).items()
-    async with servers.running_side(plan, f"{origin} as origin", origin_side) as upstream:
+    service = partial(OurService, plan.folder, uncached=True)
+    (origin, origin_side), *_ = contenders.ours(plan).items()
+    async with contenders.run_contender(plan, f"{origin} as origin", origin_side) as upstream:
         os.sched_setaffinity(upstream.pid, {plan.load_core})
         sides = {
-            f"YAML, {plan.keys:,} users": Side(service(over_yaml(plan))),
-            f"SQLite, {users:,} users": Side(service(over_sqlite(plan, users))),
-            "proxying to another instance": Side(service(over_upstream(upstream.port))),
+            f"YAML, {plan.keys:,} users": Contender(service(over_yaml(plan))),
+            f"SQLite, {users:,} users": Contender(service(over_sqlite(plan, users))),
+            "proxying to another instance": Contender(service(over_upstream(upstream.port))),
         }
-        async with servers.started(plan, sides) as there:
-            loads = await in_turns(
-                plan, {name: (server, traffic.uniform) for name, server in there.items()}
+        async with contenders.run_all(plan, sides) as servers:
+            loads = await interleaved_loads(
+                plan, {name: (server, traffic.uniform) for name, server in servers.items()}
             )
     return [figure for name, each in loads.items() for figure in of_one(f"{name}, uncached", each)]

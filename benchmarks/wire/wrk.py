@@ -1,4 +1,4 @@
-"""wrk, which asks from a core of its own."""
+"""wrk, the load generator, on a core of its own."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.plan import Plan
-from benchmarks.wire.server import Server
+from benchmarks.wire.process import Server
 from benchmarks.wire.traffic import Mix, Traffic
 
 CONNECTIONS = 32
 _PACED_CONNECTIONS = 128
 _SCRIPT = Path(__file__).with_name("requests.lua")
 _FIRST_ERROR = 400
+_TIMEOUT = 60.0
+"""Seconds for wrk to end, beside the length of the round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What was asked and answered; times in seconds, ``cpu`` for one request."""
+    """Completed requests; times in seconds, ``cpu`` per request."""
 
     requests: int
     seconds: float
@@ -30,44 +32,44 @@ class Work:
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Return the responses per second."""
         return self.requests / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Load(Work):
-    """What one run of wrk found; the ``cpu`` is the server's."""
+    """The result of one run of wrk; the ``cpu`` is the server's."""
 
     p50: float
     p99: float
 
 
 def missing() -> str | None:
-    """Why nothing can be asked; ``None`` where it can."""
+    """Return why wrk cannot be run; ``None`` if it can."""
     if shutil.which("wrk") is None:
         return "wrk is not installed; on Debian: apt-get install wrk"
     return None
 
 
-def described() -> dict[str, str]:
-    """The version that wrk tells, where it is."""
+def describe() -> dict[str, str]:
+    """Return the version of wrk, if it is installed."""
     if missing() is not None:
         return {}
-    told = subprocess.run(["wrk", "-v"], capture_output=True, text=True, check=False).stdout
-    match = re.match(r"wrk (\S+)", told)
+    output = subprocess.run(["wrk", "-v"], capture_output=True, text=True, check=False).stdout
+    match = re.match(r"wrk (\S+)", output)
     return {"wrk": match[1] if match else "unknown"}
 
 
 async def load(plan: Plan, server: Server, mix: Mix) -> Load:
-    """Asks as fast as the server answers, on 32 connections."""
+    """Send requests at full speed, on 32 connections."""
     return await _run(plan, server, mix(plan.keys, plan.seconds), CONNECTIONS)
 
 
 async def paced(plan: Plan, server: Server, mix: Mix, rate: float) -> Load:
-    """Asks about ``rate`` times a second: each of 128 callers pauses at random after an answer.
+    """Send about ``rate`` requests a second: 128 connections pause randomly after each response.
 
-    wrk itself knows no rate. It counts a latency over twice the mean interval as often as
-    that caller would have asked meanwhile.
+    wrk itself has no rate limit. A latency above twice the mean interval is counted once for
+    each request that the connection would have sent meanwhile.
     """
     pause = _PACED_CONNECTIONS / rate * 1000
     traffic = mix(plan.keys, plan.seconds)
@@ -87,28 +89,38 @@ async def _run(plan: Plan, server: Server, traffic: Traffic, connections: int, *
     process = await asyncio.create_subprocess_exec(
         *command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    output, _ = await process.communicate()
+    try:
+        async with asyncio.timeout(plan.seconds + _TIMEOUT):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        raise RuntimeError(f"wrk: timeout, core {plan.load_core} is busy") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     used = server.cpu() - before
     file.unlink()
     return _read(server, traffic, output.decode(), used)
 
 
 def _read(server: Server, traffic: Traffic, output: str, cpu: float) -> Load:
-    """Raises `RuntimeError` unless every answer was the one that was to be had."""
+    """Raise `RuntimeError` unless every response was the expected one."""
     try:
-        told = json.loads(output.strip().splitlines()[-1])
+        result = json.loads(output.strip().splitlines()[-1])
     except (ValueError, IndexError):
         raise RuntimeError(f"wrk failed on {server.name}:\n{output}") from None
-    requests = told["requests"]
-    refused = requests if traffic.status >= _FIRST_ERROR else 0
+    requests = result["requests"]
+    errors = requests if traffic.status >= _FIRST_ERROR else 0
     if not traffic.repeats and requests > len(traffic.bodies):
-        raise RuntimeError(f"{server.name} was asked the same twice: the list is too short")
-    if not requests or told["failed"] or told["refused"] != refused:
-        raise RuntimeError(f"{server.name} did not answer {traffic.status} throughout:\n{output}")
+        raise RuntimeError(f"{server.name} got a request twice: the list of requests is too short")
+    if not requests or result["failed"] or result["errors"] != errors:
+        raise RuntimeError(
+            f"{server.name} did not respond with {traffic.status} throughout:\n{output}"
+        )
     return Load(
         requests,
-        told["microseconds"] / 1e6,
+        result["microseconds"] / 1e6,
         cpu / requests,
-        told["p50"] / 1e6,
-        told["p99"] / 1e6,
+        result["p50"] / 1e6,
+        result["p99"] / 1e6,
     )

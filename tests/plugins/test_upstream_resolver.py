@@ -1,4 +1,4 @@
-"""Host names of upstreams, and that their trouble stays with them."""
+"""Host names of upstreams, and that one backend does not delay another."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from fakes import LoopClock
 from scripted import http, serving
 from transports import ask, failure_of, opened
 
-from idv_upstream import connections
-from idv_upstream.request import Asking
+from idv_upstream.request.template import Request
+from idv_upstream.transport import client
+from idv_upstream.transport.resolver import ThreadResolver
 from tornado_idv import Unavailable
 
 GOOD = http(200, b"{}")
@@ -24,7 +25,7 @@ GOOD = http(200, b"{}")
     [socket.gaierror(socket.EAI_NONAME, "Name or service not known"), UnicodeError("too long")],
     ids=["unknown", "impossible"],
 )
-async def test_a_name_that_does_not_resolve_is_unavailable(
+async def test_unknown_host_name_is_unavailable(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Only the resolver of the system is faked."""
@@ -36,11 +37,11 @@ async def test_a_name_that_does_not_resolve_is_unavailable(
     async with opened("http://directory.invalid") as made:
         failure = await failure_of(made)
     assert isinstance(failure, Unavailable)
-    assert failure.reason == "its host name is not resolved"
+    assert failure.reason == "its host name cannot be resolved"
 
 
-async def test_a_name_that_resolves_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At any of its addresses that answers."""
+async def test_any_address_of_a_host_name_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first may refuse connections."""
     addresses = [("127.0.0.2", 0), ("127.0.0.1", 0)]
 
     def getaddrinfo(*_args: Any, **_named: Any) -> Any:
@@ -52,10 +53,65 @@ async def test_a_name_that_resolves_is_asked(monkeypatch: pytest.MonkeyPatch) ->
             assert (await ask(made)).status == 200
 
 
-async def test_a_name_server_that_hangs_holds_up_nobody_else(
+def resolver_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "resolver"]
+
+
+def late_answer(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A name server that answers when the event is set."""
+    released = threading.Event()
+
+    def getaddrinfo(*_args: Any, **_named: Any) -> Any:
+        released.wait(10)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return released
+
+
+async def test_address_that_is_resolved_too_late_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However many names of one backend wait for it; and its own lookups end in time."""
+    """The loop logs no error."""
+    released = late_answer(monkeypatch)
+    complaints: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: complaints.append(context))
+    waiting = asyncio.ensure_future(ThreadResolver().resolve("slow.invalid"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    (thread,) = resolver_threads()
+    released.set()
+    await asyncio.to_thread(thread.join)
+    await asyncio.sleep(0)
+    assert complaints == []
+
+
+def test_address_that_is_resolved_after_the_loop_was_closed_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No thread ends with a traceback when the service stops."""
+    released = late_answer(monkeypatch)
+    complaints: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", complaints.append)
+
+    async def leave() -> None:
+        waiting = asyncio.ensure_future(ThreadResolver().resolve("slow.invalid"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+
+    asyncio.run(leave())
+    (thread,) = resolver_threads()
+    released.set()
+    thread.join()
+    assert complaints == []
+
+
+async def test_hanging_name_server_does_not_delay_other_backends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many names of one backend wait for it; and its own lookups time out."""
     released = threading.Event()
 
     def getaddrinfo(host: str, *_args: Any, **_named: Any) -> Any:
@@ -63,19 +119,21 @@ async def test_a_name_server_that_hangs_holds_up_nobody_else(
             released.wait(10)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
-    monkeypatch.setattr(connections, "CONNECT_TIMEOUT", 3.0)
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT", 3.0)
     async with serving(GOOD) as upstream:
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         async with opened() as hanging, opened(f"http://other.invalid:{upstream.port}") as other:
-            askings = [
-                Asking("GET", f"http://hanging-{n}/", {}, None, repeatable=False) for n in range(40)
+            requests = [
+                Request("GET", f"http://hanging-{n}/", {}, None, repeatable=False)
+                for n in range(40)
             ]
-            waiting = [asyncio.ensure_future(ask(hanging, asking)) for asking in askings]
+            waiting = [asyncio.ensure_future(ask(hanging, request)) for request in requests]
             await asyncio.sleep(0)
             assert (await ask(other)).status == 200
             assert await asyncio.to_thread(lambda: True)
             assert not any(each.done() for each in waiting)
+            assert all(thread.daemon for thread in resolver_threads())  # they end with the process
             LoopClock().forward(3.5)
             failures = await asyncio.gather(*waiting, return_exceptions=True)
             released.set()
-    assert {str(each) for each in failures} == {"no connection in time"}
+    assert {str(each) for each in failures} == {"connection timed out"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -16,9 +17,13 @@ import pytest
 from loggers import put_back
 from running import Running, eventually, running
 from serving import Client, make_database, serving
-from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPServerRequest, RequestStartLine
-from tornado.web import Application, RequestHandler
+from tornado.httputil import HTTPHeaders, RequestStartLine
 
+from tornado_idv.directory import Directory
+from tornado_idv.http.exchange import Exchange, Peer
+from tornado_idv.http.head import RequestHead
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.keys.ring import KeyRing
 from tornado_idv.registry import plugin_manager
 from tornado_idv.server.logs import (
     LogFormat,
@@ -26,9 +31,8 @@ from tornado_idv.server.logs import (
     configure_logging,
     keep_out_secrets,
 )
-from tornado_idv.web.access import AccessLog
-from tornado_idv.web.app import log_access
-from tornado_idv.web.handler import JsonHandler
+from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.handler import JsonHandler, Request, Services
 
 NICKNAME = "Tweety.Bird"
 CARD = "8008135800813580081358"
@@ -317,38 +321,43 @@ def test_keeping_secrets_out_twice_is_keeping_them_out_once(
     assert len(logging.getLogger("tornado.general").filters) == 1
 
 
-class Connection:
-    """What a handler sees of the server."""
+class Sink:
+    """A connection that sends nothing."""
 
-    request_id = "some-id"
-    remote = "192.0.2.7"
-    began = 0.0
+    def send(self, _: bytes) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
 
-    def set_close_callback(self, callback: object) -> None:
-        """Nobody closes anything here."""
+    def on_response_complete(self, *, keep_alive: bool) -> None:
+        """Nothing follows."""
 
 
-def handled(
-    kind: type[RequestHandler], method: str, access_log: AccessLog | None
-) -> RequestHandler:
+class Found(JsonHandler):
+    """Responds at once."""
+
+    def handle(self) -> None:
+        self.key_id = "caller"
+        self.send(200, b"{}")
+
+
+def respond(method: str, access_log: AccessLog | None) -> None:
+    """Respond to one request whose path, like its method, is the client's own text."""
     line = RequestStartLine(method, "/tweety?tweety", "HTTP/1.1")
-    connection = cast(HTTPConnection, Connection())
-    headers = HTTPHeaders({"Host": "x"})
-    request = HTTPServerRequest(start_line=line, headers=headers, connection=connection)
-    return kind(Application(access_log=access_log), request)
+    headers = HTTPHeaders({"Host": "x", "X-Request-ID": "some-id"})
+    head = RequestHead(line, headers, 0, keep_alive=True, expects_continue=False)
+    exchange = Exchange(Sink(), head, Peer("192.0.2.7", "http"))
+    exchange.started_at = 0.0
+    services = Services(cast(Directory, None), Identifiers(()), KeyRing([]), access_log)
+    Found(services, exchange, Request(method, headers)).run()
 
 
 @pytest.mark.parametrize(("method", "told"), [("POST", "POST"), ("TWEETY", "other")])
 async def test_an_access_line_holds_nothing_of_the_input(
     monkeypatch: pytest.MonkeyPatch, method: str, told: str
 ) -> None:
-    monkeypatch.setattr("time.monotonic", lambda: Connection.began + 0.0125)
+    monkeypatch.setattr("tornado_idv.web.handler.monotonic", lambda: 0.0125)
     written: list[str] = []
     access_log = AccessLog(written.append, for_people=False)
-    handler = handled(JsonHandler, method, access_log)
-    assert isinstance(handler, JsonHandler)
-    handler.key_id = "caller"
-    log_access(handler)
+    respond(method, access_log)
     access_log.flush()
     (line,) = written
     fields = json.loads(line)
@@ -359,18 +368,10 @@ async def test_an_access_line_holds_nothing_of_the_input(
     assert "tweety" not in line.lower()
 
 
-async def test_no_access_line_is_made_of_another_s_handler() -> None:
-    written: list[str] = []
-    access_log = AccessLog(written.append, for_people=False)
-    log_access(handled(RequestHandler, "POST", access_log))
-    access_log.flush()
-    assert written == []
-
-
 async def test_no_access_line_is_made_where_there_is_no_access_log(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    log_access(handled(JsonHandler, "POST", None))
+    respond("POST", None)
     assert capfd.readouterr() == ("", "")
 
 
@@ -404,7 +405,7 @@ async def test_access_lines_look_like_the_other_lines(
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: on_terminal)
     stream = logged("info", log_format)
-    log_access(handled(JsonHandler, "POST", stream.output.access))
+    respond("POST", stream.output.access)
     stream.output.close()
     assert "some-id" in stream.getvalue()
     assert stream.getvalue().startswith("{") is for_machines
@@ -431,3 +432,18 @@ def test_a_pipe_that_another_process_made_non_blocking_loses_no_line(
     output.close()
     os.close(writer)
     assert output.writer.dropped == 0
+
+
+def test_lost_lines_are_reported_in_the_format_of_the_log(
+    logged: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = logged("info", "json")
+    with Path("/dev/full").open("wb") as full, monkeypatch.context() as patch:
+        patch.setattr("tornado_idv.server.logs._STDERR", full.fileno())
+        for _ in range(2):
+            logging.getLogger("some.room").info("lost")
+            stream.output.writer.flush()
+    logging.getLogger("some.room").info("written")
+    written, report = map(json.loads, stream.getvalue().splitlines())
+    assert (written["event"], report["level"]) == ("written", "warning")
+    assert report["event"].startswith("2 log lines dropped: ")

@@ -23,7 +23,7 @@ from tornado_idv.server.log_writer import LogWriter
 from tornado_idv.server.logs import LogOutput
 from tornado_idv.server.run import run
 from tornado_idv.server.service import Service
-from tornado_idv.web.access import AccessLog
+from tornado_idv.web.access_log import AccessLog
 
 CONFIG = """\
 profile_sites: [https://profiles.example]

@@ -12,7 +12,7 @@ from tornado_idv.server.log_writer import LogWriter
 from tornado_idv.server.logs import LogOutput
 from tornado_idv.server.run import abort
 from tornado_idv.server.signals import Signals
-from tornado_idv.web.access import AccessLog
+from tornado_idv.web.access_log import AccessLog
 
 
 async def test_first_signal_stops_and_second_aborts() -> None:
@@ -34,6 +34,15 @@ async def test_second_signal_aborts_a_start_that_does_not_end() -> None:
         await asyncio.wait_for(asyncio.get_running_loop().create_future(), 10)
     os.kill(os.getpid(), signal.SIGTERM)
     assert await asyncio.wait_for(aborted, 10) == signal.SIGTERM
+
+
+async def test_hangup_is_logged_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr("tornado_idv.server.signals._log.warning", logged.set_result)
+    signals = Signals(asyncio.current_task(), lambda _: None)
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert "SIGHUP ignored" in await asyncio.wait_for(logged, 10)
+    assert not signals.stop.is_set()
 
 
 async def test_an_abort_writes_the_log_and_exits_with_the_signal_s_number(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import re
+import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,19 +20,21 @@ from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.cache import AnswerCache, CacheLimits
 from tornado_idv.directory import Directory
 from tornado_idv.errors import Unavailable
+from tornado_idv.http.connection import Connection
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
+from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
-from tornado_idv.server.connection import Connection
-from tornado_idv.server.listener import HttpLimits, Listener
-from tornado_idv.web.access import AccessLog
-from tornado_idv.web.app import make_app
-from tornado_idv.web.packets import PacketCache
-from tornado_idv.web.proxies import TrustedProxies
-from tornado_idv.web.wire import encode_user
+from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web.handler import Services
+from tornado_idv.web.json_body import encode_user
+from tornado_idv.web.packet_cache import PacketCache
 
 HIGH_WATER = 16 * 1024
 """Bytes of responses that may be unsent before a connection is to pause."""
@@ -230,7 +234,7 @@ class Caller:
 
     def __init__(self, ground: Ground, ip: str) -> None:
         self._loop = ground.loop
-        self.connection = Connection(ground.listener)
+        self.connection = ground.server.connect()
         self.socket = FakeSocket(ground.loop, self.connection, ip)
         self._loop.call_soon(self.connection.connection_made, self.socket)
         self._loop.settle()
@@ -246,6 +250,11 @@ class Caller:
     def answers(self) -> list[tuple[int, bytes]]:
         """Status and body of each whole answer up to now."""
         return list(read_answers(bytes(self.socket.sent)))
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that were received ahead of the current request."""
+        return self.connection._parser.buffered
 
     @property
     def statuses(self) -> list[int]:
@@ -319,10 +328,15 @@ class Ground:
         self.keys = KeyRing(_keys(), self.loop.time)
         log = AccessLog(self.logged.append, for_people=False)
         self.packets = PacketCache(self.directory, self.keys, log) if self._packets else None
-        app = self._app or make_app(self.directory, IDENTIFIERS, self.keys, access_log=log)
-        self.app = Counted(app)
-        self.listener = Listener(
-            self.app, self._limits, self.packets, self._proxies, log, timer=self._busy_for
+        services = Services(self.directory, IDENTIFIERS, self.keys, log)
+        self.app = Counted(self._app or make_api(services))
+        self.server = HttpServer(
+            self.app,
+            make_reject(log),
+            self._limits,
+            fast_path=self.packets.connect if self.packets else None,
+            proxies=self._proxies,
+            timer=self._busy_for,
         )
         self._log = log
         self._refreshing = self.directory.refreshing()
@@ -333,7 +347,7 @@ class Ground:
         return self.app.asked * self._seconds_per_request
 
     def close(self) -> None:
-        self.listener.close()
+        self.server.close()
         self.loop.settle()
         self.loop.run_until_complete(self._refreshing.__aexit__(None, None, None))
 
@@ -403,3 +417,16 @@ def grounds() -> Iterator[Callable[..., Ground]]:
         loop.close()
         logging.getLogger().removeHandler(errors)
     assert unforeseen == []
+
+
+def reachable(*roots: object) -> Iterator[object]:
+    """All objects that are held by these, code and its modules aside."""
+    code = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
+    seen: set[int] = set()
+    waiting = [*roots]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen and not isinstance(each, code):
+            seen.add(id(each))
+            waiting += gc.get_referents(each)
+            yield each

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from inprocess import Ground, ask_for, grounds
 
-from tornado_idv.server.listener import HttpLimits
+from tornado_idv.http.limits import HttpLimits
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 from inprocess import Ground, ask_for, grounds
 
-from tornado_idv.server import listener
-from tornado_idv.server.listener import HttpLimits
+from tornado_idv.http import connections
+from tornado_idv.http.limits import HttpLimits
 
-MOST = listener._MOST_REFUSED
-AT_ONCE = listener._LATE_AT_ONCE
+MOST = connections._MAX_REJECTED
+AT_ONCE = connections._EXPIRE_BATCH
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_it_is_told_once_a_minute(ground: Ground, caplog: pytest.LogCaptureFixtu
             ground.call()
         ground.loop.forward(61)
     told = [record.message for record in caplog.records]
-    assert told == ["all 2 connections are taken: more are answered 503"] * 2
+    assert told == ["server.max_connections reached (2): new connections get 503"] * 2
 
 
 def test_a_crowd_that_is_late_at_once_holds_nobody_up() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from inprocess import Caller, Ground, ask_for
 from serving import CARDS_ONLY_KEY
 
-from tornado_idv.server.listener import HttpLimits
+from tornado_idv.http.limits import HttpLimits
 
 MS = 1 / 1024
 """About a millisecond, and a number whose sums are exact."""
@@ -47,10 +48,40 @@ def test_new_clients_are_served_while_authenticated_ones_pipeline(make_ground: M
         each.socket.arrive(ask_for("alice") * PIPELINED)
     for each in new:
         each.socket.arrive(ask_for("alice"))
-    assert turns_until(ground, lambda: all(each.statuses for each in new)) < 8
+    assert turns_until(ground, lambda: all(each.statuses for each in new)) < 12
     assert all(1 < len(each.statuses) < 10 for each in busy)
     ground.loop.settle()
     assert all(each.statuses == [200] * (PIPELINED + 1) for each in busy)
+
+
+def test_an_iteration_is_short_however_many_clients_pipeline(make_ground: MakeGround) -> None:
+    """What arrives meanwhile is read after ten milliseconds of their requests, not after all."""
+    ground = make_ground(packets=False, seconds_per_request=MS)
+    busy = [ground.ask(ask_for("alice")) for _ in range(100)]
+    for each in busy:
+        each.socket.arrive(ask_for("alice") * PIPELINED)
+    ground.loop.turn()
+    for _ in range(50):
+        before = ground.app.asked
+        ground.loop.turn()
+        assert 10 <= ground.app.asked - before <= 12
+    ground.loop.settle()
+    assert all(each.statuses == [200] * (PIPELINED + 1) for each in busy)
+
+
+@pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
+def test_pipelined_requests_before_a_half_close_are_all_answered(
+    make_ground: MakeGround, *, packets: bool
+) -> None:
+    """Also if the cache answers each at once, and the next is to be begun."""
+    ground = make_ground(packets=packets)
+    caller = ground.ask(ask_for("alice"))
+    pipeline = [ask_for("alice", b"X-Request-ID: %d" % number) for number in range(PIPELINED)]
+    caller.socket.arrive(b"".join(pipeline))
+    caller.socket.end()
+    ground.loop.settle()
+    assert caller.statuses == [200] * (PIPELINED + 1)
+    assert caller.socket.closed
 
 
 def test_a_flood_of_bad_keys_delays_authenticated_clients_by_half(make_ground: MakeGround) -> None:

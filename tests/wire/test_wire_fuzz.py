@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from inprocess import HIGH_WATER, Caller, Ground, ask_for, grounds
 from test_http import CHUNKS, HOST, request
 
-from tornado_idv.server.listener import HttpLimits
+from tornado_idv.http.limits import HttpLimits
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "300"))
 LIMITS = HttpLimits(max_body=1024, idle_timeout=3.0, body_timeout=2.0, max_connections=3)
@@ -113,21 +113,21 @@ def _stop_reading(_: Ground, caller: Caller) -> None:
 
 
 def _drain(ground: Ground, _: Caller) -> None:
-    ground.loop.create_task(ground.listener.drain()).add_done_callback(lambda _: None)
+    ground.loop.create_task(ground.server.drain()).add_done_callback(lambda _: None)
 
 
 HAPPENINGS = [
     Happen("settles", lambda ground, _: ground.loop.settle()),
     Happen("a second", lambda ground, _: ground.loop.forward(1.0)),
     Happen("too long", lambda ground, _: ground.loop.forward(3.5)),
-    Happen("expires", lambda ground, caller: ground.loop.call_soon(caller.connection.expire)),
+    Happen("expires", lambda ground, caller: ground.loop.call_soon(caller.connection.on_timeout)),
     Happen("reads no more", _stop_reading),
     Happen("reads on", lambda _, caller: caller.socket.read_on()),
     Happen("ends", lambda _, caller: caller.socket.end()),
     Happen("vanishes", lambda _, caller: caller.socket.vanish()),
     Happen("purge", lambda ground, _: ground.cache.purge()),
 ]
-LATE = [Happen("drain", _drain), Happen("stop", lambda ground, _: ground.listener.close())]
+LATE = [Happen("drain", _drain), Happen("stop", lambda ground, _: ground.server.close())]
 BYTES = st.one_of(
     WHOLE,
     WHOLE,
@@ -166,7 +166,7 @@ class Watched:
         asked = len(_HEAD.findall(bytes(self.received)))
         assert answers <= asked + 1  # a refusal may come for what never became a head
         assert socket.misuse == []
-        assert len(self.caller.connection._buffer) <= MOST_BUFFERED
+        assert self.caller.buffered <= MOST_BUFFERED
         assert socket.most_waiting <= HIGH_WATER + 1024
         return answers
 
@@ -195,4 +195,4 @@ def test_nothing_breaks_and_no_answer_is_one_too_many(
         ground.loop.forward(8.0)
         assert all(each.caller.socket.lost for each in watched)
         assert sum(each.check() for each in watched) <= total + len(watched)
-        assert not ground.listener._connections
+        assert not len(ground.server._connections)

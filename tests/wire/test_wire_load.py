@@ -22,7 +22,7 @@ from process_limits import descriptors
 from running import Running, eventually, running
 from serving import KEY
 
-from tornado_idv.web.refusals import Refusal
+from tornado_idv.web.errors import ApiError
 
 HARD = "WIRE_HARD" in os.environ
 SLOW = 2_000 if HARD else 500
@@ -38,7 +38,7 @@ backends: [{{name: users, kind: yaml, path: users.yaml}}]
 """
 USERS = 'users: [{nickname: "@alice", card_number: "4000123412341234", plan: Free}]\n'
 SOON = 10.0
-LENGTH_OF_401 = len(Refusal.TOKEN.body)
+LENGTH_OF_401 = len(ApiError.TOKEN.body)
 LENGTH_OF_AN_ANSWER = 350
 MOST_OWED = 1024 * 1024
 """Bytes of answers on their way: ours, the kernel's on this side, and the kernel's on that."""
@@ -181,7 +181,7 @@ def test_more_callers_than_descriptors_are_told_so_and_forgotten(tmp_path: Path)
         good.ask()
         good.close()
         assert [*troubles(service).values()] == [1]
-        assert "all 128 connections are taken" in service.told()
+        assert "server.max_connections reached (128)" in service.told()
 
 
 def recovered(service: Running) -> bool:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import re
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from inprocess import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for
+from inprocess import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for, reachable
 from serving import CARDS_ONLY_KEY, KEY
 
 from tornado_idv.model import ByNickname, User
-from tornado_idv.web import packets
+from tornado_idv.web import packet_cache
 
 OTHER_WAYS = {
     "a repeated header": ask_for("alice", b"X-A: 1", b"x-a: 2"),
@@ -71,7 +69,7 @@ def test_what_is_asked_once_is_not_kept(ground: Ground) -> None:
     assert ground.packets is not None
     for nickname in ("alice", "nobody", "someone"):
         ground.ask(ask_for(nickname))
-    assert [*ground.packets._queries["identify/url"]] == []
+    assert [*ground.packets._queries["identify/url"].by_body] == []
 
 
 def test_a_known_head_learns_further_bodies(ground: Ground) -> None:
@@ -190,7 +188,7 @@ def test_a_known_request_asks_again_ahead_of_time(ground: Ground) -> None:
 def test_a_drain_is_seen_at_the_next_request(ground: Ground) -> None:
     teach(ground, ask_for("alice"))
     busy = ground.call().send(ask_for("alice")[:9])
-    draining = ground.loop.create_task(ground.listener.drain())
+    draining = ground.loop.create_task(ground.server.drain())
     ground.loop.settle()
     busy.send(ask_for("alice")[9:])
     assert b"Connection: close\r\n" in busy.socket.sent
@@ -202,7 +200,7 @@ def test_who_comes_during_a_drain_is_told_to_leave(ground: Ground) -> None:
     """A connection may be accepted just before the socket is closed, and be here just after."""
     teach(ground, ask_for("alice"))
     busy = ground.call().send(ask_for("alice")[:9])
-    draining = ground.loop.create_task(ground.listener.drain())
+    draining = ground.loop.create_task(ground.server.drain())
     ground.loop.settle()
     late = ground.ask(ask_for("alice"))
     assert late.statuses == [200]
@@ -214,7 +212,7 @@ def test_who_comes_during_a_drain_is_told_to_leave(ground: Ground) -> None:
 
 def test_heads_are_bounded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """They make room for the newest, which is answered."""
-    monkeypatch.setattr(packets, "_MOST_HEADS", 5)
+    monkeypatch.setattr(packet_cache, "_MAX_HEADS", 5)
     sent = [ask_for(f"n{number:02}", b"X-A: %d" % number) for number in range(20)]
     for data in sent:
         teach(ground, data)
@@ -246,19 +244,6 @@ def test_no_key_is_kept_but_as_a_digest(ground: Ground) -> None:
     texts = [each for each in held if isinstance(each, str)]
     texts += [each.decode("latin-1") for each in held if isinstance(each, (bytes, bytearray))]
     assert not [text for text in texts if any(secret in text for secret in secrets)]
-
-
-def reachable(root: object) -> Iterator[object]:
-    """All objects that are held by this one, code and its modules aside."""
-    code = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
-    seen: set[int] = set()
-    waiting = [root]
-    while waiting:
-        each = waiting.pop()
-        if id(each) not in seen and not isinstance(each, code):
-            seen.add(id(each))
-            waiting += gc.get_referents(each)
-            yield each
 
 
 def test_callers_of_the_same_bytes_are_told_apart(make_ground: Callable[..., Ground]) -> None:

@@ -11,8 +11,8 @@ import pytest
 from inprocess import HIGH_WATER, Ground
 from serving import KEY, Client, serving
 
+from tornado_idv.http.limits import HttpLimits
 from tornado_idv.model import User
-from tornado_idv.server.listener import HttpLimits
 
 MANY = 1000
 BUFFERED = 64 * 1024 + 16 * 1024 + 256 * 1024
@@ -77,9 +77,9 @@ def test_a_pipeline_without_end_costs_bounded_memory(make_ground: Callable[..., 
     request = ask_for("alice", 1)
     most = 0
     caller.socket.arrive(request * 5 * MANY)
-    while caller.socket.arrived or caller.connection._buffer:
+    while caller.socket.arrived or caller.buffered:
         ground.loop.turn()
-        most = max(most, len(caller.connection._buffer))
+        most = max(most, caller.buffered)
     ground.loop.settle()
     assert 64 * 1024 < most <= BUFFERED
     assert caller.statuses == [200] * 5 * MANY
@@ -95,7 +95,7 @@ def test_who_never_reads_costs_bounded_memory_and_is_left(
     caller.socket.reads = False
     for _ in range(5 * MANY // ahead):
         caller.send(plainly_for("alice") * ahead)
-        assert len(caller.connection._buffer) <= BUFFERED
+        assert caller.buffered <= BUFFERED
     assert caller.socket.most_waiting <= HIGH_WATER + 1024
     assert caller.socket.arrived
     ground.loop.forward(9.8)
@@ -113,7 +113,7 @@ def test_who_sends_empty_lines_is_as_idle_as_others(
     caller = ground.call()
     for _ in range(5):
         ground.loop.forward(1.8)
-        caller.send(b"\n" if caller.connection._buffer else line)
+        caller.send(b"\n" if caller.buffered else line)
         assert not caller.socket.closed
     ground.loop.forward(1.2)
     assert caller.socket.closed

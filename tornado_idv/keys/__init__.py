@@ -1,1 +1,1 @@
-"""Bearer keys: the form of a token, what a key may do, and which keys are good now."""
+"""Bearer keys: the format of tokens, the scopes of a key, and which keys are valid now."""

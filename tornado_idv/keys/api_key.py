@@ -1,4 +1,4 @@
-"""What is known of one key."""
+"""The record of one key."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Scope = Literal["identify:url", "identify:card", "admin"]
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key: ``id`` is public, ``digest`` is the SHA-256 of its token.
+    """A key. ``id`` is public; ``digest`` is the SHA-256 of the token.
 
-    ``not_before`` and ``expires`` are Unix times in seconds; ``None`` sets no bound.
+    ``not_before`` and ``expires`` are Unix times in seconds; ``None`` means no limit.
     """
 
     id: str
@@ -24,14 +24,14 @@ class ApiKey:
     not_before: float | None = None
     expires: float | None = None
 
-    def is_good(self, now: float) -> bool:
-        """Whether the key is good at ``now``."""
+    def is_valid(self, now: float) -> bool:
+        """Return whether the key is valid at ``now``, a Unix time."""
         return (self.not_before is None or now >= self.not_before) and (
             self.expires is None or now < self.expires
         )
 
     def check(self, now: float) -> None:
-        """Raises `InvalidKey` unless the key is good at ``now``."""
+        """Raise `InvalidKey` unless the key is valid at ``now``."""
         if self.not_before is not None and now < self.not_before:
             raise InvalidKey("not valid yet", key_id=self.id)
         if self.expires is not None and now >= self.expires:

@@ -1,4 +1,4 @@
-"""All keys, in memory by digest, so that a request does no I/O."""
+"""All keys, in memory by digest, so that authentication does no I/O."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tornado_idv.keys.token import digest, is_token68
 
 
 class KeyRing:
-    """Tells which key a digest is of. ``clock`` gives Unix time in seconds."""
+    """Authenticates tokens by their digests. ``clock`` returns Unix time in seconds."""
 
     def __init__(self, keys: Iterable[ApiKey], clock: Callable[[], float] = time.time) -> None:
         self._keys = {key.digest: key for key in keys}
         self._clock = clock
 
     def holds(self, key: ApiKey) -> bool:
-        """Whether this very key is here still, and good now."""
-        return self._keys.get(key.digest) is key and key.is_good(self._clock())
+        """Return whether this key has not been replaced or removed, and is valid now."""
+        return self._keys.get(key.digest) is key and key.is_valid(self._clock())
 
     def authenticate(self, digest: bytes) -> ApiKey:
-        """The key with this digest; raises `InvalidKey` unless it is known and good now.
+        """Return the key with this digest; raise `InvalidKey` if it is unknown or not valid now.
 
-        Looking a digest up takes no longer for a near miss than for any other, so
-        there is nothing to compare in constant time.
+        The time of a dictionary lookup by digest does not depend on how much of a token is
+        right, so no constant-time comparison is needed.
         """
         key = self._keys.get(digest)
         if key is None:
@@ -35,7 +35,7 @@ class KeyRing:
 
 
 def digest_of(token: str) -> bytes:
-    """The digest of what a caller sent; raises `InvalidKey` unless it is a token68."""
+    """Return the digest of a token; raise `InvalidKey` unless it is a token68."""
     if not is_token68(token):
         raise InvalidKey("malformed")
     return digest(token)

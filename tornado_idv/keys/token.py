@@ -1,9 +1,8 @@
-"""The form of a token: ``idv_<id>_<secret>_<crc>``, or any token68 from elsewhere.
+"""The format of tokens: ``idv_<id>_<secret>_<crc>``, or any token68 issued elsewhere.
 
-The id is public; the secret has 190 random bits; the check digits let a typo be
-told from an unknown key without a look-up. A token itself is never kept, only the
-SHA-256 of it: a slow hash would protect nothing here (there is no password to
-guess) and would let strangers make us work.
+The id is public; the secret has 190 random bits; the CRC-32 detects typos when a key is
+configured. A token is never stored, only its SHA-256. A slow hash would add nothing, since a
+random secret cannot be guessed, and would be a target for denial of service.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ _OURS = re.compile(r"(?P<checked>idv_[A-Za-z0-9.-]+_[A-Za-z0-9]+)_(?P<crc>[0-9a-
 
 
 def is_token68(text: str) -> bool:
-    """Whether ``text`` is a token68 (RFC 9110, 11.2) of at most 512 characters."""
+    """Return whether ``text`` is a token68 (RFC 9110, 11.2) of at most 512 characters."""
     return len(text) <= MAX_LENGTH and _TOKEN68.fullmatch(text) is not None
 
 
 def digest(token: str) -> bytes:
-    """The SHA-256 of a token, 32 bytes: all that is ever kept of it."""
+    """Return the SHA-256 of a token, 32 bytes: the only part of it that is stored."""
     return hashlib.sha256(token.encode("ascii")).digest()
 
 
 def issue(key_id: str) -> str:
-    """A new token for the key of this id."""
+    """Return a new token for the key with this id."""
     secret = "".join(secrets.choice(_ALPHABET) for _ in range(_SECRET_LENGTH))
     checked = f"idv_{key_id}_{secret}"
     return f"{checked}_{_crc(checked)}"
 
 
 def check_token(text: str) -> None:
-    """Raises `ValueError`, with a plain reason, unless ``text`` may serve as a key."""
+    """Raise `ValueError`, with a reason for the operator, unless ``text`` is a valid token."""
     if not is_token68(text) or len(text) < _MIN_LENGTH:
         raise ValueError("not a key: 16 to 512 letters, digits and - . _ ~ + / are needed")
     if text.startswith("idv_"):

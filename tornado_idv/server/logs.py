@@ -13,7 +13,7 @@ import structlog
 
 from tornado_idv.errors import trace
 from tornado_idv.server.log_writer import LogWriter
-from tornado_idv.web.access import AccessLog
+from tornado_idv.web.access_log import AccessLog
 
 LogFormat = Literal["auto", "console", "json"]
 

@@ -25,15 +25,17 @@ from tornado_idv.directory import Directory
 from tornado_idv.errors import StartError
 from tornado_idv.files import read_file
 from tornado_idv.guard import Asked
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
+from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.registry import backend_kinds, build_backends, opened
-from tornado_idv.server.listener import HttpLimits, Listener
-from tornado_idv.web.access import AccessLog
-from tornado_idv.web.app import make_app
-from tornado_idv.web.packets import PacketCache
-from tornado_idv.web.proxies import TrustedProxies
-from tornado_idv.web.wire import encode_user
+from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web.handler import Services
+from tornado_idv.web.json_body import encode_user
+from tornado_idv.web.packet_cache import PacketCache
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 names to ask by, not to bind
 
@@ -68,11 +70,11 @@ async def open_directory(
 class Service:
     """A service that listens at ``host`` and ``port``, and can be drained."""
 
-    def __init__(self, listener: Listener, host: str, port: int, scheme: str = "http") -> None:
+    def __init__(self, server: HttpServer, host: str, port: int, scheme: str = "http") -> None:
         self.host = host
         self.port = port
         self._scheme = scheme
-        self._listener = listener
+        self._server = server
 
     @property
     def url(self) -> str:
@@ -89,7 +91,7 @@ class Service:
         """
         await asyncio.sleep(limits.delay)
         try:
-            await asyncio.wait_for(self._listener.drain(), limits.timeout)
+            await asyncio.wait_for(self._server.drain(), limits.timeout)
         except TimeoutError:
             return False
         return True
@@ -105,20 +107,24 @@ async def listening(
     """
     keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
-        forms, base_path = settings.make_identifiers(), settings.server.base_path
-        app = make_app(directory, forms, keys, base_path, access_log)
-        packets = PacketCache(directory, keys, access_log) if settings.server.packet_cache else None
+        services = Services(directory, settings.make_identifiers(), keys, access_log)
+        packet_cache = PacketCache(directory, keys, access_log)
         trusted = settings.server.trusted_proxies
-        proxies = TrustedProxies(trusted) if trusted else None
-        listener = Listener(app, http_limits(settings.server), packets, proxies, access_log)
+        server = HttpServer(
+            make_api(services, settings.server.base_path),
+            make_reject(access_log),
+            http_limits(settings.server),
+            fast_path=packet_cache.connect if settings.server.packet_cache else None,
+            proxies=TrustedProxies(trusted) if trusted else None,
+        )
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         sockets = _bind(settings.server.host, settings.server.port)
-        await listener.listen(sockets, tls)
+        await server.listen(sockets, tls)
         try:
             port = sockets[0].getsockname()[1]
-            yield Service(listener, settings.server.host, port, "https" if tls else "http")
+            yield Service(server, settings.server.host, port, "https" if tls else "http")
         finally:
-            listener.close()
+            server.close()
 
 
 def api_key(entry: KeySettings) -> ApiKey:

@@ -1,37 +1,36 @@
-"""The routes, wired to what they need."""
+"""The routes, and what turns a request into a call of a handler."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from typing import Any
+from http import HTTPStatus
 
 from tornado.httputil import (
     HTTPConnection,
     HTTPHeaders,
     HTTPMessageDelegate,
-    HTTPServerRequest,
+    HTTPServerConnectionDelegate,
     RequestStartLine,
     ResponseStartLine,
 )
-from tornado.web import Application, RequestHandler
 
-from tornado_idv.directory import Directory
-from tornado_idv.identifiers import Identifiers
-from tornado_idv.keys.ring import KeyRing
-from tornado_idv.web.access import AccessLog
-from tornado_idv.web.handler import JsonHandler, NoSuchRouteHandler
+from tornado_idv.http.context import Reject
+from tornado_idv.http.exchange import Exchange
+from tornado_idv.web.access_log import AccessLog, Failure
+from tornado_idv.web.errors import error_for_rejected
+from tornado_idv.web.handler import JsonHandler, NoSuchRouteHandler, Request, Services
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
-
-Route = tuple[type[JsonHandler], dict[str, Any]]
-"""A handler, and what its `initialize` is given."""
+from tornado_idv.web.response import build_error, new_request_id
 
 
-class ExactRoutes(Application):
-    """Finds handlers by whole path in a table, where Tornado would try pattern after pattern."""
+class Api(HTTPServerConnectionDelegate):
+    """Dispatches requests to handlers by their whole path.
 
-    def __init__(self, routes: Mapping[str, Route], **settings: Any) -> None:
-        super().__init__(**settings)
+    `tornado.web.Application` would match one pattern after the other.
+    """
+
+    def __init__(self, services: Services, routes: Mapping[str, type[JsonHandler]]) -> None:
+        self._services = services
         self._routes = routes
 
     def start_request(
@@ -39,88 +38,62 @@ class ExactRoutes(Application):
         server_conn: object,  # noqa: ARG002 - Tornado's signature
         request_conn: HTTPConnection,
     ) -> HTTPMessageDelegate:
+        if not isinstance(request_conn, Exchange):
+            raise TypeError("these handlers are served by tornado_idv.http alone")
         return _Message(self, request_conn)
 
-    def route(self, path: str) -> Route:
-        """What answers requests for this path."""
-        return self._routes.get(path, (NoSuchRouteHandler, {}))
-
-
-class Request(HTTPServerRequest):
-    """What handlers know of a request: less than Tornado tells of one.
-
-    Nothing here reads a query, a form or a cookie. (Tornado would take some bodies for forms,
-    and refuse them before a handler is asked.)
-    """
-
-    def __init__(
-        self, start_line: RequestStartLine, headers: HTTPHeaders, connection: HTTPConnection
-    ) -> None:
-        self.method, self.uri, self.version = start_line
-        self.path, _, self.query = start_line.path.partition("?")
-        self.headers = headers
-        self.body = b""
-        self.connection = connection
+    def dispatch(self, path: str, exchange: Exchange, request: Request) -> None:
+        """Run the handler of a path."""
+        handler = self._routes.get(path, NoSuchRouteHandler)
+        handler(self._services, exchange, request).run()
 
 
 class _Message(HTTPMessageDelegate):
-    """One request as it comes in; when it is whole, a handler runs."""
+    """Collects one request; when it is complete, its handler runs."""
 
-    def __init__(self, app: ExactRoutes, connection: HTTPConnection) -> None:
-        self._app = app
-        self._connection = connection
+    def __init__(self, api: Api, exchange: Exchange) -> None:
+        self._api = api
+        self._exchange = exchange
+        self._path = ""
         self._request: Request
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> None:
-        self._request = Request(
-            start_line,  # type: ignore[arg-type] # of a request it is one
-            headers,
-            self._connection,
-        )
+        if not isinstance(start_line, RequestStartLine):
+            raise TypeError("a request starts with a RequestStartLine")
+        self._path = start_line.path.partition("?")[0]
+        self._request = Request(start_line.method, headers)
 
     def data_received(self, chunk: bytes) -> None:
         self._request.body += chunk
 
     def finish(self) -> None:
-        handler, needs = self._app.route(self._request.path)
-        handler(self._app, self._request, **needs).run()
+        self._api.dispatch(self._path, self._exchange, self._request)
 
 
-def make_app(
-    directory: Directory,
-    identifiers: Identifiers,
-    keys: KeyRing,
-    base_path: str = "",
-    access_log: AccessLog | None = None,
-) -> Application:
-    """The application of the contract below ``base_path``; everything else is no route."""
+def make_api(services: Services, base_path: str = "") -> Api:
+    """Return the API below ``base_path``; every other path has no route."""
     root = f"{base_path}/api/v1/identify"
-    needs = {"directory": directory, "identifiers": identifiers}
-    return ExactRoutes(
-        {
-            f"{root}/url": (IdentifyUrlHandler, needs),
-            f"{root}/card": (IdentifyCardHandler, needs),
-        },
-        log_function=log_access,
-        access_log=access_log,
-        keys=keys,
-    )
+    return Api(services, {f"{root}/url": IdentifyUrlHandler, f"{root}/card": IdentifyCardHandler})
 
 
-def log_access(handler: RequestHandler) -> None:
-    """Notes the answer of a handler in the access log, where there is one."""
-    log: AccessLog | None = handler.settings["access_log"]
-    if log is not None and isinstance(handler, JsonHandler):
-        known = handler.request.method in handler.SUPPORTED_METHODS
-        log.answered(
-            method=handler.request.method if known else "other",
-            route=handler.route,
-            status=handler.get_status(),
-            seconds=time.monotonic() - handler.wire.began,
-            remote=handler.wire.remote,
-            key_id=handler.key_id,
-            request_id=handler.wire.request_id,
-            failure=handler.failure,
-        )
+def make_reject(access_log: AccessLog | None) -> Reject:
+    """Return what renders and logs requests that are rejected before a handler runs."""
+
+    def reject(status: HTTPStatus, client_address: str) -> bytes:
+        error, request_id = error_for_rejected(status), new_request_id()
+        if access_log is not None:
+            access_log.log(
+                method="-",
+                route="-",
+                status=error.status,
+                seconds=0.0,
+                client_address=client_address,
+                key_id=None,
+                request_id=request_id,
+                failure=Failure(error.code),
+            )
+        return build_error(error, request_id, "Connection: close\r\n")
+
+    return reject

@@ -1,212 +1,150 @@
-"""What all handlers share: JSON both ways, and the error record for whatever goes wrong."""
+"""What all handlers of the API share: one request in, one JSON response out."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from asyncio import Future
-from collections.abc import Awaitable, Callable, Sequence
+from abc import ABC, abstractmethod
+from asyncio import CancelledError, Future
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from http.client import responses
-from types import TracebackType
-from typing import Any, ClassVar, cast
+from time import monotonic
+from typing import Any, ClassVar
 
-from tornado.httputil import HTTPConnection, HTTPHeaders, HTTPServerRequest, ResponseStartLine
-from tornado.web import Application, OutputTransform, RequestHandler
+from tornado.httputil import HTTPHeaders
 
+from tornado_idv.directory import Directory
 from tornado_idv.errors import CouldNotTell, IdvError, InvalidKey, trace
-from tornado_idv.web.access import Failure
-from tornado_idv.web.packets import Meaning
-from tornado_idv.web.refusals import Refusal, Refused, refusal_for
+from tornado_idv.http.exchange import Exchange
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.web.access_log import AccessLog, Failure
+from tornado_idv.web.errors import ApiError, ApiException, error_for
+from tornado_idv.web.response import build_response, request_id_from
 
 _log = logging.getLogger(__name__)
-_NO_HEADERS = HTTPHeaders()
-"""To be copied: that takes a third of the time of making them from nothing."""
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Methods that are logged by name; any other is text of the client's choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What handlers use."""
+
+    directory: Directory
+    identifiers: Identifiers
+    keys: KeyRing
+    access_log: AccessLog | None = None
 
 
 @dataclass(slots=True)
-class Understood:
-    """What handlers understood of a head, for when the same bytes come again.
+class Request:
+    """One request, as far as handlers may read it: no query, form or cookie."""
 
-    ``digest`` is the key's; ``takes_json`` says that the body is JSON and that JSON is taken.
-    """
-
-    digest: bytes | None = None
-    takes_json: bool = False
+    method: str
+    headers: HTTPHeaders
+    body: bytes = b""
 
 
-class Wire(HTTPConnection):
-    """What the server knows of a request, and writes into every answer by itself.
+class JsonHandler(ABC):
+    """Responds to one request with JSON, always; an error is the same record on every path.
 
-    That is ``Content-Type``, ``Date``, ``Cache-Control``, ``X-Content-Type-Options`` and
-    ``X-Request-ID``: handlers set only what is theirs.
-    """
-
-    request_id: str
-    """What the answer carries in ``X-Request-ID``: the caller's id if it may, else a new one."""
-
-    began: float
-    """When the request was whole, in seconds of `time.monotonic`."""
-
-    remote: str
-    """The caller's address, behind trusted proxies if there are any."""
-
-    understood: Understood
-    """Shared by the requests of a connection that have the same head."""
-
-    has_key: bool
-    """To be set once the caller's key is known to be good: who has none takes turns."""
-
-    meaning: Meaning | None
-    """To be set by a handler that understood the request, for the packet cache."""
-
-    set_close_callback: Callable[[Callable[[], None] | None], None]
-    """Names what is to be called if the caller leaves before the answer is complete."""
-
-
-class JsonHandler(RequestHandler):
-    """Answers with JSON, always; an error is one record on every path.
-
-    Tornado's own way from a request to its answer serves templates, forms, cookies and
-    streams, which costs three times what the lookup does. So `__init__`, `run`, `clear` and
-    `finish` are ours: the one place where what is private to Tornado is touched.
+    This is not a `tornado.web.RequestHandler`: its templates, forms, cookies and streams cost
+    three times the lookup. Routes that need those can be handlers of Tornado's own, in another
+    application.
     """
 
     route: ClassVar[str] = "none"
-    """What logs call this route; a path itself may hold what was asked for."""
+    """The name of this route in logs; a path itself may contain what was asked for."""
 
-    allowed: ClassVar[Sequence[str]] = ()
-    """The methods this route has, for ``Allow``."""
+    allowed: ClassVar[str | None] = None
+    """The method of this route; ``None`` for any."""
 
     key_id: str | None = None
-    """The id of the caller's key, once that is known; it may be expired or not valid yet."""
+    """The id of the client's key, once it is known; it may be expired or not valid yet."""
 
-    failure: Failure | None = None
-    """What the access log tells about a response that is not 200."""
-
-    _transforms: list[OutputTransform] = []  # noqa: RUF012 - as Tornado names what we have none of
-
-    def __init__(
-        self, application: Application, request: HTTPServerRequest, **needs: object
-    ) -> None:
-        self.application = application
+    def __init__(self, services: Services, exchange: Exchange, request: Request) -> None:
+        self.services = services
+        self.exchange = exchange
         self.request = request
-        self.wire = cast(Wire, request.connection)
-        """What carries this request and its answer."""
-        self._headers_written = self._finished = self._waits = False
-        self.clear()
-        self.wire.set_close_callback(self.on_connection_close)
-        self.initialize(**needs)
-
-    def prepare(self) -> None:
-        if self.request.method not in self.allowed:
-            raise Refused(Refusal.METHOD)
+        self.request_id = request_id_from(request.headers)
+        self._responded = False
 
     def run(self) -> None:
-        """Answers: at once, or when a future is done, or in a task if there is one to await."""
+        """Respond: at once, or when the future given to `wait_for` is done."""
         try:
-            self.prepare()
-            awaited = getattr(self, str(self.request.method).lower())()
-            if awaited is not None:
-                self._task = asyncio.get_running_loop().create_task(self._await(awaited))
-            elif not self._finished and not self._waits:
-                self.finish()
-        except Exception as error:  # noqa: BLE001 - answered as the 500 it is
-            self._fail(error)
+            if self.allowed in (None, self.request.method):
+                self.handle()
+            else:
+                self.send_error(ApiError.METHOD)
+        except Exception as error:  # noqa: BLE001 - becomes the 500 that it is
+            self._send_failure(error)
+
+    @abstractmethod
+    def handle(self) -> None:
+        """Call `send` or `wait_for`; whatever is raised becomes an error record."""
 
     def wait_for(self, future: Future[Any], then: Callable[[Future[Any]], None]) -> None:
-        """Has ``then`` end the request once the future is done: a task less than to await it."""
-        self._waits = True
-        future.add_done_callback(partial(self._then, then))
+        """Have ``then`` respond when the future is done; cheaper than a task that awaits it."""
+        future.add_done_callback(partial(self._resume, then))
 
-    def _then(self, then: Callable[[Future[Any]], None], future: Future[Any]) -> None:
+    def send(self, status: int, body: bytes) -> None:
+        """Send the response."""
+        self._send(status, body, "")
+        self._log_access(status)
+
+    def send_error(self, error: ApiError, failure: Failure | None = None) -> None:
+        """Send an error record; ``failure`` is logged with it."""
+        self._send(error.status, error.body, error.fields)
+        self._log_access(error.status, failure or Failure(error.code))
+
+    def _send(self, status: int, body: bytes, fields: str) -> None:
+        self._responded = True
+        sent = b"" if self.request.method == "HEAD" else body
+        fields += self.exchange.connection_field
+        self.exchange.respond(
+            build_response(status, self.request_id, sent, fields, length=len(body))
+        )
+
+    def _resume(self, then: Callable[[Future[Any]], None], future: Future[Any]) -> None:
         try:
             then(future)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as in `run`
-            self._fail(error)
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - as in `run`
+            self._send_failure(error)
 
-    async def _await(self, awaited: Awaitable[None]) -> None:
-        try:
-            await awaited
-            if not self._finished:
-                self.finish()
-        except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # the service ends, and with it the connection
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        if not isinstance(error, (IdvError, Refused)):  # of those none is an event
-            self.log_exception(type(error), error, error.__traceback__)
-        if not self._finished:
-            if self._headers or self._write_buffer:
-                self.clear()
-            if isinstance(error, InvalidKey):
-                self.key_id = error.key_id
-            refusal = refusal_for(error)
-            self.failure = _failure(refusal, error)
-            self.refuse(refusal)
-
-    def clear(self) -> None:
-        """Begins the answer anew, without the headers that our server writes by itself."""
-        self._headers = HTTPHeaders(_NO_HEADERS)
-        self._write_buffer: list[bytes] = []
-        self._status_code = 200
-        self._reason = "OK"
-
-    def compute_etag(self) -> None:
-        """No answer is to be kept by anyone, so none is tagged."""
-
-    def finish(self, chunk: Any = None) -> Future[None]:
-        """Ends the answer; one that is given as a whole, in bytes, is sent as it is."""
-        if not isinstance(chunk, bytes) or self._write_buffer or self._headers_written:
-            return super().finish(chunk)
-        self._finished = self._headers_written = True
-        connection = self.wire
-        connection.set_close_callback(None)
-        self._headers["Content-Length"] = str(len(chunk))
-        sent = connection.write_headers(
-            ResponseStartLine("", self._status_code, self._reason),
-            self._headers,
-            b"" if self.request.method == "HEAD" else chunk,
-        )
-        connection.finish()
-        self.application.log_request(self)
-        self.on_finish()
-        return sent
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Ends the request with the error record."""
-        self._status_code, self._reason = refusal.status, responses[refusal.status]
-        for name, value in refusal.headers.items():
-            self._headers[name] = value
-        if refusal is Refusal.METHOD:
-            self.set_header("Allow", ", ".join(self.allowed))
-        self.finish(refusal.body)
-
-    def log_exception(
-        self,
-        typ: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        """Log an exception that no part of the API stands for."""
-        if value is not None:
-            request_id = self.wire.request_id
+    def _send_failure(self, error: BaseException) -> None:
+        if not isinstance(error, (IdvError, ApiException)):
             text = "unhandled exception in request %s:\n%s"
-            _log.error(text, request_id, trace(value), extra={"request_id": request_id})
+            _log.error(text, self.request_id, trace(error), extra={"request_id": self.request_id})
+        if isinstance(error, InvalidKey):
+            self.key_id = error.key_id
+        if not self._responded:
+            response = error_for(error)
+            self.send_error(response, _failure(response, error))
+
+    def _log_access(self, status: int, failure: Failure | None = None) -> None:
+        log = self.services.access_log
+        if log is not None:
+            log.log(
+                method=self.request.method if self.request.method in _METHODS else "other",
+                route=self.route,
+                status=status,
+                seconds=monotonic() - self.exchange.started_at,
+                client_address=self.exchange.client_address,
+                key_id=self.key_id,
+                request_id=self.request_id,
+                failure=failure,
+            )
 
 
-def _failure(refusal: Refusal, error: BaseException) -> Failure:
+def _failure(response: ApiError, error: BaseException) -> Failure:
     reason = error.reason if isinstance(error, (CouldNotTell, InvalidKey)) else None
     backend = error.backend if isinstance(error, CouldNotTell) else None
-    return Failure(refusal.code, backend, reason)
+    return Failure(response.code, backend, reason)
 
 
 class NoSuchRouteHandler(JsonHandler):
-    """A path that leads nowhere, whatever the method; never "no such user"."""
+    """A path without a route, whatever the method; never "no such user"."""
 
-    def prepare(self) -> None:
-        raise Refused(Refusal.NO_SUCH_ROUTE)
+    def handle(self) -> None:
+        self.send_error(ApiError.NO_SUCH_ROUTE)

@@ -1,4 +1,4 @@
-"""The two operations: who is it, by profile URL or nickname, and by card number."""
+"""The two operations: identify a user by profile URL or nickname, and by card number."""
 
 from __future__ import annotations
 
@@ -7,76 +7,67 @@ from asyncio import Future
 from functools import partial
 from typing import ClassVar
 
-from tornado_idv.directory import Directory
-from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.api_key import Scope
 from tornado_idv.model import Answer, Query
-from tornado_idv.web.access import NOT_FOUND
-from tornado_idv.web.bearer import BearerAuthMixin
+from tornado_idv.web.auth import BearerAuthMixin
+from tornado_idv.web.content_negotiation import check_media_types
+from tornado_idv.web.errors import ApiError
 from tornado_idv.web.handler import JsonHandler
-from tornado_idv.web.media import check_media
-from tornado_idv.web.packets import Meaning
-from tornado_idv.web.refusals import Refusal
-from tornado_idv.web.wire import read_member
+from tornado_idv.web.json_body import parse_field
+from tornado_idv.web.packet_cache import CacheableRequest
 
 
 class IdentifyHandler(BearerAuthMixin, JsonHandler):
-    """Checks the key, then the media type, then the body, then looks up."""
+    """Checks the key, then the media types, then the body, then looks up."""
 
-    allowed = ("POST",)
+    allowed = "POST"
     scope: ClassVar[Scope]
-    member: ClassVar[str]
-    """The member of the body that holds what is asked."""
+    field: ClassVar[str]
+    """The member of the body that holds what is asked for."""
 
-    def initialize(self, directory: Directory, identifiers: Identifiers) -> None:
-        self.directory = directory
-        self.identifiers = identifiers
-
-    def post(self) -> None:
+    def handle(self) -> None:
         key = self.require_key(self.scope)
-        if not self.wire.understood.takes_json:
-            check_media(self.request.headers)
-            self.wire.understood.takes_json = True
-        query = self.parse(read_member(self.request.body, self.member))
-        answer = self.directory.recall(query)
-        self.wire.meaning = Meaning(self.route, key, query, remembered=answer is not None)
+        check_media_types(self.request.headers)
+        query = self.parse(parse_field(self.request.body, self.field))
+        directory = self.services.directory
+        answer = directory.recall(query)
+        self.exchange.cacheable = CacheableRequest(self.route, key, query, answer is not None)
         if answer is None:
-            self.wait_for(self.directory.begin(query), partial(self._end, query))
+            self.wait_for(directory.begin(query), partial(self._send_result, query))
         else:
-            self.answer(answer)
+            self._send_answer(answer)
 
-    def answer(self, answer: Answer) -> None:
-        """Ends the request with what a lookup came to."""
-        if not answer.found:
-            self.failure = NOT_FOUND
-            self.set_status(Refusal.NOT_FOUND.status)
-        self.finish(answer.body)
+    def _send_result(self, query: Query, lookup: Future[Answer]) -> None:
+        self._send_answer(self.services.directory.end(query, lookup))
 
-    def _end(self, query: Query, looking: Future[Answer]) -> None:
-        self.answer(self.directory.end(query, looking))
+    def _send_answer(self, answer: Answer) -> None:
+        if answer.found:
+            self.send(200, answer.body)
+        else:
+            self.send_error(ApiError.NOT_FOUND)
 
     @abstractmethod
     def parse(self, text: str) -> Query:
-        """The query that the member's text stands for; raises `InvalidFormat`."""
+        """Return the query that the field's text stands for; raises `InvalidFormat`."""
 
 
 class IdentifyUrlHandler(IdentifyHandler):
-    """Asked with ``{"input": "@nickname"}`` or ``{"input": "{profile_site}/m/nickname"}``."""
+    """``{"input": "@nickname"}`` or ``{"input": "{profile_site}/m/nickname"}``."""
 
     route = "identify/url"
     scope: ClassVar[Scope] = "identify:url"
-    member = "input"
+    field = "input"
 
     def parse(self, text: str) -> Query:
-        return self.identifiers.parse_input(text)
+        return self.services.identifiers.parse_input(text)
 
 
 class IdentifyCardHandler(IdentifyHandler):
-    """Asked with ``{"card_number": "digits"}``."""
+    """``{"card_number": "digits"}``."""
 
     route = "identify/card"
     scope: ClassVar[Scope] = "identify:card"
-    member = "card_number"
+    field = "card_number"
 
     def parse(self, text: str) -> Query:
-        return self.identifiers.parse_card(text)
+        return self.services.identifiers.parse_card(text)

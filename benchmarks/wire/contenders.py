@@ -1,0 +1,170 @@
+"""The servers that are compared: this service and its peers, with the same users and key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import dataset
+from benchmarks.plan import Plan
+from benchmarks.wire import conformance
+from benchmarks.wire.our_service import OnTornadoServer, OurService, over_yaml
+from benchmarks.wire.process import Command, Server, run_server
+from benchmarks.wire.traffic import KEY
+
+OURS = "this service"
+WITHOUT_PACKET_CACHE = "this service, packet cache off"
+TORNADO = "our handlers on tornado's HTTPServer"
+FASTAPI = "FastAPI on uvicorn"
+AIOHTTP = "aiohttp"
+STARLETTE = "Starlette on uvicorn"
+FASTAPI_HTTPX = "FastAPI with httpx"
+AIOHTTP_BOTH = "aiohttp with its own client"
+ASGI = "a raw ASGI function on uvicorn"
+NGINX = "nginx returning a constant"
+
+_UVICORN = ("uvicorn", "uvloop", "httptools")
+_IN_VENV = {
+    FASTAPI: ("fastapi", *_UVICORN),
+    AIOHTTP: ("aiohttp", "orjson", "uvloop"),
+    STARLETTE: ("starlette", "orjson", *_UVICORN),
+    "Sanic": ("sanic", "orjson", "uvloop", "httptools"),
+    "BlackSheep on uvicorn": ("blacksheep", "orjson", *_UVICORN),
+    ASGI: ("asgi", "orjson", *_UVICORN),
+    FASTAPI_HTTPX: ("fastapi_httpx", "fastapi", "httpx", *_UVICORN),
+    AIOHTTP_BOTH: ("aiohttp_proxy", "aiohttp", "orjson", "uvloop"),
+}
+"""Peers in the virtual environment: the module that serves, and the packages it needs."""
+
+PROXIES = (FASTAPI_HTTPX, AIOHTTP_BOTH)
+_NO_PACKAGES = {"asgi", "fastapi_httpx", "aiohttp_proxy"}
+
+_VERSIONS = """\
+from importlib.metadata import distributions
+import json
+print(json.dumps({each.name.lower(): each.version for each in distributions()}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A server's command line, and the check of its responses before it is measured."""
+
+    command: Command
+    check: Callable[[Server, int], None] = conformance.check
+
+
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    """A module of `benchmarks.peers`; returns its command line for a port."""
+
+    python: str
+    module: str
+    contract: Path
+
+    def __call__(self, port: int) -> Sequence[str]:
+        module = f"benchmarks.peers.{self.module}"
+        return [self.python, "-m", module, str(port), str(self.contract)]
+
+
+def ours(plan: Plan) -> dict[str, Contender]:
+    """Return this service over a fixture, with the packet cache and without."""
+    return {
+        OURS: Contender(OurService(plan.folder, over_yaml(plan))),
+        WITHOUT_PACKET_CACHE: Contender(
+            OurService(plan.folder, over_yaml(plan), packet_cache=False)
+        ),
+    }
+
+
+def all_contenders(plan: Plan) -> dict[str, Contender]:
+    """Return ours and each installed peer; the others are skipped, with the reason."""
+    sides = ours(plan)
+    sides[TORNADO] = Contender(OnTornadoServer(OurService(plan.folder, over_yaml(plan))))
+    contract = write_contract(plan.folder / "contract.json", plan.keys)
+    sides |= peers(plan, contract, [name for name in _IN_VENV if name not in PROXIES])
+    if nginx() is None:
+        plan.skipped[NGINX] = "nginx is not installed; on Debian: apt-get install nginx-light"
+    else:
+        peer = _Peer(sys.executable, "nginx", contract)
+        sides[NGINX] = Contender(peer, conformance.check_constant)
+    return sides
+
+
+def peers(plan: Plan, contract: Path, names: Iterable[str]) -> dict[str, Contender]:
+    """Return those of the named peers that are installed in the virtual environment."""
+    sides, installed = {}, versions(plan.peers)
+    for name in names:
+        module, *needs = _IN_VENV[name]
+        missing = {module, *needs} - _NO_PACKAGES - set(installed)
+        if missing:
+            packages = ", ".join(sorted(missing))
+            plan.skipped[name] = f"{plan.peers} has no {packages}; make bench installs it"
+        else:
+            sides[name] = Contender(_Peer(str(plan.peers), module, contract))
+    return sides
+
+
+def run_contender(plan: Plan, name: str, side: Contender) -> AbstractAsyncContextManager[Server]:
+    """Run one contender, with its output in a file of its own."""
+    return run_server(
+        name, side.command, plan.folder / f"{re.sub('[^a-z]+', '-', name.lower())}.log"
+    )
+
+
+@asynccontextmanager
+async def run_all(plan: Plan, sides: Mapping[str, Contender]) -> AsyncIterator[dict[str, Server]]:
+    """Run all contenders at the same time, after a check that each conforms."""
+    async with AsyncExitStack() as stack:
+        servers = {}
+        with plan.step("servers", len(sides)) as advance:
+            for name, side in sides.items():
+                servers[name] = await stack.enter_async_context(run_contender(plan, name, side))
+                side.check(servers[name], plan.keys)
+                advance()
+        yield servers
+
+
+def nginx() -> str | None:
+    """Return the path of nginx, which Debian installs in ``/usr/sbin``."""
+    return shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+
+
+def versions(python: Path) -> dict[str, str]:
+    """Return the packages installed for an interpreter; none if it does not exist."""
+    if not python.exists():
+        return {}
+    output = subprocess.run([python, "-c", _VERSIONS], capture_output=True, check=True).stdout
+    installed: dict[str, str] = json.loads(output)
+    return installed
+
+
+def describe(plan: Plan) -> dict[str, str]:
+    """Return the versions of the installed peers."""
+    installed = versions(plan.peers)
+    names = sorted({each for names in _IN_VENV.values() for each in names} & set(installed))
+    result = {"peers": ", ".join(f"{name} {installed[name]}" for name in names)}
+    if (path := nginx()) is not None:
+        output = subprocess.run([path, "-v"], capture_output=True, text=True, check=False).stderr
+        result["nginx"] = output.strip().rpartition("/")[2]
+    return result
+
+
+def write_contract(path: Path, users: int, upstream: Mapping[str, str] | None = None) -> Path:
+    """Write the file that peers read: the key, the users, and the upstream that they proxy."""
+    contract = {
+        "keys": {hashlib.sha256(KEY.encode()).hexdigest(): "measured"},
+        "users": {dataset.nickname(number): dataset.record(number) for number in range(users)},
+        "upstream": upstream or {},
+    }
+    path.write_text(json.dumps(contract), encoding="utf-8")
+    return path

@@ -1,0 +1,96 @@
+"""The command line of this service with one backend."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import dataset
+from benchmarks.plan import Plan
+from benchmarks.wire.traffic import KEY
+
+_CONFIG = """\
+profile_sites: [{site}]
+server: {{port: {port}, packet_cache: {packet_cache}, request_timeout: 10s}}
+auth: {{keys: [{{id: measured, sha256: {digest}}}]}}
+{more}
+backends: [{backend}]
+"""
+_UNCACHED = "cache: {ttl: 0s, negative_ttl: 0s}"
+
+
+@dataclass(frozen=True, slots=True)
+class OurService:
+    """Writes a ``config.yaml`` and returns the command line that serves it on a port.
+
+    The access log is enabled, as by default.
+    """
+
+    folder: Path
+    backend: str
+    packet_cache: bool = True
+    uncached: bool = False
+
+    def __call__(self, port: int) -> Sequence[str]:
+        config = self.folder / f"config-{port}.yaml"
+        text = _CONFIG.format(
+            site=dataset.SITE,
+            port=port,
+            packet_cache="on" if self.packet_cache else "off",
+            digest=hashlib.sha256(KEY.encode()).hexdigest(),
+            more=_UNCACHED if self.uncached else "",
+            backend=self.backend,
+        )
+        config.write_text(text, encoding="utf-8")
+        return [sys.executable, "-m", "tornado_idv", "serve", "--config", str(config)]
+
+
+@dataclass(frozen=True, slots=True)
+class OnTornadoServer:
+    """The same with Tornado's `HTTPServer`."""
+
+    our_service: OurService
+
+    def __call__(self, port: int) -> Sequence[str]:
+        *_, config = self.our_service(port)
+        return [sys.executable, "-m", "benchmarks.peers.tornado", str(port), config]
+
+
+def over_yaml(plan: Plan) -> str:
+    """Return the entry of a backend over a fixture with the plan's users."""
+    fixture = plan.folder / "users.yaml"
+    if not fixture.exists():
+        dataset.write_fixture(fixture, plan.keys)
+    return f'{{name: measured, kind: yaml, path: "{fixture}"}}'
+
+
+def over_sqlite(plan: Plan, users: int) -> str:
+    """Return the entry of a backend over a SQLite table with this many users."""
+    return f'{{name: measured, kind: sqlite, path: "{dataset.table(plan, users)}"}}'
+
+
+def over_upstream(port: int) -> str:
+    """Return the entry of a backend that is another instance of this service."""
+    return _upstream(port, KEY)
+
+
+def over_directory(port: int, token: str) -> str:
+    """Return the entry of an upstream with users at ``/people/NICKNAME``."""
+    request = "by_nickname: {url: '/people/{nickname}'}"
+    response = "response: {plan: plan, card_number: card, nickname: login}"
+    return _upstream(port, token, request, response)
+
+
+def _upstream(port: int, token: str, *more: str) -> str:
+    members = [
+        "name: measured",
+        "kind: upstream",
+        "timeout: 9s",  # no failures on a busy machine
+        f"base_url: 'http://127.0.0.1:{port}'",
+        f"auth: {{kind: bearer, token: {token}}}",
+        *more,
+    ]
+    return f"{{{', '.join(members)}}}"

@@ -1,0 +1,133 @@
+"""Any application of Tornado's can be served: whole and streamed responses, every version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from calling import reject
+from tornado.testing import bind_unused_port
+from tornado.web import Application, RequestHandler, stream_request_body
+
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
+
+
+class Whole(RequestHandler):
+    """Responds with what it received."""
+
+    def get(self) -> None:
+        self.finish(self.get_argument("name", "no name"))
+
+    def post(self) -> None:
+        self.finish({"name": self.get_body_argument("name")})
+
+
+class Streamed(RequestHandler):
+    """Responds in parts, without a length."""
+
+    async def get(self) -> None:
+        for part in ("one", "", "two"):
+            self.write(part)
+            await self.flush()
+
+
+class NoContent(RequestHandler):
+    """Has nothing to send."""
+
+    def get(self) -> None:
+        self.set_status(204)
+
+
+@stream_request_body
+class Upload(RequestHandler):
+    """Takes its body in parts."""
+
+    def initialize(self) -> None:
+        self.received = 0
+
+    def data_received(self, chunk: bytes) -> None:
+        self.received += len(chunk)
+
+    def post(self) -> None:
+        self.finish(f"{self.received} bytes")
+
+
+@asynccontextmanager
+async def serving(port_of: list[int]) -> AsyncIterator[None]:
+    app = Application(
+        [("/", Whole), ("/stream", Streamed), ("/none", NoContent), ("/upload", Upload)],
+        log_function=lambda _: None,
+    )
+    server = HttpServer(app, reject, HttpLimits(idle_timeout=5.0))
+    sock, port = bind_unused_port()
+    await server.listen([sock])
+    port_of.append(port)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def exchange(*lines: str, body: str = "", times: int = 1) -> str:
+    """All that is sent back to a request, and to its repetitions on the same connection."""
+    port: list[int] = []
+    async with serving(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port[0])
+        request = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body])
+        writer.write(request.encode() * times)
+        writer.write_eof()
+        response = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+    return response.decode("latin-1")
+
+
+async def test_arguments_reach_a_handler() -> None:
+    response = await exchange("GET /?name=alice HTTP/1.1", "Host: x")
+    assert response.startswith("HTTP/1.1 200 OK\r\n")
+    assert response.endswith("\r\n\r\nalice")
+
+
+async def test_a_form_reaches_a_handler() -> None:
+    form = "Content-Type: application/x-www-form-urlencoded"
+    response = await exchange("POST / HTTP/1.1", "Host: x", form, body="name=alice")
+    assert response.endswith('\r\n\r\n{"name": "alice"}')
+
+
+async def test_a_body_can_be_received_in_parts() -> None:
+    response = await exchange("POST /upload HTTP/1.1", "Host: x", body="x" * 5000)
+    assert response.endswith("\r\n\r\n5000 bytes")
+
+
+async def test_a_streamed_response_is_sent_in_chunks() -> None:
+    response = await exchange("GET /stream HTTP/1.1", "Host: x", times=2)
+    assert response.count("Transfer-Encoding: chunked\r\n") == 2
+    assert response.count("\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n") == 2
+
+
+async def test_a_streamed_response_to_http_1_0_ends_with_the_connection() -> None:
+    response = await exchange("GET /stream HTTP/1.0", "Connection: keep-alive", times=2)
+    assert "Transfer-Encoding" not in response
+    assert response.count("Connection: close\r\n") == 1
+    assert response.endswith("\r\n\r\nonetwo")
+
+
+async def test_a_response_to_http_1_0_may_keep_the_connection() -> None:
+    response = await exchange("GET / HTTP/1.0", "Connection: keep-alive", times=2)
+    assert response.count("HTTP/1.1 200 OK\r\n") == 2
+    assert response.count("Connection: keep-alive\r\n") >= 1
+
+
+@pytest.mark.parametrize("line", ["GET /none HTTP/1.1", "HEAD / HTTP/1.1"])
+async def test_a_response_without_a_body_has_no_chunks(line: str) -> None:
+    response = await exchange(line, "Host: x")
+    assert response.endswith("\r\n\r\n")
+    assert "Transfer-Encoding" not in response
+
+
+async def test_an_unknown_path_is_the_application_s_own_404() -> None:
+    response = await exchange("GET /elsewhere HTTP/1.1", "Host: x")
+    assert response.startswith("HTTP/1.1 404 Not Found\r\n")
+    assert "<html>" in response

@@ -1,0 +1,143 @@
+"""A body in chunks: cut anywhere it comes out whole, and anything else is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tornado_idv.http.body import ChunkedBody
+from tornado_idv.http.errors import HttpError
+
+MAX_BODY = 64
+NEXT = b"GET / HTTP/1.1\r\n"
+PRINTABLE = st.text(
+    st.characters(min_codepoint=32, max_codepoint=126) | st.just("\t"), max_size=20
+).map(str.encode)
+TRAILERS = st.lists(
+    st.tuples(st.sampled_from([b"X-Sum", b"Content-Length", b"transfer-encoding"]), PRINTABLE),
+    max_size=3,
+)
+CHUNKS = st.lists(
+    st.tuples(st.binary(min_size=1, max_size=8), st.none() | PRINTABLE, st.integers(0, 4)),
+    max_size=8,
+)
+
+
+def pieces_of(data: bytes, cuts: Iterable[int]) -> list[bytes]:
+    at = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
+    return [data[begin:end] for begin, end in pairwise(at)]
+
+
+def take(pieces: Iterable[bytes], max_body: int = MAX_BODY) -> tuple[bytes | None, bytes]:
+    """The body, if it has ended, and what is left over; pieces come one by one."""
+    body, buffer, ended = ChunkedBody(max_body), bytearray(), False
+    for piece in pieces:
+        buffer += piece
+        ended = ended or body.take(buffer)
+    return bytes(body.content) if ended else None, bytes(buffer)
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(HttpError) as caught:
+        take([data])
+    return caught.value.status
+
+
+@given(CHUNKS, TRAILERS, st.none() | PRINTABLE, st.lists(st.integers(0, 1000), max_size=6))
+def test_a_body_cut_anywhere_comes_out_whole(
+    chunks: list[tuple[bytes, bytes | None, int]],
+    trailers: list[tuple[bytes, bytes]],
+    last: bytes | None,
+    cuts: list[int],
+) -> None:
+    """Whatever the extensions and trailers say; what follows is left for the next request."""
+    data = b"".join(
+        b"%0*x%s\r\n%s\r\n" % (zeros, len(chunk), b"" if more is None else b";" + more, chunk)
+        for chunk, more, zeros in chunks
+    )
+    data += b"00%s\r\n" % (b"" if last is None else b";" + last)
+    data += b"".join(b"%s:%s\r\n" % trailer for trailer in trailers) + b"\r\n"
+    whole = b"".join(chunk for chunk, _, _ in chunks)
+    assert take(pieces_of(data + NEXT, cuts)) == (whole, NEXT)
+    assert take(bytes([byte]) for byte in data) == (whole, b"")
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"0", b"5", b"\r\n", b"\r", b"\n", b"hello", b";", b":", b"F" * 9, b"a"])
+        | st.binary(max_size=3)
+    ).map(b"".join),
+    st.lists(st.integers(0, 1000), max_size=4),
+)
+def test_no_bytes_are_too_much(data: bytes, cuts: list[int]) -> None:
+    """They are taken or refused, alike however they are cut, and bounded."""
+
+    def outcome(pieces: Iterable[bytes]) -> object:
+        try:
+            return take(pieces)[0]
+        except HttpError:
+            return HttpError
+
+    whole = outcome([data])
+    assert whole is HttpError or whole is None or len(whole) <= MAX_BODY  # type: ignore[arg-type]
+    assert outcome(pieces_of(data, cuts)) == whole
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"\r\n", 400),
+        (b"g\r\n", 400),
+        (b"+5\r\n", 400),
+        (b"0x5\r\n", 400),
+        (b"5 \r\n", 400),
+        (b"5;\0\r\n", 400),
+        (b"000000005\r\n", 400),
+        (b"5\nhello", 400),
+        (b"5\rhello", 400),
+        (b"5\r\nhello!\n", 400),
+        (b"5;" + b"x" * 300, 400),
+        (b"0\r\nno colon\r\n", 400),
+        (b"0\r\n folded: x\r\n", 400),
+        (b"0\r\nX-A: \0\r\n", 400),
+        (b"0\r\n" + b"X-A: y\r\n" * 171, 400),
+        (b"0\r\nX-A: y\n\r\n", 400),
+        (b"41\r\n", 413),
+        (b"40\r\n" + b"x" * 64 + b"\r\n1\r\n", 413),
+        (b"FFFFFFFF\r\n", 413),
+    ],
+)
+def test_what_is_no_chunk_is_refused(data: bytes, code: str) -> None:
+    assert refusal(data) == code
+
+
+def test_a_body_may_be_as_large_as_the_limit() -> None:
+    data = b"20\r\n" + b"x" * 32 + b"\r\n20\r\n" + b"y" * 32 + b"\r\n0\r\n\r\n"
+    assert take([data]) == (b"x" * 32 + b"y" * 32, b"")
+
+
+def test_a_body_that_is_not_whole_is_waited_for() -> None:
+    assert take([b"5\r\nhel"]) == (None, b"5\r\nhel")
+    assert take([b"5\r\nhello\r\n0\r\nX: y\r\n"]) == (None, b"")
+
+
+def test_a_large_body_may_come_in_chunks_of_one_byte() -> None:
+    body = b"x" * 16 * 1024
+    data = b"1\r\nx\r\n" * len(body) + b"0\r\n\r\n"
+    assert take([data], max_body=len(body)) == (body, b"")
+
+
+@pytest.mark.parametrize("extension", [b"", b";" + b"x" * 200], ids=["sizes", "extensions"])
+def test_chunk_framing_counts_towards_a_limit(extension: bytes) -> None:
+    """It is reached after 16 KiB of sizes and extensions, whatever the size of the body."""
+    line = b"00000001" + extension
+    fit = 16 * 1024 // len(line)
+    chunks = (line + b"\r\nx\r\n") * fit
+    assert take([chunks + b"0\r\n\r\n"], max_body=1 << 20) == (b"x" * fit, b"")
+    with pytest.raises(HttpError) as caught:
+        take([chunks, line + b"\r\nx\r\n"], max_body=1 << 20)
+    assert caught.value.status == 413

@@ -1,0 +1,166 @@
+"""The fair queue: its order, and how many start in one event-loop iteration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+from fakes import Ticker
+
+from tornado_idv.http.fair_queue import FairQueue
+
+MS = 1 / 1024
+"""About a millisecond, and a number whose sums are exact."""
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """Does something when it is resumed."""
+
+    resume: Callable[[], None]
+
+
+class Harness:
+    """A queue on the running loop, and what was resumed."""
+
+    def __init__(self, *, budget: float = 0.0, share: float = 0.5) -> None:
+        self.timer = Ticker()
+        self.queue = FairQueue(asyncio.get_running_loop(), self.timer, budget=budget, share=share)
+        self.resumed: list[str] = []
+
+    def waiter(self, name: str, seconds: float = 0.0) -> Waiter:
+        """One whose request takes so long."""
+        return Waiter(partial(self._resume, name, seconds))
+
+    def enqueue(self, *names: str, seconds: float = 0.0) -> None:
+        for name in names:
+            self.queue.enqueue(self.waiter(name, seconds))
+
+    async def iterate(self, other_work: float = 0.0) -> list[str]:
+        """Run one iteration, in which other work takes so long; return what it resumed."""
+        self.resumed.clear()
+        self.timer.now += other_work
+        await asyncio.sleep(0)
+        return self.resumed.copy()
+
+    def _resume(self, name: str, seconds: float) -> None:
+        self.timer.now += seconds
+        self.resumed.append(name)
+
+
+async def test_an_idle_service_resumes_one_per_iteration_in_order() -> None:
+    harness = Harness()
+    harness.enqueue("first", "second", seconds=MS)
+    assert harness.resumed == []
+    assert await harness.iterate() == ["first"]
+    assert await harness.iterate() == ["second"]
+    assert await harness.iterate() == []
+
+
+async def test_a_busy_service_resumes_for_half_the_time_of_its_other_work() -> None:
+    harness = Harness()
+    harness.enqueue(*map(str, range(100)), seconds=MS)
+    assert len(await harness.iterate(other_work=30 * MS)) == 15
+    assert len(await harness.iterate(other_work=10 * MS)) == 5
+    assert len(await harness.iterate()) == 1
+
+
+async def test_work_before_the_queue_was_used_does_not_count() -> None:
+    harness = Harness()
+    harness.timer.now += 1.0
+    harness.enqueue(*map(str, range(100)), seconds=MS)
+    assert len(await harness.iterate()) == 1
+
+
+async def test_a_suspended_process_resumes_for_a_bounded_time() -> None:
+    harness = Harness()
+    harness.enqueue(*map(str, range(100)), seconds=MS)
+    assert len(await harness.iterate(other_work=3600.0)) == pytest.approx(50, abs=2)
+
+
+async def test_a_budget_is_used_in_each_iteration() -> None:
+    harness = Harness(budget=10 * MS, share=0.0)
+    harness.enqueue(*map(str, range(25)), seconds=MS)
+    assert [len(await harness.iterate(other_work=MS)) for _ in range(4)] == [10, 10, 5, 0]
+
+
+async def test_a_waiter_is_resumed_at_most_once_per_iteration() -> None:
+    """However large the budget is, what else has come is looked at between two of its requests."""
+    harness = Harness(budget=100 * MS)
+    resumed: list[str] = []
+    endless = Waiter(lambda: (resumed.append("endless"), harness.queue.enqueue(endless))[0])
+    harness.queue.enqueue(endless)
+    harness.enqueue("other")
+    assert await harness.iterate() == ["other"]
+    assert resumed == ["endless"]
+
+
+async def test_one_that_cancels_another_is_no_trouble() -> None:
+    harness = Harness(budget=100 * MS)
+    other = harness.waiter("other")
+    harness.queue.enqueue(Waiter(lambda: harness.queue.cancel(other)))
+    harness.queue.enqueue(other)
+    assert await harness.iterate() == []
+
+
+async def test_a_waiter_is_resumed_once_and_keeps_its_position() -> None:
+    """It is enqueued again whenever more bytes arrive."""
+    harness = Harness()
+    first = harness.waiter("first")
+    harness.queue.enqueue(first)
+    harness.enqueue("second")
+    harness.queue.enqueue(first)
+    assert [await harness.iterate() for _ in range(3)] == [["first"], ["second"], []]
+
+
+async def test_a_cancelled_waiter_is_not_resumed() -> None:
+    harness = Harness()
+    first, second, third = map(harness.waiter, ("first", "second", "third"))
+    for waiter in (first, second):
+        harness.queue.enqueue(waiter)
+    harness.queue.cancel(first)
+    harness.queue.cancel(third)
+    assert first not in harness.queue
+    assert second in harness.queue
+    assert await harness.iterate() == ["second"]
+    harness.queue.enqueue(third)
+    harness.queue.cancel(third)
+    assert await harness.iterate() == []
+
+
+@pytest.mark.parametrize("other_work", [0.0, 0.1], ids=["idle", "busy"])
+async def test_one_that_enqueues_again_is_the_last(other_work: float) -> None:
+    harness = Harness()
+    resumed: list[str] = []
+
+    def again() -> None:
+        resumed.append("once")
+        harness.queue.enqueue(Waiter(partial(resumed.append, "twice")))
+
+    harness.queue.enqueue(Waiter(again))
+    harness.queue.enqueue(Waiter(partial(resumed.append, "another")))
+    for _ in range(3):
+        await harness.iterate(other_work)
+    assert resumed == ["once", "another", "twice"]
+
+
+@pytest.mark.parametrize("other_work", [0.0, 0.1], ids=["idle", "busy"])
+async def test_one_that_fails_does_not_stop_the_next(other_work: float) -> None:
+    harness = Harness()
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: reported.append(context["exception"])
+    )
+    error = ValueError()
+
+    def fail() -> None:
+        raise error
+
+    harness.queue.enqueue(Waiter(fail))
+    harness.enqueue("next")
+    assert await harness.iterate(other_work) == []
+    assert await harness.iterate() == ["next"]
+    assert reported == [error]

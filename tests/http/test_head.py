@@ -1,0 +1,201 @@
+"""The head of a request: what is read of it, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tornado.httputil import HTTPHeaders
+
+from tornado_idv.http.errors import HttpError
+from tornado_idv.http.head import RequestHead, parse_head
+from tornado_idv.http.headers import RequestHeaders
+
+MAX_BODY = 100
+PIECES = (
+    b"GET", b"POST", b"CONNECT", b"BREW", b" ", b"/", b"*", b"http://x", b"HTTP/1.1", b"HTTP/1.0",
+    b"\r\n", b"\n", b"\r", b"\t", b"\0", b":", b": ", b",", b";", b"Host: x", b"Host",
+    b"Content-Length: 5", b"content-length", b"Transfer-Encoding: chunked", b"transfer_encoding",
+    b"Expect: 100-continue", b"Connection: close", b"Upgrade: h2c", b"keep-alive", b"\xff", b"%zz",
+    b"99999999999999999999", b"-1", b"0x5",
+)  # fmt: skip
+
+
+def read(*fields: str, line: str = "POST / HTTP/1.1") -> RequestHead:
+    lines = [line, *fields, "", ""]
+    return parse_head("\r\n".join(lines).encode("latin-1"), MAX_BODY)
+
+
+def rejection(*fields: str, line: str = "POST / HTTP/1.1") -> int:
+    with pytest.raises(HttpError) as caught:
+        read(*fields, line=line)
+    return caught.value.status
+
+
+def test_a_head_tells_what_it_says() -> None:
+    head = read("Host: x", "Content-Length: 7", "X-Name: \xe9", line="POST /a?b HTTP/1.1")
+    assert tuple(head.start_line) == ("POST", "/a?b", "HTTP/1.1")
+    assert list(head.headers.get_all()) == [
+        ("host", "x"),
+        ("content-length", "7"),
+        ("x-name", "\xe9"),
+    ]
+    assert (head.content_length, head.keep_alive, head.expects_continue) == (7, True, False)
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [("http://x/a?b", "/a?b"), ("HTTPS://x:1", "/"), ("/http://x/", "/http://x/"), ("*", "*")],
+)
+def test_an_absolute_target_is_cut_down_to_its_path(target: str, path: str) -> None:
+    assert read("Host: x", line=f"GET {target} HTTP/1.1").start_line.path == path
+
+
+@pytest.mark.parametrize(
+    ("fields", "length"),
+    [
+        ((), 0),
+        (("Content-Length: 0",), 0),
+        (("Content-Length: 00100",), 100),
+        (("Transfer-Encoding: CHUNKED",), None),
+    ],
+    ids=["none told", "zero", "zeros in front", "chunks"],
+)
+def test_a_body_has_a_length_or_chunks(fields: tuple[str, ...], length: int | None) -> None:
+    assert read("Host: x", *fields).content_length == length
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "stays"),
+    [
+        ("1.1", (), True),
+        ("1.1", ("Connection: close",), False),
+        ("1.1", ("Connection: a, CLOSE",), False),
+        ("1.1", ("Connection: a", "Connection: close"), False),
+        ("1.1", ("Connection: closed",), True),
+        ("1.0", (), False),
+        ("1.0", ("Connection: Keep-Alive",), True),
+        ("1.0", ("Connection: keep-alive, close",), False),
+    ],
+)
+@pytest.mark.parametrize("length", [0, 5], ids=["no body", "a body"])
+def test_the_caller_says_whether_to_stay(
+    version: str,
+    fields: tuple[str, ...],
+    stays: bool,  # noqa: FBT001
+    length: int,
+) -> None:
+    """Told the same, whether or not a body follows: llhttp alone would tell it otherwise."""
+    head = read("Host: x", f"Content-Length: {length}", *fields, line=f"POST / HTTP/{version}")
+    assert head.keep_alive is stays
+
+
+@pytest.mark.parametrize(
+    ("method", "stays"), [("GET", True), ("DELETE", True), ("POST", False), ("PUT", False)]
+)
+def test_a_body_that_nobody_told_of_is_no_request(
+    method: str,
+    stays: bool,  # noqa: FBT001
+) -> None:
+    assert read("Host: x", line=f"{method} / HTTP/1.1").keep_alive is stays
+
+
+def test_an_upgrade_is_passed_over() -> None:
+    head = read("Host: x", "Connection: upgrade", "Upgrade: h2c", line="GET / HTTP/1.1")
+    assert (head.keep_alive, head.content_length) == (True, 0)
+
+
+def test_a_method_that_nobody_knows_is_for_the_route_to_refuse() -> None:
+    head = read("Content-Length: 5", line="BREW http://x/tea HTTP/1.1")
+    assert tuple(head.start_line) == ("BREW", "/tea", "HTTP/1.1")
+    assert (head.headers["Host"], head.content_length, head.keep_alive) == ("unknown", 0, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "line", "expects"),
+    [
+        (("Content-Length: 5", "Expect: 100-Continue"), "POST / HTTP/1.1", True),
+        (("Transfer-Encoding: chunked", "Expect: 100-continue"), "POST / HTTP/1.1", True),
+        (("Content-Length: 0", "Expect: 100-continue"), "POST / HTTP/1.1", False),
+        (("Content-Length: 5", "Expect: 100-continue"), "POST / HTTP/1.0", False),
+        (("Content-Length: 5",), "POST / HTTP/1.1", False),
+    ],
+    ids=["a length", "chunks", "nothing to send", "HTTP/1.0", "not asked"],
+)
+def test_only_who_asks_and_may_is_told_to_go_on(
+    fields: tuple[str, ...],
+    line: str,
+    expects: bool,  # noqa: FBT001
+) -> None:
+    assert read("Host: x", *fields, line=line).expects_continue is expects
+
+
+@pytest.mark.parametrize(
+    ("fields", "line", "status"),
+    [
+        (("Host: x",), "POST / HTTP/1.2", 400),
+        (("Host: x",), "POST /\xe9 HTTP/1.1", 400),
+        (("Host: x", "X"), "POST / HTTP/1.1", 400),
+        (("Host: %4",), "POST / HTTP/1.1", 400),
+        (("Host: " + "x" * 262,), "POST / HTTP/1.1", 400),
+        (("Host: x", "content_encoding: y"), "POST / HTTP/1.1", 400),
+        (("Host: x", "Content-Length: 101"), "POST / HTTP/1.1", 413),
+        (("Host: x",), "POST /" + "y" * 2048 + " HTTP/1.1", 414),
+        (("Host: x", *["X: y"] * 100), "POST / HTTP/1.1", 431),
+        (("Host: x", "Expect: "), "POST / HTTP/1.1", 417),
+    ],
+    ids=[
+        "another version",
+        "a target beyond ASCII",
+        "no colon",
+        "half an escape",
+        "a host without end",
+        "an underscore",
+        "a body over the limit",
+        "a long target",
+        "many fields",
+        "nothing expected",
+    ],
+)
+def test_what_is_refused(fields: tuple[str, ...], line: str, status: int) -> None:
+    assert rejection(*fields, line=line) == status
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=4)).map(b"".join))
+def test_no_bytes_are_too_much(data: bytes) -> None:
+    """They are read or refused, and nothing else."""
+    for head in (data, b"POST / HTTP/1.1\r\nHost: x\r\n" + data + b"\r\n\r\n"):
+        try:
+            length = parse_head(head, MAX_BODY).content_length
+        except HttpError:
+            continue
+        assert length is None or 0 <= length <= MAX_BODY
+
+
+FIELDS = st.lists(
+    st.tuples(st.sampled_from(["host", "Host", "X-A", "x-a", "X-B"]), st.sampled_from("abc"))
+)
+
+
+@given(FIELDS)
+def test_header_fields_are_told_as_tornado_s_own_tell_them(fields: list[tuple[str, str]]) -> None:
+    theirs = HTTPHeaders()
+    for name, value in fields:
+        theirs.add(name, value)
+    ours = RequestHeaders([(name.encode(), value.encode()) for name, value in fields])
+    assert len(ours) == len(theirs)
+    assert [each.title() for each in ours] == list(theirs)
+    assert [(name.title(), value) for name, value in ours.get_all()] == list(theirs.get_all())
+    for name in ("HOST", "x-a", "X-C"):
+        assert (name in ours) is (name in theirs)
+        assert ours.get(name) == theirs.get(name)
+        assert ours.get_list(name) == theirs.get_list(name)
+
+
+def test_header_fields_can_be_set_and_taken_away() -> None:
+    headers = RequestHeaders([(b"X-A", b"1"), (b"X-A", b"2")])
+    headers["x-A"] = "3"
+    assert headers.get_list("X-a") == ["3"]
+    del headers["X-A"]
+    assert "X-A" not in headers
+    assert None not in headers

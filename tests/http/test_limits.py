@@ -1,0 +1,103 @@
+"""How many may be connected, and what one more is told."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import eventually
+from serving import KEY, Client, Reply, serving
+
+from tornado_idv.http.limits import HttpLimits
+
+CONFIG = f"""\
+profile_sites: [https://profiles.example]
+server: {{port: 0, max_connections: 2}}
+auth: {{keys: [{{id: caller, token: {KEY}}}]}}
+backends: [{{name: users, kind: yaml, path: users.yaml}}]
+"""
+REQUEST = b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[tuple[Client, list[socket.socket]]]:
+    """A client of a service with as many connections as it takes, and these."""
+    (tmp_path / "users.yaml").write_text("users: []\n")
+    with serving(CONFIG, tmp_path) as service:
+        held = [greeted(service.port) for _ in range(2)]
+        yield Client(service.port), held
+        for sock in held:
+            sock.close()
+
+
+def greeted(port: int) -> socket.socket:
+    """A connection that has had an answer, and so is one of those counted."""
+    sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+    sock.sendall(REQUEST)
+    assert sock.recv(12) == b"HTTP/1.1 401"
+    return sock
+
+
+def ask(client: Client) -> Reply:
+    return client.by_input("@nobody")
+
+
+def test_one_connection_too_many_is_told_so(full: tuple[Client, list[socket.socket]]) -> None:
+    client, _ = full
+    reply = ask(client)
+    assert reply.status == 503
+    assert json.loads(reply.body) == {
+        "status": "error",
+        "code": "overloaded",
+        "message": "Overloaded, try again",
+    }
+    assert reply.headers["retry-after"] == "1"
+    assert reply.headers["connection"] == "close"
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.headers["cache-control"] == "no-store"
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert 1 <= len(reply.headers["x-request-id"]) <= 64
+
+
+def test_a_refused_connection_counts_for_nothing(
+    full: tuple[Client, list[socket.socket]],
+) -> None:
+    """However many were refused, one that ends makes room for one."""
+    client, held = full
+    for _ in range(5):
+        assert ask(client).code == "overloaded"
+    held.pop().close()
+    eventually(lambda: ask(client).code == "not_found")
+
+
+def test_who_is_connected_is_served_all_along(
+    full: tuple[Client, list[socket.socket]],
+) -> None:
+    client, held = full
+    assert ask(client).status == 503
+    held[0].sendall(REQUEST + REQUEST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+    assert held[0].makefile("rb").read().count(b"HTTP/1.1 401") == 2
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "wanted", "given"),
+    [
+        (1024, 4000, 896),
+        (1024, 100, 100),
+        (100_000, 4000, 4000),
+        (100, 4000, 1),
+        (resource.RLIM_INFINITY, 4000, 4000),
+    ],
+    ids=["few", "few wanted", "plenty", "hardly any", "no limit"],
+)
+def test_connections_are_bounded_by_descriptors(
+    monkeypatch: pytest.MonkeyPatch, descriptors: int, wanted: int, given: int
+) -> None:
+    """Out of descriptors a loop spins; 128 are kept for files, backends and logs."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
+    limits = HttpLimits(max_body=1, max_connections=wanted).within_descriptors()
+    assert limits == HttpLimits(max_body=1, max_connections=given)

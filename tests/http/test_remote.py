@@ -1,0 +1,98 @@
+"""The caller's address in the access log, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from serving import CONFIG, FIXTURE, KEY
+
+from tornado_idv.config.load import load
+from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.server.service import listening
+from tornado_idv.web.access_log import AccessLog
+
+Remotes = list[str]
+
+HEADERS = {
+    "none": ((), "127.0.0.1"),
+    "one": ((b"X-Forwarded-For: 203.0.113.5",), "203.0.113.5"),
+    "of a chain": ((b"x-forwarded-for: 198.51.100.1,203.0.113.5:80, 10.0.0.1",), "203.0.113.5"),
+    "in two lines": (
+        (b"X-Forwarded-For: 203.0.113.5", b"Accept: */*", b"X-Forwarded-For: 10.0.0.1"),
+        "203.0.113.5",
+    ),
+    "garbage": ((b'X-Forwarded-For: ", "remote": "1.2.3.4',), "127.0.0.1"),
+    "another header": ((b"X-Real-IP: 203.0.113.5", b"Forwarded: for=203.0.113.5"), "127.0.0.1"),
+}
+
+
+async def remotes(
+    folder: Path, *fields: bytes, packet_cache: bool, trusted: str, host: str = "127.0.0.1"
+) -> Remotes:
+    """Whom the access log tells of, when one connection asks for the same user three times."""
+    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    server = f"port: 0, host: '{host}', trusted_proxies: {trusted}, packet_cache: {packet_cache}"
+    config = folder / "config.yaml"
+    lines = [f"server: {{{server}}}" if "port: 0" in each else each for each in CONFIG.splitlines()]
+    lines.append("  - {name: users, kind: yaml, path: users.yaml}")
+    config.write_text("\n".join(lines), encoding="utf-8")
+    manager = plugin_manager()
+    settings = load(config, backend_kinds(manager), {})
+    written: list[str] = []
+    access_log = AccessLog(written.append, for_people=False)
+    async with listening(settings, manager, access_log) as service:
+        await _ask(host, service.port, *fields)
+    access_log.flush()
+    return [json.loads(line)["remote"] for line in "".join(written).splitlines()]
+
+
+async def _ask(host: str, port: int, *fields: bytes) -> None:
+    body = b'{"input": "@alice"}'
+    lines = [
+        b"POST /api/v1/identify/url HTTP/1.1",
+        b"Host: x",
+        b"Authorization: Bearer " + KEY.encode(),
+        b"Content-Length: %d" % len(body),
+        *fields,
+    ]
+    reader, writer = await asyncio.open_connection(host, port)
+    for _ in range(3):
+        writer.write(b"\r\n".join([*lines, b"", body]))
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert head.startswith(b"HTTP/1.1 200 ")
+        await reader.readexactly(int(head.rpartition(b"Content-Length: ")[2]))
+    writer.close()
+
+
+@pytest.mark.parametrize("packet_cache", [True, False])
+@pytest.mark.parametrize(("fields", "remote"), HEADERS.values(), ids=HEADERS)
+async def test_behind_a_trusted_proxy_the_caller_is_told(
+    tmp_path: Path,
+    fields: tuple[bytes, ...],
+    remote: str,
+    packet_cache: bool,  # noqa: FBT001
+) -> None:
+    trusted = "[127.0.0.1, 10.0.0.0/8]"
+    told = await remotes(tmp_path, *fields, trusted=trusted, packet_cache=packet_cache)
+    assert told == [remote] * 3
+
+
+@pytest.mark.parametrize("packet_cache", [True, False])
+@pytest.mark.parametrize("trusted", ["[]", "[127.0.0.2, 10.0.0.0/8]"], ids=["none", "others"])
+async def test_of_who_is_no_trusted_proxy_the_word_does_not_count(
+    tmp_path: Path,
+    trusted: str,
+    packet_cache: bool,  # noqa: FBT001
+) -> None:
+    field = b"X-Forwarded-For: 203.0.113.5"
+    told = await remotes(tmp_path, field, trusted=trusted, packet_cache=packet_cache)
+    assert told == ["127.0.0.1"] * 3
+
+
+async def test_a_proxy_may_call_by_ipv6(tmp_path: Path) -> None:
+    field = b"X-Forwarded-For: [2001:db8::5]:80"
+    told = await remotes(tmp_path, field, trusted="['::1']", packet_cache=True, host="::1")
+    assert told == ["2001:db8::5"] * 3

@@ -1,0 +1,237 @@
+"""The service behind a certificate of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import http.client
+import json
+import os
+import socket
+import ssl
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calling import LIMITS, POST, calling, until
+from certificate import SELF_SIGNED
+from serving import CONFIG, FIXTURE, KEY, serving
+
+from tornado_idv.config.settings import TlsSettings
+from tornado_idv.errors import StartError
+from tornado_idv.server.service import tls_context
+
+TLS = "server: {port: 0, tls: {cert_file: tls.pem, key_file: tls.pem}}"
+BACKENDS = "  - {name: users, kind: yaml, path: users.yaml}\n"
+
+
+def configured(folder: Path, pem: str) -> str:
+    """Writes the fixture and the certificate; gives the configuration that names them."""
+    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    (folder / "tls.pem").write_text(pem, encoding="utf-8")
+    lines = [TLS if line.startswith("server:") else line for line in CONFIG.splitlines()]
+    return "\n".join([*lines, BACKENDS])
+
+
+def test_a_user_is_found_over_tls(tmp_path: Path) -> None:
+    with serving(configured(tmp_path, SELF_SIGNED), tmp_path) as service:
+        assert service.url.startswith("https://127.0.0.1:")
+        trust = ssl.create_default_context(cafile=str(tmp_path / "tls.pem"))
+        caller = http.client.HTTPSConnection("127.0.0.1", service.port, context=trust, timeout=10)
+        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        for _ in range(2):  # the connection is kept
+            caller.request("POST", "/api/v1/identify/url", '{"input": "@alice"}', headers)
+            answer = caller.getresponse()
+            assert (answer.status, json.load(answer)["nickname"]) == (200, "@alice")
+        caller.close()
+
+
+def test_a_caller_without_tls_gets_no_answer(tmp_path: Path) -> None:
+    with (
+        serving(configured(tmp_path, SELF_SIGNED), tmp_path) as service,
+        socket.create_connection(("127.0.0.1", service.port), timeout=10) as caller,
+    ):
+        caller.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"HTTP/" not in caller.recv(1000)
+
+
+@pytest.mark.parametrize("pem", ["", "nonsense", SELF_SIGNED[:300]], ids=["empty", "no PEM", "cut"])
+def test_a_certificate_that_does_not_serve_is_told(tmp_path: Path, pem: str) -> None:
+    with (
+        pytest.raises(StartError, match="cannot be used for TLS"),
+        serving(configured(tmp_path, pem), tmp_path),
+    ):
+        pass
+
+
+def test_a_certificate_that_is_a_fifo_is_refused(tmp_path: Path) -> None:
+    """Loading it would block for ever, as nothing writes to it."""
+    text = configured(tmp_path, SELF_SIGNED)
+    (tmp_path / "tls.pem").unlink()
+    os.mkfifo(tmp_path / "tls.pem")
+    with (
+        pytest.raises(StartError, match=r"tls\.pem: cannot be read: not a regular file$"),
+        serving(text, tmp_path),
+    ):
+        pass
+
+
+@pytest.fixture
+def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """What server and client speak TLS with."""
+    pem = tmp_path / "tls.pem"
+    pem.write_text(SELF_SIGNED, encoding="utf-8")
+    return (
+        tls_context(TlsSettings(cert_file=pem, key_file=pem)),
+        ssl.create_default_context(cafile=str(pem)),
+    )
+
+
+Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
+
+
+async def test_http_is_negotiated(contexts: Contexts) -> None:
+    server, client = contexts
+    client.set_alpn_protocols(["h2", "http/1.1"])
+    async with calling(server_tls=server, tls=client) as caller:
+        tls = caller.writer.get_extra_info("ssl_object")
+        assert tls.selected_alpn_protocol() == "http/1.1"
+        caller.send(POST)
+        assert await caller.status() == 200
+
+
+def test_tls_is_of_version_1_2_or_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contexts: Contexts
+) -> None:
+    """Also where the system's configuration would allow older versions."""
+    lax = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    lax.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    monkeypatch.setattr(ssl, "create_default_context", lambda _: lax)
+    pem = tmp_path / "tls.pem"
+    made = tls_context(TlsSettings(cert_file=pem, key_file=pem))
+    assert made.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+async def test_a_handshake_has_three_seconds(contexts: Contexts) -> None:
+    server, client = contexts
+    async with calling(server_tls=server, tls=client) as caller:
+        silent, writer = await asyncio.open_connection("127.0.0.1", caller.port)
+        caller.send(POST)
+        assert await caller.status() == 200  # by then the silent one is accepted, too
+        caller.clock.forward(2.5)
+        caller.send(POST)
+        assert await caller.status() == 200
+        assert not silent.at_eof()
+        caller.clock.forward(1.0)
+        assert await asyncio.wait_for(silent.read(), 2) == b""
+        writer.close()
+        caller.send(POST)
+        assert await caller.status() == 200
+
+
+async def test_a_client_that_ends_its_tls_is_no_half_closed_one(
+    contexts: Contexts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TLS has no half-closed connections, and asyncio warns of who expects them."""
+    server, client = contexts
+    async with calling(server_tls=server, tls=client) as caller:
+        caller.stage.may_answer.clear()
+        caller.send(POST)
+        await asyncio.wait_for(caller.stage.begun.wait(), 5)
+        caller.writer.close()
+        await asyncio.wait_for(caller.stage.left.wait(), 5)
+        await caller.forgotten()
+        assert caplog.records == []
+
+
+async def test_pending_handshakes_make_room_for_new_clients(contexts: Contexts) -> None:
+    """The oldest is aborted; connections that have ended their handshake stay."""
+    server, client = contexts
+    limits = replace(LIMITS, max_connections=2)
+    async with calling(limits, server_tls=server, tls=client) as caller:
+        silent = [await asyncio.open_connection("127.0.0.1", caller.port) for _ in range(40)]
+        _, writer = await asyncio.wait_for(
+            asyncio.open_connection(
+                "127.0.0.1", caller.port, ssl=client, server_hostname="127.0.0.1"
+            ),
+            5,
+        )
+        caller.send(POST)
+        assert await caller.status() == 200
+        ends = [await ended(reader) for reader, _ in silent]
+        assert ends == [True] * ends.count(True) + [False] * ends.count(False)
+        assert 20 <= ends.count(True) <= 30
+        for each in (writer, *(writer for _, writer in silent)):
+            each.close()
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the other side has closed the connection."""
+    try:
+        return await asyncio.wait_for(reader.read(1), 0.05) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+async def test_one_connection_too_many_is_answered_503(contexts: Contexts) -> None:
+    server, client = contexts
+    limits = replace(LIMITS, max_connections=1)
+    async with calling(limits, server_tls=server, tls=client) as caller:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", caller.port, ssl=client, server_hostname="127.0.0.1"
+        )
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503 ")
+        writer.close()
+
+
+async def test_a_drain_waits_for_responses_and_for_no_handshake(contexts: Contexts) -> None:
+    server, client = contexts
+    async with calling(server_tls=server, tls=client) as caller:
+        silent, writer = await asyncio.open_connection("127.0.0.1", caller.port)
+        caller.stage.may_answer.clear()
+        caller.send(POST)
+        await asyncio.wait_for(caller.stage.begun.wait(), 5)
+        drained = asyncio.ensure_future(caller.server.drain())
+        assert await ended(silent)
+        assert not drained.done()
+        caller.stage.may_answer.set()
+        assert b"Connection: close\r\n" in await caller.rest()
+        caller.writer.close()
+        await asyncio.wait_for(drained, 5)
+        writer.close()
+
+
+class Exhausted(socket.socket):
+    """A listening socket of a process that has no descriptor left at first."""
+
+    refused = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.refused < 1:
+            self.refused += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_accepting_goes_on_when_there_are_descriptors_again(
+    contexts: Contexts, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, client = contexts
+    async with calling(server_tls=server, tls=client) as caller:
+        sock = Exhausted()
+        sock.bind(("127.0.0.1", 0))
+        await caller.server.listen([sock], server)
+        connecting = asyncio.ensure_future(
+            asyncio.open_connection(*sock.getsockname(), ssl=client, server_hostname="127.0.0.1")
+        )
+        await until(lambda: sock.refused == 1)
+        await asyncio.sleep(0)
+        caller.clock.forward(1.5)
+        _, writer = await asyncio.wait_for(connecting, 5)
+        writer.close()
+        assert [record.message for record in caplog.records] == [
+            "cannot accept a connection (Too many open files); next attempt in 1 s"
+        ]

@@ -1,0 +1,148 @@
+"""Names, docstrings, comments, messages and documents are in plain technical English."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+AREAS = ["tornado_idv", "plugins", "benchmarks", "tests", "documents"]
+
+INSTEAD = {
+    r"anew": "again",
+    r"at hand": "available, cached",
+    r"be it": "whether",
+    r"by way of": "through, with",
+    r"(?:could not|cannot|can not) tell": "could not be determined",
+    r"forestall(?:s|ed|ing)?": "pre-empt",
+    r"forgets?": "discard, remove",
+    r"(?:un)?foreseen": "expected, unexpected",
+    r"heed(?:s|ed|ing)?": "respect, honour",
+    r"in vain": "without effect",
+    r"lest": "so that … not",
+    r"mend(?:s|ed|ing)?": "fix, repair",
+    r"nobody": "no user, no client",
+    r"ourselves": "this service",
+    r"somebody": "a user, a client",
+    r"tells? (?:everything|how|nothing|of|that|what|whether|where|which|who|why)": "says, reports",
+    r"to be had": "available",
+    r"told": "reported, logged, called",
+    r"vouch(?:es|ed)?": "verify, sign",
+    r"whoever": "the client, the caller",
+    r"whom(?:ever)?": "the user that …",
+}
+"""Words that no manual uses, and what to write instead."""
+
+WORD = re.compile("|".join(rf"\b{word}\b" for word in INSTEAD).replace(" ", r"\s+"), re.IGNORECASE)
+MESSAGES = {"critical", "debug", "echo", "error", "exception", "info", "log", "secho", "warning"}
+"""Functions whose text an operator reads, beside exceptions and ``help``."""
+
+Text = tuple[int, str]
+"""A line number and a text that starts there."""
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_plain_words_are_used(area: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {word!r}: write {instead_of(word)}"
+        for path in files(area)
+        for line, word in words(path)
+    ]
+    assert not found, "\n".join([f"{len(found)} words to replace:", *found])
+
+
+def test_each_kind_of_text_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "example.py"
+    path.write_text(
+        '"""Told."""\n'
+        "def told_as(): ...\n"
+        "x = 1  # anew\n"
+        "log.info('to mend %s', x)\n"
+        "raise ValueError(f'{x} whoever')\n"
+        "option(help='nobody')\n"
+        "data = 'somebody'\n"
+        "class C:\n"
+        "    '''One\n"
+        "    vouches.'''\n"
+    )
+    assert [line for line, _ in words(path)] == [1, 2, 3, 4, 5, 6, 10]
+
+
+@pytest.mark.parametrize(
+    "text", ["amend", "tell them apart", "a recommendation", "the message told_", "wholesome"]
+)
+def test_normal_english_is_accepted(text: str) -> None:
+    assert not WORD.search(text)
+
+
+def files(area: str) -> Iterator[Path]:
+    if area == "documents":
+        return chain(*(ROOT.glob(pattern) for pattern in ("*.md", "docs/*.md", "plugins/*/*.md")))
+    return (ROOT / area).rglob("*.py")
+
+
+def words(path: Path) -> list[tuple[int, str]]:
+    """Return the words to replace in a file, with their lines."""
+    content = path.read_text(encoding="utf-8")
+    if not WORD.search(content.replace("_", " ")):
+        return []
+    texts = prose(content) if path.suffix == ".md" else texts_of_code(content)
+    return sorted(
+        (first + text.count("\n", 0, match.start()), " ".join(match[0].split()))
+        for first, text in texts
+        for match in WORD.finditer(text)
+    )
+
+
+def instead_of(word: str) -> str:
+    return next(
+        instead
+        for pattern, instead in INSTEAD.items()
+        if re.fullmatch(pattern, word, re.IGNORECASE)
+    )
+
+
+def prose(content: str) -> Iterator[Text]:
+    """Yield the lines of a document outside of code."""
+    in_code = False
+    for number, line in enumerate(content.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+        elif not in_code:
+            yield number, re.sub(r"`[^`]*`", "", line)
+
+
+def texts_of_code(content: str) -> Iterator[Text]:
+    """Yield names of functions and classes, docstrings, messages and comments."""
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.lineno, node.name.replace("_", " ")
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield from strings(node)  # docstrings, also those of attributes
+        elif isinstance(node, ast.Raise) and node.exc is not None:
+            yield from strings(node.exc)
+        elif isinstance(node, ast.Call) and is_message(node):
+            yield from chain(*(strings(argument) for argument in node.args))
+        elif isinstance(node, ast.keyword) and node.arg == "help":
+            yield from strings(node.value)
+    if any(WORD.search(line.partition("#")[2]) for line in content.splitlines()):
+        for token in tokenize.generate_tokens(io.StringIO(content).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
+
+
+def is_message(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in MESSAGES
+
+
+def strings(node: ast.AST) -> Iterator[Text]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.lineno, each.value

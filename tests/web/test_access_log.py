@@ -1,0 +1,206 @@
+"""The log of answers: what a line says, and when lines are written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import pytest
+from fakes import LoopClock
+
+from tornado_idv.web.access_log import AccessLog, Failure
+
+TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+class Written:
+    """What was written, and how often."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.anything = asyncio.Event()
+
+    def __call__(self, text: str) -> None:
+        self.texts.append(text)
+        self.anything.set()
+
+    @property
+    def lines(self) -> list[str]:
+        return "".join(self.texts).splitlines()
+
+
+UNAVAILABLE = Failure("backend_unavailable", "crm", 'says "no",\n\x1b[31m')
+
+
+def note(
+    log: AccessLog,
+    status: int = 200,
+    key_id: str | None = "caller",
+    failure: Failure | None = None,
+) -> None:
+    log.log(
+        method="POST",
+        route="identify/url",
+        status=status,
+        seconds=0.0123456,
+        client_address="192.0.2.7",
+        key_id=key_id,
+        request_id="a-1",
+        failure=failure,
+    )
+
+
+@pytest.mark.parametrize("key_id", ["caller", None])
+async def test_a_line_for_machines_is_json(key_id: str | None) -> None:
+    written = Written()
+    log = AccessLog(written, for_people=False)
+    note(log, 200, key_id)
+    log.flush()
+    record = json.loads(written.lines[0])
+    assert re.fullmatch(TIMESTAMP, record.pop("timestamp"))
+    assert record == {
+        "event": "answered",
+        "level": "info",
+        "logger": "tornado_idv.access",
+        "method": "POST",
+        "route": "identify/url",
+        "status": 200,
+        "ms": 12.35,
+        "remote": "192.0.2.7",
+        "key": key_id,
+        "request_id": "a-1",
+    }
+
+
+async def test_a_line_for_people_is_plain() -> None:
+    written = Written()
+    log = AccessLog(written, for_people=True)
+    note(log)
+    log.flush()
+    (line,) = written.lines
+    said = (
+        "answered method=POST route=identify/url status=200 ms=12.35 remote=192.0.2.7 key=caller "
+        "request_id=a-1"
+    )
+    assert re.fullmatch(rf"{TIMESTAMP} \[info     \] {said}", line)
+
+
+@pytest.mark.parametrize(
+    ("failure", "fields"),
+    [
+        (Failure("not_found"), {"code": "not_found"}),
+        (Failure("token", None, "expired"), {"code": "token", "reason": "expired"}),
+        (
+            UNAVAILABLE,
+            {
+                "code": "backend_unavailable",
+                "backend": "crm",
+                "reason": 'says "no",\n\x1b[31m',
+            },
+        ),
+    ],
+    ids=["a code", "a reason", "a backend"],
+)
+async def test_the_line_of_a_failure_says_why(failure: Failure, fields: dict[str, str]) -> None:
+    written = Written()
+    log = AccessLog(written, for_people=False)
+    note(log, 503, failure=failure)
+    log.flush()
+    (line,) = written.lines
+    record = json.loads(line)
+    known = ("code", "backend", "reason")
+    assert {name: record[name] for name in known if name in record} == fields
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("failure", "end"),
+    [
+        (Failure("not_found"), " code=not_found"),
+        (
+            UNAVAILABLE,
+            ' code=backend_unavailable backend="crm" reason="says \\"no\\",\\n\\u001b[31m"',
+        ),
+    ],
+    ids=["a code", "a backend"],
+)
+async def test_the_line_of_a_failure_for_people_says_why(failure: Failure, end: str) -> None:
+    written = Written()
+    log = AccessLog(written, for_people=True)
+    note(log, 503, failure=failure)
+    log.flush()
+    (line,) = written.lines
+    assert line.endswith(f"request_id=a-1{end}")
+
+
+async def test_lines_are_gathered_and_written_together() -> None:
+    written, clock = Written(), LoopClock()
+    log = AccessLog(written, for_people=False)
+    for status in (200, 401, 404):
+        note(log, status)
+    assert written.texts == []
+    clock.forward(0.2)
+    await asyncio.wait_for(written.anything.wait(), 5)
+    assert len(written.texts) == 1
+    assert [json.loads(line)["status"] for line in written.lines] == [200, 401, 404]
+
+
+async def test_what_comes_later_is_written_later() -> None:
+    written, clock = Written(), LoopClock()
+    log = AccessLog(written, for_people=False)
+    for _ in range(2):
+        written.anything.clear()
+        note(log)
+        clock.forward(0.2)
+        await asyncio.wait_for(written.anything.wait(), 5)
+    assert len(written.texts) == 2
+
+
+async def test_too_many_lines_are_not_gathered() -> None:
+    written = Written()
+    log = AccessLog(written, for_people=True)
+    for _ in range(20_001):
+        note(log)
+    assert len(written.lines) == 20_000
+    log.flush()
+    assert len(written.lines) == 20_001
+
+
+async def test_where_nothing_was_gathered_nothing_is_written() -> None:
+    written = Written()
+    log = AccessLog(written, for_people=False)
+    note(log)
+    log.flush()
+    log.flush()
+    assert len(written.texts) == 1
+
+
+async def test_the_time_is_that_of_the_answer_also_if_the_clock_goes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = Written()
+    log = AccessLog(written, for_people=False)
+    for now in (1_800_000_000.0004, 1_800_000_000.0009, 1_800_000_001.5, 1_799_999_999.25):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        note(log)
+    monkeypatch.undo()
+    log.flush()
+    assert [json.loads(line)["timestamp"] for line in written.lines] == [
+        "2027-01-15T08:00:00.000Z",
+        "2027-01-15T08:00:00.000Z",
+        "2027-01-15T08:00:01.500Z",
+        "2027-01-15T07:59:59.250Z",
+    ]
+
+
+async def test_the_time_has_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Written()
+    log = AccessLog(written, for_people=False)
+    for now in (1_800_000_000.001, 1_800_000_000.002, 1_800_000_000.5):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        note(log)
+    monkeypatch.undo()
+    log.flush()
+    timestamps = [json.loads(line)["timestamp"] for line in written.lines]
+    assert [each[-4:] for each in timestamps] == ["001Z", "002Z", "500Z"]

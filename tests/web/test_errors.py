@@ -1,0 +1,234 @@
+"""Failures inside, and what they are outside and in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from serving import KEY
+from tornado.httpclient import AsyncHTTPClient, HTTPResponse
+from tornado.httputil import HTTPConnection
+from tornado.ioloop import IOLoop
+from tornado.testing import bind_unused_port
+from tornado.web import HTTPError
+
+from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, Unavailable
+from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
+from tornado_idv.http.head import parse_head
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
+from tornado_idv.identifiers import Identifiers, ProfileSite
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.token import digest
+from tornado_idv.model import Answer, Query
+from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web.errors import ApiError, ApiException, error_for
+from tornado_idv.web.handler import JsonHandler, Request, Services
+
+STATUS = {
+    "bad_request": 400,
+    "token_invalid_or_expired": 401,
+    "insufficient_scope": 403,
+    "not_found": 404,
+    "no_such_route": 404,
+    "method_not_allowed": 405,
+    "not_acceptable": 406,
+    "request_timeout": 408,
+    "body_too_large": 413,
+    "uri_too_long": 414,
+    "unsupported_media_type": 415,
+    "expectation_failed": 417,
+    "invalid_format": 422,
+    "headers_too_large": 431,
+    "internal": 500,
+    "backend_unavailable": 503,
+    "overloaded": 503,
+}
+Ask = Callable[..., Any]
+
+
+class Failing:
+    """A directory whose lookups end with an error."""
+
+    def __init__(self) -> None:
+        self.error: BaseException = Unavailable("locked", backend="users")
+
+    def recall(self, query: Query) -> None:
+        return None
+
+    def begin(self, query: Query) -> asyncio.Future[Answer]:
+        looking: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        looking.cancel()  # it is over
+        return looking
+
+    def end(self, query: Query, looking: asyncio.Future[Answer]) -> Answer:
+        raise self.error
+
+
+@pytest.fixture
+def directory() -> Failing:
+    return Failing()
+
+
+@pytest.fixture
+def server(io_loop: IOLoop, directory: Failing) -> Iterator[HttpServer]:
+    """Serves the application on a real socket."""
+
+    async def build() -> HttpServer:
+        return HttpServer(app, make_reject(None), HttpLimits())
+
+    identifiers = Identifiers((ProfileSite.parse("https://profiles.example"),))
+    keys = KeyRing([ApiKey("caller", digest(KEY))])
+    app = make_api(Services(directory, identifiers, keys), "/base")  # type: ignore[arg-type]
+    server = io_loop.run_sync(build)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def ask(io_loop: IOLoop, server: HttpServer) -> Iterator[Ask]:
+    """Asks the application, with a good key."""
+    sock, port = bind_unused_port()
+    io_loop.run_sync(partial(server.listen, [sock]))
+
+    async def connected() -> AsyncHTTPClient:
+        return AsyncHTTPClient(force_instance=True)  # it looks for the loop it runs on
+
+    client = io_loop.run_sync(connected)
+
+    async def post(body: str = '{"input": "@tweety"}') -> HTTPResponse:
+        url = f"http://127.0.0.1:{port}/base/api/v1/identify/url"
+        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        return await client.fetch(url, method="POST", body=body, headers=headers, raise_error=False)
+
+    yield post
+    client.close()
+
+
+@pytest.mark.parametrize("error", ApiError, ids=lambda error: error.name)
+def test_every_error_is_a_record_with_its_status(error: ApiError) -> None:
+    record = json.loads(error.body)
+    assert list(record) == ["status", "code", "message"]
+    assert record["status"] == "error"
+    assert error.status == STATUS[record["code"]]
+    assert record["message"]
+
+
+def test_every_code_is_documented_here() -> None:
+    assert {error.code for error in ApiError} == set(STATUS)
+
+
+def test_only_some_errors_have_header_fields() -> None:
+    fields = {error: error.fields for error in ApiError if error.fields}
+    assert fields == {
+        ApiError.TOKEN: "Www-Authenticate: Bearer\r\n",
+        ApiError.METHOD: "Allow: POST\r\n",
+        ApiError.UNAVAILABLE: "Retry-After: 1\r\n",
+        ApiError.OVERLOADED: "Retry-After: 1\r\n",
+    }
+
+
+@pytest.mark.parametrize(
+    ("exception", "error"),
+    [
+        (ApiException(ApiError.SCOPE), ApiError.SCOPE),
+        (InvalidFormat("x"), ApiError.FORMAT),
+        (InvalidKey("x"), ApiError.TOKEN),
+        (Unavailable("x"), ApiError.UNAVAILABLE),
+        (Broken("x"), ApiError.UNAVAILABLE),
+        (HTTPError(404), ApiError.INTERNAL),
+        (ValueError("x"), ApiError.INTERNAL),
+    ],
+    ids=repr,
+)
+def test_every_exception_has_its_error(exception: BaseException, error: ApiError) -> None:
+    """No failure of ours becomes 401 or 404."""
+    assert error_for(exception) is error
+
+
+@pytest.mark.parametrize("kind", [Unavailable, Broken])
+async def test_a_failed_lookup_is_503(ask: Ask, directory: Failing, kind: type[Broken]) -> None:
+    directory.error = kind("at our side", backend="users")
+    response = await ask()
+    assert (response.code, response.body) == (503, ApiError.UNAVAILABLE.body)
+    assert response.headers["Retry-After"] == "1"
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+async def test_an_unhandled_exception_is_500_and_its_text_appears_nowhere(
+    ask: Ask, directory: Failing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has the code that was passed and the kind of the error."""
+    directory.error = ValueError("no row for tweety")
+    response = await ask()
+    assert (response.code, response.body) == (500, ApiError.INTERNAL.body)
+    (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    message = record.getMessage()
+    assert f"unhandled exception in request {response.headers['X-Request-ID']}:" in message
+    assert vars(record)["request_id"] == response.headers["X-Request-ID"]
+    assert message.endswith("ValueError")
+    assert "in end" in message
+    assert "tweety" not in caplog.text
+
+
+async def test_an_expected_error_is_not_logged_as_an_error(
+    ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    await ask()
+    await ask("{}")
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+async def test_a_failed_request_does_not_delay_a_drain(
+    ask: Ask, directory: Failing, server: HttpServer
+) -> None:
+    directory.error = RuntimeError()
+    assert (await ask()).code == 500
+    await asyncio.wait_for(server.drain(), 5)
+
+
+class Recorder(ResponseSink):
+    """A connection that records what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.completed = 0
+
+    def send(self, data: bytes) -> asyncio.Future[None]:
+        self.sent.append(data)
+        return asyncio.get_running_loop().create_future()
+
+    def on_response_complete(self, *, keep_alive: bool) -> None:
+        self.completed += 1
+
+
+class FailingAfterResponse(JsonHandler):
+    """Fails when its response is sent already."""
+
+    def handle(self) -> None:
+        self.send(200, b"{}")
+        raise RuntimeError
+
+
+async def test_a_failure_after_the_response_sends_no_second_one(
+    directory: Failing, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = Recorder()
+    head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
+    exchange = Exchange(sink, head, Peer("127.0.0.1", "http"))
+    services = Services(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]
+    FailingAfterResponse(services, exchange, Request("GET", head.headers)).run()
+    assert (len(sink.sent), sink.completed) == (1, 1)
+    assert "unhandled exception in request" in caplog.text
+
+
+async def test_the_api_is_served_by_its_own_server_alone(directory: Failing) -> None:
+    api = make_api(Services(directory, Identifiers(()), KeyRing([])))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"tornado_idv\.http"):
+        api.start_request(None, HTTPConnection())

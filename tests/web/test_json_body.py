@@ -1,0 +1,102 @@
+"""The JSON that asks and the JSON that answers, for any text."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tornado_idv.errors import InvalidFormat
+from tornado_idv.identifiers import Identifiers, ProfileSite
+from tornado_idv.model import User
+from tornado_idv.web.errors import ApiError
+from tornado_idv.web.json_body import encode_user, parse_field
+
+IDENTIFIERS = Identifiers((ProfileSite.parse("https://profiles.example"),))
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
+    max_leaves=10,
+)
+
+
+@given(TEXTS, st.booleans())
+def test_a_text_member_comes_through_unchanged(text: str, ascii_only: bool) -> None:  # noqa: FBT001
+    body = json.dumps({"other": [1], "input": text}, ensure_ascii=ascii_only)
+    assert parse_field(body.encode(), "input") == text
+
+
+@given(st.binary())
+def test_any_bytes_are_read_or_refused(body: bytes) -> None:
+    with contextlib.suppress(InvalidFormat):
+        assert isinstance(parse_field(body, "input"), str)
+
+
+@given(JSON_VALUES.filter(lambda value: not isinstance(value, str)))
+def test_a_member_that_is_no_text_is_refused(value: object) -> None:
+    with pytest.raises(InvalidFormat, match='no text member "input"'):
+        parse_field(json.dumps({"input": value}).encode(), "input")
+
+
+@pytest.mark.parametrize("number", ["7" * 5000, "-0", "1e999", "1.0"])
+def test_a_number_is_no_text_however_it_is_written(number: str) -> None:
+    with pytest.raises(InvalidFormat, match='no text member "input"'):
+        parse_field(b'{"input": %s}' % number.encode(), "input")
+
+
+def test_a_member_named_twice_is_refused_at_any_depth() -> None:
+    with pytest.raises(InvalidFormat):
+        parse_field(b'{"input": "@alice", "x": {"a": 1, "a": 2}}', "input")
+
+
+def test_unterminated_string_behind_many_brackets_is_refused_quickly() -> None:
+    """A scan that starts again at each quote took 1.5 s of the event loop."""
+    body = (b'{"input": "@alice", "x": ' + b"[]," * 257 + b'"' + b'\\"' * 8192)[: 16 * 1024]
+    before = time.process_time()
+    with pytest.raises(InvalidFormat):
+        parse_field(body, "input")
+    assert time.process_time() - before < 0.1
+
+
+def test_what_was_refused_is_not_in_the_error() -> None:
+    with pytest.raises(InvalidFormat) as refused:
+        parse_field(b'{"input": @alice}', "input")
+    assert "alice" not in repr(refused.value)
+    assert refused.value.__suppress_context__
+
+
+@given(TEXTS, TEXTS)
+def test_an_answer_holds_the_user_and_is_compact(plan: str, nickname: str) -> None:
+    user = User(plan=plan, card_number="007", nickname=nickname)
+    body = encode_user(user, IDENTIFIERS)
+    record = {
+        "status": "ok",
+        "plan": plan,
+        "card_number": "007",
+        "nickname": f"@{nickname}",
+        "profile_url": f"https://profiles.example/m/{nickname}",
+    }
+    assert body == json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def test_a_profile_url_of_one_s_own_is_answered() -> None:
+    user = User(plan="Pro", card_number="1", nickname="bob", profile_url="https://bob.example/")
+    assert json.loads(encode_user(user, IDENTIFIERS))["profile_url"] == "https://bob.example/"
+
+
+def test_plans_are_answered_in_utf_8() -> None:
+    user = User(plan="Größe", card_number="1", nickname="bob")
+    assert '"plan":"Größe"'.encode() in encode_user(user, IDENTIFIERS)
+
+
+def test_nobody_is_answered_with_the_record() -> None:
+    assert encode_user(None, IDENTIFIERS) is ApiError.NOT_FOUND.body

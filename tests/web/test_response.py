@@ -1,0 +1,78 @@
+"""Responses as bytes."""
+
+from __future__ import annotations
+
+import re
+import time
+from email.utils import parsedate_to_datetime
+
+import pytest
+from tornado.httputil import HTTPHeaders
+
+from tornado_idv.web.errors import ApiError
+from tornado_idv.web.response import build_error, build_response, new_request_id, request_id_from
+
+DATE = r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT"
+
+
+def test_a_response_is_a_status_line_header_fields_and_a_body() -> None:
+    data = build_response(200, "some-id", b"{}", "X-A: b\r\n").decode()
+    assert re.fullmatch(
+        "HTTP/1.1 200 OK\r\n"
+        "Content-Type: application/json\r\n"
+        f"Date: {DATE}\r\n"
+        "Cache-Control: no-store\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
+        "X-Request-ID: some-id\r\n"
+        "X-A: b\r\n"
+        "Content-Length: 2\r\n\r\n{}",
+        data,
+    )
+
+
+def test_a_response_to_head_has_the_length_of_the_body_that_is_not_sent() -> None:
+    assert build_response(405, "x", b"", length=7).endswith(b"Content-Length: 7\r\n\r\n")
+
+
+@pytest.mark.parametrize("error", ApiError, ids=lambda error: error.name)
+def test_an_error_is_a_response_with_its_own_fields(error: ApiError) -> None:
+    head, _, body = build_error(error, "some-id", "Connection: close\r\n").partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    assert lines[0].startswith(f"HTTP/1.1 {error.status} ")
+    assert body == error.body
+    assert f"Content-Length: {len(body)}" in lines
+    assert "Connection: close" in lines
+    assert "X-Request-ID: some-id" in lines
+    assert set(error.fields.split("\r\n")) - {""} <= set(lines)
+
+
+def test_request_ids_are_unique() -> None:
+    ids = {new_request_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", each) for each in ids)
+
+
+@pytest.mark.parametrize("requested", ["a", "A-1._", "x" * 64])
+def test_a_harmless_request_id_is_kept(requested: str) -> None:
+    assert request_id_from(HTTPHeaders({"X-Request-ID": requested})) == requested
+
+
+@pytest.mark.parametrize("requested", ["", "x" * 65, "a b", "\xe9", '"'])
+def test_any_other_request_id_is_replaced(requested: str) -> None:
+    assert request_id_from(HTTPHeaders({"X-Request-ID": requested})) != requested
+
+
+def date_of(response: bytes) -> str:
+    return re.search(r"Date: ([^\r]*)", response.decode())[1]  # type: ignore[index]
+
+
+def test_the_date_is_now() -> None:
+    date = date_of(build_response(200, "x", b""))
+    assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 5
+
+
+def test_the_date_follows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 784111777.9)
+    assert date_of(build_response(200, "x", b"")) == "Sun, 06 Nov 1994 08:49:37 GMT"
+    monkeypatch.setattr(time, "time", lambda: 784111778.0)
+    assert date_of(build_response(200, "x", b"")) == "Sun, 06 Nov 1994 08:49:38 GMT"

@@ -1,0 +1,83 @@
+"""A body in chunks, cut out of a connection's bytes, strictly (RFC 9112, 7.1)."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+
+from tornado_idv.http.errors import HttpError
+
+_MAX_LINE = 256
+_MAX_FRAMING = 16 * 1024
+"""Bytes of chunk sizes and extensions per body, line ends aside. A body of one-byte chunks has one
+per byte, so that any body up to the default ``server.max_body`` may come in any chunks."""
+_MAX_TRAILERS = 1024
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~]*)?")
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
+
+
+class ChunkedBody:
+    """Gathers chunks until the last; extensions and trailers are read over."""
+
+    def __init__(self, max_body: int) -> None:
+        self.content = bytearray()
+        self._max_body = max_body
+        self._framing = 0
+        self._trailers: int | None = None  # bytes of them; None before the last chunk
+
+    def take(self, buffer: bytearray) -> bool:
+        """Takes what is whole off the front of ``buffer``; says whether the body has ended.
+
+        Raises `HttpError` for a body or chunk framing over the limit, or with any other framing.
+        """
+        at = 0
+        while (end := self._end(buffer, at)) is not None:
+            line = bytes(buffer[at:end])
+            at = end + 2
+            if self._trailers is not None:
+                if not line:
+                    del buffer[:at]
+                    return True
+                self._count_trailer(line)
+            elif size := self._size(line):
+                if len(buffer) < at + size + 2:
+                    at = end - len(line)  # the whole chunk is waited for
+                    break
+                if buffer[at + size : at + size + 2] != b"\r\n":
+                    raise HttpError(HTTPStatus.BAD_REQUEST)
+                self._count_framing(line)
+                self.content += buffer[at : at + size]
+                at += size + 2
+            else:
+                self._trailers = 0
+        del buffer[:at]
+        return False
+
+    def _end(self, buffer: bytearray, at: int) -> int | None:
+        """Where the line that begins at ``at`` ends; ``None`` while it is not whole."""
+        end = buffer.find(b"\r\n", at, at + _MAX_LINE)
+        if end < 0:
+            rest = buffer[at : at + _MAX_LINE]
+            if len(rest) == _MAX_LINE or b"\n" in rest or b"\r" in rest[:-1]:
+                raise HttpError(HTTPStatus.BAD_REQUEST)
+            return None
+        return end
+
+    def _size(self, line: bytes) -> int:
+        match = _SIZE.fullmatch(line)
+        if match is None:
+            raise HttpError(HTTPStatus.BAD_REQUEST)
+        size = int(match[1], 16)
+        if size > self._max_body - len(self.content):
+            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return size
+
+    def _count_framing(self, line: bytes) -> None:
+        self._framing += len(line)
+        if self._framing > _MAX_FRAMING:
+            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+    def _count_trailer(self, line: bytes) -> None:
+        self._trailers = (self._trailers or 0) + len(line)
+        if self._trailers > _MAX_TRAILERS or not _TRAILER.fullmatch(line):
+            raise HttpError(HTTPStatus.BAD_REQUEST)

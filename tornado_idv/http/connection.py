@@ -1,0 +1,350 @@
+"""One connection: its lifecycle, its timeouts and back-pressure, one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import Future, Transport
+from enum import Enum, auto
+from http import HTTPStatus
+from math import inf
+from typing import cast
+
+from tornado_idv.http.context import ServerContext
+from tornado_idv.http.errors import HttpError
+from tornado_idv.http.exchange import Exchange, Peer
+from tornado_idv.http.fast_path import FastPath
+from tornado_idv.http.head import RequestHead
+from tornado_idv.http.parser import MAX_HEAD, RequestParser
+from tornado_idv.http.tls_acceptor import limit_tls_read_buffer
+from tornado_idv.http.trusted_proxies import normalize_address
+
+_MAX_PIPELINED = 64 * 1024
+"""Bytes that an authenticated client may send ahead."""
+_MAX_SEGMENT = 4 * 1024
+"""Larger segments are not offered to the fast path; it might keep them."""
+_MAX_UNSENT = 16 * 1024
+"""Bytes of responses buffered for a client that does not read, before its next request waits."""
+_LINGER_TIMEOUT = 1.0
+"""Seconds during which a client may go on sending after the last response. A connection closed
+with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6)."""
+
+
+class State(Enum):
+    """What a connection is doing.
+
+    ::
+
+        IDLE -> READING -> RESPONDING -> IDLE
+                   |            ^  |
+                   +--> QUEUED -+<-+            unauthenticated, or pipelined
+        every state -> CLOSING -> CLOSED
+
+    Beside it a connection knows two conditions that occur in every state: the client does not
+    read (`pause_writing`), and the client sends no more (`eof_received`).
+    """
+
+    IDLE = auto()
+    """No byte of a request has arrived."""
+    READING = auto()
+    """A request is arriving, or waits until the client reads the response before it."""
+    QUEUED = auto()
+    """A request waits in a fair queue."""
+    RESPONDING = auto()
+    """The application has a request."""
+    CLOSING = auto()
+    """The last response is being sent; input is discarded."""
+    CLOSED = auto()
+
+
+_NOT_READING = (State.RESPONDING, State.CLOSING, State.CLOSED)
+
+
+class Connection(asyncio.Protocol):
+    """Reads requests one after the other; what a client pipelines waits in the parser.
+
+    ``deadline`` is the time, by the loop's clock, at which `on_timeout` is to be called; ``state``
+    is what it is doing.
+    """
+
+    def __init__(self, context: ServerContext) -> None:
+        self.deadline = inf
+        self._context = context
+        self._limits = limits = context.limits
+        self._loop = context.loop
+        self.state = State.IDLE
+        self._parser = RequestParser(limits.max_body)
+        self._segment = b""  # what arrived alone and at once: the next request, if it is just that
+        self._fast_path: FastPath | None = None
+        self._exchange: Exchange | None = None
+        self._authenticated = False  # whether the last request was
+        self._draining = False
+        self._eof = False
+        self._writable: Future[None] | None = None  # pending while the client does not read
+        self._transport: Transport
+        self._peer: Peer
+
+    # Called by asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        context = self._context
+        self._transport = cast("Transport", transport)
+        self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
+        address = transport.get_extra_info("peername")
+        protocol = "http"
+        if transport.get_extra_info("sslcontext") is not None:
+            protocol = "https"
+            limit_tls_read_buffer(transport)
+        ip = normalize_address(address[0]) if address else ""
+        self._peer = Peer(ip, protocol, context.proxies)
+        self._draining = context.connections.draining
+        if context.fast_path is not None and not self._draining:
+            self._fast_path = context.fast_path(self._peer)
+        self._set_timeout(self._limits.idle_timeout)
+        if not context.connections.register(self):
+            self._reject(HTTPStatus.SERVICE_UNAVAILABLE)
+            if context.connections.overloaded:
+                self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self.state is State.IDLE and self._writable is None:
+            if self._respond_from_cache(data):
+                return
+            self._segment = data if len(data) <= _MAX_SEGMENT else b""
+        else:
+            self._segment = b""  # a request in several segments cannot be cached
+        if not self._is_closing:
+            self._receive(data)
+
+    def eof_received(self) -> bool:
+        """A client that half-closes still gets the responses to its complete requests.
+
+        Not under TLS, where the end of one direction ends the connection.
+        """
+        self._eof = True
+        half_open = self._peer.protocol == "http"
+        if half_open:
+            self._start_next()
+        else:
+            self.resume()
+        if self.state is State.QUEUED or (
+            self._writable is not None and self.state is not State.CLOSING
+        ):
+            return half_open
+        if self._exchange is None:
+            self.state = State.CLOSING
+            return False
+        if self._parser.is_empty:
+            self._exchange.close_after_response()
+        return half_open
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.state = State.CLOSED
+        self.deadline = inf
+        self._leave_queue()
+        self._context.connections.unregister(self)
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            exchange.on_disconnect()
+        self._wake_writers()
+
+    def pause_writing(self) -> None:
+        self._writable = self._loop.create_future()
+        self._set_timeout(self._limits.idle_timeout)
+
+    def resume_writing(self) -> None:
+        self._wake_writers()
+        if self.state is State.RESPONDING:
+            self.deadline = inf
+        elif not self._is_closing:
+            self._next_request()
+
+    # Called by the exchange.
+
+    def send(self, data: bytes) -> Future[None]:
+        if not self._is_closing:  # uvloop raises after `write_eof`
+            self._transport.write(data)
+        return self._writable or self._context.writable
+
+    def on_response_complete(self, *, keep_alive: bool) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            self._authenticated = exchange.authenticated
+            if exchange.cacheable is not None and exchange.segment and self._fast_path is not None:
+                self._fast_path.store(exchange)
+        if self._is_closing:
+            return
+        self.state = State.IDLE if self._parser.is_empty else State.READING
+        if not keep_alive:
+            self._linger_close()
+        elif self._writable is None:
+            self._next_request()
+
+    # Called by the connection table.
+
+    def on_timeout(self) -> None:
+        """Close a connection whose client was too slow to send, or to read.
+
+        A queued request is tried first: only an incomplete one is the client's fault.
+        """
+        if self.state is State.CLOSING or self._writable is not None:
+            self._transport.abort()
+        elif self.state is State.IDLE:
+            self._linger_close()
+        else:
+            if self.state is State.QUEUED:
+                self._leave_queue()
+                self.resume()
+            if not self._is_closing and self.deadline <= self._loop.time():
+                self._reject(HTTPStatus.REQUEST_TIMEOUT)
+
+    def drain(self) -> None:
+        """Close after the current request, or now if there is none."""
+        self._draining = True
+        self._fast_path = None  # its responses do not close the connection
+        if self._exchange is not None:
+            self._exchange.close_after_response()
+        elif self.state is State.IDLE:
+            self._linger_close()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._transport.abort()
+
+    # Called by the fair queue.
+
+    def resume(self) -> None:
+        """Start the next request if it is complete."""
+        if self.state in _NOT_READING:
+            return
+        self.state = State.READING
+        if self._writable is not None:
+            return
+        try:
+            head = self._read_head()
+            body = self._parser.read_body()
+        except HttpError as error:
+            self._reject(error.status)
+            return
+        if head is not None and body is not None:
+            self._dispatch(head, body)
+        elif self._eof:
+            self._linger_close()
+        else:
+            if self._parser.is_empty:
+                self.state = State.IDLE
+            self._resume_reading()
+
+    # Private.
+
+    def _respond_from_cache(self, segment: bytes) -> bool:
+        fast_path = self._fast_path
+        if fast_path is None:
+            return False
+        response = fast_path.respond(segment)
+        if response is None:
+            return False
+        self._transport.write(response)
+        self._authenticated = True
+        self.deadline = self._loop.time() + self._limits.idle_timeout
+        return True
+
+    def _receive(self, data: bytes) -> None:
+        parser = self._parser
+        parser.feed(data)
+        if self.state is State.IDLE and not parser.is_empty:
+            self.state = State.READING
+            self._set_timeout(self._limits.idle_timeout)
+        if parser.buffered > self._max_buffered:
+            self._transport.pause_reading()
+        if self.state is not State.RESPONDING and self._writable is None:
+            self._start_next()
+
+    def _start_next(self) -> None:
+        """Start the next request, in turn unless the client is authenticated.
+
+        Bytes that cannot start a request are handled at once, since that costs little.
+        """
+        if self._authenticated or not self._parser.has_head:
+            self.resume()
+        elif self.state not in _NOT_READING:
+            self._enqueue()
+
+    def _enqueue(self) -> None:
+        self.state = State.QUEUED
+        context = self._context
+        (context.pipelined if self._authenticated else context.unauthenticated).enqueue(self)
+
+    def _leave_queue(self) -> None:
+        self._context.pipelined.cancel(self)
+        self._context.unauthenticated.cancel(self)
+
+    def _next_request(self) -> None:
+        """Continue after a response: with what is buffered, or with what arrives."""
+        if self._eof and self._parser.is_empty:
+            self._linger_close()
+            return
+        self._set_timeout(self._limits.idle_timeout)
+        self._resume_reading()
+        if not self._parser.is_empty:
+            self._enqueue()
+
+    def _read_head(self) -> RequestHead | None:
+        parser = self._parser
+        if parser.head is not None:
+            return parser.head
+        head = parser.read_head()
+        if head is not None:
+            self._set_timeout(self._limits.body_timeout)
+            if head.expects_continue:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return head
+
+    def _dispatch(self, head: RequestHead, body: bytes) -> None:
+        self.state = State.RESPONDING
+        self.deadline = inf
+        self._exchange = exchange = Exchange(self, head, self._peer, self._segment)
+        self._segment = b""
+        if self._draining:
+            exchange.close_after_response()
+        exchange.dispatch(self._context.app, body)
+        if self._eof and self._parser.is_empty:
+            exchange.close_after_response()
+
+    def _reject(self, status: HTTPStatus) -> None:
+        self._transport.write(self._context.reject(status, self._peer.remote_ip))
+        self._linger_close()
+
+    def _linger_close(self) -> None:
+        """Send what is written, then the end; discard what still arrives."""
+        self.state = State.CLOSING
+        self._parser.clear()
+        unsent = self._transport.get_write_buffer_size()
+        self._set_timeout(self._limits.idle_timeout if unsent else _LINGER_TIMEOUT)
+        if self._transport.can_write_eof() and not self._eof:
+            self._transport.resume_reading()
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def _wake_writers(self) -> None:
+        """Complete the future of handlers that wait to write, even if no one will read it."""
+        writable, self._writable = self._writable, None
+        if writable is not None:
+            writable.set_result(None)
+
+    def _resume_reading(self) -> None:
+        if self._parser.buffered <= self._max_buffered:
+            self._transport.resume_reading()
+
+    @property
+    def _max_buffered(self) -> int:
+        """Bytes to read ahead: one request, and more only of an authenticated client."""
+        ahead = _MAX_PIPELINED if self._authenticated else MAX_HEAD
+        return ahead + self._limits.max_body
+
+    @property
+    def _is_closing(self) -> bool:
+        return self.state is State.CLOSING or self.state is State.CLOSED
+
+    def _set_timeout(self, seconds: float) -> None:
+        self.deadline = self._loop.time() + seconds

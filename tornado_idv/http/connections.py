@@ -1,0 +1,127 @@
+"""The open connections of a server: their number, and their timeouts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import AbstractEventLoop
+from math import inf
+from typing import Protocol
+
+_log = logging.getLogger(__name__)
+
+_MAX_REJECTED = 64
+"""Rejected connections that may hold a descriptor until the client closes them."""
+_WARN_INTERVAL = 60.0
+_SWEEP_INTERVAL = 0.1
+"""Seconds between two looks at a connection's deadline: cheaper than a timer for each."""
+_SWEEP_BATCH = 100
+_MAX_BATCHES = 50
+"""A sweep over all connections is made in batches of about ``_SWEEP_BATCH``, but not in more
+batches than this."""
+_EXPIRE_BATCH = 2
+"""Connections closed per sweep step. Closing costs as much as several responses, and clients
+that connected together time out together."""
+_EXPIRE_PAUSE = 0.001
+"""Seconds until the next step then: clients that were closed together reconnect together."""
+
+
+class TimedConnection(Protocol):
+    """What the table needs of a connection; ``deadline`` is a time of the loop's clock."""
+
+    deadline: float
+
+    def on_timeout(self) -> None:
+        """The deadline has passed."""
+
+    def drain(self) -> None:
+        """Close after the current request."""
+
+    def abort(self) -> None:
+        """Close now."""
+
+
+class ConnectionTable:
+    """Counts connections up to ``max_connections`` and calls those whose deadline has passed."""
+
+    def __init__(self, loop: AbstractEventLoop, max_connections: int) -> None:
+        self._loop = loop
+        self._max_connections = max_connections
+        self._connections: dict[TimedConnection, None] = {}  # in the order of arrival
+        self._rejected: set[TimedConnection] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._warned_at = -inf
+        self.draining = False
+        """Whether the server accepts no more; one that was accepted just before may come yet."""
+        self._unswept: list[TimedConnection] = []
+        self._batch = _SWEEP_BATCH
+        self._pause = _SWEEP_INTERVAL
+        self._timer = loop.call_later(_SWEEP_INTERVAL, self._sweep)
+
+    def register(self, connection: TimedConnection) -> bool:
+        """Add a connection; return whether it may be served."""
+        served = len(self._connections) - len(self._rejected)
+        self._connections[connection] = None
+        self._empty.clear()
+        if served < self._max_connections:
+            return True
+        self._rejected.add(connection)
+        self._warn_throttled()
+        return False
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether rejected connections are to be closed at once."""
+        return len(self._rejected) > _MAX_REJECTED
+
+    def unregister(self, connection: TimedConnection) -> None:
+        """Remove a closed connection."""
+        self._connections.pop(connection, None)
+        self._rejected.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    async def drain(self) -> None:
+        """Close every connection after its current request; return when none is left."""
+        self.draining = True
+        for connection in tuple(self._connections):
+            connection.drain()
+        await self._empty.wait()
+
+    def close(self) -> None:
+        """Stop the timer and abort every connection."""
+        self._timer.cancel()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def _warn_throttled(self) -> None:
+        if self._loop.time() - self._warned_at >= _WARN_INTERVAL:
+            self._warned_at = self._loop.time()
+            _log.warning(
+                "server.max_connections reached (%d): new connections get 503",
+                self._max_connections,
+            )
+
+    def _sweep(self) -> None:
+        """Look at a batch of connections, and schedule the next batch."""
+        if not self._unswept:
+            self._start_round()
+        now, expired = self._loop.time(), 0
+        for _ in range(min(self._batch, len(self._unswept))):
+            connection = self._unswept.pop()
+            if connection.deadline <= now:
+                connection.on_timeout()
+                expired += 1
+                if expired == _EXPIRE_BATCH:
+                    break
+        pause = self._pause if expired < _EXPIRE_BATCH else _EXPIRE_PAUSE
+        self._timer = self._loop.call_later(pause, self._sweep)
+
+    def _start_round(self) -> None:
+        self._unswept = list(reversed(self._connections))
+        self._batch = max(_SWEEP_BATCH, len(self._unswept) // _MAX_BATCHES)
+        self._pause = _SWEEP_INTERVAL / (1 + len(self._unswept) // self._batch)

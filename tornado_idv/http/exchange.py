@@ -1,0 +1,164 @@
+"""One request and its response: where the connection and Tornado's application meet."""
+
+from __future__ import annotations
+
+import time
+from asyncio import Future
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tornado.httputil import (
+    HTTPConnection,
+    HTTPHeaders,
+    HTTPServerConnectionDelegate,
+    RequestStartLine,
+    ResponseStartLine,
+)
+
+from tornado_idv.http.head import RequestHead
+from tornado_idv.http.trusted_proxies import TrustedProxies
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end of a connection; Tornado calls it the connection's context."""
+
+    remote_ip: str
+    protocol: str
+    proxies: TrustedProxies | None = None
+
+    def client_address(self, forwarded_for: str) -> str:
+        """Return the client's address, taken from ``X-Forwarded-For`` as far as it is trusted."""
+        proxies = self.proxies
+        if proxies is None:
+            return self.remote_ip
+        return proxies.client_address(self.remote_ip, forwarded_for)
+
+
+class ResponseSink(Protocol):
+    """What an exchange needs of its connection."""
+
+    def send(self, data: bytes) -> Future[None]:
+        """Write bytes; the future is done when more may be written."""
+
+    def on_response_complete(self, *, keep_alive: bool) -> None:
+        """Continue with the next request, or close the connection."""
+
+
+class Exchange(HTTPConnection):
+    """Hands one request to an application and sends its response.
+
+    An application responds by Tornado's `write_headers`, `write` and `finish`, or by a single
+    call of `respond` with a response that it serialized itself.
+    """
+
+    authenticated = False
+    """Set by the handler that accepted the client's credentials: later requests of the
+    connection then do not wait in the fair queue."""
+
+    cacheable: object | None = None
+    """Set by a handler whose request the fast path may answer next time; opaque here."""
+
+    def __init__(
+        self, sink: ResponseSink, head: RequestHead, peer: Peer, segment: bytes = b""
+    ) -> None:
+        self.head = head
+        self.context = peer
+        self.segment = segment
+        """The bytes of this request, if they arrived alone and at once."""
+        self.started_at = time.monotonic()
+        self._sink = sink
+        self._keep_alive = head.keep_alive
+        self._chunked = False
+        self._on_close: Callable[[], None] | None = None
+
+    def dispatch(self, app: HTTPServerConnectionDelegate, body: bytes) -> None:
+        """Pass the request to the application, which responds now or later."""
+        delegate = app.start_request(self, self)
+        delegate.headers_received(self.head.start_line, self.head.headers)
+        if body:
+            delegate.data_received(body)
+        delegate.finish()
+
+    @property
+    def client_address(self) -> str:
+        """The client's IP address, behind trusted proxies if there are any."""
+        peer = self.context
+        if peer.proxies is None:
+            return peer.remote_ip
+        return peer.client_address(self.head.headers.get("X-Forwarded-For", ""))
+
+    @property
+    def connection_field(self) -> str:
+        """The ``Connection`` header line of the response with its line break, or nothing."""
+        if not self._keep_alive:
+            return "Connection: close\r\n"
+        return "Connection: keep-alive\r\n" if self._is_http_1_0 else ""
+
+    def close_after_response(self) -> None:
+        """Close the connection when the response is complete."""
+        self._keep_alive = False
+
+    def on_disconnect(self) -> None:
+        """Tell the handler that its response will reach no one."""
+        callback, self._on_close = self._on_close, None
+        if callback is not None:
+            callback()
+
+    def set_close_callback(self, callback: Callable[[], None] | None) -> None:
+        """Set what is called if the client disconnects before the response is complete."""
+        self._on_close = callback
+
+    def respond(self, response: bytes) -> None:
+        """Send a complete response, which includes `connection_field`, and end the exchange."""
+        self._on_close = None
+        self._sink.send(response)
+        self._sink.on_response_complete(keep_alive=self._keep_alive)
+
+    def write_headers(
+        self,
+        start_line: RequestStartLine | ResponseStartLine,
+        headers: HTTPHeaders,
+        chunk: bytes | None = None,
+    ) -> Future[None]:
+        """Send the head of a response and the first part of its body.
+
+        A body without ``Content-Length`` is sent in chunks, or ends with the connection
+        where the client knows no chunks (RFC 9112, section 6.3).
+        """
+        if not isinstance(start_line, ResponseStartLine):
+            raise TypeError("a response starts with a ResponseStartLine")
+        lines = [f"HTTP/1.1 {start_line.code} {start_line.reason}"]
+        lines += [f"{name}: {value}" for name, value in headers.get_all()]
+        if any("\r" in line or "\n" in line for line in lines):
+            raise ValueError("a header field contains a line break")
+        if "Content-Length" not in headers and self._may_have_body(start_line.code):
+            self._chunked = not self._is_http_1_0
+            self._keep_alive = self._keep_alive and self._chunked
+            if self._chunked:
+                lines.append("Transfer-Encoding: chunked")
+        head = "\r\n".join(lines) + f"\r\n{self.connection_field}\r\n"
+        return self._sink.send(head.encode("latin-1") + self._framed(chunk or b""))
+
+    def write(self, chunk: bytes) -> Future[None]:
+        """Send a further part of the body."""
+        return self._sink.send(self._framed(chunk))
+
+    def finish(self) -> None:
+        """End the response."""
+        if self._chunked:
+            self._sink.send(b"0\r\n\r\n")
+        self._sink.on_response_complete(keep_alive=self._keep_alive)
+
+    @property
+    def _is_http_1_0(self) -> bool:
+        return self.head.start_line.version == "HTTP/1.0"
+
+    def _may_have_body(self, status: int) -> bool:
+        return self.head.start_line.method != "HEAD" and status not in (204, 304)
+
+    def _framed(self, data: bytes) -> bytes:
+        if not self._chunked or not data:  # an empty chunk would end the body
+            return data
+        return b"%x\r\n%b\r\n" % (len(data), data)

@@ -1,0 +1,151 @@
+"""Parse a request head: llhttp reads it, and ambiguous framing is rejected.
+
+Where two readers could see the end of a request in different places (RFC 9112, section
+11.2), the request is rejected even if llhttp accepts it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import httptools
+from tornado.httputil import HTTPHeaders, RequestStartLine
+
+from tornado_idv.http.errors import HttpError
+from tornado_idv.http.headers import RequestHeaders
+
+MAX_TARGET = 2048
+MAX_FIELDS = 100
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) (HTTP/1\.[01])\r\n")
+# Some servers read these as the names with a hyphen.
+_SMUGGLING_NAMES = frozenset(
+    {"content_length", "content_encoding", "transfer_length", "transfer_encoding"}
+)
+# Tornado's pattern, bounded by the length of a name with its port.
+_HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+;=:\[\]-]|%[0-9A-Fa-f]{2}){0,261}", re.ASCII)
+_ORIGIN = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
+_METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """The start line, the header fields, and what they say of framing and the connection.
+
+    ``content_length`` is the length of the body in bytes, ``None`` for a chunked body.
+    Requests whose heads are the same bytes may share one instance.
+    """
+
+    start_line: RequestStartLine
+    headers: HTTPHeaders
+    content_length: int | None
+    keep_alive: bool
+    expects_continue: bool
+
+
+def parse_head(data: bytes, max_body: int) -> RequestHead:
+    """Parse a head, up to and including its empty line; raises `HttpError`."""
+    request_line = _REQUEST_LINE.match(data)
+    if request_line is None:
+        raise HttpError(HTTPStatus.BAD_REQUEST)
+    fields: list[tuple[bytes, bytes]] = []
+    parser = httptools.HttpRequestParser(_FieldCollector(fields))
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserInvalidMethodError:
+        return _unknown_method(request_line)
+    except httptools.HttpParserUpgrade:
+        pass  # no upgrade is offered: respond as if it had not been requested (RFC 9110, 7.8)
+    except httptools.HttpParserError:
+        raise HttpError(HTTPStatus.BAD_REQUEST) from None
+    headers = RequestHeaders(fields)
+    start_line = _start_line(request_line)
+    _check_size(start_line, fields)
+    _check_host(start_line, headers)
+    length = _content_length(start_line, headers, max_body)
+    if headers.get("Expect", "100-continue").lower() != "100-continue":
+        raise HttpError(HTTPStatus.EXPECTATION_FAILED)
+    has_framing = "Content-Length" in headers or length is None
+    return RequestHead(
+        start_line,
+        headers,
+        length,
+        # Without framing, what the client may regard as a body must not be read as a request.
+        keep_alive=_keep_alive(start_line, headers)
+        and (has_framing or start_line.method not in _METHODS_WITH_BODY),
+        expects_continue="Expect" in headers and start_line.version == "HTTP/1.1" and length != 0,
+    )
+
+
+class _FieldCollector:
+    """Callbacks of httptools."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
+        self._fields = fields
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name, value))
+
+
+def _start_line(match: re.Match[bytes]) -> RequestStartLine:
+    """Return the start line, an absolute target reduced to its path (RFC 9112, 3.2.2)."""
+    method, target, version = (group.decode("ascii") for group in match.groups())
+    origin = _ORIGIN.match(target)
+    path = (target[origin.end() :] or "/") if origin else target
+    return RequestStartLine(method, path, version)
+
+
+def _unknown_method(match: re.Match[bytes]) -> RequestHead:
+    """Return a head for a method that llhttp does not know: the route responds, then we close."""
+    headers = RequestHeaders([(b"Host", b"unknown")])
+    return RequestHead(_start_line(match), headers, 0, keep_alive=False, expects_continue=False)
+
+
+def _keep_alive(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
+    """Return whether the client wants a persistent connection (RFC 9112, 9.3).
+
+    llhttp knows too, but forgets it by the end of a request without a body.
+    """
+    options = [each.strip().lower() for each in headers.get("Connection", "").split(",")]
+    if start_line.version == "HTTP/1.0" and "keep-alive" not in options:
+        return False
+    return "close" not in options
+
+
+def _check_size(start_line: RequestStartLine, fields: list[tuple[bytes, bytes]]) -> None:
+    if len(start_line.path) > MAX_TARGET:
+        raise HttpError(HTTPStatus.REQUEST_URI_TOO_LONG)
+    if len(fields) > MAX_FIELDS:
+        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+
+def _check_host(start_line: RequestStartLine, headers: HTTPHeaders) -> None:
+    """Require exactly one host, which HTTP/1.0 may omit (RFC 9112, 3.2)."""
+    hosts = headers.get_list("Host")
+    if not hosts and start_line.version == "HTTP/1.0":
+        return
+    if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
+        raise HttpError(HTTPStatus.BAD_REQUEST)
+
+
+def _content_length(
+    start_line: RequestStartLine, headers: HTTPHeaders, max_body: int
+) -> int | None:
+    """Return the body's length, ``None`` if it is chunked (RFC 9112, 6.3, and stricter).
+
+    llhttp has rejected a length that is no number, two lengths, and a length beside chunks.
+    """
+    if not _SMUGGLING_NAMES.isdisjoint(headers):
+        raise HttpError(HTTPStatus.BAD_REQUEST)
+    codings = headers.get_list("Transfer-Encoding")
+    if codings:
+        if codings[0].lower() != "chunked" or len(codings) > 1 or start_line.version == "HTTP/1.0":
+            raise HttpError(HTTPStatus.BAD_REQUEST)
+        return None
+    length = int(headers.get("Content-Length", "0"))
+    if length > max_body:
+        raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    return length

@@ -1,0 +1,129 @@
+"""Split the bytes of a connection into requests, without I/O."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from tornado_idv.http.body import ChunkedBody
+from tornado_idv.http.errors import HttpError
+from tornado_idv.http.head import RequestHead, parse_head
+
+MAX_HEAD = 16 * 1024
+_HEAD_END = b"\r\n\r\n"
+_MEMO_MAX_BYTES = 1024
+_MEMO_MAX_FIELDS = 20
+"""Bounds of the remembered head: thousands of connections may each hold one."""
+
+
+class RequestParser:
+    """Parse pipelined HTTP/1.1 requests with bodies of at most ``max_body`` bytes.
+
+    The last head is remembered: clients mostly repeat it byte by byte, and then neither its
+    end is searched nor its fields parsed again.
+    """
+
+    def __init__(self, max_body: int) -> None:
+        self.head: RequestHead | None = None
+        """The head of a request whose body was not read yet."""
+        self._max_body = max_body
+        self._buffer = bytearray()
+        self._head_size = 0  # of the next head, once its end was found
+        self._searched = 0  # bytes of the buffer in which it was not
+        self._chunks: ChunkedBody | None = None
+        self._last_data = b""
+        self._last_head: RequestHead | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no byte of a request is buffered; half an empty line is none."""
+        return self.head is None and (not self._buffer or self._buffer == b"\r")
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the head of the next request is complete."""
+        return self.head is not None or self._head_size > 0
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that belong to no complete request."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes."""
+        self._buffer += data
+        if not self._head_size and self.head is None:
+            self._find_head()
+
+    def read_head(self) -> RequestHead | None:
+        """Return the head of the next request, ``None`` until it is complete.
+
+        Returns the same head until its body was read. Raises `HttpError`.
+        """
+        if self.head is None:
+            self.head = head = self._take_head()
+            if head is not None:
+                chunked = head.content_length is None
+                self._chunks = ChunkedBody(self._max_body) if chunked else None
+        return self.head
+
+    def read_body(self) -> bytes | None:
+        """Return the body that belongs to `head`, ``None`` until it is complete.
+
+        Then the next head can be read. Raises `HttpError` for a malformed chunked body.
+        """
+        if self.head is None:
+            return None
+        body = self._take_body(self.head)
+        if body is not None:
+            self.head = self._chunks = None
+            if self._buffer:
+                self._find_head()
+        return body
+
+    def clear(self) -> None:
+        """Discard what is buffered."""
+        self._buffer.clear()
+
+    def _find_head(self) -> None:
+        buffer = self._buffer
+        if self._last_data and buffer.startswith(self._last_data):
+            self._head_size = len(self._last_data)
+            return
+        while buffer.startswith(b"\r\n"):
+            del buffer[:2]  # empty lines before a request are ignored (RFC 9112, 2.2)
+        at = buffer.find(_HEAD_END, max(0, self._searched - len(_HEAD_END) + 1))
+        self._searched = len(buffer)
+        self._head_size = 0 if at < 0 else at + len(_HEAD_END)
+
+    def _take_head(self) -> RequestHead | None:
+        buffer, size = self._buffer, self._head_size
+        if 0 < size <= MAX_HEAD:
+            data = bytes(buffer[:size])
+            head = self._parse(data)
+            del buffer[:size]
+            self._head_size = self._searched = 0
+            return head
+        if len(buffer) > MAX_HEAD:
+            raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        if buffer.count(b"\n") != buffer.count(b"\r\n"):
+            raise HttpError(HTTPStatus.BAD_REQUEST)  # after a bare LF the head would never end
+        return None
+
+    def _parse(self, data: bytes) -> RequestHead:
+        if self._last_head is not None and data == self._last_data:
+            return self._last_head
+        head = parse_head(data, self._max_body)
+        if len(data) <= _MEMO_MAX_BYTES and len(head.headers) <= _MEMO_MAX_FIELDS:
+            self._last_data, self._last_head = data, head
+        return head
+
+    def _take_body(self, head: RequestHead) -> bytes | None:
+        buffer = self._buffer
+        if self._chunks is not None:
+            return bytes(self._chunks.content) if self._chunks.take(buffer) else None
+        length = head.content_length or 0
+        if len(buffer) < length:
+            return None
+        body = bytes(buffer[:length])
+        del buffer[:length]
+        return body

@@ -1,0 +1,116 @@
+"""Sockets on which an application is served."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+
+from tornado.httputil import HTTPServerConnectionDelegate
+
+from tornado_idv.http.connection import Connection
+from tornado_idv.http.connections import ConnectionTable
+from tornado_idv.http.context import Reject, ServerContext
+from tornado_idv.http.exchange import Peer
+from tornado_idv.http.fair_queue import PIPELINED_BUDGET, UNAUTHENTICATED_SHARE, FairQueue
+from tornado_idv.http.fast_path import FastPath
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.tls_acceptor import TlsAcceptor
+from tornado_idv.http.trusted_proxies import TrustedProxies
+
+_BACKLOG = 1024
+_SEND_BUFFER = 64 * 1024
+"""Bytes of responses that the kernel may buffer for a connection. Its default is megabytes, which
+a client that never reads would fill with ten thousand responses."""
+_RECEIVE_BUFFER = 16 * 1024
+"""Bytes of requests that the kernel may buffer for a connection, unless bodies may be larger. One
+read returns up to 1.5 times as many (Linux 6), which is what a client can send past a limit."""
+_MAX_HANDSHAKES = 1000
+"""TLS handshakes in progress at once."""
+_HANDSHAKE_TIMEOUT = 3.0
+_HANDSHAKES_ABOVE_LIMIT = 16
+"""Clients above ``max_connections`` that may complete a handshake, which a 503 over TLS needs."""
+
+
+class HttpServer:
+    """Serves an application within limits until it is drained or closed.
+
+    ``reject`` renders and logs what is rejected before the application sees it; ``fast_path``
+    makes the `FastPath` of a new connection. ``timer`` measures, in seconds, what queued
+    requests cost.
+    """
+
+    def __init__(
+        self,
+        app: HTTPServerConnectionDelegate,
+        reject: Reject,
+        limits: HttpLimits,
+        *,
+        fast_path: Callable[[Peer], FastPath] | None = None,
+        proxies: TrustedProxies | None = None,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        writable = loop.create_future()
+        writable.set_result(None)
+        self._connections = ConnectionTable(loop, limits.max_connections)
+        self._context = ServerContext(
+            app=app,
+            reject=reject,
+            fast_path=fast_path,
+            proxies=proxies,
+            limits=limits,
+            loop=loop,
+            connections=self._connections,
+            pipelined=FairQueue(loop, timer, budget=PIPELINED_BUDGET),
+            unauthenticated=FairQueue(loop, timer, share=UNAUTHENTICATED_SHARE),
+            writable=writable,
+        )
+        self._listeners: list[asyncio.Server | TlsAcceptor] = []
+
+    async def listen(
+        self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Accept connections on bound sockets, in the clear or with TLS."""
+        limits, loop = self._context.limits, self._context.loop
+        for each in sockets:
+            receive = min(max(_RECEIVE_BUFFER, limits.max_body), _SEND_BUFFER)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+            if tls is None:
+                self._listeners.append(
+                    await loop.create_server(self.connect, sock=each, backlog=_BACKLOG)
+                )
+            else:
+                timeout = min(_HANDSHAKE_TIMEOUT, limits.idle_timeout)
+                acceptor = TlsAcceptor(
+                    loop, tls, self.connect, self._has_room_for_handshake, timeout
+                )
+                acceptor.listen(each, _BACKLOG)
+                self._listeners.append(acceptor)
+
+    def connect(self) -> Connection:
+        """Return the protocol of a new connection."""
+        return Connection(self._context)
+
+    def _has_room_for_handshake(self, pending: int) -> bool:
+        """Whether one more than ``pending`` handshakes are within limits and descriptors."""
+        limit = self._context.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
+        return pending < _MAX_HANDSHAKES and len(self._connections) + pending < limit
+
+    async def drain(self) -> None:
+        """Stop accepting; return when every request was answered and every client is gone."""
+        self._stop_accepting()
+        await self._connections.drain()
+
+    def close(self) -> None:
+        """Stop accepting and abort every connection."""
+        self._stop_accepting()
+        self._connections.close()
+
+    def _stop_accepting(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()

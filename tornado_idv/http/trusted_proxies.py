@@ -1,0 +1,82 @@
+"""The client's address behind proxies: ``X-Forwarded-For``, as far as it can be trusted.
+
+Any client can send this header. Each proxy appends the address it received the request from,
+so the header is read from its end, and only as far as those who wrote it are trusted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import NamedTuple
+
+_ENTRY = re.compile(
+    r"([0-9.]+)(?::[0-9]{1,5})?|\[([0-9a-f]*:[0-9a-f:.]+)\](?::[0-9]{1,5})?|([0-9a-f:.]+)",
+    re.ASCII | re.IGNORECASE,
+)
+"""IPv4 with or without a port, IPv6 in brackets the same, IPv6 bare; never with a zone."""
+
+_MAX_ENTRY = 64
+"""More characters than an address with its port has."""
+_MAX_ENTRIES = 100
+"""Entries read at most: no chain of proxies is longer."""
+_MEMO_SIZE = 4096
+
+
+class _Hop(NamedTuple):
+    address: str
+    trusted: bool
+
+
+class TrustedProxies:
+    """The proxies whose ``X-Forwarded-For`` entries are trusted.
+
+    ``networks`` are addresses, or networks like ``10.0.0.0/8``; an IPv4-mapped IPv6 address
+    counts as the IPv4 address.
+    """
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        self._networks = tuple(ip_network(each) for each in networks)
+        self._hop = lru_cache(_MEMO_SIZE)(self._read_hop)
+
+    def client_address(self, peer: str, forwarded_for: str) -> str:
+        """Return the address of the client behind ``peer``, the other end of the connection.
+
+        ``forwarded_for`` is the value of ``X-Forwarded-For``, several lines joined with commas.
+        The client is the last hop that is not a trusted proxy; an entry that is no address ends
+        the chain, and the hop that wrote it counts.
+        """
+        hop = self._hop(peer) or _Hop(peer, trusted=False)
+        entries = forwarded_for.rsplit(",", _MAX_ENTRIES)[-_MAX_ENTRIES:]
+        while hop.trusted and entries:
+            previous = self._hop(entries.pop().strip(" \t")[:_MAX_ENTRY])
+            if previous is None:
+                break
+            hop = previous
+        return hop.address
+
+    def _read_hop(self, entry: str) -> _Hop | None:
+        match = _ENTRY.fullmatch(entry)
+        address = _parse_address(match[match.lastindex or 0]) if match else None
+        if address is None:
+            return None
+        return _Hop(str(address), any(address in network for network in self._networks))
+
+
+def normalize_address(text: str) -> str:
+    """Return the address of a connection's other end as it is logged.
+
+    An IPv4-mapped IPv6 address becomes IPv4, and a zone is removed. The result is empty if there
+    is no address, as with a client that has disconnected already.
+    """
+    return str(_parse_address(text.partition("%")[0]) or "")
+
+
+def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address

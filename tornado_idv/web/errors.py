@@ -1,0 +1,88 @@
+"""Every response that is not a user, as the one error record."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from tornado_idv.errors import CouldNotTell, InvalidFormat, InvalidKey
+
+_FIELDS: Mapping[int, str] = {
+    401: "Www-Authenticate: Bearer\r\n",  # spelled as it always was: responses keep their bytes
+    405: "Allow: POST\r\n",
+    503: "Retry-After: 1\r\n",
+}
+
+
+class ApiError(enum.Enum):
+    """An error record: its code, its HTTP status and its message."""
+
+    BAD_REQUEST = "bad_request", 400, "Bad request"
+    TOKEN = "token_invalid_or_expired", 401, "Token invalid or expired"
+    SCOPE = "insufficient_scope", 403, "The key may not do this"
+    NOT_FOUND = "not_found", 404, "User not found"
+    NO_SUCH_ROUTE = "no_such_route", 404, "No such route"
+    METHOD = "method_not_allowed", 405, "Method not allowed"
+    NOT_ACCEPTABLE = "not_acceptable", 406, "Only application/json can be answered"
+    REQUEST_TIMEOUT = "request_timeout", 408, "The request took too long to arrive"
+    BODY_TOO_LARGE = "body_too_large", 413, "Body too large"
+    URI_TOO_LONG = "uri_too_long", 414, "URI too long"
+    MEDIA_TYPE = "unsupported_media_type", 415, "Only JSON in UTF-8 can be read"
+    EXPECTATION = "expectation_failed", 417, "Expectation failed"
+    FORMAT = "invalid_format", 422, "Invalid format"
+    HEADERS_TOO_LARGE = "headers_too_large", 431, "Headers too large"
+    INTERNAL = "internal", 500, "Internal error"
+    OVERLOADED = "overloaded", 503, "Overloaded, try again"
+    UNAVAILABLE = "backend_unavailable", 503, "Could not tell, try again"
+
+    def __init__(self, code: str, status: int, message: str) -> None:
+        self.code = code
+        self.status = status
+        record = {"status": "error", "code": code, "message": message}
+        self.body = json.dumps(record, separators=(",", ":")).encode()
+        self.fields = _FIELDS.get(status, "")
+        """The header lines that only this response carries, each with its line break."""
+
+
+class ApiException(Exception):
+    """Ends a request with an error record."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.code)
+        self.error = error
+
+
+_BY_EXCEPTION: dict[type[BaseException], ApiError] = {
+    InvalidFormat: ApiError.FORMAT,
+    InvalidKey: ApiError.TOKEN,
+    CouldNotTell: ApiError.UNAVAILABLE,
+}
+_REJECTED = {
+    error.status: error
+    for error in (
+        ApiError.BAD_REQUEST,
+        ApiError.REQUEST_TIMEOUT,
+        ApiError.BODY_TOO_LARGE,
+        ApiError.URI_TOO_LONG,
+        ApiError.EXPECTATION,
+        ApiError.HEADERS_TOO_LARGE,
+        ApiError.OVERLOADED,
+    )
+}
+
+
+def error_for(exception: BaseException) -> ApiError:
+    """Return the error record for an exception; `ApiError.INTERNAL` for an unexpected one."""
+    if isinstance(exception, ApiException):
+        return exception.error
+    for kind, error in _BY_EXCEPTION.items():
+        if isinstance(exception, kind):
+            return error
+    return ApiError.INTERNAL
+
+
+def error_for_rejected(status: HTTPStatus) -> ApiError:
+    """Return the error record for a request that the HTTP server rejects with this status."""
+    return _REJECTED[status]

@@ -1,0 +1,41 @@
+"""JSON of the contract: the field of a request body, and response bodies."""
+
+from __future__ import annotations
+
+from json.encoder import encode_basestring
+
+from tornado_idv import strict_json
+from tornado_idv.errors import InvalidFormat
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.model import User
+from tornado_idv.web.errors import ApiError
+
+_quoted = encode_basestring  # what an encoder with ensure_ascii=False calls
+
+
+def parse_field(body: bytes, name: str) -> str:
+    """Return the text member ``name`` of the one JSON object in ``body``.
+
+    Strict UTF-8 and RFC 8259; no member twice, no NaN, no byte order mark. Other
+    members are ignored, whatever they hold, so numbers stay text (an integer of
+    5,000 digits is an error to Python). Raises `InvalidFormat`.
+    """
+    try:
+        record = strict_json.loads(body, keep_numbers=True)
+    except ValueError:
+        raise InvalidFormat("not a JSON object") from None
+    value = record.get(name) if isinstance(record, dict) else None
+    if type(value) is not str:
+        raise InvalidFormat(f'no text member "{name}"')
+    return value
+
+
+def encode_user(user: User | None, identifiers: Identifiers) -> bytes:
+    """Return the response body for a user, or for "not found"."""
+    if user is None:
+        return ApiError.NOT_FOUND.body
+    return (
+        f'{{"status":"ok","plan":{_quoted(user.plan)},"card_number":{_quoted(user.card_number)}'
+        f',"nickname":{_quoted(f"@{user.nickname}")}'
+        f',"profile_url":{_quoted(identifiers.profile_url(user))}}}'
+    ).encode()

@@ -1,0 +1,219 @@
+"""The packet cache: requests whose bytes were parsed before skip parser and handlers.
+
+It maps bytes to what they mean, a key and a query, and never to an answer: that comes from the
+`AnswerCache`, as long as it is fresh there and the key is valid. Otherwise the request takes
+the normal path. Whatever the normal path does beside responding happens here as well:
+observers are called, the access log gets its line, the response a request id.
+
+Heads are kept as digests, because they contain keys. A body is kept when it is sent for the
+second time at the earliest: most clients that guess never repeat a request, and so evict nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import sha256
+
+from tornado_idv.directory import Directory
+from tornado_idv.http.exchange import Exchange, Peer
+from tornado_idv.http.head import RequestHead
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.model import Query
+from tornado_idv.web.access_log import AccessLog, Failure
+from tornado_idv.web.errors import ApiError
+from tornado_idv.web.response import build_response, new_request_id
+
+_HEAD_END = b"\r\n\r\n"
+_MAX_HEAD = 1024
+_MAX_BODY = 1024
+_MAX_HEADS = 1_000
+_MAX_QUERY_BYTES = 16 * 1024 * 1024
+"""Memory of the bodies of one route and their queries: about 50,000 of usual length."""
+_ENTRY_BYTES = 256
+"""What an entry takes beside its characters (CPython 3.11)."""
+_CHANGES_RESPONSE = (
+    "Connection",
+    "Content-Encoding",
+    "Expect",
+    "Transfer-Encoding",
+    "X-Request-ID",
+)
+"""Header fields with which the response may be another one."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CacheableRequest:
+    """What a handler understood of a request; no repr, since a nickname may be in it.
+
+    ``repeated`` says that the answer was cached, so that it had been asked for before.
+    """
+
+    route: str
+    key: ApiKey
+    query: Query
+    repeated: bool
+
+
+class _QueryTable:
+    """The meaning of bodies; the oldest are dropped when the table is full."""
+
+    __slots__ = ("_bytes", "by_body")
+
+    def __init__(self) -> None:
+        self.by_body: OrderedDict[bytes, Query] = OrderedDict()
+        self._bytes = 0
+
+    def store(self, body: bytes, query: Query) -> None:
+        if body in self.by_body:
+            return
+        self.by_body[body] = query
+        self._bytes += _size(body, query)
+        while self._bytes > _MAX_QUERY_BYTES:
+            self._bytes -= _size(*self.by_body.popitem(last=False))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _KnownHead:
+    """What a head means, and the bodies that may follow it."""
+
+    route: str
+    key: ApiKey
+    content_length: int
+    forwarded_for: str
+    queries: _QueryTable
+
+
+class PacketCache:
+    """What requests mean, by their bytes; shared by all connections."""
+
+    def __init__(self, directory: Directory, keys: KeyRing, access_log: AccessLog | None) -> None:
+        self.directory = directory
+        self.keys = keys
+        self.access_log = access_log
+        self._heads: OrderedDict[bytes, _KnownHead] = OrderedDict()
+        self._queries: dict[str, _QueryTable] = {}
+
+    def connect(self, peer: Peer) -> PacketFastPath:
+        """Return the fast path of a new connection."""
+        return PacketFastPath(self, peer)
+
+    def find_head(self, head: bytes) -> _KnownHead | None:
+        """Return what a head means."""
+        return self._heads.get(sha256(head).digest())
+
+    def store_head(self, data: bytes, head: RequestHead, request: CacheableRequest) -> _KnownHead:
+        """Store, and return, what a head means."""
+        known = _KnownHead(
+            request.route,
+            request.key,
+            head.content_length or 0,
+            head.headers.get("X-Forwarded-For", ""),
+            self._queries.setdefault(request.route, _QueryTable()),
+        )
+        digest = sha256(data).digest()
+        if len(self._heads) >= _MAX_HEADS and digest not in self._heads:
+            self._heads.popitem(last=False)
+        self._heads[digest] = known
+        return known
+
+
+class PacketFastPath:
+    """The fast path of one connection; remembers its last head, which mostly comes again."""
+
+    __slots__ = ("_address", "_cache", "_head", "_known", "_peer", "_size")
+
+    def __init__(self, cache: PacketCache, peer: Peer) -> None:
+        self._cache = cache
+        self._peer = peer
+        self._head = b""
+        self._size = 0  # of the whole request
+        self._known: _KnownHead | None = None
+        self._address = ""
+
+    def respond(self, segment: bytes) -> bytes | None:
+        """Return the response, if the request's meaning and its answer are cached."""
+        if len(segment) != self._size or not segment.startswith(self._head):
+            self._remember(segment)
+        known = self._known
+        if known is None:
+            return None
+        query = known.queries.by_body.get(segment[len(self._head) :])
+        cache = self._cache
+        if query is None or not cache.keys.holds(known.key):
+            return None
+        started_at = time.monotonic()
+        answer = cache.directory.recall(query)
+        if answer is None:
+            return None
+        status, failure = (200, None) if answer.found else _NOT_FOUND
+        request_id = new_request_id()
+        if cache.access_log is not None:
+            cache.access_log.log(
+                method="POST",
+                route=known.route,
+                status=status,
+                seconds=time.monotonic() - started_at,
+                client_address=self._address,
+                key_id=known.key.id,
+                request_id=request_id,
+                failure=failure,
+            )
+        return build_response(status, request_id, answer.body)
+
+    def store(self, exchange: Exchange) -> None:
+        """Store what the handler understood of a request that can be recognized by its bytes."""
+        request = exchange.cacheable
+        if not isinstance(request, CacheableRequest):
+            return
+        segment = exchange.segment
+        if self._known is None or not segment.startswith(self._head):
+            head = segment[: _head_size(segment)]
+            if not _is_cacheable(exchange.head, len(head), len(segment) - len(head)):
+                return
+            self._select(head, self._cache.store_head(head, exchange.head, request))
+        if request.repeated and self._known is not None:
+            self._known.queries.store(segment[len(self._head) :], request.query)
+
+    def _remember(self, segment: bytes) -> None:
+        """Make the head of ``segment`` the last one, whether it is known or not."""
+        head = segment[: _head_size(segment)]
+        known = self._cache.find_head(head) if 0 < len(head) <= _MAX_HEAD else None
+        if known is not None and len(segment) - len(head) == known.content_length:
+            self._select(head, known)
+        else:
+            self._head, self._size, self._known = head[:_MAX_HEAD], len(segment), None
+
+    def _select(self, head: bytes, known: _KnownHead) -> None:
+        self._head, self._size, self._known = head, len(head) + known.content_length, known
+        self._address = self._peer.client_address(known.forwarded_for)
+
+
+_NOT_FOUND = ApiError.NOT_FOUND.status, Failure(ApiError.NOT_FOUND.code)
+
+
+def _head_size(segment: bytes) -> int:
+    """Return where the body begins; 0 if the head is not complete."""
+    end = segment.find(_HEAD_END)
+    return end + len(_HEAD_END) if end >= 0 else 0
+
+
+def _is_cacheable(head: RequestHead, head_size: int, body_size: int) -> bool:
+    """Whether the bytes are exactly one request, and nothing in its head changes the response."""
+    start_line, headers = head.start_line, head.headers
+    return (
+        0 < head_size <= _MAX_HEAD
+        and 0 < body_size <= _MAX_BODY
+        and headers.get("Content-Length") == str(body_size)
+        and start_line.method == "POST"
+        and start_line.version == "HTTP/1.1"
+        and not any(name in headers for name in _CHANGES_RESPONSE)
+        and len(list(headers.get_all())) == len(headers)
+    )
+
+
+def _size(body: bytes, query: Query) -> int:
+    """Return the memory of an entry in bytes; a query may hold its text twice."""
+    return _ENTRY_BYTES + len(body) + 2 * len(query.text)

@@ -1,0 +1,69 @@
+"""Responses as bytes: the status line, the header fields of every response, the body."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+import time
+from email.utils import formatdate
+from functools import lru_cache
+from http.client import responses
+
+from tornado.httputil import HTTPHeaders
+
+from tornado_idv.web.errors import ApiError
+
+_PROCESS = f"{secrets.token_hex(6)}-"
+_COUNTER = itertools.count()
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+
+
+def new_request_id() -> str:
+    """Return a unique id: random for the process, then counted."""
+    return f"{_PROCESS}{next(_COUNTER)}"
+
+
+def request_id_from(headers: HTTPHeaders) -> str:
+    """Return the client's ``X-Request-ID``, or a new id unless that is short and harmless."""
+    requested: str | None = headers.get("X-Request-ID")
+    if requested is not None and _REQUEST_ID.fullmatch(requested):
+        return requested
+    return new_request_id()
+
+
+def build_response(
+    status: int, request_id: str, body: bytes, fields: str = "", *, length: int | None = None
+) -> bytes:
+    """Return a whole response; ``fields`` are further header lines, each with its line break.
+
+    ``length`` is that of the body if it is not sent, as after HEAD.
+    """
+    own = f"{request_id}\r\n{fields}".encode("latin-1")
+    size = len(body) if length is None else length
+    return b"".join((_prefix(status, int(time.time())), own, _suffix(size), body))
+
+
+def build_error(error: ApiError, request_id: str, fields: str = "") -> bytes:
+    """Return the whole response with an error record."""
+    return build_response(error.status, request_id, error.body, f"{error.fields}{fields}")
+
+
+@lru_cache(maxsize=64)
+def _prefix(status: int, second: int) -> bytes:
+    """Return what all responses with a status begin with in one second, up to the request id."""
+    prefix = (
+        f"HTTP/1.1 {status} {responses[status]}\r\n"
+        "Content-Type: application/json\r\n"
+        f"Date: {formatdate(second, usegmt=True)}\r\n"
+        "Cache-Control: no-store\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
+        "X-Request-ID: "
+    )
+    return prefix.encode("ascii")
+
+
+@lru_cache(maxsize=256)
+def _suffix(length: int) -> bytes:
+    """Return the last header line and the end of the head."""
+    return b"Content-Length: %d\r\n\r\n" % length
