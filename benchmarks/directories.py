@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tornado_idv.config.load import load
-from tornado_idv.directory import Directory
-from tornado_idv.guard import Guard
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.service import open_directory
 
@@ -27,5 +27,5 @@ async def directory_over(kind: str, file: Path) -> AsyncIterator[tuple[Directory
     config.write_text(_CONFIG.format(kind=kind, file=file.name), encoding="utf-8")
     settings = load(config, backend_kinds(manager), {})
     async with open_directory(settings, manager) as directory:
-        (guard,) = (each for each in manager.get_plugins() if isinstance(each, Guard))
+        (guard,) = directory.guards
         yield directory, guard

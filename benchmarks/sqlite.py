@@ -58,8 +58,7 @@ async def _sides(path: Path, keys: Sequence[Query]) -> AsyncIterator[dict[str, S
         calls = await _calls(guard.backend, keys)
 
         async def call_guard(query: Query) -> object:
-            coroutine = guard.idv_identify(query, asyncio.get_running_loop().time() + 2)
-            return None if coroutine is None else await coroutine
+            return await guard.find(query, asyncio.get_running_loop().time() + 2)
 
         async def fetch(call: Call) -> object:
             return await connection.execute_fetchall(*call)

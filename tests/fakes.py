@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from tornado_idv.backend import Backend, BackendOptions
-from tornado_idv.cache import AnswerCache, CacheLimits
-from tornado_idv.errors import CouldNotTell
+from tornado_idv.errors import LookupFailed
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.model import ByCard, Query, User
 
 
@@ -72,8 +72,8 @@ class Source:
             await self._pass(self._gate)
         finally:
             self.under_way -= 1
-        if isinstance(answer, CouldNotTell):
-            raise answer.again()
+        if isinstance(answer, LookupFailed):
+            raise answer.copy()
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -105,6 +105,11 @@ class CardsOnly(FakeBackend):
     @property
     def serves(self) -> frozenset[type[Query]]:
         return frozenset({ByCard})
+
+
+def running(cache: AnswerCache) -> set[asyncio.Task[None]]:
+    """The tasks of the lookups that are running."""
+    return {call.task for call in cache._single_flight._calls.values()}
 
 
 def steady_cache(limits: CacheLimits | None = None, ticker: Ticker | None = None) -> AnswerCache:

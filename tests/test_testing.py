@@ -11,7 +11,7 @@ from tornado_idv.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.errors import StartError, Unavailable
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.options import ConfigPath
-from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, configured
+from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, make_backend
 
 SUITE = BackendConformance()
 QUERIES: Sequence[Query] = BackendConformance.test_whoever_is_absent_is_not_known_here.pytestmark[  # type: ignore[attr-defined]
@@ -253,11 +253,11 @@ class OverAFile(Backend[PathOptions]):
 
 
 def test_a_backend_is_configured_as_by_the_file(tmp_path: Path) -> None:
-    backend = configured(OverAFile, tmp_path, path="users.yaml", timeout="50ms")
+    backend = make_backend(OverAFile, tmp_path, path="users.yaml", timeout="50ms")
     assert backend.options.path == tmp_path / "users.yaml"
     assert backend.options.timeout == pytest.approx(0.05)
     assert backend.name == "tested"
 
 
 def test_a_backend_is_configured_under_a_name_of_its_own(tmp_path: Path) -> None:
-    assert configured(OverAFile, tmp_path, path="users.yaml", name="crm").name == "crm"
+    assert make_backend(OverAFile, tmp_path, path="users.yaml", name="crm").name == "crm"

@@ -17,7 +17,7 @@ from idv_upstream.response.raw import Response
 from idv_upstream.transport.credentials import NoCredential
 from idv_upstream.transport.tls import TlsOptions
 from idv_upstream.transport.transport import Transport
-from tornado_idv import CouldNotTell
+from tornado_idv import LookupFailed
 
 GET = Request("GET", "/people/alice?plan=1", {}, None, repeatable=True)
 POST = Request("POST", "/search", {"Content-Type": "application/json"}, b"{}", repeatable=False)
@@ -69,8 +69,8 @@ async def ask(
     return await asyncio.wait_for(made.send(request, wants_body), 10)
 
 
-async def failure_of(made: Transport, request: Request = GET) -> CouldNotTell:
-    with pytest.raises(CouldNotTell) as caught:
+async def failure_of(made: Transport, request: Request = GET) -> LookupFailed:
+    with pytest.raises(LookupFailed) as caught:
         await ask(made, request)
     return caught.value
 
@@ -79,14 +79,14 @@ async def traceback_of(made: Transport, request: Request = GET) -> list[str]:
     """The traceback of a failure, if there is one."""
     try:
         await ask(made, request)
-    except CouldNotTell as failure:
+    except LookupFailed as failure:
         return [*traceback.format_exception(failure), repr(failure)]
     return []
 
 
 async def given_up(
     upstream: Scripted, made: Transport, request: Request = GET, *, times: int = 1
-) -> CouldNotTell:
+) -> LookupFailed:
     """The failure of a request that times out.
 
     Time passes when the upstream has received so many requests in all.

@@ -2,20 +2,21 @@
 
 from tornado_idv import strict_json, yaml_loader
 from tornado_idv.backend import Backend, BackendOptions
-from tornado_idv.commands import CommandTools, Configured, Exit, printable
+from tornado_idv.commands import CommandTools, Exit, LoadedConfig, printable
 from tornado_idv.errors import (
     Broken,
     ConfigError,
-    CouldNotTell,
     IdvError,
     InvalidFormat,
+    LookupFailed,
     Problem,
     StartError,
     Unavailable,
-    trace,
+    format_traceback,
 )
+from tornado_idv.file_signature import FileSignature
 from tornado_idv.hookspecs import hookimpl
-from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.options import (
     ConfigPath,
     Duration,
@@ -30,18 +31,20 @@ __all__ = [
     "Answer",
     "Backend",
     "BackendOptions",
+    "BackendResult",
     "Broken",
     "ByCard",
     "ByNickname",
     "CommandTools",
     "ConfigError",
     "ConfigPath",
-    "Configured",
-    "CouldNotTell",
     "Duration",
     "Exit",
+    "FileSignature",
     "IdvError",
     "InvalidFormat",
+    "LoadedConfig",
+    "LookupFailed",
     "Options",
     "Pattern",
     "Problem",
@@ -52,9 +55,9 @@ __all__ = [
     "Unavailable",
     "User",
     "WholeNumber",
+    "format_traceback",
     "hookimpl",
     "printable",
     "strict_json",
-    "trace",
     "yaml_loader",
 ]

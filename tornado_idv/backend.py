@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
-from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.options import Duration, Options, Pattern, WholeNumber
 
 
@@ -99,27 +99,25 @@ class Backend(ABC, Generic[OptionsT]):
         """
 
     @abstractmethod
-    async def find(self, query: Query) -> User | Answer | None:
-        """Looks a user up; ``None`` means "not known here" and nothing else.
+    async def find(self, query: Query) -> User | BackendResult | None:
+        """Look a user up; ``None`` means "not known here" and nothing else.
 
-        Where what is found, or not, must not be remembered for as long as usual, it is given
-        as ``Answer(user, ttl=seconds)``, or with ``storable=False`` where it must not be at all.
-
-        Raises `Unavailable` if the backend cannot be asked just now, and `Broken` if
-        what it holds or answers cannot be right.
+        A `BackendResult` says the same with a shorter time to live, or that it must not be
+        cached. Raises `Unavailable` if the source cannot be reached now, and `Broken` if what
+        it holds or returns cannot be right.
         """
 
     async def close(self) -> None:
         """Gives back what `open` took."""
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Names the one to be told when this backend's data changed."""
+        """Set the function that `notify_changed` calls."""
         self._on_change = listener
 
-    def changed(self) -> None:
-        """To be called on the event loop by a backend that sees its data change.
+    def notify_changed(self) -> None:
+        """Drop what the cache holds of this backend; for a backend that sees its data change.
 
-        Whatever the cache remembers of it is dropped.
+        Must be called on the event loop.
         """
         if self._on_change is not None:
             self._on_change()

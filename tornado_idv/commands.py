@@ -23,7 +23,7 @@ class Exit(IntEnum):
 
 
 @dataclass(frozen=True)
-class Configured:
+class LoadedConfig:
     """What a configuration file says that a plugin's command may need.
 
     ``backends`` are the options of each, in order. ``parse`` reads what a person types for
@@ -40,7 +40,7 @@ class Configured:
     reference_values: frozenset[str] = field(default=frozenset(), repr=False)
 
 
-class ToldAs(Protocol):
+class ErrorReporter(Protocol):
     """Prints an error of ours, raised within, and exits with ``code``."""
 
     def __call__(self, code: Exit, *, as_json: bool = False) -> AbstractContextManager[None]: ...
@@ -56,8 +56,8 @@ class CommandTools:
 
     config_option: Callable[[Any], Any]
     json_option: Callable[[Any], Any]
-    read: Callable[[Path], Configured]
-    told_as: ToldAs
+    read: Callable[[Path], LoadedConfig]
+    exit_on_error: ErrorReporter
 
 
 def printable(line: str) -> str:

@@ -20,38 +20,40 @@ class InvalidFormat(IdvError):
     """The input is in no valid format, so it identifies no user."""
 
 
-class CouldNotTell(IdvError):
+class LookupFailed(IdvError):
     """A lookup ended without an answer; never raised directly.
 
     ``reason`` is one phrase for the operator. ``backend`` is the name of the
     configured backend, filled in by its guard. With ``continues`` the chain may
-    ask the next backend, as ``on_unavailable: continue`` allows. ``counts`` says
+    ask the next backend, as ``on_unavailable: continue`` allows. ``counts_against_breaker`` says
     whether it tells the backend's circuit breaker anything: not where the backend
     was not asked at all.
     """
 
-    def __init__(self, reason: str, *, backend: str | None = None, counts: bool = True) -> None:
+    def __init__(
+        self, reason: str, *, backend: str | None = None, counts_against_breaker: bool = True
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.backend = backend
-        self.counts = counts
+        self.counts_against_breaker = counts_against_breaker
         self.continues = False
 
-    def again(self) -> CouldNotTell:
+    def copy(self) -> LookupFailed:
         """The same failure, to be raised once more: who catches an error may add to it."""
         same = type(self)(self.reason, backend=self.backend)
-        same.counts = self.counts
+        same.counts_against_breaker = self.counts_against_breaker
         return same
 
     def __str__(self) -> str:
         return self.reason if self.backend is None else f"{self.backend}: {self.reason}"
 
 
-class Unavailable(CouldNotTell):
+class Unavailable(LookupFailed):
     """The backend cannot be asked just now: time-out, connection, lock, 5xx."""
 
 
-class Broken(CouldNotTell):
+class Broken(LookupFailed):
     """The backend answered with something that cannot be right."""
 
 
@@ -107,7 +109,7 @@ class ConfigError(StartError):
         return [*lines, f"and {more} more problems"] if more else lines
 
 
-def trace(error: BaseException) -> str:
+def format_traceback(error: BaseException) -> str:
     """The kind of an unforeseen error and the code it passed, for a log.
 
     The error's own text is left out: it may hold what was asked for.

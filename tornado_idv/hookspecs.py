@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import click
@@ -30,7 +30,7 @@ def idv_commands(tools: CommandTools) -> Sequence[click.Command]:  # type: ignor
 
 @hookspec
 def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | None]:  # type: ignore[empty-body]
-    """Look a user up; implemented by each configured backend, in their order.
+    """Look a user up that no configured backend knows.
 
     Returns an unstarted coroutine, or ``None`` to be skipped for this kind of query. Awaited,
     the coroutine returns the found `Answer`, or ``None`` for "not known here" (or an `Answer`
@@ -46,19 +46,3 @@ def idv_lookup_finished(query: Query, answer: Answer) -> None:
 
     An observer that raises is logged, and never fails a lookup.
     """
-
-
-def implementations(hook: pluggy.HookCaller, *arguments: str) -> list[Callable[..., Any]]:
-    """The functions that implement a hook, in pluggy's order, to be called with ``arguments``.
-
-    For the hooks of a lookup: a call by way of pluggy takes a fifteenth of it.
-    """
-    return [_called_with(arguments, each) for each in reversed(hook.get_hookimpls())]
-
-
-def _called_with(arguments: tuple[str, ...], one: pluggy.HookImpl) -> Callable[..., Any]:
-    """An implementation takes its arguments by name: some of the hook's, in any order."""
-    if one.argnames == arguments:
-        return one.function
-    places = [arguments.index(name) for name in one.argnames]
-    return lambda *given: one.function(*[given[place] for place in places])

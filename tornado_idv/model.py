@@ -1,4 +1,4 @@
-"""The records of a lookup: `User`, `Query` and `Answer`.
+"""The records of a lookup: `User`, `Query`, `BackendResult` and `Answer`.
 
 Their reprs omit nicknames and card numbers, so that none reaches a log through a traceback.
 They are msgspec structs because several are created for each lookup, and creating a frozen
@@ -57,6 +57,19 @@ class ByCard(_Record, frozen=True):
 
 
 Query = ByNickname | ByCard
+
+
+class BackendResult(_Record, frozen=True):
+    """What a backend found, with how long that may be cached.
+
+    ``user`` is ``None`` for "not known here". ``ttl`` is in seconds and can only shorten the
+    configured time; ``None`` leaves it as configured. With ``storable=False`` the result is
+    not cached at all, not even to be served stale.
+    """
+
+    user: User | None
+    ttl: float | None = None
+    storable: bool = True
 
 
 class Answer(_Record, frozen=True):

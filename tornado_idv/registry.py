@@ -12,7 +12,7 @@ import pluggy
 
 from tornado_idv import hookspecs
 from tornado_idv.backend import AnyBackend, BackendOptions
-from tornado_idv.errors import IdvError, StartError, trace
+from tornado_idv.errors import IdvError, StartError, format_traceback
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ async def _open(backend: AnyBackend) -> None:
     except IdvError:
         raise
     except Exception as error:  # noqa: BLE001 a plugin may raise anything
-        _log.debug("backend %s failed to open:\n%s", backend.name, trace(error))
+        _log.debug("backend %s failed to open:\n%s", backend.name, format_traceback(error))
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise StartError(
             f"backend {backend.name} failed to open: {type(error).__name__} "
@@ -107,4 +107,4 @@ async def _close(backend: AnyBackend) -> None:
     try:
         await backend.close()
     except Exception as error:  # noqa: BLE001 the others must still be closed
-        _log.error("backend %s failed to close:\n%s", backend.name, trace(error))
+        _log.error("backend %s failed to close:\n%s", backend.name, format_traceback(error))

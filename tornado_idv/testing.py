@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tornado_idv.backend import AnyBackend
-from tornado_idv.errors import CouldNotTell, StartError
+from tornado_idv.errors import LookupFailed, StartError
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import opened
 
@@ -29,7 +29,7 @@ NO = User(plan="no", card_number="0", nickname="no")
 MakeBackend = Callable[[Sequence[User]], AnyBackend]
 
 
-def configured(kind: type[AnyBackend], base_dir: Path, /, **options: Any) -> AnyBackend:
+def make_backend(kind: type[AnyBackend], base_dir: Path, /, **options: Any) -> AnyBackend:
     """Builds a backend as the configuration does, relative paths being below ``base_dir``."""
     options = {"name": "tested", "kind": "tested", **options}
     return kind(kind.options_type.model_validate(options, context={"base_dir": base_dir}))
@@ -102,6 +102,6 @@ class BackendConformance:
 
     async def test_a_failing_source_is_never_not_found(self, failing_backend: AnyBackend) -> None:
         """It refuses to open, or its lookups raise; ``None`` would be a lie."""
-        with pytest.raises((StartError, CouldNotTell)):
+        with pytest.raises((StartError, LookupFailed)):
             async with opened([failing_backend]) as (backend,):
                 await backend.find(ByNickname("alice"))

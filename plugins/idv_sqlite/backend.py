@@ -25,16 +25,16 @@ import sqlite3
 from typing import ClassVar
 
 from idv_sqlite.faults import is_locked
-from idv_sqlite.openfile import OpenFile, Stamp
+from idv_sqlite.openfile import OpenFile, signature_of
 from idv_sqlite.options import SqliteOptions
 from tornado_idv import (
     Backend,
-    CouldNotTell,
+    LookupFailed,
     Query,
     StartError,
     Unavailable,
     User,
-    trace,
+    format_traceback,
 )
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class SqliteBackend(Backend[SqliteOptions]):
     def __init__(self, options: SqliteOptions) -> None:
         super().__init__(options)
         self._file: OpenFile | None = None
-        self._trouble: CouldNotTell | None = None
+        self._trouble: LookupFailed | None = None
         self._watching: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
@@ -59,7 +59,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         """Opens and checks the file."""
         try:
             self._adopt(await OpenFile.open(self.options))
-        except CouldNotTell as error:
+        except LookupFailed as error:
             where = f"backend {self.name}: {self.options.path}"
             raise StartError(f"{where}: {error.reason}") from None
         self._watching = asyncio.create_task(self._watch())
@@ -72,7 +72,7 @@ class SqliteBackend(Backend[SqliteOptions]):
                 raise self._fault()
             try:
                 user = await file.find(query)
-            except CouldNotTell:
+            except LookupFailed:
                 if self._file is file:
                     raise
                 continue  # it was closed under the query: what came instead of it answers
@@ -120,7 +120,9 @@ class SqliteBackend(Backend[SqliteOptions]):
             try:
                 await self.look()
             except Exception as error:  # noqa: BLE001 - the watch outlives what one look meets
-                _log.error("backend %s: a look at the file failed:\n%s", self.name, trace(error))
+                _log.error(
+                    "backend %s: a look at the file failed:\n%s", self.name, format_traceback(error)
+                )
 
     async def _look(self) -> None:
         if self._closed:
@@ -128,7 +130,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         try:
             if self._file is None or not await self._is_followed(self._file):
                 await self._reopen()
-        except CouldNotTell as error:
+        except LookupFailed as error:
             await self._suffer(error)
         else:
             self._recover()
@@ -136,7 +138,7 @@ class SqliteBackend(Backend[SqliteOptions]):
     async def _is_followed(self, file: OpenFile) -> bool:
         """Whether the open file is the one at the path, and SQLite knows what was written to it."""
         was = file.state
-        if not Stamp.of(self.options.path).same_file(was.stamp):
+        if not signature_of(self.options.path).is_same_file(was.signature):
             return False
         try:
             now = await file.look()
@@ -147,13 +149,13 @@ class SqliteBackend(Backend[SqliteOptions]):
         if not now.written_by_sqlite_since(was):
             return False
         file.state = now
-        self.changed()
+        self.notify_changed()
         return True
 
     async def _reopen(self) -> None:
         new, old = await OpenFile.open(self.options), self._file
         self._adopt(new)
-        self.changed()
+        self.notify_changed()
         if old is not None:
             _log.info("backend %s: the file was replaced; the new one answers", self.name)
             await old.close()
@@ -163,7 +165,7 @@ class SqliteBackend(Backend[SqliteOptions]):
         for caution in file.users.cautions:
             _log.warning("backend %s: %s", self.name, caution)
 
-    async def _suffer(self, error: CouldNotTell) -> None:
+    async def _suffer(self, error: LookupFailed) -> None:
         """Remembers why lookups cannot be sure; closes a file that was damaged in place."""
         if self._trouble is None or self._trouble.reason != error.reason:
             _log.error("backend %s: %s", self.name, error.reason)
@@ -182,7 +184,7 @@ class SqliteBackend(Backend[SqliteOptions]):
             file.stop()
             await file.close()
 
-    def _fault(self) -> CouldNotTell:
+    def _fault(self) -> LookupFailed:
         """A new error each time, because the one who catches it adds to it."""
         if self._trouble is None:
             return Unavailable("the file is not open")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from tornado_idv import Broken, CouldNotTell, Unavailable
+from tornado_idv import Broken, LookupFailed, Unavailable
 
 _BROKEN = {
     sqlite3.SQLITE_CORRUPT: "the database is damaged",
@@ -48,7 +48,7 @@ def is_locked(error: sqlite3.Error) -> bool:
     return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
-def could_not_tell(error: sqlite3.Error) -> CouldNotTell:
+def could_not_tell(error: sqlite3.Error) -> LookupFailed:
     """The `Unavailable` or `Broken` that an error of SQLite comes to."""
     code = _primary_code(error)
     if code is None:
@@ -76,7 +76,7 @@ def _primary_code(error: sqlite3.Error) -> int | None:
     return None if code is None else code & 0xFF
 
 
-def _without_code(error: sqlite3.Error) -> CouldNotTell:
+def _without_code(error: sqlite3.Error) -> LookupFailed:
     """Of these, an `OperationalError` is text that cannot be decoded; the rest are closing."""
     if type(error) is sqlite3.OperationalError:
         return Broken("a value in the table is not valid UTF-8")

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import sqlite3
-import stat
 from contextlib import AsyncExitStack
 from operator import attrgetter
 from pathlib import Path
@@ -24,7 +22,7 @@ from idv_sqlite import table
 from idv_sqlite.faults import could_not_tell
 from idv_sqlite.options import SqliteOptions
 from idv_sqlite.reader import PATIENCE, Reader, connect
-from tornado_idv import Broken, Query, Unavailable, User
+from tornado_idv import Broken, FileSignature, Query, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
 """Bytes up to which a file's every page is checked; of a larger one, header and schema are."""
@@ -32,42 +30,17 @@ CHECKED_SIZE = 64 * 1024**2
 _waiting = attrgetter("waiting")
 
 
-class Stamp(NamedTuple):
-    """What the file system tells of the file at a path."""
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> Stamp:
-        """Raises `Unavailable` if there is no file, or none that can be reached."""
-        try:
-            status = os.stat(path)  # noqa: PTH116 - a third of the time, and asked in lookups
-        except OSError as error:
-            raise Unavailable(_unreachable(error)) from None
-        if not stat.S_ISREG(status.st_mode):
-            # To open a FIFO would block SQLite's thread for ever.
-            raise Unavailable("not a regular file; write the path of a SQLite database")
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-    def same_file(self, other: Stamp) -> bool:
-        """Whether both are of one file, whatever was written to it."""
-        return self[:2] == other[:2]
-
-
 class State(NamedTuple):
     """What is compared from one look to the next."""
 
-    stamp: Stamp
+    signature: FileSignature
     data_version: int
     schema_version: int
 
     def written_by_sqlite_since(self, earlier: State) -> bool:
         """Whether it is the same file, with rows that SQLite saw change, and the same schema."""
         return (
-            self.stamp.same_file(earlier.stamp)
+            self.signature.is_same_file(earlier.signature)
             and self.schema_version == earlier.schema_version
             and self.data_version != earlier.data_version
         )
@@ -96,7 +69,10 @@ class OpenFile:
     async def open(cls, options: SqliteOptions) -> OpenFile:
         """Opens and checks the file; raises `Unavailable` or `Broken` with nothing left open."""
         path = options.path
-        before = Stamp.of(path)
+        before = signature_of(path)
+        if not path.is_file():
+            # To open a FIFO would block SQLite's thread for ever.
+            raise Unavailable("not a regular file; write the path of a SQLite database")
         if before.size == 0:
             raise Unavailable("the file is empty")
         try:
@@ -111,7 +87,7 @@ class OpenFile:
                     stack.push_async_callback(connection.close)
                     readers.append(await Reader.over(connection))
                 state = await _state(path, watcher)
-                if not state.stamp.same_file(before):
+                if not state.signature.is_same_file(before):
                     raise Unavailable("the file was replaced while it was opened")
                 stack.pop_all()
         except sqlite3.Error as error:
@@ -129,7 +105,7 @@ class OpenFile:
         if statements != self._checked_after:
             self._checked_after = statements
             try:
-                self._was_untouched = Stamp.of(self._path) == self.state.stamp
+                self._was_untouched = signature_of(self._path) == self.state.signature
             except Unavailable:
                 self._was_untouched = False
         return self._was_untouched
@@ -137,7 +113,7 @@ class OpenFile:
     def was_set_aside(self) -> bool:
         """Whether the path leads elsewhere or nowhere, while this file is intact."""
         try:
-            return not Stamp.of(self._path).same_file(self.state.stamp)
+            return not signature_of(self._path).is_same_file(self.state.signature)
         except Unavailable:
             return True
 
@@ -166,10 +142,16 @@ class OpenFile:
         await asyncio.gather(*closing)
 
 
-def _unreachable(error: OSError) -> str:
-    if error.errno == errno.ELOOP:
-        return "the path is a loop of symbolic links; make the link lead to a file"
-    return f"the file cannot be reached: {error.strerror}"
+def signature_of(path: Path) -> FileSignature:
+    """Return the file's signature; raises `Unavailable` if the path leads to no file."""
+    try:
+        return FileSignature.of(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            reason = "the path is a loop of symbolic links; make the link lead to a file"
+        else:
+            reason = f"the file cannot be reached: {error.strerror}"
+        raise Unavailable(reason) from None
 
 
 async def _check(watcher: aiosqlite.Connection, size: int) -> None:
@@ -187,6 +169,6 @@ async def _state(path: Path, watcher: aiosqlite.Connection) -> State:
     try:
         ((schema_version,),) = await watcher.execute_fetchall("PRAGMA schema_version")
         ((data_version,),) = await watcher.execute_fetchall("PRAGMA data_version")
-        return State(Stamp.of(path), data_version, schema_version)
+        return State(signature_of(path), data_version, schema_version)
     finally:
         await watcher.execute_fetchall("ROLLBACK")

@@ -8,7 +8,7 @@ from typing import ClassVar
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.response.reader import ResponseReader
 from idv_upstream.transport.transport import Transport
-from tornado_idv import Answer, Backend, BackendOptions, Query, User
+from tornado_idv import Backend, BackendOptions, BackendResult, Query, User
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
             _log.warning("backend %s: %s", self.name, warning)
         await self.transport.open()
 
-    async def find(self, query: Query) -> User | Answer | None:
+    async def find(self, query: Query) -> User | BackendResult | None:
         """Request the user from the upstream."""
         request = self.templates[type(query)].render(query)
         response = await self.transport.send(request, self.reader.wants_body)

@@ -26,10 +26,11 @@ from tornado_idv import (
     BackendOptions,
     ByNickname,
     ConfigError,
+    FileSignature,
     Query,
     StartError,
     User,
-    trace,
+    format_traceback,
 )
 
 _LOOK_EVERY = 0.5
@@ -54,7 +55,8 @@ class YamlBackend(Backend[YamlOptions]):
         super().__init__(options)
         self._told = ""
         self._unwatched = ""
-        self._seen: tuple[int, ...] | None = ()
+        self._signature: FileSignature | None = None
+        self._reload_due = True
         self._watcher: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -109,7 +111,7 @@ class YamlBackend(Backend[YamlOptions]):
     def _serve(self, digest: str, fixture: Fixture) -> None:
         self._digest, self._fixture, self._told = digest, fixture, ""
         _log.info("backend %s was read anew: %d users", self.name, len(fixture.by_nickname))
-        self.changed()
+        self.notify_changed()
 
     async def _watch(self) -> None:
         while True:
@@ -122,7 +124,9 @@ class YamlBackend(Backend[YamlOptions]):
     async def _follow(self) -> None:
         """Looks once, then reloads on events until the folders to watch are others."""
         await self._look()
-        self._seen = ()  # what happens before the watch stands shows at the look after
+        # An edit before the watch begins makes no event, and within the resolution of the
+        # file system's clock it may leave the signature as it was.
+        self._reload_due = True
         folders = await asyncio.to_thread(_folders, self.options.path)
         batches = awatch(
             *folders.values(),
@@ -141,16 +145,16 @@ class YamlBackend(Backend[YamlOptions]):
                     return
 
     async def _look(self) -> None:
-        seen = await asyncio.to_thread(_signature, self.options.path)
-        if seen != self._seen:
-            self._seen = seen
+        signature = await asyncio.to_thread(_signature, self.options.path)
+        if self._reload_due or signature != self._signature:
+            self._signature, self._reload_due = signature, False
             await self.reload()
 
     def _tell_unwatched(self, error: Exception) -> None:
         if repr(error) != self._unwatched:
             self._unwatched = repr(error)
             text = "backend %s cannot watch its file, and looks at it each %s s: %s"
-            why = error if isinstance(error, OSError) else trace(error)
+            why = error if isinstance(error, OSError) else format_traceback(error)
             _log.warning(text, self.name, _LOOK_EVERY, why)
 
 
@@ -168,13 +172,12 @@ def _read(path: Path) -> tuple[str, bytes]:
     return hashlib.sha256(content).hexdigest(), content
 
 
-def _signature(path: Path) -> tuple[int, ...] | None:
-    """What changes with the file, ``None`` if there is none."""
+def _signature(path: Path) -> FileSignature | None:
+    """Return the file's signature, ``None`` if there is no file."""
     try:
-        status = path.stat()
+        return FileSignature.of(path)
     except OSError:
         return None
-    return (*_identity(status), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _folders(path: Path) -> dict[tuple[int, int], Path]:

@@ -13,7 +13,7 @@ import pytest
 from running import Invoke, command
 from serving import make_database
 
-from tornado_idv.guard import Asked
+from tornado_idv.lookup.guard import BackendCall
 
 Config = Callable[..., Path]
 USERS = "name: users, kind: yaml, path: users.yaml"
@@ -261,9 +261,9 @@ def test_times_are_told_in_milliseconds(
     invoke: Invoke, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def find(
-        settings: object, manager: object, query: object, asked: list[Asked]
+        settings: object, manager: object, query: object, asked: list[BackendCall]
     ) -> tuple[int, dict[str, str]]:
-        asked.append(Asked("users", "found", 0.0125))
+        asked.append(BackendCall("users", "found", 0.0125))
         return 0, {"status": "ok"}
 
     module = importlib.import_module("tornado_idv.cli.lookup")  # not the command of that name

@@ -14,7 +14,7 @@ BUGS = (
         "a found user is fresh past the TTL",
         "cache",
         "if now >= entry.fresh_until:",
-        "if now >= entry.gone_at:",
+        "if now >= entry.stale_until:",
     ),
     Bug(
         "a hit extends a life",
@@ -43,21 +43,21 @@ BUGS = (
     ),
     Bug(
         "an answer begun before a purge is stored",
-        "cache",
-        "            if flight.current:\n                self._store(",
-        "            if flight is not None:\n                self._store(",
+        "single_flight",
+        "            if call.current:\n                self._on_answer(",
+        "            if call is not None:\n                self._on_answer(",
     ),
     Bug(
         "a flight from before a purge is joined",
-        "cache",
-        "        self._flights.clear()\n",
+        "single_flight",
+        "        self._calls.clear()\n",
         "",
     ),
     Bug(
         "each caller asks anew",
-        "cache",
-        "        joined = self._flights.get(text)\n",
-        "        joined = None\n",
+        "single_flight",
+        "        running = self._calls.get(query.text)\n",
+        "        running = None\n",
     ),
     Bug(
         "a purge of everything leaves what was found",
@@ -74,36 +74,36 @@ BUGS = (
     Bug(
         "a purge of a user leaves not found",
         "cache",
-        "        self._found.drop_user(query)\n        self._forget_the_rest()\n",
+        "        self._found.drop_user(query)\n        self._clear_negative()\n",
         "        self._found.drop_user(query)\n        self._failures.clear()\n"
-        "        self._flights.clear()\n",
+        "        self._single_flight.detach_all()\n",
     ),
     Bug(
         "not found survives a change",
         "cache",
-        "            generation.over = True\n        self._forget_the_rest()\n",
-        "            generation.over = True\n        self._failures.clear()\n"
-        "        self._flights.clear()\n",
+        "            epoch.expired = True\n        self._clear_negative()\n",
+        "            epoch.expired = True\n        self._failures.clear()\n"
+        "        self._single_flight.detach_all()\n",
     ),
     Bug(
         "a fresh answer survives a change",
         "cache",
-        "if entry is None or entry.generation.over:\n            return None\n"
+        "if entry is None or entry.epoch.expired:\n            return None\n"
         "        now = self.timer()\n        if now >=",
         "if entry is None:\n            return None\n        now = self.timer()\n        if now >=",
     ),
     Bug(
         "a stale answer survives a change",
         "cache",
-        "if entry is None or entry.generation.over:\n            return None\n"
+        "if entry is None or entry.epoch.expired:\n            return None\n"
         "        now = self.timer()\n        if now <",
         "if entry is None:\n            return None\n        now = self.timer()\n        if now <",
     ),
     Bug(
         "a stale answer is served for ever",
         "cache",
-        "gone_at += limits.stale_if_error",
-        "gone_at += 1e9",
+        "stale_until += limits.stale_if_error",
+        "stale_until += 1e9",
     ),
     Bug(
         "a stale answer is not marked",
@@ -115,11 +115,11 @@ BUGS = (
         "not found is served stale",
         "cache",
         "        entry = self._found.get(query.text)\n",
-        "        entry = self._found.get(query.text) or self._absent.get(query.text)\n",
+        "        entry = self._found.get(query.text) or self._negative.get(query.text)\n",
         (
             (
-                "            gone_at += limits.stale_if_error\n",
-                "        gone_at += limits.stale_if_error\n",
+                "            stale_until += limits.stale_if_error\n",
+                "        stale_until += limits.stale_if_error\n",
             ),
         ),
     ),
@@ -132,34 +132,33 @@ BUGS = (
     Bug(
         "a remembered failure is told as not found",
         "cache",
-        "            landed.set_exception(failure.again())\n",
-        "            landed.set_result(Answer(None, since=self.timer(), body=b'absent'))\n",
+        "settle(future, query, failure.copy(), finish)",
+        "settle(future, query, Answer(None, since=self.timer(), body=b'absent'), finish)",
     ),
     Bug(
         "a failure is not remembered",
         "cache",
-        "self._failures[flight.text] = error",
+        "self._failures[query.text] = error",
         "_ = error",
     ),
     Bug(
         "a refresh that fails forgets the answer",
         "cache",
-        "self._failures[flight.text] = error",
-        "self._found.drop(flight.text)\n                self._failures[flight.text] = error",
+        "self._failures[query.text] = error",
+        "self._found.drop(query.text)\n        self._failures[query.text] = error",
     ),
     Bug(
         "a caller who leaves ends the flight",
-        "cache",
-        "        flight.board(landed",
-        "        landed.add_done_callback(lambda it: it.cancelled() and flight.task.cancel())\n"
-        "        flight.board(landed",
+        "single_flight",
+        "        return waiter.future\n",
+        "        stop = lambda done: done.cancelled() and call.task.cancel()\n"
+        "        waiter.future.add_done_callback(stop)\n"
+        "        return waiter.future\n",
     ),
     Bug(
         "an open breaker is told as not known",
         "guard",
-        "raise Unavailable(\n"
-        '                    "not asked: it failed too often, and is tried again soon", '
-        "counts=False\n                )",
+        'raise Unavailable(f"circuit breaker open, {probe}", counts_against_breaker=False)',
         "return None",
     ),
     Bug(
@@ -183,31 +182,31 @@ BUGS = (
     Bug(
         "another user than asked for is believed",
         "guard",
-        'raise Broken("answered another user than asked for")',
+        'raise Broken("returned another user than requested")',
         "return user",
     ),
     Bug(
         "a broken backend is passed over",
         "guard",
-        "self._continues and isinstance(error, Unavailable)",
-        "self._continues",
+        "self._may_skip and isinstance(error, Unavailable)",
+        "self._may_skip",
     ),
     Bug(
         "not known counts as a failure",
         "guard",
-        "            tell = self._breaker.succeeded\n        except CouldNotTell as",
-        "            tell = self._breaker.succeeded if answer else self._breaker.failed\n"
-        "        except CouldNotTell as",
+        "            report = self._breaker.succeeded\n        except LookupFailed as",
+        "            report = self._breaker.succeeded if answer else self._breaker.failed\n"
+        "        except LookupFailed as",
     ),
     Bug(
         "a place is not given back",
         "guard",
-        "self._places.leave()",
+        "self._bulkhead.release()",
         "pass",
     ),
     Bug(
         "an open circuit stays open for ever",
-        "breaker",
+        "circuit_breaker",
         "if self._probing or self._timer() < self._open_until:",
         "if self._open_until:",
     ),
@@ -250,8 +249,8 @@ BUGS = (
     Bug(
         "the backends are asked in reverse",
         "directory",
-        "for backend in reversed(backends):",
-        "for backend in backends:",
+        "ttl=cache.limits.ttl) for each in backends\n",
+        "ttl=cache.limits.ttl) for each in reversed(backends)\n",
     ),
 )
 _SEARCH = settings(

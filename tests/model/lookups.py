@@ -164,11 +164,11 @@ class Lookups(RuleBasedStateMachine):
     def capacities_are_kept(self) -> None:
         limits = self.promises.limits
         assert len(self.cache._found) <= limits.max_entries
-        assert len(self.cache._absent) <= limits.max_negative_entries
+        assert len(self.cache._negative) <= limits.max_negative_entries
 
     @invariant()
     def nothing_is_left_of_flights_that_ended(self) -> None:
-        assert len(self.cache._flights) <= len(self.record.under_way)
+        assert len(self.cache._single_flight._calls) <= len(self.record.under_way)
 
     def teardown(self) -> None:
         if not hasattr(self, "loop"):
@@ -203,7 +203,7 @@ class Lookups(RuleBasedStateMachine):
         """Says that the data changed; a later backend's answers may be forestalled now."""
         first = which % len(self.backends)
         names = {each.name for each in self.backends[first:]}
-        self.backends[first].changed()
+        self.backends[first].notify_changed()
         self.record.barrier(lambda _user, backend: backend in names)
 
     def _look_up(self, queries: Iterable[Query]) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from verdicts import TICK, TIMEOUT, Chain, Verdict
 from witnesses import At, Lookup, Record, Run
 
-from tornado_idv.cache import CacheLimits
 from tornado_idv.errors import Broken, Unavailable
+from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.model import Answer, Query, User
 
 

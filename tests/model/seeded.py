@@ -11,7 +11,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-_MODULES = ("breaker", "cache", "guard", "directory")
+_MODULES = ("circuit_breaker", "single_flight", "cache", "guard", "directory")
 """In the order in which they import each other."""
 
 
@@ -54,7 +54,7 @@ def core(bug: Bug | None = None) -> Core:
 
 
 def _load(name: str, bug: Bug | None) -> ModuleType:
-    spec = importlib.util.find_spec(f"tornado_idv.{name}")
+    spec = importlib.util.find_spec(f"tornado_idv.lookup.{name}")
     assert spec is not None
     assert isinstance(spec.loader, importlib.abc.InspectLoader)
     source = spec.loader.get_source(spec.name)
@@ -69,7 +69,7 @@ def _load(name: str, bug: Bug | None) -> ModuleType:
 
 @contextmanager
 def _modules_put_back() -> Iterator[None]:
-    names = [f"tornado_idv.{name}" for name in _MODULES]
+    names = [f"tornado_idv.lookup.{name}" for name in _MODULES]
     before = {name: sys.modules.get(name) for name in names}
     try:
         yield

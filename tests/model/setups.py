@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from witnesses import Trouble
 
 from tornado_idv.backend import BackendOptions, BreakerOptions
-from tornado_idv.cache import CacheLimits
+from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.model import ByCard, ByNickname, Query
 
 _BOTH = frozenset[type[Query]]({ByNickname, ByCard})

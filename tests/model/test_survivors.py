@@ -10,10 +10,10 @@ from lookups import TickedLoop
 from setups import Kind
 from witnesses import Record, Trouble, Witness
 
-from tornado_idv.cache import AnswerCache, CacheLimits
-from tornado_idv.directory import Directory
 from tornado_idv.errors import Broken, Unavailable
 from tornado_idv.hookspecs import hookimpl
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import Answer, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 
@@ -61,7 +61,7 @@ class Stage:
             AnswerCache(CacheLimits(), self.loop.time),
             lambda user: b"",
             accepts=lambda user: True,
-            told=lambda asked: self.said.append(asked.said),
+            on_backend_result=lambda asked: self.said.append(asked.outcome),
         )
 
     def find(self, nickname: str = "alice") -> asyncio.Task[Answer]:
@@ -124,7 +124,7 @@ def test_who_waits_for_a_place_is_told_so_before_the_request_is_over(staged: Sta
     stage.go_on_to(1.96)
     assert [caller.done() for caller in callers] == [False, True]
     callers[0].cancel()
-    assert "too many lookups were under way" in str(callers[1].exception())
+    assert "timed out in its queue" in str(callers[1].exception())
 
 
 def test_the_queue_is_as_long_as_before_after_those_who_waited_were_told(staged: Staged) -> None:
@@ -133,7 +133,7 @@ def test_the_queue_is_as_long_as_before_after_those_who_waited_were_told(staged:
         stage.backend.hangs = True
         callers = [stage.find(nickname) for nickname in nicknames]
         assert [caller.done() for caller in callers] == [False, False, True]
-        assert "too many lookups are under way" in str(callers[2].exception())
+        assert "its queue is full" in str(callers[2].exception())
         stage.backend.release()
         stage.turn()
         assert all(caller.done() for caller in callers)
@@ -180,4 +180,4 @@ def test_an_observer_that_fails_is_logged_with_the_kind_of_its_error_last(
 def test_a_plugin_that_answers_what_is_no_answer_is_told_as_that(staged: Staged) -> None:
     failure = staged(plugins=[Intruder()]).find("bob").exception()
     assert isinstance(failure, Broken)
-    assert failure.reason == "a plugin's idv_identify answered what is no Answer"
+    assert failure.reason == "a plugin's idv_identify returned something other than an Answer"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from witnesses import Call, Failed, Run, Witness
 
-from tornado_idv.cache import CacheLimits
+from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.model import Query, User
 
 TIMEOUT = 2.0

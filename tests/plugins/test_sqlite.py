@@ -20,7 +20,7 @@ from idv_sqlite.backend import SqliteBackend
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yaml_loader
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, opened, plugin_manager
-from tornado_idv.testing import BackendConformance, MakeBackend, configured
+from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 ALICE = User("Free", "4000123412341234", "alice")
 BOB = User("Pro", "0012345670", "bob", "https://elsewhere.example/bob")
@@ -51,7 +51,7 @@ def write(path: Path, *users: User) -> Path:
 @asynccontextmanager
 async def serving(path: Path, **options: Any) -> AsyncIterator[SqliteBackend]:
     """An open backend that looks at its file only when it is told to."""
-    backend = configured(SqliteBackend, path.parent, path=path.name, **options)
+    backend = make_backend(SqliteBackend, path.parent, path=path.name, **options)
     assert isinstance(backend, SqliteBackend)
     backend.look_every = 3600
     async with opened([backend]):
@@ -89,13 +89,13 @@ class TestConformance(BackendConformance):
             path = tmp_path / "users.db"
             path.unlink(missing_ok=True)
             write(path, *users)
-            return configured(SqliteBackend, tmp_path, path="users.db")
+            return make_backend(SqliteBackend, tmp_path, path="users.db")
 
         return make
 
     @pytest.fixture
     def failing_backend(self, tmp_path: Path) -> AnyBackend:
-        return configured(SqliteBackend, tmp_path, path="absent.db")
+        return make_backend(SqliteBackend, tmp_path, path="absent.db")
 
 
 class TestConformanceOfAnOddTable(BackendConformance):
@@ -115,7 +115,7 @@ class TestConformanceOfAnOddTable(BackendConformance):
             )
             insert(path, *users, into='"my ""users""; --"')
             columns = {"nickname": "SELECT", "card_number": "card'number", "plan": "a b"}
-            return configured(
+            return make_backend(
                 SqliteBackend,
                 tmp_path,
                 path=path.name,
@@ -129,7 +129,7 @@ class TestConformanceOfAnOddTable(BackendConformance):
     @pytest.fixture
     def failing_backend(self, tmp_path: Path) -> AnyBackend:
         (tmp_path / "garbage.db").write_bytes(b"no database" * 500)
-        return configured(SqliteBackend, tmp_path, path="garbage.db")
+        return make_backend(SqliteBackend, tmp_path, path="garbage.db")
 
 
 def test_the_plugin_offers_its_kind() -> None:
@@ -152,7 +152,7 @@ def test_the_plugin_offers_its_kind() -> None:
 )
 def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        configured(SqliteBackend, tmp_path, **options)
+        make_backend(SqliteBackend, tmp_path, **options)
 
 
 def test_parameters_of_queries_are_never_logged() -> None:
@@ -233,7 +233,7 @@ async def test_a_file_that_does_not_fit_stops_the_start(
         path.write_bytes(content)
     else:
         run(path, content)
-    backend = configured(SqliteBackend, tmp_path, path="users.db", **options)
+    backend = make_backend(SqliteBackend, tmp_path, path="users.db", **options)
     error = await start_error(backend)
     assert error.startswith(f"backend tested: {path}: ")
     assert message in error
@@ -252,7 +252,7 @@ async def test_a_file_that_does_not_fit_stops_the_start(
 async def test_what_is_no_file_stops_the_start(tmp_path: Path, path: str, message: str) -> None:
     (tmp_path / "loop.db").symlink_to("loop.db")
     os.mkfifo(tmp_path / "pipe")
-    assert message in await start_error(configured(SqliteBackend, tmp_path, path=path))
+    assert message in await start_error(make_backend(SqliteBackend, tmp_path, path=path))
 
 
 @contextmanager
@@ -280,7 +280,7 @@ def public_path() -> Iterator[Path]:
 async def start_error_in_a_read_only_directory(path: Path) -> str:
     path.parent.chmod(0o555)
     with unprivileged():
-        return await start_error(configured(SqliteBackend, path.parent, path=path.name))
+        return await start_error(make_backend(SqliteBackend, path.parent, path=path.name))
 
 
 async def test_wal_mode_in_a_read_only_directory_is_explained_at_the_start(
@@ -320,7 +320,7 @@ async def test_a_journal_left_by_a_crashed_writer_is_explained_at_the_start(tmp_
         copied.with_name("copied.db-journal").write_bytes(
             path.with_name("users.db-journal").read_bytes()
         )
-    error = await start_error(configured(SqliteBackend, tmp_path, path="copied.db"))
+    error = await start_error(make_backend(SqliteBackend, tmp_path, path="copied.db"))
     assert "roll it back by opening the file once for writing" in error
     assert error.endswith("(SQLITE_READONLY_ROLLBACK)")
 
@@ -333,7 +333,7 @@ async def test_a_connection_that_fails_while_it_is_made_leaves_no_thread(
 
     monkeypatch.setattr("aiosqlite.Connection.execute_fetchall", failing)
     write(tmp_path / "users.db", ALICE)
-    await start_error(configured(SqliteBackend, tmp_path, path="users.db"))
+    await start_error(make_backend(SqliteBackend, tmp_path, path="users.db"))
 
 
 async def test_a_file_replaced_while_it_is_opened_stops_the_start(
@@ -349,7 +349,7 @@ async def test_a_file_replaced_while_it_is_opened_stops_the_start(
 
     inspect = table.inspect
     monkeypatch.setattr(table, "inspect", replacing)
-    error = await start_error(configured(SqliteBackend, tmp_path, path="users.db"))
+    error = await start_error(make_backend(SqliteBackend, tmp_path, path="users.db"))
     assert "replaced while it was opened" in error
 
 
@@ -359,7 +359,7 @@ async def test_a_damaged_database_stops_the_start(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-4096:] = b"\xff" * 4096
     path.write_bytes(content)
-    error = await start_error(configured(SqliteBackend, tmp_path, path="users.db"))
+    error = await start_error(make_backend(SqliteBackend, tmp_path, path="users.db"))
     assert "the database is damaged" in error
 
 
@@ -379,7 +379,7 @@ async def test_a_damaged_database_too_large_to_check_is_broken_where_it_is(
 
 
 async def test_a_backend_that_is_not_open_cannot_tell(tmp_path: Path) -> None:
-    backend = configured(SqliteBackend, tmp_path, path="users.db")
+    backend = make_backend(SqliteBackend, tmp_path, path="users.db")
     with pytest.raises(Unavailable, match="not open"):
         await backend.find(ByNickname("alice"))
     await backend.close()
@@ -634,7 +634,7 @@ async def test_every_example_of_the_readme_finds_its_user(
     """By nickname and by card, without a warning."""
     run(tmp_path / "users.db", script)
     (options,) = yaml_loader.read(entry.encode(), "README.md")["backends"]
-    async with opened([configured(SqliteBackend, tmp_path, **options)]) as (backend,):
+    async with opened([make_backend(SqliteBackend, tmp_path, **options)]) as (backend,):
         assert await backend.find(ByNickname("alice")) == ALICE
         assert await backend.find(ByCard("4000123412341234")) == ALICE
         assert await backend.find(ByNickname("Alice")) is None

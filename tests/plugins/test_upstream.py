@@ -18,7 +18,7 @@ from idv_upstream import UpstreamBackend
 from tornado_idv import ByCard, ByNickname, Query, Unavailable, User
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, opened, plugin_manager
-from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, configured
+from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, make_backend
 
 TOKEN = "idv_shop_Zm9v+/=="
 NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}
@@ -77,7 +77,7 @@ class Upstreams:
         server.add_socket(socket)
         self.servers.append(server)
         address = f"http://127.0.0.1:{socket.getsockname()[1]}/below/"
-        return configured(
+        return make_backend(
             UpstreamBackend, self._base_dir, base_url=address, timeout="5s", **options
         )
 
@@ -111,7 +111,7 @@ class TestConformance(BackendConformance):
 
     @pytest.fixture
     def failing_backend(self, unused_port: int, tmp_path: Path) -> AnyBackend:
-        return configured(
+        return make_backend(
             UpstreamBackend, tmp_path, base_url=f"http://127.0.0.1:{unused_port}", timeout="5s"
         )
 
@@ -202,7 +202,7 @@ async def test_upstream_may_start_after_this_service(
 ) -> None:
     """Opening sends no request, and the first lookup after it started finds it."""
     address = f"http://127.0.0.1:{unused_port}/below"
-    backend = configured(UpstreamBackend, tmp_path, base_url=address, timeout="5s")
+    backend = make_backend(UpstreamBackend, tmp_path, base_url=address, timeout="5s")
     async with opened([backend]):
         with pytest.raises(Unavailable, match="connection failed"):
             await backend.find(ByNickname("alice"))

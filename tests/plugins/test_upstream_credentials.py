@@ -22,7 +22,7 @@ from transports import GET, POST, TIMEOUT, ask, asked, failure_of, given_up, ope
 from idv_upstream.request.template import Request
 from idv_upstream.transport.credentials import Credential, KeyInPlace
 from idv_upstream.transport.transport import Transport
-from tornado_idv import Broken, CouldNotTell, Unavailable
+from tornado_idv import Broken, LookupFailed, Unavailable
 
 GOOD = http(200, b"{}")
 
@@ -463,7 +463,7 @@ async def test_concurrent_rejections_fetch_one_token() -> None:
 
 REFUSED = "token server: our credentials are refused (status {})"
 NO_TOKEN = "token server: a response without a bearer token"
-TOKENLESS: dict[str, tuple[Said | bytes, type[CouldNotTell], str]] = {
+TOKENLESS: dict[str, tuple[Said | bytes, type[LookupFailed], str]] = {
     "400": (http(400, b'{"error":"invalid_client"}'), Broken, REFUSED.format(400)),
     "401": (http(401), Broken, REFUSED.format(401)),
     "403": (http(403), Broken, REFUSED.format(403)),
@@ -491,7 +491,7 @@ TOKENLESS: dict[str, tuple[Said | bytes, type[CouldNotTell], str]] = {
 
 @pytest.mark.parametrize(("answer", "kind", "reported"), TOKENLESS.values(), ids=TOKENLESS.keys())
 async def test_no_request_is_sent_without_a_token(
-    answer: Said | bytes, kind: type[CouldNotTell], reported: str
+    answer: Said | bytes, kind: type[LookupFailed], reported: str
 ) -> None:
     """Each lookup has its own error; 5 s later the token server is tried again."""
     ticker = Ticker()

@@ -15,10 +15,10 @@ from fakes import LoopClock
 from scripted import Said, Scripted, chunked, http, serving
 
 from idv_upstream import UpstreamBackend
-from tornado_idv import Broken, ByCard, ByNickname, CouldNotTell, Query, Unavailable, User
+from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import opened
-from tornado_idv.testing import configured
+from tornado_idv.testing import make_backend
 
 NICKNAME, CARD, TOKEN = "canary-nick", "40009998887776", "canary-token+/="
 CANARIES = (NICKNAME, CARD, TOKEN, "canary")
@@ -39,12 +39,12 @@ def asking(port: int, scheme: str = "http", **options: Any) -> AnyBackend:
     auth = {"kind": "bearer", "token": TOKEN}
     address = f"{scheme}://127.0.0.1:{port}/idv"
     options = {"base_url": address, "auth": auth, "timeout": "5s", **options}
-    return configured(UpstreamBackend, Path(), **options)
+    return make_backend(UpstreamBackend, Path(), **options)
 
 
-async def failure_of(backend: AnyBackend, query: Query) -> CouldNotTell:
+async def failure_of(backend: AnyBackend, query: Query) -> LookupFailed:
     async with opened([backend]):
-        with pytest.raises(CouldNotTell) as caught:
+        with pytest.raises(LookupFailed) as caught:
             await asyncio.wait_for(backend.find(query), 10)
     return caught.value
 
@@ -53,7 +53,7 @@ def found(**members: Any) -> bytes:
     return http(200, json.dumps(RECORD | members).encode())
 
 
-async def given_up(upstream: Scripted, backend: AnyBackend, query: Query) -> CouldNotTell:
+async def given_up(upstream: Scripted, backend: AnyBackend, query: Query) -> LookupFailed:
     """The failure of a lookup that times out after its request was sent."""
     waiting = asyncio.ensure_future(failure_of(backend, query))
     await upstream.asked()
@@ -159,7 +159,7 @@ BAD_ANSWERS = {
     "brotli": (http(200, GZIPPED, "Content-Encoding: br"), Broken, "compressed response"),
     "chunks that are none": (
         http(200, b"canary\r\n", "Transfer-Encoding: chunked"),
-        CouldNotTell,
+        LookupFailed,
         "",
     ),
     "no HTTP": (b"220 canary SMTP\r\n\r\n", Broken, "not HTTP"),
@@ -194,7 +194,7 @@ NEVER_DONE = {
     ("answer", "outcome", "reason"), BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys()
 )
 async def test_wrong_response_is_reported_with_its_cause(
-    query: Query, answer: bytes, outcome: type[CouldNotTell], reason: str
+    query: Query, answer: bytes, outcome: type[LookupFailed], reason: str
 ) -> None:
     """Redirects are not followed; 503 may be temporary, so the request is repeated once."""
     async with serving(answer) as upstream:

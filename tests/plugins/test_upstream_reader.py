@@ -16,7 +16,15 @@ from idv_upstream.response.options import ResponseOptions
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader
 from idv_upstream.response.statuses import Outcome
-from tornado_idv import Answer, Broken, ByNickname, CouldNotTell, Unavailable, User, yaml_loader
+from tornado_idv import (
+    BackendResult,
+    Broken,
+    ByNickname,
+    LookupFailed,
+    Unavailable,
+    User,
+    yaml_loader,
+)
 
 ALICE = User("Free", "1", "alice")
 QUERY = ByNickname("alice")
@@ -43,8 +51,8 @@ def response(
     return Response(status, CIMultiDict({"Content-Type": content_type, **fields}), content)
 
 
-def failure(of: ResponseReader, received: Response) -> CouldNotTell:
-    with pytest.raises(CouldNotTell) as caught:
+def failure(of: ResponseReader, received: Response) -> LookupFailed:
+    with pytest.raises(LookupFailed) as caught:
         of.read(QUERY, received)
     return caught.value
 
@@ -200,7 +208,7 @@ def test_no_store_is_found_in_any_line(lines: list[str]) -> None:
         json.dumps(RECORD).encode(),
     )
     answer = reader().read(QUERY, received)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BackendResult)
     assert not answer.storable
     assert reader(hints=False).read(QUERY, received) == ALICE
 
@@ -208,7 +216,7 @@ def test_no_store_is_found_in_any_line(lines: list[str]) -> None:
 def test_max_age_of_zero_is_storable() -> None:
     """It may be served stale."""
     answer = reader().read(QUERY, response(Cache_Control="max-age=0"))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BackendResult)
     assert (answer.ttl, answer.storable) == (0, True)
 
 
@@ -218,13 +226,15 @@ def test_age_of_a_response_is_subtracted(age: str, seconds: float) -> None:
 
 
 def test_cache_control_is_passed_on_with_the_answer() -> None:
-    assert reader().read(QUERY, response(Cache_Control="max-age=60")) == Answer(ALICE, ttl=60.0)
+    assert reader().read(QUERY, response(Cache_Control="max-age=60")) == BackendResult(
+        ALICE, ttl=60.0
+    )
     for received, user in (
         (response(Cache_Control="max-age=60"), ALICE),
         (response(404, b"", Cache_Control="max-age=60"), None),
     ):
         answer = reader().read(QUERY, received)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, BackendResult)
         assert (answer.user, answer.ttl) == (user, 60)
 
 

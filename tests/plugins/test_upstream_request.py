@@ -460,7 +460,7 @@ def test_dots_before_a_delimiter_are_a_dot_segment(behind: str) -> None:
     for url in ("/people/{nickname}", "/people%2f{nickname}", "/people%2F{nickname}"):
         with pytest.raises(Broken, match="the query cannot be part of a path") as caught:
             render(ByNickname(f"..{behind}"), url=url)
-        assert not caught.value.counts
+        assert not caught.value.counts_against_breaker
 
 
 def test_dots_before_a_semicolon_are_a_dot_segment() -> None:

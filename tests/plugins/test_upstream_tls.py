@@ -28,7 +28,7 @@ from scripted import Scripted, http, serving
 from transports import POST, ask, failure_of, opened
 
 from idv_upstream.transport.tls import Tls, TlsOptions
-from tornado_idv import Broken, CouldNotTell, StartError, Unavailable
+from tornado_idv import Broken, LookupFailed, StartError, Unavailable
 
 GOOD = http(200, b"{}")
 EPOCH = datetime(2001, 1, 1, tzinfo=UTC)
@@ -236,7 +236,7 @@ class Demanding:
 
 async def with_our(
     authority: trustme.CA, tls: TlsOptions, version: ssl.TLSVersion
-) -> int | CouldNotTell:
+) -> int | LookupFailed:
     """What comes of request a server that demands a certificate."""
     context = server_side(authority.issue_cert("127.0.0.1"), authority)
     context.minimum_version = context.maximum_version = version
@@ -244,7 +244,7 @@ async def with_our(
         async with opened(f"https://127.0.0.1:{server.port}", tls=tls) as made:
             try:
                 return (await ask(made)).status
-            except CouldNotTell as failure:
+            except LookupFailed as failure:
                 return failure
 
 

@@ -32,7 +32,7 @@ from idv_upstream.request.template import Request
 from idv_upstream.response.raw import MAX_BODY
 from idv_upstream.transport import client
 from idv_upstream.transport.credentials import BearerToken
-from tornado_idv import Broken, CouldNotTell, Unavailable
+from tornado_idv import Broken, LookupFailed, Unavailable
 
 GOOD = http(200, b"{}")
 RESET, CLOSED = Said(then="reset"), Said(then="close")
@@ -316,7 +316,7 @@ async def test_body_that_cannot_be_decompressed_is_broken(
 
 LOST, CUT = "connection lost", "the response was cut short"
 PART = http(200, b"{}")[:-1]
-FAILURES: dict[str, tuple[Said, type[CouldNotTell], set[str]]] = {
+FAILURES: dict[str, tuple[Said, type[LookupFailed], set[str]]] = {
     "closed at once": (CLOSED, Unavailable, {LOST}),
     "reset at once": (RESET, Unavailable, {LOST}),
     "closed in the head": (Said(PART[:30], "close"), Unavailable, {LOST}),
@@ -349,7 +349,7 @@ STUCK = {
 
 @pytest.mark.parametrize(("answer", "kind", "reasons"), FAILURES.values(), ids=FAILURES.keys())
 async def test_missing_response_is_reported_with_its_cause(
-    answer: Said, kind: type[CouldNotTell], reasons: set[str]
+    answer: Said, kind: type[LookupFailed], reasons: set[str]
 ) -> None:
     """A request that is not repeatable is sent once: aiohttp must not repeat it either."""
     once = Request("GET", "/", {}, None, repeatable=False)

@@ -17,7 +17,7 @@ from scripted import a_request, http
 
 from tornado_idv import Answer, ByCard, ByNickname, Query
 from tornado_idv.config.load import load
-from tornado_idv.directory import Directory
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.service import open_directory
 

@@ -16,7 +16,7 @@ from idv_yaml.backend import YamlBackend
 from tornado_idv import ByCard, ByNickname, ConfigError, StartError, User
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, opened, plugin_manager
-from tornado_idv.testing import BackendConformance, MakeBackend, configured
+from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 ALICE = User("Free", "4000123412341234", "alice")
 BOB = User("Pro", "0012345670", "bob")
@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def unwatched(path: Path) -> AsyncIterator[tuple[YamlBackend, list[str]]]:
     """A backend that reloads when it is told to, and the changes it told of."""
-    backend = configured(YamlBackend, path.parent, path=path.name, watch="false")
+    backend = make_backend(YamlBackend, path.parent, path=path.name, watch="false")
     assert isinstance(backend, YamlBackend)
     changes: list[str] = []
     backend.on_change(lambda: changes.append("changed"))
@@ -67,13 +67,13 @@ class TestConformance(BackendConformance):
     def make_backend(self, tmp_path: Path) -> MakeBackend:
         def make(users: Sequence[User]) -> AnyBackend:
             write(tmp_path / "users.yaml", fixture(*users))
-            return configured(YamlBackend, tmp_path, path="users.yaml")
+            return make_backend(YamlBackend, tmp_path, path="users.yaml")
 
         return make
 
     @pytest.fixture
     def failing_backend(self, tmp_path: Path) -> AnyBackend:
-        return configured(YamlBackend, tmp_path, path="absent.yaml")
+        return make_backend(YamlBackend, tmp_path, path="absent.yaml")
 
 
 def test_the_plugin_offers_its_kind() -> None:
@@ -88,7 +88,7 @@ def test_the_plugin_offers_its_kind() -> None:
 )
 async def test_what_is_no_file_stops_the_start(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(StartError, match=re.escape(message)):
-        await configured(YamlBackend, tmp_path, path=name).open()
+        await make_backend(YamlBackend, tmp_path, path=name).open()
 
 
 async def test_a_file_that_may_not_be_read_stops_the_start(
@@ -101,13 +101,13 @@ async def test_a_file_that_may_not_be_read_stops_the_start(
 
     monkeypatch.setattr(Path, "read_bytes", denied)
     with pytest.raises(StartError, match=r"users\.yaml: cannot be read: Permission denied"):
-        await configured(YamlBackend, path.parent, path=path.name).open()
+        await make_backend(YamlBackend, path.parent, path=path.name).open()
 
 
 async def test_a_bad_fixture_stops_the_start_with_every_problem(path: Path) -> None:
     write(path, "users:\n- x\n- y\n")
     with pytest.raises(ConfigError) as caught:
-        await configured(YamlBackend, path.parent, path=path.name).open()
+        await make_backend(YamlBackend, path.parent, path=path.name).open()
     places = [(problem.file, problem.line) for problem in caught.value.problems]
     assert places == [(str(path), 2), (str(path), 3)]
 
@@ -201,7 +201,7 @@ async def test_a_warning_of_ten_problems_counts_no_more(
 async def test_a_symlink_loop_stops_the_start_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").symlink_to("users.yaml")
     with pytest.raises(StartError, match="a loop of symbolic links; make the link lead to a file"):
-        await configured(YamlBackend, tmp_path, path="users.yaml").open()
+        await make_backend(YamlBackend, tmp_path, path="users.yaml").open()
 
 
 async def test_a_warning_tells_ten_problems_at_most(
@@ -228,7 +228,7 @@ def test_the_end_of_the_loop_waits_for_no_file_that_is_read(
         ended.set()
 
     async def cancel_amid() -> None:
-        backend = configured(YamlBackend, path.parent, path=path.name, watch="false")
+        backend = make_backend(YamlBackend, path.parent, path=path.name, watch="false")
         assert isinstance(backend, YamlBackend)
         if phase == "reload":
             await backend.open()

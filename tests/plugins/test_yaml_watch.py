@@ -15,7 +15,7 @@ from idv_yaml.backend import YamlBackend
 from tornado_idv import ByNickname
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import opened
-from tornado_idv.testing import configured
+from tornado_idv.testing import make_backend
 
 AwaitUser = Callable[[str], Awaitable[None]]
 
@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def watched(path: Path) -> AsyncIterator[tuple[AnyBackend, AwaitUser]]:
     """A backend that watches, and a function to await its next change to a user with."""
-    backend = configured(YamlBackend, path.parent, path=path.name)
+    backend = make_backend(YamlBackend, path.parent, path=path.name)
     changed = asyncio.Event()
     backend.on_change(changed.set)
 
@@ -201,7 +201,7 @@ async def test_a_file_that_becomes_a_symlink_loop_keeps_the_old_users(
 
 async def test_an_edit_that_keeps_size_and_modification_time_is_seen(path: Path) -> None:
     """As a copy that preserves times makes it; the status change time differs."""
-    backend = configured(YamlBackend, path.parent, path=path.name, watch="false")
+    backend = make_backend(YamlBackend, path.parent, path=path.name, watch="false")
     assert isinstance(backend, YamlBackend)
     async with opened([backend]):
         await backend._look()
@@ -229,7 +229,7 @@ async def test_an_edit_between_the_first_read_and_the_watch_is_seen(
             await asyncio.sleep(0.01)
 
     monkeypatch.setattr(backend_module, "awatch", edited_before_it_watches)
-    monkeypatch.setattr(backend_module, "_signature", lambda path: (1,))
+    monkeypatch.setattr(backend_module, "_signature", lambda path: None)
     async with watched(path) as (_, next_user):
         await next_user("bob")
 
@@ -253,7 +253,7 @@ async def test_a_watch_that_fails_is_tried_again_after_a_pause(
 async def test_a_listener_that_raises_does_not_end_the_watch(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    backend = configured(YamlBackend, path.parent, path=path.name)
+    backend = make_backend(YamlBackend, path.parent, path=path.name)
     changed: asyncio.Queue[str] = asyncio.Queue()
 
     def failing() -> None:

@@ -19,11 +19,11 @@ from running import Running, eventually, running
 from serving import Client, make_database, serving
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
-from tornado_idv.directory import Directory
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.registry import plugin_manager
 from tornado_idv.server.logs import (
     LogFormat,

@@ -59,16 +59,13 @@ class Failing:
     def __init__(self) -> None:
         self.error: BaseException = Unavailable("locked", backend="users")
 
-    def recall(self, query: Query) -> None:
+    def get_cached(self, query: Query) -> None:
         return None
 
-    def begin(self, query: Query) -> asyncio.Future[Answer]:
-        looking: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        looking.cancel()  # it is over
-        return looking
-
-    def end(self, query: Query, looking: asyncio.Future[Answer]) -> Answer:
-        raise self.error
+    def start(self, query: Query) -> asyncio.Future[Answer]:
+        lookup: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        lookup.set_exception(self.error)
+        return lookup
 
 
 @pytest.fixture
@@ -173,7 +170,7 @@ async def test_an_unhandled_exception_is_500_and_its_text_appears_nowhere(
     assert f"unhandled exception in request {response.headers['X-Request-ID']}:" in message
     assert vars(record)["request_id"] == response.headers["X-Request-ID"]
     assert message.endswith("ValueError")
-    assert "in end" in message
+    assert "in _send_result" in message
     assert "tweety" not in caplog.text
 
 

@@ -34,7 +34,7 @@ class CachedAnswers:
     def __init__(self) -> None:
         self.answers: dict[Query, Answer] = {ALICE: FOUND}
 
-    def recall(self, query: Query) -> Answer | None:
+    def get_cached(self, query: Query) -> Answer | None:
         return self.answers.get(query)
 
 

@@ -17,8 +17,6 @@ from serving import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 
 from tornado_idv.backend import Backend, BackendOptions
-from tornado_idv.cache import AnswerCache, CacheLimits
-from tornado_idv.directory import Directory
 from tornado_idv.errors import Unavailable
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.limits import HttpLimits
@@ -28,6 +26,8 @@ from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 from tornado_idv.web.access_log import AccessLog
@@ -89,13 +89,13 @@ class Users(Backend[BackendOptions]):
         """Adds or replaces users."""
         for user in users:
             self.known[ByNickname(user.nickname)] = self.known[ByCard(user.card_number)] = user
-        self.changed()
+        self.notify_changed()
 
     def drop(self, user: User) -> None:
         """Removes a user, who may be gone already."""
         for query in (ByNickname(user.nickname), ByCard(user.card_number)):
             self.known.pop(query, None)
-        self.changed()
+        self.notify_changed()
 
     async def find(self, query: Query) -> User | None:
         self.asked += 1

@@ -15,9 +15,9 @@ import click
 from tornado_idv.cli.common import (
     as_records,
     config_option,
+    exit_on_error,
     json_option,
     print_json,
-    told_as,
 )
 from tornado_idv.cli.dry_run import DryRun, dry_run, pattern_warnings
 from tornado_idv.commands import Exit
@@ -49,7 +49,7 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
     """
     keep_out_secrets()
     result = DryRun([], [])
-    with told_as(Exit.NO, as_json=as_json):
+    with exit_on_error(Exit.NO, as_json=as_json):
         kinds = backend_kinds(plugin_manager())
         if config_only:
             settings, absent = load_without_references(config_path, kinds, os.environ)
@@ -99,5 +99,5 @@ def schema() -> None:
 
     It contains the options of the installed plugins. Editors use it to complete and check.
     """
-    with told_as(Exit.NO):
+    with exit_on_error(Exit.NO):
         click.echo(json.dumps(json_schema(backend_kinds(plugin_manager())), indent=2))

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import pluggy
 
-from tornado_idv.commands import CommandTools, Configured, Exit
+from tornado_idv.commands import CommandTools, Exit, LoadedConfig
 from tornado_idv.config.load import load, reference_values
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, IdvError, Problem
@@ -55,7 +55,7 @@ def failure(error: IdvError) -> Record:
 
 
 @contextmanager
-def told_as(
+def exit_on_error(
     code: Exit,
     *,
     as_json: bool = False,
@@ -105,9 +105,9 @@ class Commands(click.Group):
         return {str(command.name): command for commands in offered for command in commands}
 
 
-def _read(path: Path) -> Configured:
+def _read(path: Path) -> LoadedConfig:
     settings, _ = load_settings(path)
-    return Configured(
+    return LoadedConfig(
         backends=settings.backends,
         parse=settings.make_identifiers().parse_any,
         ttl=settings.cache.ttl,
@@ -116,4 +116,4 @@ def _read(path: Path) -> Configured:
     )
 
 
-_TOOLS = CommandTools(config_option, json_option, _read, told_as)
+_TOOLS = CommandTools(config_option, json_option, _read, exit_on_error)

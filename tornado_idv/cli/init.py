@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import told_as
+from tornado_idv.cli.common import exit_on_error
 from tornado_idv.commands import Exit
 from tornado_idv.config.schema import json_schema
 from tornado_idv.errors import StartError
@@ -56,7 +56,7 @@ def init(folder: Path) -> None:
     config = shlex.quote(str(folder / "config.yaml"))
     # A comment cannot hold a line break or bytes that are not text.
     shown = config if config.isprintable() else "config.yaml"
-    with told_as(Exit.NO):
+    with exit_on_error(Exit.NO):
         files = {
             folder / "config.yaml": _CONFIG.format(
                 config=shown, key_id=key_id, sha256=digest(token).hex()

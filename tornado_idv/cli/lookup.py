@@ -19,16 +19,16 @@ import tornado_idv
 from tornado_idv.cli.common import (
     Record,
     config_option,
+    exit_on_error,
     failure,
     json_option,
     load_settings,
     print_json,
-    told_as,
 )
 from tornado_idv.commands import Exit, printable
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import CouldNotTell, IdvError, InvalidFormat
-from tornado_idv.guard import Asked
+from tornado_idv.errors import IdvError, InvalidFormat, LookupFailed
+from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Query
 from tornado_idv.server.logs import keep_out_secrets
 from tornado_idv.server.service import open_directory
@@ -45,8 +45,8 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
     They are asked directly, without the HTTP service and its cache.
     """
     keep_out_secrets()
-    asked: list[Asked] = []
-    with told_as(Exit.COULD_NOT_TELL, as_json=as_json, record=_could_not_tell):
+    asked: list[BackendCall] = []
+    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json, record=_could_not_tell):
         settings, manager = load_settings(config_path)
         try:
             query = settings.make_identifiers().parse_any(who)
@@ -58,7 +58,7 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
     if explain:
         record["answer"] = how
         record["asked"] = [
-            {"backend": each.backend, "said": each.said, "ms": round(each.seconds * 1000, 2)}
+            {"backend": each.backend, "said": each.outcome, "ms": round(each.seconds * 1000, 2)}
             for each in asked
         ]
     if as_json:
@@ -105,12 +105,12 @@ def _own_log_left_out() -> Iterator[None]:
 
 
 async def _find(
-    settings: Settings, manager: pluggy.PluginManager, query: Query, asked: list[Asked]
+    settings: Settings, manager: pluggy.PluginManager, query: Query, asked: list[BackendCall]
 ) -> tuple[Exit, Record]:
     async with open_directory(settings, manager, asked.append) as directory:
         try:
             answer = await directory.find(query)
-        except CouldNotTell as error:
+        except LookupFailed as error:
             return Exit.COULD_NOT_TELL, {"status": "could_not_tell", "reason": str(error)}
     record = json.loads(answer.body)
     if answer.found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tornado_idv.cli.common import json_option, print_json, told_as
+from tornado_idv.cli.common import exit_on_error, json_option, print_json
 from tornado_idv.commands import Exit
 from tornado_idv.registry import backend_kinds, plugin_manager
 
@@ -13,7 +13,7 @@ from tornado_idv.registry import backend_kinds, plugin_manager
 @json_option
 def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
     """List the kinds of backend that the installed plugins offer."""
-    with told_as(Exit.NO, as_json=as_json):
+    with exit_on_error(Exit.NO, as_json=as_json):
         kinds = backend_kinds(plugin_manager())
     rows = {kind: kinds[kind].__module__.partition(".")[0] for kind in sorted(kinds)}
     if as_json:

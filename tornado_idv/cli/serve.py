@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import config_option, load_settings, told_as
+from tornado_idv.cli.common import config_option, exit_on_error, load_settings
 from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidKey
@@ -32,7 +32,7 @@ def serve(config_path: Path) -> None:
     Exit codes: 0 stopped; 1 the configuration is wrong; 3 a file, a backend or the port cannot
     be opened; 128 plus the signal's number: ended by a second SIGTERM or SIGINT.
     """
-    with told_as(Exit.COULD_NOT_TELL, config_code=Exit.NO):
+    with exit_on_error(Exit.COULD_NOT_TELL, config_code=Exit.NO):
         settings, manager = load_settings(config_path)
         logs = configure_logging(settings.logging.level, settings.logging.format)
         with closing(logs):

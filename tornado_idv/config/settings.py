@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from tornado_idv.backend import BackendOptions
-from tornado_idv.cache import CacheLimits
 from tornado_idv.config.types import (
     BodyLimit,
     CardDigits,
@@ -24,6 +23,7 @@ from tornado_idv.config.types import (
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import Scope
 from tornado_idv.keys.token import check_token, digest
+from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.options import ConfigPath, Duration, Options, Pattern, Secret, WholeNumber
 
 

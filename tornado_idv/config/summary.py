@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from tornado_idv.backend import BackendOptions
-from tornado_idv.cache import CacheLimits
 from tornado_idv.config.settings import KeySettings, ServerSettings, Settings
+from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.units import format_duration
 
 _MAX_KEYS = 10

@@ -11,7 +11,7 @@ from typing import Literal
 
 import structlog
 
-from tornado_idv.errors import trace
+from tornado_idv.errors import format_traceback
 from tornado_idv.server.log_writer import LogWriter
 from tornado_idv.web.access_log import AccessLog
 
@@ -139,6 +139,6 @@ def _name_only(record: logging.LogRecord) -> bool:
 def _trace_only(record: logging.LogRecord) -> bool:
     """Keeps where code failed, and drops the values it failed with."""
     if record.exc_info and record.exc_info[1]:
-        record.msg = f"unhandled exception:\n{trace(record.exc_info[1])}"
+        record.msg = f"unhandled exception:\n{format_traceback(record.exc_info[1])}"
         record.args = record.exc_info = None
     return True

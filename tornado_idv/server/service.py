@@ -13,7 +13,6 @@ from typing import NoReturn
 import pluggy
 from tornado.netutil import bind_sockets
 
-from tornado_idv.cache import AnswerCache
 from tornado_idv.config.settings import (
     DrainSettings,
     KeySettings,
@@ -21,15 +20,16 @@ from tornado_idv.config.settings import (
     Settings,
     TlsSettings,
 )
-from tornado_idv.directory import Directory
 from tornado_idv.errors import StartError
 from tornado_idv.files import read_file
-from tornado_idv.guard import Asked
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.registry import backend_kinds, build_backends, opened
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import make_api, make_reject
@@ -44,11 +44,12 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 names to ask b
 async def open_directory(
     settings: Settings,
     manager: pluggy.PluginManager,
-    told: Callable[[Asked], None] | None = None,
+    on_backend_result: Callable[[BackendCall], None] | None = None,
 ) -> AsyncIterator[Directory]:
-    """The configured backends, open, behind the one door to lookups.
+    """The configured backends, open, behind a directory.
 
-    ``told`` hears what each backend said. Raises `StartError` if one cannot be opened.
+    ``on_backend_result`` is called with each call of a backend.
+    Raises `StartError` if one cannot be opened.
     """
     backends = build_backends(backend_kinds(manager), settings.backends)
     identifiers = settings.make_identifiers()
@@ -61,7 +62,7 @@ async def open_directory(
         encode,
         accepts=identifiers.accepts,
         timeout=settings.server.request_timeout,
-        told=told,
+        on_backend_result=on_backend_result,
     )
     async with opened(backends), directory.refreshing():
         yield directory

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from tornado_idv.errors import CouldNotTell, InvalidFormat, InvalidKey
+from tornado_idv.errors import InvalidFormat, InvalidKey, LookupFailed
 
 _FIELDS: Mapping[int, str] = {
     401: "Www-Authenticate: Bearer\r\n",  # spelled as it always was: responses keep their bytes
@@ -57,7 +57,7 @@ class ApiException(Exception):
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     InvalidFormat: ApiError.FORMAT,
     InvalidKey: ApiError.TOKEN,
-    CouldNotTell: ApiError.UNAVAILABLE,
+    LookupFailed: ApiError.UNAVAILABLE,
 }
 _REJECTED = {
     error.status: error

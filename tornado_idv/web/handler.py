@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 from tornado.httputil import HTTPHeaders
 
-from tornado_idv.directory import Directory
-from tornado_idv.errors import CouldNotTell, IdvError, InvalidKey, trace
+from tornado_idv.errors import IdvError, InvalidKey, LookupFailed, format_traceback
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import ApiError, ApiException, error_for
 from tornado_idv.web.response import build_response, request_id_from
@@ -115,7 +115,12 @@ class JsonHandler(ABC):
     def _send_failure(self, error: BaseException) -> None:
         if not isinstance(error, (IdvError, ApiException)):
             text = "unhandled exception in request %s:\n%s"
-            _log.error(text, self.request_id, trace(error), extra={"request_id": self.request_id})
+            _log.error(
+                text,
+                self.request_id,
+                format_traceback(error),
+                extra={"request_id": self.request_id},
+            )
         if isinstance(error, InvalidKey):
             self.key_id = error.key_id
         if not self._responded:
@@ -138,8 +143,8 @@ class JsonHandler(ABC):
 
 
 def _failure(response: ApiError, error: BaseException) -> Failure:
-    reason = error.reason if isinstance(error, (CouldNotTell, InvalidKey)) else None
-    backend = error.backend if isinstance(error, CouldNotTell) else None
+    reason = error.reason if isinstance(error, (LookupFailed, InvalidKey)) else None
+    backend = error.backend if isinstance(error, LookupFailed) else None
     return Failure(response.code, backend, reason)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from asyncio import Future
-from functools import partial
 from typing import ClassVar
 
 from tornado_idv.keys.api_key import Scope
@@ -30,15 +29,15 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
         check_media_types(self.request.headers)
         query = self.parse(parse_field(self.request.body, self.field))
         directory = self.services.directory
-        answer = directory.recall(query)
+        answer = directory.get_cached(query)
         self.exchange.cacheable = CacheableRequest(self.route, key, query, answer is not None)
         if answer is None:
-            self.wait_for(directory.begin(query), partial(self._send_result, query))
+            self.wait_for(directory.start(query), self._send_result)
         else:
             self._send_answer(answer)
 
-    def _send_result(self, query: Query, lookup: Future[Answer]) -> None:
-        self._send_answer(self.services.directory.end(query, lookup))
+    def _send_result(self, lookup: Future[Answer]) -> None:
+        self._send_answer(lookup.result())
 
     def _send_answer(self, answer: Answer) -> None:
         if answer.found:

@@ -16,11 +16,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
 
-from tornado_idv.directory import Directory
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import Query
 from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import ApiError
@@ -145,7 +145,7 @@ class PacketFastPath:
         if query is None or not cache.keys.holds(known.key):
             return None
         started_at = time.monotonic()
-        answer = cache.directory.recall(query)
+        answer = cache.directory.get_cached(query)
         if answer is None:
             return None
         status, failure = (200, None) if answer.found else _NOT_FOUND

@@ -19,7 +19,7 @@ from idv_upstream.cli.report import as_lines, as_record
 from idv_upstream.cli.saved_response import read_saved_response
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.response.raw import Response
-from tornado_idv import CommandTools, Configured, Exit, InvalidFormat, Query
+from tornado_idv import CommandTools, Exit, InvalidFormat, LoadedConfig, Query
 
 
 def commands(tools: CommandTools) -> list[click.Command]:
@@ -46,7 +46,7 @@ def commands(tools: CommandTools) -> list[click.Command]:
         why there is none, and how long that would be cached. Secrets are masked; the rest
         of the response is shown as it is.
         """
-        with tools.told_as(Exit.COULD_NOT_TELL, as_json=as_json), _warnings_on_stderr():
+        with tools.exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json), _warnings_on_stderr():
             config = tools.read(config_path)
             options, query = _options(config, name), _query(config, who)
             saved = None if answer is None else read_saved_response(answer)
@@ -76,7 +76,7 @@ def _warnings_on_stderr() -> Iterator[None]:
 
 
 async def _run(
-    options: UpstreamOptions, query: Query, config: Configured, saved: Response | None
+    options: UpstreamOptions, query: Query, config: LoadedConfig, saved: Response | None
 ) -> DryRun:
     backend = UpstreamBackend(options)
     if type(query) not in backend.serves:
@@ -88,7 +88,7 @@ async def _run(
         await backend.close()
 
 
-def _options(config: Configured, name: str) -> UpstreamOptions:
+def _options(config: LoadedConfig, name: str) -> UpstreamOptions:
     upstreams = {each.name: each for each in config.backends if isinstance(each, UpstreamOptions)}
     if name not in upstreams:
         known = ", ".join(upstreams) or "none"
@@ -96,14 +96,14 @@ def _options(config: Configured, name: str) -> UpstreamOptions:
     return upstreams[name]
 
 
-def _query(config: Configured, who: str) -> Query:
+def _query(config: LoadedConfig, who: str) -> Query:
     try:
         return config.parse(who)
     except InvalidFormat as error:
         raise click.UsageError(f"{error}; write @nick, a profile URL, or digits") from None
 
 
-def _seconds_cached(run: DryRun, options: UpstreamOptions, config: Configured) -> float:
+def _seconds_cached(run: DryRun, options: UpstreamOptions, config: LoadedConfig) -> float:
     if run.failure is not None or not run.storable:
         return 0.0
     of_backend, default = options.cache_ttl, config.ttl

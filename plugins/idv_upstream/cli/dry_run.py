@@ -17,12 +17,12 @@ from idv_upstream.response.mapping import Step
 from idv_upstream.response.raw import Response
 from idv_upstream.response.statuses import Outcome
 from tornado_idv import (
-    Answer,
+    BackendResult,
     Broken,
     ByCard,
     ByNickname,
-    CouldNotTell,
     InvalidFormat,
+    LookupFailed,
     Query,
     User,
 )
@@ -46,7 +46,7 @@ class DryRun:
     """Seconds that the upstream allows to cache it; ``None`` if it does not say."""
     storable: bool = True
     """Whether the upstream allows to cache it at all."""
-    failure: CouldNotTell | None = None
+    failure: LookupFailed | None = None
     secrets: set[str] = field(default_factory=set, repr=False)
     """What must not be printed, wherever it appears."""
 
@@ -62,7 +62,7 @@ async def dry_run(
         run.response = saved or await _send(backend, request)
         _read(run, backend, query, run.response)
         _check(run.user, query, parse)
-    except CouldNotTell as error:
+    except LookupFailed as error:
         run.failure = error
     run.secrets = backend.transport.secrets()
     return run
@@ -78,7 +78,7 @@ async def _send(backend: UpstreamBackend, request: Request) -> Response:
 
     try:
         return await backend.transport.send(request, wants_body)
-    except CouldNotTell:
+    except LookupFailed:
         # A body that cannot be read does not matter where a lookup ignores it.
         if not statuses or backend.reader.wants_body(statuses[-1]):
             raise
@@ -100,7 +100,7 @@ def _read(run: DryRun, backend: UpstreamBackend, query: Query, response: Respons
     elif meaning is Outcome.NOT_KNOWN and reader.mapper.reads_not_known:
         run.steps = list(reader.mapper.explain_not_known(reader.document(response)))
     found = reader.read(query, response)
-    if isinstance(found, Answer):
+    if isinstance(found, BackendResult):
         run.user, run.ttl, run.storable = found.user, found.ttl, found.storable
     else:
         run.user = found

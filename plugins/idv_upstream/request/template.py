@@ -52,7 +52,7 @@ class RequestTemplate:
         values = self._values(query)
         url = self.path.render(values)
         if has_dot_segment(url):
-            raise Broken("the query cannot be part of a path", counts=False)
+            raise Broken("the query cannot be part of a path", counts_against_breaker=False)
         if self.query is not None:
             url += self.query.render(values)
         return Request(
@@ -71,11 +71,11 @@ class RequestTemplate:
             value = query.card_number
             values = {"card_number": value}
         if not value or not strict_json.is_unicode(value):
-            raise Broken("the query cannot be sent", counts=False)
+            raise Broken("the query cannot be sent", counts_against_breaker=False)
         return values
 
     def _render_headers(self, values: Mapping[str, str]) -> Mapping[str, str]:
         headers = {name: value.render(values) for name, value in self.headers.items()}
         if not all(map(is_header_value, headers.values())):
-            raise Broken("the query cannot be part of a header", counts=False)
+            raise Broken("the query cannot be part of a header", counts_against_breaker=False)
         return headers

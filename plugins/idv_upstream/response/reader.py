@@ -11,7 +11,7 @@ from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import ResponseOptions
 from idv_upstream.response.raw import Response, decode_json
 from idv_upstream.response.statuses import Outcome, outcome
-from tornado_idv import Answer, Broken, Query, Unavailable, User
+from tornado_idv import BackendResult, Broken, Query, Unavailable, User
 
 _JSON = "application/json"
 _REFUSED = (401, 403, 407)
@@ -45,13 +45,13 @@ class ResponseReader:
         self._hints = hints
         self._credential = credential
 
-    def read(self, query: Query, response: Response) -> User | Answer | None:
+    def read(self, query: Query, response: Response) -> User | BackendResult | None:
         """Return the user and how long to cache it; raises `Unavailable` or `Broken`."""
         user = self._user(query, response)
         if not self._hints or "Cache-Control" not in response.headers:
             return user
         seconds, storable = seconds_fresh(response.headers), is_storable(response.headers)
-        return Answer(user, ttl=seconds, storable=storable)
+        return BackendResult(user, ttl=seconds, storable=storable)
 
     def document(self, response: Response) -> Any:
         """Return the JSON document; raises `Broken` if there is none.

@@ -17,7 +17,7 @@ from yarl import URL
 from idv_upstream.response.raw import MAX_BODY, Response, decode_body
 from idv_upstream.transport.resolver import ThreadResolver
 from idv_upstream.transport.tls import Tls
-from tornado_idv import Broken, CouldNotTell, Unavailable
+from tornado_idv import Broken, LookupFailed, Unavailable
 
 WantsBody = Callable[[int], bool]
 """Whether the body of a response of this status is read."""
@@ -44,7 +44,7 @@ class NoResponse(Unavailable):
 
 
 # The first match counts.
-_FAILURES: tuple[tuple[type[Exception], type[CouldNotTell], str], ...] = (
+_FAILURES: tuple[tuple[type[Exception], type[LookupFailed], str], ...] = (
     (aiohttp.ConnectionTimeoutError, NoResponse, "connection timed out"),
     (TimeoutError, Unavailable, "timed out"),
     (aiohttp.ClientConnectorDNSError, NoResponse, "its host name cannot be resolved"),
@@ -194,7 +194,7 @@ async def _read(content: aiohttp.StreamReader) -> bytes:
     return bytes(body)
 
 
-def _failure(error: Exception) -> CouldNotTell:
+def _failure(error: Exception) -> LookupFailed:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         reason = _CERTIFICATE_ERRORS.get(getattr(error.certificate_error, "verify_code", 0))
         return Broken("its TLS certificate is not trusted" + (f": {reason}" if reason else ""))

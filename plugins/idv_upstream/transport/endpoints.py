@@ -57,7 +57,9 @@ class Endpoints:
         for each in usable:
             each.retry_after = 0.0
         if not usable:
-            raise Unavailable("no request sent: its Retry-After has not passed", counts=False)
+            raise Unavailable(
+                "no request sent: its Retry-After has not passed", counts_against_breaker=False
+            )
         others = [each for each in usable if each is not but] or usable
         chosen = next((each for each in others if each.down_until <= now), None)
         if chosen is None:

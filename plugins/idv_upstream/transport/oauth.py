@@ -16,7 +16,7 @@ from idv_upstream.response.raw import Response, decode_json
 from idv_upstream.transport.client import Client
 from idv_upstream.transport.credentials import ClientCredentials, is_token
 from idv_upstream.transport.retries import retry_after
-from tornado_idv import Broken, CouldNotTell, Unavailable
+from tornado_idv import Broken, LookupFailed, Unavailable
 
 # Seconds.
 _RENEW_BEFORE = 30.0
@@ -51,7 +51,7 @@ class Tokens:
         self._expires_at = -math.inf
         self._rejected_until = -math.inf
         self._fetching: asyncio.Task[str] | None = None
-        self._failure: CouldNotTell | None = None
+        self._failure: LookupFailed | None = None
         self._failed_until = -math.inf
 
     def cached(self) -> str | None:
@@ -61,14 +61,14 @@ class Tokens:
     async def fetch(self) -> str:
         """Return a new token; raises `Unavailable` or `Broken` if there is none."""
         if self._failure is not None and self._timer() < self._failed_until:
-            raise self._failure.again()
+            raise self._failure.copy()
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch(), name="oauth2 token")
             self._fetching.add_done_callback(self._on_fetched)
         try:
             return await asyncio.shield(self._fetching)
-        except CouldNotTell as failure:
-            raise failure.again() from None  # each caller adds to its own
+        except LookupFailed as failure:
+            raise failure.copy() from None  # each caller adds to its own
 
     def invalidate(self, token: str) -> bool:
         """Drop a token that the upstream rejected; whether a new one may help.
@@ -90,7 +90,7 @@ class Tokens:
         """Cancel a request to the token server."""
         if self._fetching is not None:
             self._fetching.cancel()
-            with suppress(asyncio.CancelledError, CouldNotTell):
+            with suppress(asyncio.CancelledError, LookupFailed):
                 await self._fetching
 
     def _on_fetched(self, task: asyncio.Task[str]) -> None:
@@ -107,8 +107,8 @@ class Tokens:
             backoff = max(backoff, min(retry_after(response.headers), _MAX_BACKOFF))
             _check_status(response.status)
             token, lifetime = _parse(response)
-        except CouldNotTell as failure:
-            self._failure, self._failed_until = failure.again(), self._timer() + backoff
+        except LookupFailed as failure:
+            self._failure, self._failed_until = failure.copy(), self._timer() + backoff
             raise
         self._expires_at = requested_at + lifetime - min(_RENEW_BEFORE, lifetime / 2)
         self._token = token

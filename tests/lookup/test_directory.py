@@ -6,14 +6,14 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import pytest
-from fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, steady_cache
+from fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, running, steady_cache
 from msgspec import structs
 
-from tornado_idv.cache import CacheLimits
-from tornado_idv.directory import Directory
-from tornado_idv.errors import Broken, CouldNotTell, Unavailable
-from tornado_idv.guard import Asked
+from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.hookspecs import hookimpl
+from tornado_idv.lookup.cache import CacheLimits
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 
@@ -83,9 +83,9 @@ def counts(backends: Sequence[FakeBackend]) -> list[int]:
     return [backend.source.asked for backend in backends]
 
 
-async def failure(asked: Directory, query: Query = QUERY) -> CouldNotTell:
+async def failure(asked: Directory, query: Query = QUERY) -> LookupFailed:
     """Why there is no answer."""
-    with pytest.raises(CouldNotTell) as caught:
+    with pytest.raises(LookupFailed) as caught:
         await asyncio.wait_for(asked.find(query), timeout=5)
     return caught.value
 
@@ -111,9 +111,9 @@ async def test_whom_no_backend_knows_is_not_found() -> None:
 
 
 async def test_backends_are_asked_in_the_order_of_the_file() -> None:
-    told: list[Asked] = []
+    told: list[BackendCall] = []
     backends = [FakeBackend(None, name) for name in ("c", "a", "b")]
-    await directory(*backends, told=told.append).find(QUERY)
+    await directory(*backends, on_backend_result=told.append).find(QUERY)
     assert [asked.backend for asked in told] == ["c", "a", "b"]
 
 
@@ -129,16 +129,16 @@ async def test_a_backend_that_could_not_tell_is_not_reached_after_a_user() -> No
     assert (await directory(*chain(ALICE, DOWN)).find(QUERY)).user is ALICE
 
 
-ONE_FAILING: dict[str, tuple[object, type[CouldNotTell], str]] = {
+ONE_FAILING: dict[str, tuple[object, type[LookupFailed], str]] = {
     "unavailable": (DOWN, Unavailable, "down"),
     "its own time-out": (TimeoutError(), Unavailable, "no answer within 0.8 s"),
     "broken": (BROKEN, Broken, "two users"),
     "unforeseen": (KeyError("alice"), Broken, "failed with KeyError"),
-    "no user": ("alice", Broken, "answered something that is no user"),
+    "no user": ("alice", Broken, "returned something other than a user"),
     "another user": (
         User("Free", "1", "bob"),
         Broken,
-        "answered another user than asked for",
+        "returned another user than requested",
     ),
 }
 each_failing = pytest.mark.parametrize(
@@ -148,7 +148,7 @@ each_failing = pytest.mark.parametrize(
 
 @each_failing
 async def test_a_backend_that_could_not_tell_ends_the_chain(
-    answer: object, kind: type[CouldNotTell], reason: str
+    answer: object, kind: type[LookupFailed], reason: str
 ) -> None:
     """A user of a later backend may be another one, so none is named."""
     backends = chain(None, answer, ALICE)
@@ -160,7 +160,7 @@ async def test_a_backend_that_could_not_tell_ends_the_chain(
 
 @each_failing
 async def test_with_continue_an_unavailable_backend_is_passed_over_and_no_broken_one(
-    answer: object, kind: type[CouldNotTell], reason: str
+    answer: object, kind: type[LookupFailed], reason: str
 ) -> None:
     backends = chain(None, answer, ALICE, on_unavailable="continue")
     asked = directory(*backends)
@@ -327,7 +327,7 @@ async def test_an_absence_takes_no_time_from_a_backend_that_does_not_serve_it() 
 
 @pytest.mark.parametrize("error", [DOWN, BROKEN], ids=repr)
 async def test_a_user_past_the_time_is_served_while_no_backend_can_tell(
-    error: CouldNotTell,
+    error: LookupFailed,
 ) -> None:
     """Marked as stale, for an hour; what it was and when it was told stay what they were."""
     ticker, backend = Ticker(), FakeBackend(ALICE)
@@ -393,12 +393,12 @@ async def test_a_backend_s_change_drops_its_users_and_every_absence() -> None:
     asked = directory(first, second)
     assert not (await asked.find(QUERY)).found
     first.source.answer = ALICE
-    first.changed()
+    first.notify_changed()
     assert (await asked.find(QUERY)).user is ALICE
     first.source.answer = OTHER_ALICE
-    second.changed()
+    second.notify_changed()
     assert (await asked.find(QUERY)).user is ALICE
-    first.changed()
+    first.notify_changed()
     assert (await asked.find(QUERY)).user is OTHER_ALICE
 
 
@@ -408,7 +408,7 @@ async def test_a_change_in_an_earlier_backend_is_seen_in_what_a_later_one_answer
     asked = directory(first, second)
     assert (await asked.find(QUERY)).backend == "b"
     first.source.answer = OTHER_ALICE
-    first.changed()
+    first.notify_changed()
     assert (await asked.find(QUERY)).backend == "a"
 
 
@@ -418,7 +418,7 @@ async def test_what_was_asked_before_a_change_is_not_answered_after_it() -> None
     asked = directory(backend)
     early = await begin(asked, backend.source)
     backend.source.answer = OTHER_ALICE
-    backend.changed()
+    backend.notify_changed()
     backend.source.release()
     assert (await asked.find(QUERY)).user is OTHER_ALICE
     assert (await early).user is ALICE
@@ -427,7 +427,7 @@ async def test_what_was_asked_before_a_change_is_not_answered_after_it() -> None
 
 async def test_a_backend_s_change_before_anyone_listens_is_harmless() -> None:
     backend = FakeBackend(ALICE)
-    backend.changed()
+    backend.notify_changed()
     assert (await directory(backend).find(QUERY)).user is ALICE
 
 
@@ -521,13 +521,9 @@ async def test_a_stale_user_is_served_at_the_deadline_too() -> None:
 # Refreshes
 
 
-def under_way(asked: Directory) -> set[asyncio.Task[None]]:
-    return {flight.task for flight in asked.cache._flights.values()}
-
-
 async def landed(asked: Directory) -> None:
     """Waits for all that is under way."""
-    await asyncio.wait(under_way(asked), timeout=5)
+    await asyncio.wait(running(asked.cache), timeout=5)
 
 
 async def refreshed(asked: Directory, backend: FakeBackend, ticker: Ticker, answer: object) -> None:
@@ -598,7 +594,7 @@ async def test_four_refreshes_run_at_once_and_the_others_wait() -> None:
             own.source.release()
             await landed(asked)
     assert own.source.most_under_way == 4
-    assert asked.cache.due.empty()
+    assert asked.cache.refresh_queue.empty()
 
 
 async def test_refreshes_that_never_end_keep_neither_others_nor_callers_waiting() -> None:
@@ -628,7 +624,7 @@ async def test_a_refresh_is_not_waited_for_at_the_end() -> None:
     own.source.hold()
     async with asked.refreshing():
         await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-        flights = under_way(asked)
+        flights = running(asked.cache)
     assert asyncio.all_tasks() == before | flights
     own.source.release()
     await landed(asked)

@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Callable
 
 import pytest
-from fakes import Source, Ticker, steady_cache
+from fakes import Source, Ticker, running, steady_cache
 from msgspec import structs
 
-from tornado_idv.cache import AnswerCache, CacheLimits
-from tornado_idv.errors import Broken, CouldNotTell, Unavailable
+from tornado_idv.errors import Broken, LookupFailed, Unavailable
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 ALICE = ByNickname("alice")
@@ -48,13 +48,20 @@ def cache(ticker: Ticker) -> AnswerCache:
     return steady_cache(LIMITS, ticker)
 
 
+def as_is(query: Query, outcome: Answer | Exception) -> Answer:
+    """What every caller makes of an outcome here: itself."""
+    if isinstance(outcome, Answer):
+        return outcome
+    raise outcome
+
+
 async def remember(cache: AnswerCache, query: Query, answer: Answer) -> None:
-    await cache.fetch(query, Source(answer).ask, PATIENCE)
+    await cache.fetch(query, Source(answer).ask, PATIENCE, as_is)
 
 
 def begin(cache: AnswerCache, source: Source, query: Query = ALICE) -> asyncio.Future[Answer]:
     """A caller of many: they come in the order in which they are begun."""
-    return cache.fetch(query, source.ask, PATIENCE)
+    return cache.fetch(query, source.ask, PATIENCE, as_is)
 
 
 async def held(cache: AnswerCache, source: Source) -> asyncio.Future[Answer]:
@@ -72,10 +79,10 @@ async def leave(caller: asyncio.Future[Answer]) -> None:
     assert caller.cancelled()
 
 
-async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> CouldNotTell:
+async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> LookupFailed:
     """Why there is no answer."""
-    with pytest.raises(CouldNotTell) as caught:
-        await cache.fetch(query, source.ask, PATIENCE)
+    with pytest.raises(LookupFailed) as caught:
+        await cache.fetch(query, source.ask, PATIENCE, as_is)
     return caught.value
 
 
@@ -157,7 +164,7 @@ async def test_an_answer_good_for_no_time_is_given_and_not_remembered(
     cache: AnswerCache, answer: Answer
 ) -> None:
     answer = structs.replace(answer, ttl=0.0)
-    assert await cache.fetch(ALICE, Source(answer).ask, PATIENCE) is answer
+    assert await cache.fetch(ALICE, Source(answer).ask, PATIENCE, as_is) is answer
     assert cache.get(ALICE) is None
 
 
@@ -237,7 +244,7 @@ async def _flood(cache: AnswerCache, source: Source, count: int) -> int:
     """The bytes that are held after so many more guesses."""
     for number in range(source.asked, source.asked + count):
         with contextlib.suppress(Unavailable):
-            await cache.fetch(ByCard(f"9{number}"), source.ask, PATIENCE)
+            await cache.fetch(ByCard(f"9{number}"), source.ask, PATIENCE, as_is)
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
@@ -299,7 +306,7 @@ async def test_an_answer_nobody_waits_for_any_more_is_remembered(cache: AnswerCa
     source = Source(FOUND)
     await leave(await held(cache, source))
     source.release()
-    assert (await cache.fetch(ALICE, source.ask, PATIENCE)).found
+    assert (await cache.fetch(ALICE, source.ask, PATIENCE, as_is)).found
     assert cache.get(ALICE) is FOUND
     assert source.asked == 1
 
@@ -309,7 +316,7 @@ async def test_a_failure_nobody_waits_for_makes_no_noise(
 ) -> None:
     source = Source(Unavailable("down"))
     leader = await held(cache, source)
-    (flight,) = (each.task for each in cache._flights.values())
+    (flight,) = running(cache)
     await leave(leader)
     source.release()
     await asyncio.wait([flight], timeout=5)
@@ -321,12 +328,12 @@ async def test_a_failure_nobody_waits_for_makes_no_noise(
 async def test_an_end_of_the_service_ends_a_flight_and_all_who_wait(cache: AnswerCache) -> None:
     source = Source(FOUND)
     caller = await held(cache, source)
-    (flight,) = (each.task for each in cache._flights.values())
+    (flight,) = running(cache)
     flight.cancel()
     await asyncio.wait([caller], timeout=5)
     assert caller.cancelled()
     source.release()
-    assert await cache.fetch(ALICE, source.ask, PATIENCE) is FOUND
+    assert await cache.fetch(ALICE, source.ask, PATIENCE, as_is) is FOUND
     assert source.asked == 2
 
 
@@ -337,8 +344,8 @@ async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_reme
     old = Source(FOUND)
     early = await held(cache, old)
     with pytest.raises(TimeoutError):
-        await cache.fetch(ALICE, old.ask, 0)
-    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask, PATIENCE) is ELSEWHERE
+        await cache.fetch(ALICE, old.ask, 0, as_is)
+    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask, PATIENCE, as_is) is ELSEWHERE
     old.release()
     assert await early is FOUND
     assert cache.get(ALICE) is ELSEWHERE
@@ -347,7 +354,7 @@ async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_reme
 async def test_who_waited_too_long_ends_no_later_flight(cache: AnswerCache) -> None:
     old, later = Source(FOUND), Source(ELSEWHERE)
     early = await held(cache, old)
-    impatient = cache.fetch(ALICE, old.ask, 0)
+    impatient = cache.fetch(ALICE, old.ask, 0, as_is)
     await asyncio.sleep(0)
     cache.purge()
     second = await held(cache, later)
@@ -378,7 +385,7 @@ async def test_a_failure_reaches_all_who_wait(cache: AnswerCache) -> None:
 
 @pytest.mark.parametrize("kind", [Unavailable, Broken])
 async def test_a_failure_is_remembered_for_two_seconds(
-    cache: AnswerCache, ticker: Ticker, kind: type[CouldNotTell]
+    cache: AnswerCache, ticker: Ticker, kind: type[LookupFailed]
 ) -> None:
     source = Source(kind("down", backend="crm"))
     await failure(cache, source)
@@ -390,7 +397,7 @@ async def test_a_failure_is_remembered_for_two_seconds(
         assert str(error) == "crm: down"
     assert source.asked == 1
     ticker.now = 1002.0
-    assert await cache.fetch(ALICE, source.ask, PATIENCE) is FOUND
+    assert await cache.fetch(ALICE, source.ask, PATIENCE, as_is) is FOUND
 
 
 async def test_a_failure_of_one_query_is_none_of_another(cache: AnswerCache) -> None:
@@ -422,12 +429,12 @@ async def test_a_remembered_failure_keeps_nothing_alive_of_what_failed(
         raise Unavailable("down")
 
     with contextlib.suppress(Unavailable):
-        await cache.fetch(ALICE, ask, PATIENCE)
+        await cache.fetch(ALICE, ask, PATIENCE, as_is)
     await remember(cache, BOB, FOUND_BOB)  # the loop lets go of what it did last
     gc.collect()
     assert alive[0]() is None
     with pytest.raises(Unavailable, match="down"):
-        await cache.fetch(ALICE, ask, PATIENCE)
+        await cache.fetch(ALICE, ask, PATIENCE, as_is)
 
 
 async def test_a_failure_that_is_forgotten_between_two_looks_is_no_error() -> None:
@@ -442,9 +449,9 @@ async def test_a_failure_that_is_forgotten_between_two_looks_is_no_error() -> No
 async def test_an_unforeseen_error_is_raised_and_not_remembered(cache: AnswerCache) -> None:
     source = Source(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        await cache.fetch(ALICE, source.ask, PATIENCE)
+        await cache.fetch(ALICE, source.ask, PATIENCE, as_is)
     source.answer = FOUND
-    assert await cache.fetch(ALICE, source.ask, PATIENCE) is FOUND
+    assert await cache.fetch(ALICE, source.ask, PATIENCE, as_is) is FOUND
 
 
 async def test_a_failure_leaves_what_is_remembered_alone(cache: AnswerCache) -> None:
@@ -460,22 +467,22 @@ async def test_a_found_answer_past_its_time_may_be_served_for_an_hour_more(
     for now in (1300.0, 4899.999):
         ticker.now = now
         assert cache.get(ALICE) is None
-        assert cache.stale(ALICE) == structs.replace(FOUND, stale=True)
+        assert cache.get_stale(ALICE) == structs.replace(FOUND, stale=True)
     ticker.now = 4900.0
-    assert cache.stale(ALICE) is None
+    assert cache.get_stale(ALICE) is None
 
 
 async def test_a_fresh_answer_is_not_called_stale(cache: AnswerCache, ticker: Ticker) -> None:
     await remember(cache, ALICE, FOUND)
     ticker.now = 1299.999
-    assert cache.stale(ALICE) is FOUND
+    assert cache.get_stale(ALICE) is FOUND
 
 
 async def test_not_found_is_never_served_past_its_time(cache: AnswerCache, ticker: Ticker) -> None:
     await remember(cache, ALICE, ABSENT)
-    assert cache.stale(ALICE) is None
+    assert cache.get_stale(ALICE) is None
     ticker.now += 30
-    assert cache.stale(ALICE) is None
+    assert cache.get_stale(ALICE) is None
 
 
 async def test_not_found_replaces_a_stale_user_for_good(cache: AnswerCache, ticker: Ticker) -> None:
@@ -484,7 +491,7 @@ async def test_not_found_replaces_a_stale_user_for_good(cache: AnswerCache, tick
     await remember(cache, ALICE, ABSENT)
     assert cache.get(ALICE) is ABSENT
     ticker.now += 30
-    assert cache.stale(ALICE) is None
+    assert cache.get_stale(ALICE) is None
 
 
 # Ahead of time
@@ -497,14 +504,14 @@ async def test_a_hit_late_in_a_life_asks_for_one_refresh_and_creates_no_task(
     tasks = asyncio.all_tasks()
     ticker.now = 1000 + 0.8 * 300 - 0.001
     assert cache.get(ALICE) is FOUND
-    assert cache.due.qsize() == 0
+    assert cache.refresh_queue.qsize() == 0
     ticker.now = 1000 + 0.8 * 300
     for _ in range(5):
         assert cache.get(ALICE) is FOUND
         ticker.now += 1
     assert asyncio.all_tasks() == tasks
-    assert cache.due.qsize() == 1
-    assert cache.due.get_nowait() == ALICE
+    assert cache.refresh_queue.qsize() == 1
+    assert cache.refresh_queue.get_nowait() == ALICE
 
 
 @pytest.mark.parametrize(
@@ -518,7 +525,7 @@ async def test_no_other_hit_asks_for_a_refresh(
     await remember(cache, ALICE, answer)
     ticker.now = when
     cache.get(ALICE)
-    assert cache.due.empty()
+    assert cache.refresh_queue.empty()
 
 
 async def test_an_entry_that_is_not_hit_asks_for_no_refresh(
@@ -528,7 +535,7 @@ async def test_an_entry_that_is_not_hit_asks_for_no_refresh(
     await remember(cache, BOB, FOUND_BOB)
     ticker.now += 250
     cache.get(BOB)
-    assert [cache.due.get_nowait() for _ in range(cache.due.qsize())] == [BOB]
+    assert [cache.refresh_queue.get_nowait() for _ in range(cache.refresh_queue.qsize())] == [BOB]
 
 
 async def test_refreshes_that_wait_are_bounded(ticker: Ticker) -> None:
@@ -537,7 +544,7 @@ async def test_refreshes_that_wait_are_bounded(ticker: Ticker) -> None:
         await remember(cache, ByCard(str(number)), FOUND)
     ticker.now += 250
     assert all(cache.get(ByCard(str(number))) is FOUND for number in range(1100))
-    assert cache.due.qsize() == 1000
+    assert cache.refresh_queue.qsize() == 1000
 
 
 async def test_a_refresh_gives_a_new_life_and_may_be_asked_for_again(
@@ -546,13 +553,13 @@ async def test_a_refresh_gives_a_new_life_and_may_be_asked_for_again(
     await remember(cache, ALICE, FOUND)
     ticker.now += 250
     cache.get(ALICE)
-    await cache.refresh(cache.due.get_nowait(), Source(ELSEWHERE).ask, PATIENCE)
+    await cache.refresh(cache.refresh_queue.get_nowait(), Source(ELSEWHERE).ask, PATIENCE)
     ticker.now += 239
     assert cache.get(ALICE) is ELSEWHERE
-    assert cache.due.empty()
+    assert cache.refresh_queue.empty()
     ticker.now += 2
     assert cache.get(ALICE) is ELSEWHERE
-    assert cache.due.qsize() == 1
+    assert cache.refresh_queue.qsize() == 1
     ticker.now += 59
     assert cache.get(ALICE) is None
 
@@ -578,7 +585,7 @@ async def test_a_refresh_that_finds_nobody_drops_the_user(
     await remember(cache, ALICE, FOUND)
     await cache.refresh(ALICE, Source(ABSENT).ask, PATIENCE)
     assert cache.get(ALICE) is ABSENT
-    assert cache.stale(ALICE) is None
+    assert cache.get_stale(ALICE) is None
 
 
 async def test_a_refresh_of_what_is_asked_for_already_asks_not_again(cache: AnswerCache) -> None:
@@ -626,9 +633,9 @@ async def test_a_purge_drops_both_entries_of_a_user_and_every_absence(
     purge(cache)
     for query in (ALICE, ALICE_S_CARD, ByCard("3")):
         assert cache.get(query) is None
-        assert cache.stale(query) is None
+        assert cache.get_stale(query) is None
     ticker.now += 300
-    assert cache.stale(ALICE) is None
+    assert cache.get_stale(ALICE) is None
     await remember(cache, ALICE, FOUND)
     assert cache.get(ALICE) is FOUND
 
@@ -641,8 +648,8 @@ async def test_a_purge_drops_a_user_also_past_its_time(
     await remember(cache, ALICE_S_CARD, FOUND)
     ticker.now += 300
     cache.purge_user(named)
-    assert cache.stale(ALICE) is None
-    assert cache.stale(ALICE_S_CARD) is None
+    assert cache.get_stale(ALICE) is None
+    assert cache.get_stale(ALICE_S_CARD) is None
 
 
 async def test_a_purge_of_a_user_keeps_the_others_in_their_order_of_use(cache: AnswerCache) -> None:
@@ -684,7 +691,7 @@ async def test_a_purge_forgets_failures_too(
 ) -> None:
     await failure(cache, Source(Unavailable("down")))
     purge(cache)
-    assert await cache.fetch(ALICE, Source(FOUND).ask, PATIENCE) is FOUND
+    assert await cache.fetch(ALICE, Source(FOUND).ask, PATIENCE, as_is) is FOUND
 
 
 @each_purge
@@ -695,7 +702,7 @@ async def test_an_answer_begun_before_a_purge_is_neither_remembered_nor_joined(
     early = await held(cache, source)
     purge(cache)
     later = Source(ELSEWHERE)
-    assert await cache.fetch(ALICE, later.ask, PATIENCE) is ELSEWHERE
+    assert await cache.fetch(ALICE, later.ask, PATIENCE, as_is) is ELSEWHERE
     source.release()
     assert await early is FOUND
     assert cache.get(ALICE) is ELSEWHERE
@@ -721,8 +728,8 @@ async def test_nothing_begun_before_a_purge_enters_after_it(
     await asyncio.gather(*early, return_exceptions=True)
     for query in (*sources, ByCard("2")):
         assert cache.get(query) is None
-        assert cache.stale(query) is None
-    assert await cache.fetch(BOB, Source(FOUND_BOB).ask, PATIENCE) is FOUND_BOB
+        assert cache.get_stale(query) is None
+    assert await cache.fetch(BOB, Source(FOUND_BOB).ask, PATIENCE, as_is) is FOUND_BOB
 
 
 async def test_an_answer_begun_before_a_purge_does_not_end_a_later_flight(

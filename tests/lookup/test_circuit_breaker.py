@@ -4,7 +4,7 @@ import pytest
 from fakes import Ticker
 
 from tornado_idv.backend import BreakerOptions
-from tornado_idv.breaker import Breaker, Pass
+from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 
 LIMITS = BreakerOptions(failures=5, open_for=5.0, open_max=60.0)
 
@@ -15,84 +15,86 @@ def ticker() -> Ticker:
 
 
 @pytest.fixture
-def breaker(ticker: Ticker) -> Breaker:
+def breaker(ticker: Ticker) -> CircuitBreaker:
     """Chance adds nothing to its times and takes nothing off."""
-    return Breaker(LIMITS, ticker, lambda: 0.5)
+    return CircuitBreaker(LIMITS, ticker, lambda: 0.5)
 
 
-def fail(breaker: Breaker, times: int = 5) -> None:
+def fail(breaker: CircuitBreaker, times: int = 5) -> None:
     """As many callers as that ask one after the other, in vain."""
     for _ in range(times):
         breaker.failed(entered(breaker))
 
 
-def entered(breaker: Breaker) -> Pass:
-    entered = breaker.enter()
+def entered(breaker: CircuitBreaker) -> Permit:
+    entered = breaker.try_acquire()
     assert entered is not None
     return entered
 
 
-def open_time(breaker: Breaker, ticker: Ticker) -> float:
+def open_time(breaker: CircuitBreaker, ticker: Ticker) -> float:
     """How long it lets nobody in from now on; the one who is let in then probes on."""
     began = ticker.now
-    while (let_in := breaker.enter()) is None:
+    while (let_in := breaker.try_acquire()) is None:
         ticker.now += 0.25
-    assert let_in is Pass.PROBE
+    assert let_in is Permit.PROBE
     return ticker.now - began
 
 
-def test_a_closed_circuit_lets_everyone_in(breaker: Breaker) -> None:
-    assert [breaker.enter() for _ in range(100)] == [Pass.REGULAR] * 100
+def test_a_closed_circuit_lets_everyone_in(breaker: CircuitBreaker) -> None:
+    assert [breaker.try_acquire() for _ in range(100)] == [Permit.REGULAR] * 100
 
 
-def test_the_fifth_failure_in_a_row_opens_it(breaker: Breaker) -> None:
+def test_the_fifth_failure_in_a_row_opens_it(breaker: CircuitBreaker) -> None:
     fail(breaker, 4)
-    assert breaker.enter() is Pass.REGULAR
+    assert breaker.try_acquire() is Permit.REGULAR
     fail(breaker, 1)
-    assert breaker.enter() is None
+    assert breaker.try_acquire() is None
 
 
 @pytest.mark.parametrize("failures", [1, 2, 7])
 def test_how_many_failures_open_it_is_configured(ticker: Ticker, failures: int) -> None:
-    breaker = Breaker(BreakerOptions(failures=failures), ticker)
+    breaker = CircuitBreaker(BreakerOptions(failures=failures), ticker)
     fail(breaker, failures - 1)
-    assert breaker.enter() is Pass.REGULAR
+    assert breaker.try_acquire() is Permit.REGULAR
     fail(breaker, 1)
-    assert breaker.enter() is None
+    assert breaker.try_acquire() is None
 
 
-def test_a_success_between_failures_begins_the_count_anew(breaker: Breaker) -> None:
+def test_a_success_between_failures_begins_the_count_anew(breaker: CircuitBreaker) -> None:
     for _ in range(3):
         fail(breaker, 4)
         breaker.succeeded(entered(breaker))
-    assert breaker.enter() is Pass.REGULAR
+    assert breaker.try_acquire() is Permit.REGULAR
 
 
-def test_a_caller_who_left_neither_counts_nor_begins_the_count_anew(breaker: Breaker) -> None:
+def test_an_abandoned_call_neither_counts_nor_resets_the_count(
+    breaker: CircuitBreaker,
+) -> None:
     fail(breaker, 4)
     for _ in range(10):
         breaker.abandoned(entered(breaker))
-    assert breaker.enter() is Pass.REGULAR
+    assert breaker.try_acquire() is Permit.REGULAR
     fail(breaker, 1)
-    assert breaker.enter() is None
+    assert breaker.try_acquire() is None
 
 
-def test_it_is_open_for_its_time_to_the_moment(breaker: Breaker, ticker: Ticker) -> None:
+def test_it_is_open_for_its_time_to_the_moment(breaker: CircuitBreaker, ticker: Ticker) -> None:
     fail(breaker)
     ticker.now += 4.999
-    assert breaker.enter() is None
+    assert breaker.try_acquire() is None
     ticker.now = 1005.0
-    assert breaker.enter() is Pass.PROBE
+    assert breaker.try_acquire() is Permit.PROBE
 
 
 def test_each_probe_that_fails_doubles_the_time_up_to_the_most(
-    breaker: Breaker, ticker: Ticker
+    breaker: CircuitBreaker, ticker: Ticker
 ) -> None:
     fail(breaker)
     times = []
     for _ in range(6):
         times.append(open_time(breaker, ticker))
-        breaker.failed(Pass.PROBE)
+        breaker.failed(Permit.PROBE)
     assert times == [5, 10, 20, 40, 60, 60]
 
 
@@ -104,66 +106,66 @@ def test_each_probe_that_fails_doubles_the_time_up_to_the_most(
 def test_chance_spreads_each_time_by_a_fifth_at_most(
     ticker: Ticker, chance: float, times: list[float]
 ) -> None:
-    breaker = Breaker(LIMITS, ticker, lambda: chance)
+    breaker = CircuitBreaker(LIMITS, ticker, lambda: chance)
     fail(breaker)
     for seconds in times:
         began = ticker.now
         ticker.now = began + seconds - 0.001
-        assert breaker.enter() is None
+        assert breaker.try_acquire() is None
         ticker.now = began + seconds + 0.001
-        assert breaker.enter() is Pass.PROBE
-        breaker.failed(Pass.PROBE)
+        assert breaker.try_acquire() is Permit.PROBE
+        breaker.failed(Permit.PROBE)
 
 
-def test_one_caller_at_a_time_probes(breaker: Breaker, ticker: Ticker) -> None:
+def test_one_caller_at_a_time_probes(breaker: CircuitBreaker, ticker: Ticker) -> None:
     fail(breaker)
     ticker.now += 5
-    assert [breaker.enter() for _ in range(3)] == [Pass.PROBE, None, None]
+    assert [breaker.try_acquire() for _ in range(3)] == [Permit.PROBE, None, None]
     ticker.now += 1000
-    assert breaker.enter() is None
+    assert breaker.try_acquire() is None
 
 
 def test_a_probe_that_succeeds_closes_it_and_its_time_is_the_first_again(
-    breaker: Breaker, ticker: Ticker
+    breaker: CircuitBreaker, ticker: Ticker
 ) -> None:
     fail(breaker)
     for _ in range(3):
         open_time(breaker, ticker)
-        breaker.failed(Pass.PROBE)
+        breaker.failed(Permit.PROBE)
     open_time(breaker, ticker)
-    breaker.succeeded(Pass.PROBE)
-    assert [breaker.enter() for _ in range(10)] == [Pass.REGULAR] * 10
+    breaker.succeeded(Permit.PROBE)
+    assert [breaker.try_acquire() for _ in range(10)] == [Permit.REGULAR] * 10
     fail(breaker, 4)
-    assert breaker.enter() is Pass.REGULAR
+    assert breaker.try_acquire() is Permit.REGULAR
     fail(breaker, 1)
     assert open_time(breaker, ticker) == 5
 
 
 def test_a_probe_whose_caller_leaves_lets_the_next_one_probe_at_once(
-    breaker: Breaker, ticker: Ticker
+    breaker: CircuitBreaker, ticker: Ticker
 ) -> None:
     fail(breaker)
     open_time(breaker, ticker)
-    breaker.abandoned(Pass.PROBE)
-    assert breaker.enter() is Pass.PROBE
-    breaker.failed(Pass.PROBE)
+    breaker.abandoned(Permit.PROBE)
+    assert breaker.try_acquire() is Permit.PROBE
+    breaker.failed(Permit.PROBE)
     assert open_time(breaker, ticker) == 10
 
 
 @pytest.mark.parametrize("probing", [False, True], ids=["open", "while a probe is under way"])
 def test_a_late_success_from_before_the_opening_does_not_close_it(
-    breaker: Breaker, ticker: Ticker, *, probing: bool
+    breaker: CircuitBreaker, ticker: Ticker, *, probing: bool
 ) -> None:
     late = entered(breaker)
     fail(breaker)
     if probing:
         open_time(breaker, ticker)
     breaker.succeeded(late)
-    assert breaker.enter() is None
+    assert breaker.try_acquire() is None
 
 
 def test_late_ends_from_before_the_opening_leave_its_time_alone(
-    breaker: Breaker, ticker: Ticker
+    breaker: CircuitBreaker, ticker: Ticker
 ) -> None:
     late = [entered(breaker) for _ in range(10)]
     fail(breaker)
@@ -174,4 +176,4 @@ def test_late_ends_from_before_the_opening_leave_its_time_alone(
     assert open_time(breaker, ticker) == 2
     for each in late:
         breaker.abandoned(each)
-    assert breaker.enter() is None, "one probe is under way still"
+    assert breaker.try_acquire() is None, "one probe is under way still"

@@ -2,23 +2,24 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 from fakes import CardsOnly, FakeBackend, LoopClock, Ticker
 
-from tornado_idv.errors import Broken, CouldNotTell, Unavailable
-from tornado_idv.guard import Asked, Guard
+from tornado_idv.errors import Broken, LookupFailed, Unavailable
+from tornado_idv.lookup.guard import BackendCall, Guard
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 DOWN = Unavailable("down")
 ALICE = User("Free", "4000", "alice")
 BY_NICKNAME = ByNickname("alice")
 BY_CARD = ByCard("4000")
-TOO_OFTEN = "not asked: it failed too often, and is tried again soon"
-TOO_LATE = "not asked: too little of the request's time was left"
-TOO_MANY = "not asked: too many lookups are under way"
+OPEN = "circuit breaker open, "
+TOO_LATE = "not called: the request's time is nearly over"
+TOO_MANY = "max_concurrent reached, and its queue is full"
 
 
 def guard(backend: FakeBackend, **options: Any) -> Guard:
@@ -30,9 +31,7 @@ def ask(
     asked: Guard, query: Query = BY_NICKNAME, left: float = 60
 ) -> Coroutine[Any, Any, Answer | None]:
     """A lookup of a request that has so many seconds left."""
-    coroutine = asked.idv_identify(query, asyncio.get_running_loop().time() + left)
-    assert coroutine is not None
-    return coroutine
+    return asked.find(query, asyncio.get_running_loop().time() + left)
 
 
 def begin(asked: Guard, left: float = 60) -> asyncio.Task[Answer | None]:
@@ -40,10 +39,10 @@ def begin(asked: Guard, left: float = 60) -> asyncio.Task[Answer | None]:
     return asyncio.create_task(ask(asked, left=left))
 
 
-async def failure(asked: Guard, query: Query = BY_NICKNAME, left: float = 60) -> CouldNotTell:
+async def failure(asked: Guard, query: Query = BY_NICKNAME, left: float = 60) -> LookupFailed:
     """Why there is no answer. It comes after those begun before, on every Python."""
     caller = asyncio.create_task(ask(asked, query, left))
-    with pytest.raises(CouldNotTell) as caught:
+    with pytest.raises(LookupFailed) as caught:
         await asyncio.wait_for(caller, timeout=5)
     return caught.value
 
@@ -79,10 +78,11 @@ async def test_not_known_here_is_no_answer() -> None:
 
 
 def test_what_a_backend_does_not_serve_it_is_not_asked() -> None:
-    assert guard(CardsOnly(ALICE)).idv_identify(BY_NICKNAME, 0.0) is None
+    assert not guard(CardsOnly(ALICE)).serves(BY_NICKNAME)
 
 
 async def test_what_a_backend_serves_it_is_asked() -> None:
+    assert guard(CardsOnly(ALICE)).serves(BY_CARD)
     assert await ask(guard(CardsOnly(ALICE)), BY_CARD) == Answer(ALICE, "crm")
 
 
@@ -104,14 +104,14 @@ async def test_what_a_backend_serves_it_is_asked() -> None:
 async def test_who_does_not_match_as_a_whole_is_not_known_here_and_not_asked_for(
     match: str, query: Query, *, asked: bool
 ) -> None:
-    told: list[Asked] = []
+    told: list[BackendCall] = []
     backend = FakeBackend(ALICE, match=match)
-    answer = await ask(guard(backend, told=told.append), query)
+    answer = await ask(guard(backend, on_result=told.append), query)
     assert (answer is not None, backend.source.asked, len(told)) == (asked, asked, asked)
 
 
 @pytest.mark.parametrize("kind", [Unavailable, Broken])
-async def test_a_backend_that_could_not_tell_is_named(kind: type[CouldNotTell]) -> None:
+async def test_a_backend_that_could_not_tell_is_named(kind: type[LookupFailed]) -> None:
     error = await failure(guard(FakeBackend(kind("down for the night"))))
     assert type(error) is kind
     assert (error.backend, error.reason) == ("crm", "down for the night")
@@ -177,7 +177,7 @@ async def test_a_backend_whose_own_work_was_cancelled_is_broken() -> None:
 async def test_what_is_no_user_is_broken(answer: object) -> None:
     error = await failure(guard(FakeBackend(answer)))
     assert isinstance(error, Broken)
-    assert error.reason == "answered something that is no user"
+    assert error.reason == "returned something other than a user"
 
 
 @pytest.mark.parametrize("answer", [False, 0, "", [], {}], ids=repr)
@@ -215,7 +215,7 @@ async def test_an_empty_answer_is_broken_and_never_not_known(answer: object) -> 
 async def test_a_user_who_is_not_whole_is_broken(user: User) -> None:
     error = await failure(guard(FakeBackend(user)))
     assert isinstance(error, Broken)
-    assert error.reason == "answered a user with a field missing or not text"
+    assert error.reason == "returned a user with a field missing or not text"
 
 
 async def test_text_beyond_ascii_is_whole() -> None:
@@ -237,13 +237,13 @@ async def test_text_beyond_ascii_is_whole() -> None:
 async def test_another_user_than_asked_for_is_broken(query: Query, user: User) -> None:
     error = await failure(guard(FakeBackend(user)), query)
     assert isinstance(error, Broken)
-    assert error.reason == "answered another user than asked for"
+    assert error.reason == "returned another user than requested"
 
 
 async def test_a_user_who_could_not_be_asked_for_is_broken() -> None:
     error = await failure(guard(FakeBackend(ALICE), accepts=lambda user: user is not ALICE))
     assert isinstance(error, Broken)
-    assert error.reason == "answered a user whose nickname or card number is in no valid form"
+    assert error.reason == "returned a user whose nickname or card number is not in a valid format"
 
 
 # How long it waits
@@ -279,14 +279,14 @@ async def test_with_too_little_time_left_a_backend_is_not_asked(left: float, ask
 
 
 async def test_a_caller_who_leaves_stops_the_backend() -> None:
-    told: list[Asked] = []
+    told: list[BackendCall] = []
     backend = FakeBackend(ALICE)
     backend.source.hold()
-    caller = begin(guard(backend, told=told.append))
+    caller = begin(guard(backend, on_result=told.append))
     await begun(backend)
     await leave(caller)
     assert backend.source.under_way == 0
-    assert [each.said for each in told] == ["gave up: the caller left"]
+    assert [each.outcome for each in told] == ["client disconnected"]
 
 
 # How many it lets in
@@ -315,7 +315,7 @@ async def test_who_waits_for_a_place_is_refused_before_the_request_s_time_is_ove
     clock.forward(1.96)
     with pytest.raises(Unavailable) as caught:
         await waiting
-    assert caught.value.reason == "not asked: too many lookups were under way"
+    assert caught.value.reason == "max_concurrent reached, and timed out in its queue"
     another = begin(asked)
     backend.source.release()
     assert await asyncio.gather(first, another) == [Answer(ALICE, "crm")] * 2
@@ -372,10 +372,10 @@ async def test_a_backend_that_fails_five_times_in_a_row_is_left_alone(
     backend = FakeBackend(answer)
     asked = guard(backend)
     for _ in range(5):
-        assert (await failure(asked, left=left)).reason != TOO_OFTEN
+        assert not (await failure(asked, left=left)).reason.startswith(OPEN)
     error = await failure(asked)
     assert isinstance(error, Unavailable)
-    assert error.reason == TOO_OFTEN
+    assert error.reason.startswith(OPEN)
     assert backend.source.asked == 5
 
 
@@ -397,7 +397,7 @@ async def test_a_backend_that_never_answers_in_its_time_counts() -> None:
     clock.forward(1.1)
     await asyncio.wait(callers, timeout=5)
     assert [str(caller.exception()) for caller in callers] == ["crm: no answer within 1 s"] * 5
-    assert (await failure(asked)).reason == TOO_OFTEN
+    assert (await failure(asked)).reason.startswith(OPEN)
 
 
 async def test_who_was_not_asked_has_not_answered_either() -> None:
@@ -406,11 +406,11 @@ async def test_who_was_not_asked_has_not_answered_either() -> None:
     asked = guard(backend)
     for _ in range(4):
         await failure(asked)
-    backend.source.answer = Broken("cannot be sent", counts=False)
+    backend.source.answer = Broken("cannot be sent", counts_against_breaker=False)
     assert (await failure(asked)).reason == "cannot be sent"
     backend.source.answer = DOWN
     assert (await failure(asked)).reason == "down"
-    assert (await failure(asked)).reason == TOO_OFTEN
+    assert (await failure(asked)).reason.startswith(OPEN)
 
 
 async def test_our_own_limits_and_callers_who_leave_do_not_count() -> None:
@@ -438,7 +438,7 @@ async def test_our_own_limits_and_callers_who_leave_do_not_count() -> None:
 
 async def test_what_a_backend_does_not_hold_against_itself_does_not_count() -> None:
     """As when the other side asked to be left alone for a while."""
-    backend = FakeBackend(Unavailable("asked to wait", counts=False))
+    backend = FakeBackend(Unavailable("asked to wait", counts_against_breaker=False))
     asked = guard(backend)
     for _ in range(20):
         assert (await failure(asked)).reason == "asked to wait"
@@ -457,7 +457,7 @@ async def test_our_own_limits_and_callers_who_leave_are_no_success_either() -> N
     await leave(leaving)
     backend.source.hold().set()
     assert (await failure(asked)).reason == "down"
-    assert (await failure(asked)).reason == TOO_OFTEN
+    assert (await failure(asked)).reason.startswith(OPEN)
 
 
 async def test_after_its_time_one_probe_is_let_in_and_its_success_lets_all_in() -> None:
@@ -466,13 +466,13 @@ async def test_after_its_time_one_probe_is_let_in_and_its_success_lets_all_in() 
     for _ in range(5):
         await failure(asked)
     ticker.now += 3.9
-    assert (await failure(asked)).reason == TOO_OFTEN
+    assert (await failure(asked)).reason.startswith(OPEN)
     ticker.now += 2.2
     backend.source.answer = ALICE
     backend.source.hold()
     probe = begin(asked)
     await begun(backend)
-    assert (await failure(asked)).reason == TOO_OFTEN
+    assert (await failure(asked)).reason.startswith(OPEN)
     backend.source.release()
     assert await probe == Answer(ALICE, "crm")
     assert await ask(asked) == Answer(ALICE, "crm")
@@ -486,7 +486,7 @@ async def test_a_probe_that_fails_opens_it_for_twice_as_long() -> None:
     ticker.now += 6.1
     assert (await failure(asked)).reason == "down"
     ticker.now += 7.9
-    assert (await failure(asked)).reason == TOO_OFTEN
+    assert (await failure(asked)).reason.startswith(OPEN)
     ticker.now += 4.2
     assert (await failure(asked)).reason == "down"
 
@@ -550,7 +550,7 @@ async def test_a_late_success_of_a_caller_from_before_does_not_close_it() -> Non
         assert (await failure(asked)).reason == "down"
     gate.set()
     assert await late == Answer(ALICE, "crm")
-    assert (await failure(asked)).reason == TOO_OFTEN
+    assert (await failure(asked)).reason.startswith(OPEN)
 
 
 async def test_what_one_backend_does_leaves_the_guard_of_another_alone() -> None:
@@ -570,20 +570,20 @@ async def test_what_one_backend_does_leaves_the_guard_of_another_alone() -> None
         (None, "not known here"),
         (DOWN, "down"),
         (KeyError("alice"), "failed with KeyError"),
-        ("alice", "answered something that is no user"),
+        ("alice", "returned something other than a user"),
     ],
     ids=["found", "not known", "unavailable", "unforeseen", "no user"],
 )
 async def test_every_end_of_a_lookup_is_told_with_its_time(answer: object, said: str) -> None:
-    told: list[Asked] = []
+    told: list[BackendCall] = []
     ticker, backend = Ticker(), FakeBackend(answer)
     backend.source.hold()
-    caller = begin(guard(backend, told=told.append, timer=ticker))
+    caller = begin(guard(backend, on_result=told.append, timer=ticker))
     await begun(backend)
     ticker.now += 0.25
     backend.source.release()
     await asyncio.gather(caller, return_exceptions=True)
-    assert told == [Asked("crm", said, 0.25)]
+    assert told == [BackendCall("crm", said, 0.25)]
 
 
 async def test_one_line_is_logged_for_each_kind_of_trouble_and_one_when_it_is_over(
@@ -597,11 +597,15 @@ async def test_one_line_is_logged_for_each_kind_of_trouble_and_one_when_it_is_ov
         backend.source.answer = Unavailable("down" if number % 2 else "locked")
         await failure(asked)
         await failure(asked, left=0)
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.WARNING, "backend crm: locked"),
-        (logging.WARNING, f"backend crm: {TOO_LATE}"),
-        (logging.WARNING, "backend crm: down"),
-        (logging.WARNING, f"backend crm: {TOO_OFTEN}"),
+    figures = re.compile(r"next probe in [456](\.[0-9])? s$")
+    logged = [figures.sub("...", record.getMessage()) for record in caplog.records]
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert logged == [
+        "backend crm: locked",
+        f"backend crm: {TOO_LATE}",
+        "backend crm: down",
+        "backend crm: circuit breaker open after 5 failures; ...",
+        f"backend crm: {OPEN}...",
     ]
 
 
@@ -617,7 +621,7 @@ async def test_that_it_answers_again_is_logged_once_and_new_trouble_is_again(
             backend.source.answer = each
             await asyncio.gather(ask(asked), return_exceptions=True)
         ticker.now += 10
-    lines = [(logging.WARNING, "backend crm: down"), (logging.INFO, "backend crm answers again")]
+    lines = [(logging.WARNING, "backend crm: down"), (logging.INFO, "backend crm: available again")]
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == lines * 2
 
 
@@ -631,7 +635,7 @@ async def test_a_broken_answer_is_logged_as_an_error_and_again_after_a_while(
         ticker.now += seconds
         await failure(asked)
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.ERROR, "backend crm: answered another user than asked for")
+        (logging.ERROR, "backend crm: returned another user than requested")
     ] * 2
 
 

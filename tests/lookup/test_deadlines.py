@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from fakes import LoopClock
 
-from tornado_idv.deadlines import Deadlines, TimeLimit
+from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
 
 
 async def test_what_ends_in_time_is_left_alone() -> None:
@@ -12,13 +12,13 @@ async def test_what_ends_in_time_is_left_alone() -> None:
     LoopClock().forward(61)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert not limit.is_over
+    assert not limit.expired
 
 
 async def test_what_takes_longer_is_a_time_out() -> None:
     with pytest.raises(TimeoutError), after(0) as limit:
         await asyncio.Event().wait()
-    assert limit.is_over
+    assert limit.expired
     assert not _task().cancelling()
 
 
@@ -70,7 +70,7 @@ async def test_one_who_will_not_be_cancelled_may_answer_late() -> None:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             answer = "late"
-    assert (answer, limit.is_over, _task().cancelling()) == ("late", True, 0)
+    assert (answer, limit.expired, _task().cancelling()) == ("late", True, 0)
 
 
 async def test_what_goes_wrong_when_the_time_is_over_is_told_as_it_is() -> None:
@@ -87,8 +87,8 @@ async def test_what_goes_wrong_when_the_time_is_over_is_told_as_it_is() -> None:
 async def test_the_outer_of_two_limits_is_the_one_that_ends() -> None:
     with pytest.raises(TimeoutError), after(0) as outer, after(60) as inner:
         await asyncio.Event().wait()
-    assert outer.is_over
-    assert not inner.is_over
+    assert outer.expired
+    assert not inner.expired
 
 
 async def test_only_a_task_can_be_limited() -> None:
@@ -102,12 +102,12 @@ async def test_only_a_task_can_be_limited() -> None:
             told.set_result(str(error))
 
     asyncio.get_running_loop().call_soon(limit)
-    assert await told == "only a task can be limited"
+    assert await told == "a timeout needs a task to cancel"
 
 
 async def test_whoever_waited_too_long_is_told() -> None:
     told: list[str] = []
-    deadlines, clock = Deadlines(told.append), LoopClock()
+    deadlines, clock = DeadlineQueue(told.append), LoopClock()
     deadlines.add("late", clock() + 20)
     deadlines.add("early", clock() + 10)
     clock.forward(10)
@@ -120,10 +120,10 @@ async def test_whoever_waited_too_long_is_told() -> None:
 
 async def test_whoever_is_done_in_time_is_told_nothing() -> None:
     told: list[str] = []
-    deadlines, clock = Deadlines(told.append), LoopClock()
+    deadlines, clock = DeadlineQueue(told.append), LoopClock()
     deadlines.add("done", clock() + 10)
     deadlines.add("late", clock() + 20)
-    deadlines.drop("done")
+    deadlines.discard("done")
     clock.forward(20)
     await _a_turn()
     assert told == ["late"]
@@ -134,11 +134,11 @@ async def test_one_who_is_told_can_take_back_another_s_deadline_and_set_a_new_on
 
     def over(key: str) -> None:
         told.append(key)
-        deadlines.drop("second")
+        deadlines.discard("second")
         if len(told) == 1:
             deadlines.add("third", clock())
 
-    deadlines, clock = Deadlines(over), LoopClock()
+    deadlines, clock = DeadlineQueue(over), LoopClock()
     deadlines.add("first", clock() + 10)
     deadlines.add("second", clock() + 10)
     clock.forward(10)
@@ -150,16 +150,16 @@ async def test_one_who_is_told_can_take_back_another_s_deadline_and_set_a_new_on
 
 async def test_a_deadline_can_be_taken_back_when_it_is_over() -> None:
     told: list[str] = []
-    deadlines, clock = Deadlines(told.append), LoopClock()
+    deadlines, clock = DeadlineQueue(told.append), LoopClock()
     deadlines.add("late", clock())
     await _a_turn()
-    deadlines.drop("late")
+    deadlines.discard("late")
     assert told == ["late"]
 
 
-def after(seconds: float) -> TimeLimit:
+def after(seconds: float) -> Timeout:
     now = asyncio.get_running_loop().time()
-    return TimeLimit(Deadlines(TimeLimit.end), now + seconds)
+    return Timeout(DeadlineQueue(Timeout.expire), now + seconds)
 
 
 async def _a_turn() -> None:

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from tornado_idv.bulkhead import Bulkhead
+from tornado_idv.lookup.bulkhead import Bulkhead
 
 FAR = 60.0
 
@@ -10,65 +10,65 @@ FAR = 60.0
 async def waiting(bulkhead: Bulkhead, seconds: float = FAR) -> asyncio.Task[None]:
     """Somebody in the queue."""
     until = asyncio.get_running_loop().time() + seconds
-    task = asyncio.create_task(bulkhead.wait(until))
+    task = asyncio.create_task(bulkhead.acquire(until))
     await asyncio.sleep(0)
     return task
 
 
 async def test_as_many_enter_as_there_are_places() -> None:
     bulkhead = Bulkhead(2)
-    assert [bulkhead.enter() for _ in range(3)] == [True, True, False]
-    bulkhead.leave()
-    assert [bulkhead.enter() for _ in range(2)] == [True, False]
+    assert [bulkhead.try_acquire() for _ in range(3)] == [True, True, False]
+    bulkhead.release()
+    assert [bulkhead.try_acquire() for _ in range(2)] == [True, False]
 
 
 async def test_as_many_may_wait_as_there_are_places() -> None:
     bulkhead = Bulkhead(2)
-    assert bulkhead.has_queue_left
+    assert bulkhead.can_queue
     waiters = [await waiting(bulkhead) for _ in range(2)]
-    assert not bulkhead.has_queue_left
+    assert not bulkhead.can_queue
     for waiter in waiters:
         waiter.cancel()
     await asyncio.wait(waiters)
-    assert bulkhead.has_queue_left
+    assert bulkhead.can_queue
 
 
 async def test_a_place_goes_to_who_waits_longest() -> None:
     bulkhead = Bulkhead(2)
-    assert bulkhead.enter()
-    assert bulkhead.enter()
+    assert bulkhead.try_acquire()
+    assert bulkhead.try_acquire()
     first, second = [await waiting(bulkhead) for _ in range(2)]
-    bulkhead.leave()
-    assert not bulkhead.enter()
+    bulkhead.release()
+    assert not bulkhead.try_acquire()
     await first
     assert not second.done()
-    bulkhead.leave()
+    bulkhead.release()
     await second
-    bulkhead.leave()
-    assert [bulkhead.enter() for _ in range(2)] == [True, False]
+    bulkhead.release()
+    assert [bulkhead.try_acquire() for _ in range(2)] == [True, False]
 
 
 async def test_who_leaves_the_queue_is_passed_over() -> None:
     bulkhead = Bulkhead(2)
-    assert bulkhead.enter()
-    assert bulkhead.enter()
+    assert bulkhead.try_acquire()
+    assert bulkhead.try_acquire()
     first, second = [await waiting(bulkhead) for _ in range(2)]
     first.cancel()
-    bulkhead.leave()  # before the first has noticed
+    bulkhead.release()  # before the first has noticed
     await second
     with pytest.raises(asyncio.CancelledError):
         await first
-    bulkhead.leave()
-    bulkhead.leave()
-    assert [bulkhead.enter() for _ in range(3)] == [True, True, False]
+    bulkhead.release()
+    bulkhead.release()
+    assert [bulkhead.try_acquire() for _ in range(3)] == [True, True, False]
 
 
 async def test_who_was_given_a_place_and_left_passes_it_on() -> None:
     bulkhead = Bulkhead(2)
-    assert bulkhead.enter()
-    assert bulkhead.enter()
+    assert bulkhead.try_acquire()
+    assert bulkhead.try_acquire()
     first, second = [await waiting(bulkhead) for _ in range(2)]
-    bulkhead.leave()
+    bulkhead.release()
     first.cancel()  # before the first has noticed
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -77,8 +77,8 @@ async def test_who_was_given_a_place_and_left_passes_it_on() -> None:
 
 async def test_who_waits_too_long_is_told_so() -> None:
     bulkhead = Bulkhead(1)
-    assert bulkhead.enter()
+    assert bulkhead.try_acquire()
     with pytest.raises(TimeoutError):
         await (await waiting(bulkhead, seconds=0))
-    bulkhead.leave()
-    assert bulkhead.enter()
+    bulkhead.release()
+    assert bulkhead.try_acquire()

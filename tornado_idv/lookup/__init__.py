@@ -1,0 +1,1 @@
+"""Lookups: the cache, then the configured backends in order, each behind its guard."""

@@ -1,0 +1,256 @@
+"""The answer cache: found and not-found answers apart, stale answers, and single flight.
+
+An answer is *fresh* for its TTL. A found one is kept longer, to be served *stale* while the
+backends are unavailable. A failure is memoized for a short time only. Nothing computed before
+a purge is stored after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+from cachetools import Cache, LRUCache, TTLCache
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import Field
+
+from tornado_idv.errors import LookupFailed
+from tornado_idv.lookup.single_flight import Finish, Lookup, SingleFlight, settle
+from tornado_idv.model import Answer, Query
+from tornado_idv.options import Duration, Options, WholeNumber
+
+_Count = Annotated[WholeNumber, Field(ge=1)]
+_Fraction = Annotated[float, Field(ge=0, le=1)]
+
+_REFRESH_QUEUE_SIZE = 1000
+_LRU_TOUCH_INTERVAL = 10.0
+"""A hit updates the entry's LRU position at most this often (seconds)."""
+
+
+class CacheLimits(Options):
+    """The cache of answers; times are in seconds.
+
+    "Not found" answers are limited separately, so that guessing cannot evict users.
+    """
+
+    ttl: Duration = 300.0
+    """How long a found user is served from the cache."""
+    negative_ttl: Duration = 30.0
+    """How long "not found" is served from the cache."""
+    max_entries: _Count = 100_000
+    """The maximum number of found users."""
+    max_negative_entries: _Count = 20_000
+    """The maximum number of "not found" answers."""
+    jitter: _Fraction = 0.1
+    """The fraction of a TTL that is taken off at random, so that entries expire apart."""
+    stale_if_error: Duration = 3600.0
+    """How long after its TTL a found user is still served while backends are unavailable."""
+    refresh_ahead: _Fraction = 0.8
+    """The fraction of the TTL after which a hit starts a refresh in the background."""
+    degraded_ttl: Duration = 30.0
+    """How long a user is cached who was found after an unavailable backend was skipped."""
+    failure_memo: Duration = 2.0
+    """How long a failed lookup is answered 503 without querying the backends again."""
+
+
+class _Epoch:
+    """The time between two purges of one backend: expiring it drops all its entries at once."""
+
+    __slots__ = ("expired",)
+
+    def __init__(self) -> None:
+        self.expired = False
+
+
+class _Entry(Struct, eq=False, gc=False):
+    """A cached answer and its times, in seconds of the cache's timer.
+
+    It is fresh until ``fresh_until`` and may be served stale until ``stale_until``. A hit
+    before ``next_check`` only returns the answer; a later one also updates the LRU order, and
+    from ``refresh_at`` on queues a refresh.
+    """
+
+    answer: Answer
+    epoch: _Epoch
+    fresh_until: float
+    refresh_at: float
+    stale_until: float
+    next_check: float
+
+
+class _Entries(LRUCache[str, _Entry]):
+    """Entries by the text of their query: a str caches its hash, a `Query` computes its own.
+
+    An expired entry stays until newer ones need its place. (`TLRUCache` expires in bulk:
+    112 ms for 100,000 entries within one store.)
+    """
+
+    def find(self, text: str) -> _Entry | None:
+        """Return the entry, if there is one, without updating its LRU position."""
+        return Cache.__getitem__(self, text) if text in self else None
+
+    def touch(self, text: str) -> None:
+        """Make an entry the most recently used."""
+        self[text]
+
+    def drop(self, text: str) -> None:
+        """Remove an entry if there is one."""
+        if text in self:
+            del self[text]
+
+    def drop_user(self, named: Query) -> None:
+        """Remove the entries of a user; scans every entry, about 1 µs each."""
+        for text in list(self):
+            if Cache.__getitem__(self, text).answer.is_of(named):  # not an access in LRU terms
+                del self[text]
+
+
+class _Failures(TTLCache[str, LookupFailed | None]):
+    """Recent failures by the text of their query."""
+
+    def find(self, text: str) -> LookupFailed | None:
+        """Return the failure, if there is one."""
+        return self[text] if Cache.__contains__(self, text) else None
+
+    def __missing__(self, key: str) -> None:
+        """Return ``None`` for an expired one."""
+
+
+class AnswerCache:
+    """Answers by query.
+
+    ``timer`` gives seconds and never goes back; ``chance`` gives numbers from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        limits: CacheLimits,
+        timer: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.limits = limits
+        self.timer = timer
+        self._chance = chance
+        self._found = _Entries(limits.max_entries)
+        self._negative = _Entries(limits.max_negative_entries)
+        self._failures = _Failures(limits.max_negative_entries, limits.failure_memo, timer)
+        self._epochs: dict[str | None, _Epoch] = {}
+        self._single_flight = SingleFlight(self._store, self._store_failure)
+        self.refresh_queue: asyncio.Queue[Query] = asyncio.Queue(_REFRESH_QUEUE_SIZE)
+        """Queries to be looked up again before their entries expire."""
+
+    def get(self, query: Query) -> Answer | None:
+        """Return the cached answer if it is fresh. No I/O, no waiting, no task."""
+        text = query.text
+        entry = self._found.find(text) or self._negative.find(text)
+        if entry is None or entry.epoch.expired:
+            return None
+        now = self.timer()
+        if now >= entry.next_check:
+            if now >= entry.fresh_until:
+                return None
+            self._on_hit(query, entry, now)
+        return entry.answer
+
+    def get_stale(self, query: Query) -> Answer | None:
+        """Return a found answer that may be served while the backends fail, if there is one."""
+        entry = self._found.get(query.text)
+        if entry is None or entry.epoch.expired:
+            return None
+        now = self.timer()
+        if now < entry.fresh_until:
+            return entry.answer
+        return replace(entry.answer, stale=True) if now < entry.stale_until else None
+
+    def fetch(
+        self, query: Query, lookup: Lookup, timeout: float, finish: Finish
+    ) -> asyncio.Future[Answer]:
+        """Look up a query once for all concurrent callers, and cache the outcome.
+
+        Each caller's future gets what ``finish`` makes of the outcome: an answer, what ``lookup``
+        raised, or a `TimeoutError` after ``timeout`` seconds. A `LookupFailed` is repeated
+        for ``failure_memo`` seconds without a lookup.
+        """
+        failure = self._failures.find(query.text)
+        if failure is None:
+            return self._single_flight.add(query, lookup, timeout, finish)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        settle(future, query, failure.copy(), finish)
+        return future
+
+    async def refresh(self, query: Query, lookup: Lookup, max_wait: float) -> None:
+        """Look up a query whose entry is still fresh; a failure leaves the entry as it is.
+
+        Returns after ``max_wait`` seconds at the latest.
+        """
+        await self._single_flight.refresh(query, lookup, max_wait)
+
+    def purge(self) -> None:
+        """Drop everything.
+
+        As with the other purges, running lookups end for those who wait for them, and their
+        results are not stored: they may have been computed from the purged data.
+        """
+        self._found.clear()
+        self._clear_negative()
+
+    def purge_backend(self, backend: str) -> None:
+        """Drop the answers of one backend, and every not-found answer."""
+        epoch = self._epochs.pop(backend, None)
+        if epoch is not None:
+            epoch.expired = True
+        self._clear_negative()
+
+    def purge_user(self, query: Query) -> None:
+        """Drop the entries of a user, by nickname and by card, whichever is given."""
+        self._found.drop_user(query)
+        self._clear_negative()
+
+    def _clear_negative(self) -> None:
+        self._negative.clear()
+        self._failures.clear()
+        self._single_flight.detach_all()
+
+    def _on_hit(self, query: Query, entry: _Entry, now: float) -> None:
+        entries = self._found if entry.answer.found else self._negative
+        entries.touch(query.text)
+        if now >= entry.refresh_at:
+            entry.refresh_at = entry.fresh_until  # queue one refresh for each entry
+            with contextlib.suppress(asyncio.QueueFull):
+                self.refresh_queue.put_nowait(query)
+        entry.next_check = min(now + _LRU_TOUCH_INTERVAL, entry.refresh_at)
+
+    def _store_failure(self, query: Query, error: LookupFailed) -> None:
+        self._failures[query.text] = error.copy()  # without the frames of its traceback
+
+    def _store(self, query: Query, answer: Answer) -> None:
+        text, limits, now = query.text, self.limits, self.timer()
+        if not answer.storable:
+            # What was cached before is out of date, and must not be served stale either.
+            self._found.drop(text)
+            self._negative.drop(text)
+            return
+        ttl = self._ttl(answer) * (1 - limits.jitter * self._chance())
+        fresh_until = refresh_at = stale_until = now + ttl
+        entries, others = self._negative, self._found
+        if answer.found:
+            entries, others = others, entries
+            refresh_at = now + ttl * limits.refresh_ahead
+            stale_until += limits.stale_if_error
+        epoch = self._epochs.get(answer.backend)
+        if epoch is None:
+            epoch = self._epochs[answer.backend] = _Epoch()
+        # `get` reads the found entries first: one left behind would hide a newer not-found.
+        others.drop(text)
+        entries[text] = _Entry(answer, epoch, fresh_until, refresh_at, stale_until, now)
+
+    def _ttl(self, answer: Answer) -> float:
+        limits, ttl = self.limits, answer.ttl
+        if ttl is None:
+            ttl = limits.ttl if answer.found else limits.negative_ttl
+        return min(ttl, limits.degraded_ttl) if answer.degraded else ttl

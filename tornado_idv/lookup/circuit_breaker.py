@@ -1,0 +1,90 @@
+"""A circuit breaker: calls to a backend that keeps failing are rejected for a while.
+
+After a number of failures in a row the circuit *opens* and rejects every call. When its time
+is over, one call at a time is let through as a probe: a success closes the circuit, a failure
+opens it again for twice as long. The caller reports how its call ended.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+
+from tornado_idv.backend import BreakerOptions
+
+_JITTER = 0.2
+
+
+class Permit(Enum):
+    """How a call was let through."""
+
+    REGULAR = auto()
+    PROBE = auto()
+
+
+class CircuitBreaker:
+    """One circuit. ``timer`` gives seconds; ``chance`` gives numbers from 0 to 1."""
+
+    def __init__(
+        self,
+        options: BreakerOptions,
+        timer: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._options = options
+        self._timer = timer
+        self._chance = chance
+        self._failures = 0
+        self._period = options.open_for
+        self._open_until: float | None = None
+        self._probing = False
+
+    @property
+    def failures(self) -> int:
+        """Failures in a row, up to the one that opened the circuit."""
+        return self._failures
+
+    @property
+    def next_probe(self) -> float:
+        """Seconds until an open circuit lets a probe through."""
+        return 0.0 if self._open_until is None else max(self._open_until - self._timer(), 0.0)
+
+    def try_acquire(self) -> Permit | None:
+        """Return a permit to call, to be reported on exactly once; ``None`` rejects the call."""
+        if self._open_until is None:
+            return Permit.REGULAR
+        if self._probing or self._timer() < self._open_until:
+            return None
+        self._probing = True
+        return Permit.PROBE
+
+    def succeeded(self, permit: Permit) -> None:
+        """Report that the backend responded, with whatever result."""
+        if permit is Permit.PROBE:
+            self._probing = False
+            self._open_until = None
+            self._period = self._options.open_for
+        # A regular call that began before the circuit opened does not close it.
+        if self._open_until is None:
+            self._failures = 0
+
+    def failed(self, permit: Permit) -> bool:
+        """Report a failed call; return whether it opened the circuit."""
+        if permit is Permit.PROBE:
+            self._probing = False
+            self._period = min(self._period * 2, self._options.open_max)
+        elif self._open_until is not None:
+            return False
+        self._failures += 1
+        if permit is Permit.REGULAR and self._failures < self._options.failures:
+            return False
+        jitter = 1 + _JITTER * (2 * self._chance() - 1)
+        self._open_until = self._timer() + self._period * jitter
+        return True
+
+    def abandoned(self, permit: Permit) -> None:
+        """Report that nothing was learned: the caller left, or the backend was not called."""
+        if permit is Permit.PROBE:
+            self._probing = False

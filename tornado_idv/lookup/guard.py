@@ -1,0 +1,251 @@
+"""One backend behind its guard: timeout, concurrency limit, circuit breaker, query filter.
+
+The guard also validates what the backend returns. Only the backend's own failures count
+against its circuit breaker: never the query, a caller that disconnects, this service's limits,
+or "not known here".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from msgspec.structs import replace
+
+from tornado_idv.backend import AnyBackend
+from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
+from tornado_idv.identifiers import fold_case
+from tornado_idv.lookup.bulkhead import Bulkhead
+from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
+from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
+from tornado_idv.model import Answer, BackendResult, ByNickname, Query, User
+
+_log = logging.getLogger(__name__)
+_MIN_TIME_LEFT = 0.05
+"""Seconds: with less of the request's time left the backend is not called."""
+_LOG_INTERVAL = 10.0
+"""Seconds in which one kind of failure of a backend is logged at most once."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendCall:
+    """A call of a backend: its outcome, as a phrase for the operator, and its duration."""
+
+    backend: str
+    outcome: str
+    seconds: float
+
+
+class Guard:
+    """A configured backend as the directory calls it.
+
+    Whatever the backend does, its lookups end within its ``timeout`` with the requested
+    `User`, with "not known here", or with `Unavailable` or `Broken` in the backend's name.
+    ``accepts`` says whether a record can be sent in a response; ``on_result``, if given, is
+    called with every `BackendCall`. ``ttl`` is the configured time to live of users without
+    ``cache_ttl``; ``timer`` gives seconds.
+    """
+
+    def __init__(
+        self,
+        backend: AnyBackend,
+        accepts: Callable[[User], bool],
+        on_result: Callable[[BackendCall], None] | None = None,
+        *,
+        ttl: float = 300.0,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        options = backend.options
+        self.backend = backend
+        self.name = backend.name
+        self._serves = backend.serves
+        self._accepts = accepts
+        self._on_result = on_result
+        self._timer = timer
+        self._timeout = options.timeout
+        self._ttl = options.cache_ttl
+        self._max_ttl = ttl if options.cache_ttl is None else options.cache_ttl
+        self._may_skip = options.on_unavailable == "continue"
+        self._match = re.compile(options.match, re.ASCII) if options.match else None
+        self._breaker = CircuitBreaker(options.breaker, timer)
+        self._folds_nicknames = options.folds_nicknames
+        self._deadlines = DeadlineQueue(Timeout.expire)
+        self._bulkhead = Bulkhead(options.max_concurrent)
+        self._quiet_until: dict[str, float] = {}
+        self._failing = False
+
+    def serves(self, query: Query) -> bool:
+        """Return whether the backend answers queries of this kind."""
+        return type(query) in self._serves
+
+    async def find(self, query: Query, deadline: float) -> Answer | None:
+        """Look the query up in the backend, by ``deadline`` (seconds of the loop's clock)."""
+        if self._match is not None and not self._match.fullmatch(query.text):
+            return None
+        started = 0.0 if self._on_result is None else self._timer()
+        outcome = "client disconnected"
+        try:
+            answer = await self._find(query, deadline)
+            outcome = "not known here" if answer is None or answer.user is None else "found"
+            if self._failing:
+                self._log_recovery()
+        except LookupFailed as error:
+            outcome = error.reason
+            self._log_failure(error)
+            error.backend = self.name
+            error.continues = self._may_skip and isinstance(error, Unavailable)
+            raise
+        finally:
+            if self._on_result is not None:
+                self._on_result(BackendCall(self.name, outcome, self._timer() - started))
+        return answer
+
+    async def _find(self, query: Query, deadline: float) -> Answer | None:
+        if not self._bulkhead.try_acquire():
+            await self._queue(deadline)
+        try:
+            now = asyncio.get_running_loop().time()
+            if deadline - now < _MIN_TIME_LEFT:
+                raise Unavailable(
+                    "not called: the request's time is nearly over", counts_against_breaker=False
+                )
+            permit = self._breaker.try_acquire()
+            if permit is None:
+                wait = self._breaker.next_probe
+                probe = f"next probe in {wait:.2g} s" if wait else "waiting for a probe"
+                raise Unavailable(f"circuit breaker open, {probe}", counts_against_breaker=False)
+            return await self._with_breaker(query, now, deadline, permit)
+        finally:
+            self._bulkhead.release()
+
+    async def _queue(self, deadline: float) -> None:
+        """Wait for one of ``max_concurrent`` permits, behind at most as many other lookups."""
+        if not self._bulkhead.can_queue:
+            raise Unavailable(
+                "max_concurrent reached, and its queue is full", counts_against_breaker=False
+            )
+        try:
+            await self._bulkhead.acquire(deadline - _MIN_TIME_LEFT)
+        except TimeoutError:
+            raise Unavailable(
+                "max_concurrent reached, and timed out in its queue", counts_against_breaker=False
+            ) from None
+
+    async def _with_breaker(
+        self, query: Query, now: float, deadline: float, permit: Permit
+    ) -> Answer | None:
+        """Call the backend and report the end to the circuit breaker, also if cancelled."""
+        report: Callable[[Permit], None] = self._breaker.abandoned
+        try:
+            answer = await self._call(query, now, deadline)
+            report = self._breaker.succeeded
+        except LookupFailed as error:
+            if error.counts_against_breaker:
+                # A backend that is broken has responded: it is not overloaded or down.
+                down = isinstance(error, Unavailable)
+                report = self._record_failure if down else self._breaker.succeeded
+            raise
+        finally:
+            report(permit)
+        return answer
+
+    async def _call(self, query: Query, now: float, deadline: float) -> Answer | None:
+        """Call the backend; whatever it raises becomes `Unavailable` or `Broken`."""
+        own_deadline = now + self._timeout
+        timeout = Timeout(self._deadlines, min(own_deadline, deadline))
+        try:
+            with timeout:
+                found = await self.backend.find(query)
+        except LookupFailed:
+            raise
+        except TimeoutError:
+            if timeout.expired and deadline < own_deadline:
+                raise Unavailable(
+                    "no answer within the request's time", counts_against_breaker=False
+                ) from None
+            raise Unavailable(f"no answer within {self._timeout:g} s") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise Broken("its own work was cancelled") from None
+        except (Exception, SystemExit) as error:
+            raise Broken(f"failed with {type(error).__name__}") from error
+        return self._as_answer(found, query)
+
+    def _as_answer(self, found: object, query: Query) -> Answer | None:
+        if found is None:
+            return None
+        if not isinstance(found, BackendResult):
+            return Answer(self._validated(found, query), self.name, ttl=self._ttl)
+        if not _is_valid_ttl(found.ttl):
+            raise Broken("returned a time to live that is not a number of seconds")
+        if found.user is None:
+            return Answer(None, ttl=found.ttl, storable=found.storable)
+        ttl = self._ttl if found.ttl is None else min(self._max_ttl, found.ttl)
+        user = self._validated(found.user, query)
+        return Answer(user, self.name, ttl=ttl, storable=found.storable)
+
+    def _validated(self, user: object, query: Query) -> User:
+        if not isinstance(user, User):
+            raise Broken("returned something other than a user")
+        if not _has_valid_text(user):
+            raise Broken("returned a user with a field missing or not text")
+        if self._folds_nicknames:
+            user = replace(user, nickname=fold_case(user.nickname))
+        if isinstance(query, ByNickname):
+            matches = user.nickname == query.nickname
+        else:
+            matches = user.card_number == query.card_number
+        if not matches:
+            raise Broken("returned another user than requested")
+        if not self._accepts(user):
+            raise Broken("returned a user whose nickname or card number is not in a valid format")
+        return user
+
+    def _record_failure(self, permit: Permit) -> None:
+        if self._breaker.failed(permit):
+            _log.warning(
+                "backend %s: circuit breaker open after %d failures; next probe in %.2g s",
+                self.name,
+                self._breaker.failures,
+                self._breaker.next_probe,
+            )
+
+    def _log_failure(self, error: LookupFailed) -> None:
+        now = self._timer()
+        kind = error.reason.partition(",")[0]  # figures follow the comma
+        if now < self._quiet_until.get(kind, now):
+            return
+        self._quiet_until[kind] = now + _LOG_INTERVAL
+        where = f"\n{format_traceback(error.__cause__)}" if error.__cause__ else ""
+        level = logging.WARNING if isinstance(error, Unavailable) else logging.ERROR
+        _log.log(level, "backend %s: %s%s", self.name, error.reason, where)
+        self._failing = self._failing or isinstance(error, Unavailable)
+
+    def _log_recovery(self) -> None:
+        self._failing = False
+        _log.info("backend %s: available again", self.name)
+
+
+def _is_valid_ttl(seconds: object) -> bool:
+    return seconds is None or (
+        isinstance(seconds, (int, float)) and 0 <= seconds < inf  # False for NaN
+    )
+
+
+def _has_valid_text(user: User) -> bool:
+    """Whether every field is non-empty text that UTF-8 can encode, unlike a lone surrogate."""
+    fields = [user.plan, user.card_number, user.nickname]
+    if user.profile_url is not None:
+        fields.append(user.profile_url)
+    try:
+        text = "".join(fields)
+        return all(fields) and (text.isascii() or text.encode() != b"")
+    except (TypeError, UnicodeEncodeError):
+        return False
