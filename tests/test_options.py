@@ -1,4 +1,4 @@
-"""The scalar types of `config.yaml`: what each text means, and what is refused."""
+"""The types of options: what each text means, and what is rejected."""
 
 import re
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_a_duration_is_seconds(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", BAD_DURATIONS, ids=ascii)
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_duration_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ValidationError, match=r"not a duration; .* like 30s"):
         DURATION.validate_python(text)
 
@@ -62,13 +62,13 @@ def test_a_size_is_bytes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", BAD_SIZES, ids=ascii)
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_size_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ValidationError, match=r"not a size; .* like 16KiB"):
         SIZE.validate_python(text)
 
 
 @pytest.mark.parametrize("adapter", [DURATION, SIZE], ids=["duration", "size"])
-def test_a_number_is_taken_as_it_is_but_never_below_nothing(adapter: TypeAdapter[float]) -> None:
+def test_a_default_is_a_number_and_not_negative(adapter: TypeAdapter[float]) -> None:
     """Defaults in code are numbers; what is written in a file is text."""
     assert adapter.validate_python(3) == 3
     with pytest.raises(ValidationError):
@@ -100,22 +100,22 @@ def test_the_schema_accepts_the_same_text(
     ("text", "path"),
     [("users.yaml", "/etc/idv/users.yaml"), ("../a", "/etc/idv/../a"), ("/srv/a", "/srv/a")],
 )
-def test_a_relative_path_begins_at_the_configuration_file(text: str, path: str) -> None:
+def test_a_relative_path_starts_at_the_configuration_file(text: str, path: str) -> None:
     assert PATH.validate_python(text, context={"base_dir": Path("/etc/idv")}) == Path(path)
 
 
-def test_a_path_without_a_configuration_file_stays_as_it_is() -> None:
+def test_a_path_without_a_configuration_file_is_unchanged() -> None:
     assert PATH.validate_python("users.yaml") == Path("users.yaml")
     assert PATH.validate_python(Path("users.yaml")) == Path("users.yaml")
 
 
-def test_an_empty_path_is_refused() -> None:
-    """It would be the folder itself, and nobody means that."""
+def test_an_empty_path_is_rejected() -> None:
+    """It would be the folder of the configuration itself."""
     with pytest.raises(ValidationError, match="a path is missing"):
         PATH.validate_python("")
 
 
-def test_a_path_with_nul_is_refused() -> None:
+def test_a_path_with_nul_is_rejected() -> None:
     """No file has one in its name, and asking the system for it is an error of another kind."""
     with pytest.raises(ValidationError, match="not a path; it holds a NUL character"):
         PATH.validate_python("a\0b")
@@ -126,7 +126,7 @@ def test_a_path_with_nul_is_refused() -> None:
     [(SIZE, "9" * 5000 + "B"), (DURATION, "9" * 5000 + "s"), (DURATION, f"0.{'9' * 5000}s")],
     ids=["size", "duration", "fraction"],
 )
-def test_thousands_of_digits_are_refused_in_our_words(
+def test_thousands_of_digits_are_rejected_with_our_message(
     adapter: TypeAdapter[float], text: str
 ) -> None:
     with pytest.raises(ValidationError, match=r"not a (size|duration); write a number and"):
@@ -145,18 +145,18 @@ def test_a_whole_number_is_read(text: str, number: int) -> None:
     ["", " 80", "80 ", "80\n", "+80", "-80", "8_0", "80.0", "8e1", "0x50", "\u0668", "9" * 5000],
     ids=lambda text: ascii(text)[:9],
 )
-def test_what_is_not_digits_alone_is_no_whole_number(text: str) -> None:
+def test_anything_but_digits_is_not_a_whole_number(text: str) -> None:
     with pytest.raises(ValidationError, match="must be a whole number, written in digits alone"):
         WHOLE.validate_python(text)
 
 
 @pytest.mark.parametrize("value", [80.0, True, None, [80]], ids=str)
-def test_what_is_neither_text_nor_a_whole_number_is_refused(value: object) -> None:
+def test_other_types_are_not_whole_numbers(value: object) -> None:
     with pytest.raises(ValidationError, match="int"):
         WHOLE.validate_python(value)
 
 
-def test_bounds_hold_for_whole_numbers() -> None:
+def test_bounds_of_whole_numbers_are_enforced() -> None:
     few: TypeAdapter[int] = TypeAdapter(Annotated[WholeNumber, Field(ge=1, le=16)])
     assert (few.validate_python("16"), few.validate_python(1)) == (16, 1)
     for text in ("0", "17"):
@@ -165,13 +165,13 @@ def test_bounds_hold_for_whole_numbers() -> None:
 
 
 @pytest.mark.parametrize("text", ["[a-z", "(?u)a", "a{99999999999}"])
-def test_what_is_no_pattern_is_refused_in_our_words(text: str) -> None:
+def test_an_invalid_pattern_is_rejected_with_our_message(text: str) -> None:
     with pytest.raises(ValidationError, match="not a regular expression") as caught:
         TypeAdapter(Pattern).validate_python(text)
     assert text not in str(caught.value.errors(include_input=False))
 
 
-def test_a_secret_shows_in_no_repr() -> None:
+def test_no_repr_shows_a_secret() -> None:
     secret = TypeAdapter(Secret).validate_python("hunter2")
     assert secret.get_secret_value() == "hunter2"
     assert "hunter2" not in f"{secret!r} {secret}"

@@ -13,7 +13,7 @@ FILE = "users.yaml"
 
 
 def problem(content: bytes) -> str:
-    """The one problem that is told of a document."""
+    """Return the problem of a document."""
     with pytest.raises(ConfigError) as caught:
         read(content, FILE)
     (told,) = caught.value.problems
@@ -38,11 +38,11 @@ def problem(content: bytes) -> str:
         "1.0",
     ],
 )
-def test_a_scalar_is_the_text_that_is_written(text: str) -> None:
+def test_a_scalar_is_text(text: str) -> None:
     assert read(f"a: {text}".encode(), FILE) == {"a": text}
 
 
-def test_quotes_and_blocks_are_read_as_yaml_has_them() -> None:
+def test_quotes_and_block_scalars_follow_yaml() -> None:
     content = b"a: \"\\u00fc\\n\"\nb: 'it''s'\nc: |\n  one\n  two\nd:\n"
     assert read(content, FILE) == {"a": "\u00fc\n", "b": "it's", "c": "one\ntwo\n", "d": ""}
 
@@ -60,7 +60,7 @@ def test_a_document_of_an_empty_scalar_is_empty_text(content: bytes) -> None:
     assert read(content, FILE) == Text("")
 
 
-def test_every_value_knows_its_place() -> None:
+def test_every_value_has_its_position() -> None:
     root = read("\u00fc: 1\nusers:\n  - {nickname: alice, plan: Fr\u00e9e}\n".encode(), FILE)
     user = root["users"][0]
     key = next(key for key in user if key == "plan")
@@ -74,7 +74,7 @@ def test_every_value_knows_its_place() -> None:
     ]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text() -> None:
+def test_a_byte_order_mark_is_ignored() -> None:
     root = read(b"\xef\xbb\xbfa: b", FILE)
     assert root == {"a": "b"}
     assert root["a"].mark == (1, 4)
@@ -102,7 +102,7 @@ REFUSED = {
     "33 levels": (b"[" * 33 + b"]" * 33, "1:33: nested deeper than 32 levels"),
     "no end of a list": (b"a: [1, 2", "2:1: not valid YAML: "),
     "no end of a quote": (b"a: 'b", "1:6: not valid YAML: "),
-    "tab": (b"a:\n\tb: c", "2:1: not valid YAML: a tab; YAML is indented with blanks"),
+    "tab": (b"a:\n\tb: c", "2:1: not valid YAML: a tab; YAML is indented with spaces"),
     "tab after an old line end": (b"\r[\t\r\t", "not valid YAML: "),
     "a sign": (b"a: b\tc\nd: @e\t", "2:4: not valid YAML: found character that cannot start"),
     "a sign after an old line end": (b"\r[>", "2:2: not valid YAML: found character that cannot"),
@@ -117,14 +117,14 @@ REFUSED = {
         b"a: {b: [c]d}",
         (
             "1:11: not valid YAML: did not find expected ',' or '}'; "
-            "a value with { } [ ] , # or ${...} stands in quotes"
+            "a value with { } [ ] , # or ${...} needs quotes"
         ),
     ),
     "a bracket unquoted": (
         b"a: [b: {c}d]",
         (
             "1:11: not valid YAML: did not find expected ',' or ']'; "
-            "a value with { } [ ] , # or ${...} stands in quotes"
+            "a value with { } [ ] , # or ${...} needs quotes"
         ),
     ),
     "control character": (b"a: b\0", "1:5: not valid YAML: a control character"),
@@ -140,17 +140,17 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("content", "told"), REFUSED.values(), ids=REFUSED)
-def test_what_could_mislead_is_refused_at_its_place(content: bytes, told: str) -> None:
+def test_misleading_syntax_is_rejected_at_its_position(content: bytes, told: str) -> None:
     assert f"{FILE}:" in problem(content)
     assert told in problem(content)
 
 
-def test_what_is_refused_is_not_repeated() -> None:
+def test_messages_do_not_repeat_values() -> None:
     for content in (b"alice: &alice 1", b"alice: 1\nalice: 2", b"a: 'alice", b"alice: \xff"):
         assert "alice" not in problem(content)
 
 
-def test_32_levels_are_read() -> None:
+def test_32_levels_are_accepted() -> None:
     value: Any = read(b"[" * 31 + b"a" + b"]" * 31, FILE)
     for _ in range(31):
         (value,) = value
@@ -162,11 +162,11 @@ def test_32_levels_are_read() -> None:
     [b"[" * 200_000, b"{a: " * 200_000, b"- " * 200_000, b"? " * 200_000],
     ids=["lists", "mappings", "dashes", "names"],
 )
-def test_a_document_without_bottom_is_refused(content: bytes) -> None:
+def test_deep_nesting_is_rejected(content: bytes) -> None:
     assert "nested deeper" in problem(content)
 
 
-def test_a_bomb_of_aliases_is_refused_at_its_first_anchor() -> None:
+def test_an_alias_bomb_is_rejected_at_its_first_anchor() -> None:
     """Nine lists of nine names each would be 387 million names."""
     lines = ["a0: &a0 [lol]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
@@ -177,7 +177,7 @@ YAML_LIKE = "aab::--[]{},,&*<<!?|>'\"#%@\\. \n\n  \t\r\0\u00fc\u0085\u2028\ufeff
 
 
 @given(st.binary() | st.text(YAML_LIKE).map(str.encode))
-def test_any_bytes_are_a_document_or_a_problem_with_a_place(content: bytes) -> None:
+def test_any_bytes_are_a_document_or_a_problem_with_a_position(content: bytes) -> None:
     try:
         root = read(content, FILE)
     except ConfigError as error:
@@ -190,9 +190,7 @@ def test_any_bytes_are_a_document_or_a_problem_with_a_place(content: bytes) -> N
 
 
 @given(st.text("abc\n\u00fc \U0001f600"), st.characters(codec="utf-8"), st.text("abc\n\u00fc"))
-def test_what_yaml_does_not_allow_is_told_at_its_place(
-    before: str, character: str, after: str
-) -> None:
+def test_invalid_yaml_is_reported_at_its_position(before: str, character: str, after: str) -> None:
     """Whatever YAML's own grammar allows is another matter, and never said to be a control."""
     text = f"# {before}{character}{after}".replace("\n", "\n# ")
     allowed = character in "\t\n\r\x85" or (
@@ -216,7 +214,7 @@ def assert_marked(value: Any) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
-def test_quoted_text_stays_what_it_is(text: str) -> None:
+def test_quoted_text_is_unchanged(text: str) -> None:
     quoted = "'" + text.replace("'", "''") + "'"
     if not set(text) & set("\u2028\u2029\ufeff\uffff\ufffe"):
         assert outcome(f"a: {quoted}") in ({"a": text}, None)
@@ -251,11 +249,9 @@ DOCUMENT = read(b"users:\n  - nickname: alice\n    tags: [a, b]\n", FILE)
     ],
     ids=str,
 )
-def test_a_path_leads_to_a_place_or_the_nearest_around_it(
-    path: list[int | str], mark: tuple[int, int]
-) -> None:
+def test_locate_returns_the_closest_position(path: list[int | str], mark: tuple[int, int]) -> None:
     assert locate(DOCUMENT, path) == mark
 
 
-def test_what_has_no_place_is_the_beginning() -> None:
+def test_a_value_without_a_position_is_at_the_start() -> None:
     assert locate({}, ["a"]) == Mark(1, 1)

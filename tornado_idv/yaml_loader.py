@@ -20,15 +20,15 @@ _HINTS = {
     "mapping values are not allowed in this context": (
         "; look at the indentation here and on the line above"
     ),
-    "did not find expected ',' or '}'": "; a value with { } [ ] , # or ${...} stands in quotes",
-    "did not find expected ',' or ']'": "; a value with { } [ ] , # or ${...} stands in quotes",
+    "did not find expected ',' or '}'": "; a value with { } [ ] , # or ${...} needs quotes",
+    "did not find expected ',' or ']'": "; a value with { } [ ] , # or ${...} needs quotes",
     "did not find expected key": (
         "; look at the indentation here and on the line above; a value that only begins with a "
-        """quote stands in quotes as a whole, like '"a b".c'"""
+        """quote needs quotes around all of it, like '"a b".c'"""
     ),
-    "found character that cannot start any token": "; a value that begins so stands in quotes",
+    "found character that cannot start any token": "; a value that begins so needs quotes",
     "did not find expected alphabetic or numeric character": (
-        "; a value that begins with * & or ! stands in quotes"
+        "; a value that begins with * & or ! needs quotes"
     ),
 }
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -132,7 +132,7 @@ class _Reader:
         problem = str(error.problem)
         place = error.problem_mark.index if error.problem_mark else 0
         if "cannot start any token" in problem and self._text[place : place + 1] == "\t":
-            return "a tab; YAML is indented with blanks"
+            return "a tab; YAML is indented with spaces"
         return f"{problem}{_HINTS.get(problem, '')}"
 
     def _first_unprintable(self) -> Mark:

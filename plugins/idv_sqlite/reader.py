@@ -118,7 +118,7 @@ class Reader:
         return asked.rows
 
     async def _serve(self) -> None:
-        """Asks for all who wait, the kinds of lookup in turn, until nobody waits."""
+        """Send the waiting lookups, one kind after the other, until none waits."""
         while self._queues:
             lookup = next(iter(self._queues))
             wanted = [asked for asked in self._queues.pop(lookup) if asked.is_wanted]

@@ -34,7 +34,7 @@ class TableOptions(BackendOptions):
 
 
 class NoAuth(Options):
-    """Nobody."""
+    """No credential."""
 
     kind: Literal["none"]
     """Which kind of credential this is."""
@@ -100,10 +100,10 @@ def load_text(tmp_path: Path, kinds: Kinds) -> Load:
 
 
 @pytest.fixture
-def told(load_text: Load, tmp_path: Path) -> Callable[..., list[str]]:
+def problems_in(load_text: Load, tmp_path: Path) -> Callable[..., list[str]]:
     """The problems of a configuration, as printed, without the name of the file."""
 
-    def told(text: str, environ: Mapping[str, str] | None = None, **other: Any) -> list[str]:
+    def problems_in(text: str, environ: Mapping[str, str] | None = None, **other: Any) -> list[str]:
         with pytest.raises(ConfigError) as caught:
             load_text(text, environ, **other)
         return [
@@ -111,4 +111,4 @@ def told(load_text: Load, tmp_path: Path) -> Callable[..., list[str]]:
             for problem in caught.value.problems
         ]
 
-    return told
+    return problems_in

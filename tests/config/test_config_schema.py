@@ -95,13 +95,13 @@ def test_a_good_configuration_passes(kinds: Kinds, load_text: Callable[..., Sett
     ],
 )
 def test_a_bad_configuration_fails(
-    kinds: Kinds, told: Callable[..., list[str]], right: str, wrong: str
+    kinds: Kinds, problems_in: Callable[..., list[str]], right: str, wrong: str
 ) -> None:
     """What the schema refuses, loading refuses too."""
     assert right in GOOD
     text = GOOD.replace(right, wrong)
     assert errors(kinds, text)
-    assert told(text)
+    assert problems_in(text)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_without_kinds_no_backend_passes() -> None:
     assert "$.backends[0]" in errors({}, GOOD)
 
 
-def test_defaults_are_shown_as_they_are_written(kinds: Kinds) -> None:
+def test_defaults_have_units(kinds: Kinds) -> None:
     server = json_schema(kinds)["$defs"]["ServerSettings"]["properties"]
     assert {name: each["default"] for name, each in server.items() if "default" in each} == {
         "host": "127.0.0.1",
@@ -222,7 +222,7 @@ def test_every_setting_is_described(section: type[BaseModel]) -> None:
         assert field.description, name
 
 
-def test_an_option_that_has_no_schema_may_be_anything(kinds: Kinds) -> None:
+def test_an_option_without_a_schema_accepts_anything(kinds: Kinds) -> None:
     class Odd(BackendOptions):
         clock: Callable[[], float] | None = None
 

@@ -15,7 +15,7 @@ backends: [{name: members, kind: table, path: members.db}]
 """
 
 
-def test_a_short_file_in_summary(load_text: Load) -> None:
+def test_summary_of_a_minimal_file(load_text: Load) -> None:
     assert summary(load_text(GOOD), NOW) == [
         ("listens on", "http://127.0.0.1:8080"),
         ("profile sites", "https://profiles.example"),
@@ -26,7 +26,7 @@ def test_a_short_file_in_summary(load_text: Load) -> None:
     ]
 
 
-def test_a_long_file_in_summary(load_text: Load) -> None:
+def test_summary_of_a_large_file(load_text: Load) -> None:
     text = f"""\
 profile_sites: [https://profiles.example, https://old.example]
 server: {{host: "::1", port: 0, base_path: /identity}}
@@ -59,7 +59,7 @@ demo: true
     ]
 
 
-def test_many_keys_do_not_fill_the_screen(load_text: Load) -> None:
+def test_at_most_ten_keys_are_listed(load_text: Load) -> None:
     def keys(count: int) -> str:
         entries = "".join(f"  - {{id: k{i}, sha256: {i:064}}}\n" for i in range(count))
         return dict(summary(load_text(f"{GOOD}auth:\n keys:\n{entries}"), NOW))["keys"]

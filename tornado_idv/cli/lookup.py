@@ -84,7 +84,7 @@ def _advice(settings: Settings, who: str) -> str:
     sites = ", ".join(f"{site}/m/nick" for site in settings.profile_sites)
     advice = f"write @nick, {sites}, or a card's digits"
     if re.fullmatch(r"[0-9][0-9 .-]*", who):
-        return f"{advice}, and those alone: no blanks, dashes or dots"
+        return f"{advice}, only digits: no spaces, dashes or dots"
     with suppress(InvalidFormat):
         settings.make_identifiers().parse_nickname(who)
         return f"{advice}; did you mean @{who}?"
