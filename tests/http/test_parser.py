@@ -95,5 +95,6 @@ def test_an_empty_line_is_no_request() -> None:
     parser = RequestParser(1024)
     for piece in (b"\r\n", b"\r", b"\n"):
         parser.feed(piece)
-        assert parser.is_empty
+        assert not parser.has_started
         assert not parser.has_head
+    assert parser.is_empty

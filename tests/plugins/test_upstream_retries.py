@@ -227,7 +227,7 @@ async def test_retry_after_is_respected(status: int) -> None:
             failure = await failure_of(made)
             assert isinstance(failure, Unavailable)
             assert "Retry-After" in failure.reason
-            assert not failure.counts
+            assert not failure.counts_against_breaker
         ticker.now += 7
         assert (await ask(made)).status == 200
     assert len(upstream.requests) == 2

@@ -57,7 +57,15 @@ async def test_an_abort_writes_the_log_and_exits_with_the_signal_s_number(
 
     writer = LogWriter(write, str)
     access = AccessLog(writer.put, for_people=True)
-    access.refused(status=400, code="bad_request", remote="::1", request_id="a-1")
+    access.log(
+        method="-",
+        route="-",
+        status=400,
+        seconds=0.0,
+        client_address="::1",
+        key_id=None,
+        request_id="a-1",
+    )
     monkeypatch.setattr("os._exit", codes.append)
     abort(LogOutput(writer, access), signal.SIGTERM)
     assert codes == [143]

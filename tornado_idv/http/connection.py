@@ -250,9 +250,11 @@ class Connection(asyncio.Protocol):
 
     def _receive(self, data: bytes) -> None:
         parser = self._parser
+        had_started = parser.has_started
         parser.feed(data)
         if self.state is State.IDLE and not parser.is_empty:
             self.state = State.READING
+        if not had_started and self.state is State.READING and parser.has_started:
             self._set_timeout(self._limits.idle_timeout)
         if parser.buffered > self._max_buffered:
             self._transport.pause_reading()

@@ -35,8 +35,13 @@ class RequestParser:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no byte of a request is buffered; half an empty line is none."""
-        return self.head is None and (not self._buffer or self._buffer == b"\r")
+        """Whether nothing is buffered."""
+        return not self._buffer and self.head is None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a byte of a request was received; half an empty line is none."""
+        return self.head is not None or self._buffer not in (b"", b"\r")
 
     @property
     def has_head(self) -> bool:
