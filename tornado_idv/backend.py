@@ -47,10 +47,10 @@ class BackendOptions(BaseModel):
     on_unavailable: Literal["fail", "continue"] = "fail"
     """Whether a lookup ends (fail) or asks the next backend (continue) if this one is unavailable.
 
-    With continue, a user whom no later backend knows is still answered 503, never 404."""
+    With continue, a user that no later backend knows is still answered 503, never 404."""
     match: Pattern | None = None
     """A regular expression: only queries that match it as a whole, written @nickname or as the
-    digits of a card, are asked here; whoever does not match is not known here."""
+    digits of a card, are asked here; any other is not known here."""
     max_concurrent: Annotated[Whole, Field(ge=1)] = 64
     """How many lookups may be under way at once; as many again wait, more are unavailable."""
     breaker: BreakerOptions = BreakerOptions()

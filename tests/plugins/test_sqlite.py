@@ -53,7 +53,7 @@ async def serving(path: Path, **options: Any) -> AsyncIterator[SqliteBackend]:
     """An open backend that looks at its file only when it is told to."""
     backend = make_backend(SqliteBackend, path.parent, path=path.name, **options)
     assert isinstance(backend, SqliteBackend)
-    backend.look_every = 3600
+    backend.check_interval = 3600
     async with opened([backend]):
         yield backend
 
@@ -434,16 +434,16 @@ CAUTIONS: dict[str, tuple[str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("script", "cautions"), list(CAUTIONS.values()), ids=list(CAUTIONS))
+@pytest.mark.parametrize(("script", "warnings"), list(CAUTIONS.values()), ids=list(CAUTIONS))
 async def test_the_start_warns_of_what_is_slow_or_not_sure(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, cautions: list[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, warnings: list[str]
 ) -> None:
     run(tmp_path / "users.db", script)
     async with serving(tmp_path / "users.db"):
         logged = levels(caplog, logging.WARNING)
-    assert len(logged) == len(cautions)
-    for caution in cautions:
-        assert any(caution in line for line in logged)
+    assert len(logged) == len(warnings)
+    for warning in warnings:
+        assert any(warning in line for line in logged)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ async def test_a_bad_file_is_told_once_and_the_old_users_kept(
         assert await backend.find(ByNickname("alice")) == ALICE
         assert changes == []
     (warning,) = warnings(caplog)
-    assert "backend tested keeps its old users: " in warning
+    assert "backend tested: fixture rejected, keeping the old users: " in warning
     assert told in warning
     assert "canary" not in caplog.text
 
