@@ -50,7 +50,7 @@ def write(path: Path, *users: User) -> Path:
 
 @asynccontextmanager
 async def serving(path: Path, **options: Any) -> AsyncIterator[SqliteBackend]:
-    """An open backend that looks at its file only when it is told to."""
+    """An open backend that checks its file only when the test calls it."""
     backend = make_backend(SqliteBackend, path.parent, path=path.name, **options)
     assert isinstance(backend, SqliteBackend)
     backend.check_interval = 3600
@@ -257,7 +257,7 @@ async def test_what_is_no_file_stops_the_start(tmp_path: Path, path: str, messag
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """Runs the block as the user `nobody`, for whom permissions count, if this one is root."""
+    """Run the block as user 65534, whose permissions are checked, unless already unprivileged."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)
@@ -378,7 +378,7 @@ async def test_a_damaged_database_too_large_to_check_is_broken_where_it_is(
             await backend.find(ByCard("4000"))
 
 
-async def test_a_backend_that_is_not_open_cannot_tell(tmp_path: Path) -> None:
+async def test_a_backend_that_is_not_open_is_unavailable(tmp_path: Path) -> None:
     backend = make_backend(SqliteBackend, tmp_path, path="users.db")
     with pytest.raises(Unavailable, match="not open"):
         await backend.find(ByNickname("alice"))
@@ -504,7 +504,7 @@ NOT_TEXT: dict[str, tuple[str, str]] = {
 async def test_a_user_whose_values_are_not_text_is_broken(
     tmp_path: Path, script: str, row: str
 ) -> None:
-    """The user is there: "not known" would be a lie, and what zeros were lost nobody can tell."""
+    """The user is there: "not known" would be wrong, and lost zeros cannot be restored."""
     path = tmp_path / "users.db"
     run(path, script)
     run(path, f"INSERT INTO users VALUES ({row}, 'Free'), ('bob', '4001', 'Free')")
@@ -567,7 +567,7 @@ async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(
     ids=["untyped", "sum", "coalesce", "bytes", "real"],
 )
 async def test_a_view_of_values_that_are_not_text_is_broken(tmp_path: Path, column: str) -> None:
-    """Newer releases of SQLite tell that some of these are numbers; then the start is refused."""
+    """Newer releases of SQLite report some of these as numbers, and the start is rejected."""
     path = tmp_path / "users.db"
     run(
         path,

@@ -44,7 +44,7 @@ def overwrite(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-async def test_rows_written_are_answered_and_told_of(path: Path) -> None:
+async def test_written_rows_are_found_and_reported_as_a_change(path: Path) -> None:
     async with serving(path) as backend:
         changes = changes_of(backend)
         assert await backend.find(ByNickname("bob")) is None
@@ -127,7 +127,7 @@ async def test_a_look_under_way_is_not_believed_of_what_came_after_it(
         assert await asking == BOB
 
 
-async def test_rows_written_in_wal_mode_are_told_of(path: Path) -> None:
+async def test_rows_written_in_wal_mode_are_reported_as_a_change(path: Path) -> None:
     """There the file itself does not change until a checkpoint."""
     run(path, "PRAGMA journal_mode = WAL")
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
@@ -270,7 +270,7 @@ async def test_a_file_damaged_in_place_is_never_not_known(
     error: type[LookupFailed],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Before the look and after it; it is logged once, and mends itself."""
+    """Before the look and after it; it is logged once, and recovers."""
     good = path.read_bytes()
     async with serving(path) as backend:
         changes = changes_of(backend)
@@ -328,7 +328,7 @@ def replace_by_at_signs(path: Path) -> None:
 async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_rest(
     path: Path, fault: Callable[[Path], None], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its pages are intact behind the open connections; it is logged once, and mends itself."""
+    """Its pages are intact behind the open connections; it is logged once, and recovers."""
     async with serving(path) as backend:
         changes = changes_of(backend)
         fault(path)
@@ -350,7 +350,7 @@ async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_res
     ids=["table", "column"],
 )
 async def test_a_table_or_column_that_goes_is_unavailable(path: Path, script: str) -> None:
-    """A quoted name of no column would be a text to SQLite, and nobody would be known."""
+    """A quoted name of no column would be a text to SQLite, and no user would be found."""
     async with serving(path) as backend:
         run(path, script)
         for query in (KNOWN, ABSENT):
@@ -392,7 +392,7 @@ async def begun(backend: SqliteBackend) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_query_that_nobody_waits_for_holds_up_no_other(slow_path: Path) -> None:
+async def test_a_query_without_callers_delays_no_other(slow_path: Path) -> None:
     """Neither the one that runs nor those that wait behind it."""
     async with serving(slow_path) as backend:
         slow = [asyncio.create_task(backend.find(ByNickname("slow"))) for _ in range(5)]
@@ -446,7 +446,7 @@ async def test_a_query_that_is_waited_for_survives_the_end_of_others(slow_path: 
 
 
 async def test_closing_ends_what_still_runs(slow_path: Path) -> None:
-    """Whoever waits is told, and no thread stays."""
+    """Callers get an error, and no thread stays."""
     with no_thread_left():
         async with serving(slow_path) as backend:
             asked = [asyncio.create_task(backend.find(ByNickname("slow"))) for _ in range(3)]
@@ -533,7 +533,7 @@ class Held:
 async def test_a_lookup_that_has_its_rows_opens_nothing_after_the_close(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sees that the file was written, and nobody would close what it opened to follow that."""
+    """It sees that the file was written, and nothing would close what it opened."""
     with no_thread_left():
         async with serving(path) as backend:
             assert backend._file is not None
@@ -588,7 +588,7 @@ async def test_a_look_that_was_asked_for_before_the_close_does_not_begin_after_i
             assert not was_opened
 
 
-async def test_a_query_under_way_when_the_damage_is_seen_is_told_of_it(slow_path: Path) -> None:
+async def test_a_query_that_runs_when_the_damage_is_seen_raises_its_reason(slow_path: Path) -> None:
     """Not that the connection was closed, which the chain might pass over."""
     async with serving(slow_path) as backend:
         asked = asyncio.create_task(backend.find(ByNickname("slow")))

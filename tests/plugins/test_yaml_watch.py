@@ -107,7 +107,7 @@ async def test_a_swapped_link_is_seen(tmp_path: Path) -> None:
 
 
 async def test_a_link_changed_further_up_is_seen(tmp_path: Path) -> None:
-    """No watched folder tells of it; the look at the file does."""
+    """No watched directory has an event; the check of the file notices it."""
     for nickname in ("alice", "bob"):
         (tmp_path / nickname).mkdir()
         write(tmp_path / nickname / "users.yaml", nickname)
@@ -120,7 +120,7 @@ async def test_a_link_changed_further_up_is_seen(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_comes_back_is_seen(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its users were answered all the while, and one warning told."""
+    """Its users are found all the while, and there is one warning."""
     async with watched(path) as (backend, next_user):
         told = logged("keeping the old users")
         move(path, path.with_suffix(".old"))
@@ -161,7 +161,7 @@ async def test_edits_are_seen_where_nothing_can_be_watched(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A watch that dies is told once, and looking takes its place."""
+    """A failed watch is logged once, and checks take its place."""
 
     def failing(*folders: Path, **options: object) -> AsyncIterator[Any]:
         raise error
