@@ -9,7 +9,7 @@ from unittest import mock
 
 import aiosqlite
 import pytest
-from test_sqlite import run, serving
+from sqlite_databases import run, serving
 
 from idv_sqlite.backend import SqliteBackend
 from tornado_idv import Broken, ByCard, ByNickname, Query, User

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_sqlite import ALICE, BOB, USERS, insert, levels, no_thread_left, run, serving, write
+from sqlite_databases import ALICE, BOB, USERS, insert, levels, no_thread_left, run, serving, write
 
 from idv_sqlite.backend import SqliteBackend
 from idv_sqlite.openfile import OpenFile
