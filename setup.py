@@ -34,7 +34,7 @@ setup(
     package_dir={"": "plugins", "tornado_idv": "tornado_idv"},
     package_data={"tornado_idv": ["py.typed"]},
     install_requires=[
-        "aiohttp>=3.14,<3.15",  # idv_upstream.connections knows how its inside works
+        "aiohttp>=3.13,<4",
         "aiosqlite>=0.20",
         "cachetools>=8,<9",
         "click>=8.1",

@@ -9,8 +9,8 @@ import pytest
 from fakes import Ticker
 
 from tornado_idv.config.load import load
+from tornado_idv.file_secret import FileSecret
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.scalars import FileSecret
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def later(ticker: Ticker, secret: FileSecret) -> str:
     return secret.get_secret_value()
 
 
-def test_a_new_text_is_seen_a_second_later(path: Path) -> None:
+def test_a_new_text_is_read_after_a_second(path: Path) -> None:
     ticker = Ticker()
     secret = FileSecret("first", path, ticker)
     path.write_text("second\n", encoding="utf-8")
@@ -35,7 +35,7 @@ def test_a_new_text_is_seen_a_second_later(path: Path) -> None:
     assert secret.get_secret_value() == "second"
 
 
-def test_a_file_renamed_over_it_is_seen(path: Path, tmp_path: Path) -> None:
+def test_a_file_renamed_over_it_is_read(path: Path, tmp_path: Path) -> None:
     ticker = Ticker()
     secret = FileSecret("first", path, ticker)
     assert later(ticker, secret) == "first"
@@ -46,7 +46,7 @@ def test_a_file_renamed_over_it_is_seen(path: Path, tmp_path: Path) -> None:
     assert later(ticker, secret) == "third"
 
 
-def test_a_path_replaced_by_a_fifo_leaves_the_last_secret(path: Path) -> None:
+def test_a_fifo_in_place_of_the_file_keeps_the_last_secret(path: Path) -> None:
     """Reading it would block the event loop, as nothing writes to the FIFO."""
     ticker = Ticker()
     secret = FileSecret("first", path, ticker)
@@ -58,7 +58,7 @@ def test_a_path_replaced_by_a_fifo_leaves_the_last_secret(path: Path) -> None:
     assert later(ticker, secret) == "first"
 
 
-def test_blanks_of_a_secret_are_kept(path: Path) -> None:
+def test_spaces_of_a_secret_are_kept(path: Path) -> None:
     ticker = Ticker()
     secret = FileSecret("first", path, ticker)
     path.write_text(" second \n", encoding="utf-8")
@@ -66,7 +66,7 @@ def test_blanks_of_a_secret_are_kept(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff"], ids=["gone", "empty", "line", "?"])
-def test_a_file_that_holds_no_secret_leaves_the_last_one(path: Path, content: bytes | None) -> None:
+def test_a_file_without_a_secret_keeps_the_last_one(path: Path, content: bytes | None) -> None:
     ticker = Ticker()
     secret = FileSecret("first", path, ticker)
     assert later(ticker, secret) == "first"
@@ -94,10 +94,10 @@ backends:
     ("written", "now"),
     [("${file:token}", "second"), ("${file:token}x", "firstx"), ("${env:TOKEN}", "third")],
 )
-def test_only_a_secret_that_is_a_whole_file_follows_it(
+def test_only_a_reference_to_a_whole_file_follows_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch, written: str, now: str
 ) -> None:
-    monkeypatch.setattr(FileSecret, "look_every", 0.0)
+    monkeypatch.setattr(FileSecret, "check_interval", 0.0)
     config = path.with_name("config.yaml")
     config.write_text(CONFIG.format(token=written), encoding="utf-8")
     settings = load(config, backend_kinds(plugin_manager()), {"TOKEN": "third"})

@@ -134,7 +134,7 @@ def test_input_is_accepted_by_the_grammar_and_by_nothing_else(text: str) -> None
 
 
 @given(right_spellings)
-def test_every_right_spelling_is_accepted(text: str) -> None:
+def test_every_valid_spelling_is_accepted(text: str) -> None:
     """Also a check of the strategies: they do reach what is valid."""
     assert named_by(text) is not None
 
@@ -145,7 +145,7 @@ def test_a_card_number_is_ascii_digits_and_nothing_else(text: str) -> None:
 
 
 @given(inputs | cards)
-def test_whatever_a_person_types_is_a_card_number_or_input(text: str) -> None:
+def test_digits_are_a_card_number_and_other_text_is_input(text: str) -> None:
     other = named_by(text)
     expected = ByCard(text) if is_card(text) else other and ByNickname(other)
     assert outcome(IDENTIFIERS.parse_any, text) == expected
@@ -168,7 +168,7 @@ def test_two_spellings_of_one_user_are_one_query(data: st.DataObject, name: str)
 
 
 @given(nicknames)
-def test_case_is_kept_unless_it_is_to_be_folded(name: str) -> None:
+def test_case_is_kept_unless_folded(name: str) -> None:
     assert IDENTIFIERS.parse_input(f"@{name}") == ByNickname(name)
     assert FOLDING.parse_input(f"@{name}") == ByNickname(name.lower())
 
@@ -187,15 +187,13 @@ def test_the_length_of_card_numbers_is_configured(
     ("text", "accepted"),
     [("@abc", True), ("@ab", False), ("@abcd", False), ("@ABC", False), ("@abc\n", False)],
 )
-def test_the_pattern_of_nicknames_is_configured_and_matches_whole(
-    text: str, *, accepted: bool
-) -> None:
+def test_the_configured_pattern_matches_whole_nicknames(text: str, *, accepted: bool) -> None:
     identifiers = Identifiers(sites=[], nickname=re.compile("[a-z]{3}", re.ASCII))
     assert (outcome(identifiers.parse_input, text) is not None) == accepted
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["outer first", "inner first"])
-def test_a_site_within_another_site_has_users_of_its_own(order: int) -> None:
+def test_a_site_within_another_site_has_its_own_users(order: int) -> None:
     sites = ["https://s.example", "https://s.example/m"][::order]
     identifiers = Identifiers(sites=[ProfileSite.parse(text) for text in sites])
     assert identifiers.parse_input("https://s.example/m/alice") == ByNickname("alice")
@@ -261,13 +259,13 @@ def test_a_site_has_one_canonical_spelling(text: str, prefix: str) -> None:
     ],
     ids=ascii,
 )
-def test_what_is_no_site_address_is_refused(text: str) -> None:
+def test_an_invalid_site_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="not a site address"):
         ProfileSite.parse(text)
 
 
 @given(near_misses(st.sampled_from(WRITTEN)) | st.text())
-def test_any_text_is_a_site_or_refused(text: str) -> None:
+def test_any_text_is_a_site_or_rejected(text: str) -> None:
     try:
         site = ProfileSite.parse(text)
     except ValueError:
@@ -306,16 +304,14 @@ def test_the_profile_url_is_the_user_s_own_or_on_the_first_site() -> None:
     ],
     ids=ascii,
 )
-def test_a_record_is_accepted_if_it_could_be_asked_for(
+def test_a_record_is_accepted_if_its_identifiers_are_valid(
     nickname: str, card_number: str, *, accepted: bool
 ) -> None:
     assert IDENTIFIERS.accepts(User("Free", card_number, nickname)) is accepted
 
 
 @given(inputs | nicknames, cards)
-def test_a_record_that_is_accepted_is_asked_for_by_what_it_holds(
-    nickname: str, card_number: str
-) -> None:
+def test_an_accepted_record_can_be_queried(nickname: str, card_number: str) -> None:
     expected = is_nickname(nickname) and is_card(card_number)
     assert IDENTIFIERS.accepts(User("Free", card_number, nickname)) == expected
 
@@ -335,7 +331,7 @@ def test_case_is_folded_before_the_pattern_is_applied() -> None:
     assert small.accepts(User("Free", "4000", "Alice"))
 
 
-def test_a_record_is_held_to_the_configured_forms() -> None:
+def test_a_record_must_match_the_configured_forms() -> None:
     identifiers = Identifiers(
         sites=[], nickname=re.compile("[a-z]{3}", re.ASCII), card_length=(4, 4)
     )
@@ -344,7 +340,7 @@ def test_a_record_is_held_to_the_configured_forms() -> None:
     assert not identifiers.accepts(User("Free", "400", "abc"))
 
 
-def test_an_error_does_not_repeat_what_was_asked() -> None:
+def test_an_error_does_not_repeat_the_input() -> None:
     for text in ("@alice!", "https://evil.example/m/alice", "alice"):
         with pytest.raises(InvalidFormat) as caught:
             IDENTIFIERS.parse_any(text)
@@ -365,7 +361,7 @@ def test_a_repr_holds_no_personal_data(value: object) -> None:
         assert "4000" not in text
 
 
-def test_an_answer_tells_whether_a_user_was_found() -> None:
+def test_an_answer_with_a_user_is_found() -> None:
     assert Answer(ALICE).found
     assert not Answer(None).found
 
@@ -381,11 +377,11 @@ def test_an_answer_tells_whether_a_user_was_found() -> None:
     ],
     ids=["nickname", "card", "another case", "another card", "a card as a nickname"],
 )
-def test_an_answer_is_of_the_user_whom_a_query_names(named: Query, *, is_of: bool) -> None:
+def test_an_answer_is_about_the_queried_user(named: Query, *, is_of: bool) -> None:
     assert Answer(ALICE).is_of(named) is is_of
     assert not Answer(None).is_of(named)
 
 
-def test_a_query_is_written_as_a_person_would_type_it() -> None:
+def test_the_text_of_a_query_parses_to_the_query() -> None:
     for query in (ByNickname("alice"), ByCard("4000")):
         assert IDENTIFIERS.parse_any(query.text) == query

@@ -12,7 +12,8 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing, digest_of
 from tornado_idv.keys.token import check_token, digest, is_token68, issue
 
-TOKEN = issue("shop")
+# Fixed, since it is part of test ids, which must be the same in every worker.
+TOKEN = "idv_shop_QFmcf6EWP9QahxDlTtEjbVgTfpXCotL8_133ca667"
 FOREIGN = "a-key.from~elsewhere+/0=="
 CHARACTERS = string.ascii_letters + string.digits + "-._~+/="
 

@@ -10,7 +10,7 @@ import pytest
 from tornado_idv.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.errors import StartError, Unavailable
 from tornado_idv.model import ByCard, ByNickname, Query, User
-from tornado_idv.scalars import ConfigPath
+from tornado_idv.options import ConfigPath
 from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, make_backend
 
 SUITE = BackendConformance()

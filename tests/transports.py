@@ -1,4 +1,4 @@
-"""Transports to ask with."""
+"""Transports for tests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pytest
 from fakes import LoopClock
 from scripted import Said, Scripted, serving
 
-from idv_upstream.credentials import NoCredential
-from idv_upstream.request import Asking
-from idv_upstream.tls import TlsOptions
-from idv_upstream.transport import Reply, Transport
+from idv_upstream.request.template import Request
+from idv_upstream.response.raw import Response
+from idv_upstream.transport.credentials import NoCredential
+from idv_upstream.transport.tls import TlsOptions
+from idv_upstream.transport.transport import Transport
 from tornado_idv import LookupFailed
 
-GET = Asking("GET", "/people/alice?plan=1", {}, None, repeatable=True)
-POST = Asking("POST", "/search", {"Content-Type": "application/json"}, b"{}", repeatable=False)
+GET = Request("GET", "/people/alice?plan=1", {}, None, repeatable=True)
+POST = Request("POST", "/search", {"Content-Type": "application/json"}, b"{}", repeatable=False)
 
 TIMEOUT = 5.0
 
@@ -29,7 +30,7 @@ def always(_status: int) -> bool:
 
 
 class Pauses:
-    """Counts the pauses and lets nobody wait."""
+    """Records the pauses without waiting."""
 
     def __init__(self) -> None:
         self.lengths: list[float] = []
@@ -57,40 +58,40 @@ async def opened(*endpoints: str, **arguments: Any) -> AsyncIterator[Transport]:
 async def asked(
     *answers: Said | bytes, **arguments: Any
 ) -> AsyncIterator[tuple[Scripted, Transport]]:
-    """An upstream that gives these answers, and the transport that asks it."""
+    """An upstream that sends these responses, and a transport for it."""
     async with serving(*answers) as upstream, opened(upstream.address, **arguments) as made:
         yield upstream, made
 
 
 async def ask(
-    made: Transport, asking: Asking = GET, wants_body: Callable[[int], bool] = always
-) -> Reply:
-    return await asyncio.wait_for(made.ask(asking, wants_body), 10)
+    made: Transport, request: Request = GET, wants_body: Callable[[int], bool] = always
+) -> Response:
+    return await asyncio.wait_for(made.send(request, wants_body), 10)
 
 
-async def failure_of(made: Transport, asking: Asking = GET) -> LookupFailed:
+async def failure_of(made: Transport, request: Request = GET) -> LookupFailed:
     with pytest.raises(LookupFailed) as caught:
-        await ask(made, asking)
+        await ask(made, request)
     return caught.value
 
 
-async def failure_told(made: Transport, asking: Asking = GET) -> list[str]:
-    """What a traceback tells of a failure, if it is one."""
+async def traceback_of(made: Transport, request: Request = GET) -> list[str]:
+    """The traceback of a failure, if there is one."""
     try:
-        await ask(made, asking)
+        await ask(made, request)
     except LookupFailed as failure:
         return [*traceback.format_exception(failure), repr(failure)]
     return []
 
 
 async def given_up(
-    upstream: Scripted, made: Transport, asking: Asking = GET, *, times: int = 1
+    upstream: Scripted, made: Transport, request: Request = GET, *, times: int = 1
 ) -> LookupFailed:
-    """The failure of a request that has no whole answer when its time is over.
+    """The failure of a request that times out.
 
-    That comes when the upstream has seen so many requests in all.
+    Time passes when the upstream has received so many requests in all.
     """
-    waiting = asyncio.ensure_future(failure_of(made, asking))
+    waiting = asyncio.ensure_future(failure_of(made, request))
     await upstream.asked(times)
     await upstream.dripped()
     LoopClock().forward(TIMEOUT + 1)  # the library waits for the end of the second

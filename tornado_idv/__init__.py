@@ -1,6 +1,6 @@
 """What plugin authors import; everything else in this package is its own business."""
 
-from tornado_idv import strict_json, yamltext
+from tornado_idv import strict_json, yaml_loader
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.commands import CommandTools, Exit, LoadedConfig, printable
 from tornado_idv.errors import (
@@ -17,7 +17,15 @@ from tornado_idv.errors import (
 from tornado_idv.file_signature import FileSignature
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, User
-from tornado_idv.scalars import ConfigPath, Duration, Pattern, Secret, Size, Whole
+from tornado_idv.options import (
+    ConfigPath,
+    Duration,
+    Options,
+    Pattern,
+    Secret,
+    Size,
+    WholeNumber,
+)
 
 __all__ = [
     "Answer",
@@ -37,6 +45,7 @@ __all__ = [
     "InvalidFormat",
     "LoadedConfig",
     "LookupFailed",
+    "Options",
     "Pattern",
     "Problem",
     "Query",
@@ -45,10 +54,10 @@ __all__ = [
     "StartError",
     "Unavailable",
     "User",
-    "Whole",
+    "WholeNumber",
     "format_traceback",
     "hookimpl",
     "printable",
     "strict_json",
-    "yamltext",
+    "yaml_loader",
 ]

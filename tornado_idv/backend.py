@@ -6,59 +6,52 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
-from tornado_idv.scalars import Duration, Pattern, Whole
+from tornado_idv.options import Duration, Options, Pattern, WholeNumber
 
 
-class BreakerOptions(BaseModel):
-    """When a backend that keeps failing is left alone, and for how long."""
+class BreakerOptions(Options):
+    """The circuit breaker of a backend."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
-
-    failures: Annotated[Whole, Field(ge=1)] = 5
-    """How many failures in a row open the circuit."""
+    failures: Annotated[WholeNumber, Field(ge=1)] = 5
+    """The number of consecutive failures that open the circuit."""
     open_for: Annotated[Duration, Field(gt=0)] = 5.0
-    """How long it is open at first, give or take a fifth; twice as long after a failed probe."""
+    """How long the circuit is open at first, ± 20 %; it doubles after each failed probe."""
     open_max: Annotated[Duration, Field(gt=0)] = 60.0
-    """How long it is open at most, give or take a fifth."""
+    """How long the circuit is open at most, ± 20 %."""
 
 
-class BackendOptions(BaseModel):
-    """What every backend takes in ``config.yaml``; a kind adds its own options.
+class BackendOptions(Options):
+    """The options of every backend in ``config.yaml``; a kind adds its own.
 
-    Durations are in seconds. Without ``cache_ttl`` and ``negative_ttl`` the times
-    of the ``cache`` section hold.
+    Durations are in seconds. ``cache_ttl`` and ``negative_ttl`` default to those of the
+    ``cache`` section.
     """
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
-
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-    """What logs and ``lookup --explain`` call this backend."""
+    """The name of this backend in logs and ``lookup --explain``."""
     kind: str
-    """Which plugin's backend it is."""
+    """The kind of backend, as its plugin names it."""
     timeout: Annotated[Duration, Field(gt=0)] = 0.8
-    """The longest that one lookup may take."""
+    """How long one lookup may take."""
     on_unavailable: Literal["fail", "continue"] = "fail"
-    """Whether a lookup ends (fail) or asks the next backend (continue) if this one is unavailable.
+    """Whether a lookup fails or continues with the next backend while this one is unavailable.
 
     With continue, a user that no later backend knows is still answered 503, never 404."""
     match: Pattern | None = None
-    """A regular expression: only queries that match it as a whole, written @nickname or as the
-    digits of a card, are asked here; any other is not known here."""
-    max_concurrent: Annotated[Whole, Field(ge=1)] = 64
-    """How many lookups may be under way at once; as many again wait, more are unavailable."""
+    """A regular expression that a whole query must match, as @nickname or the digits of a card.
+
+    Other queries are not sent to this backend: they are "not known here"."""
+    max_concurrent: Annotated[WholeNumber, Field(ge=1)] = 64
+    """The maximum number of concurrent lookups; as many again wait, more are unavailable."""
     breaker: BreakerOptions = BreakerOptions()
-    """When this backend is left alone."""
+    """The circuit breaker of this backend."""
     cache_ttl: Duration | None = None
-    """How long a user found here is answered from the cache."""
+    """How long a user found here is served from the cache."""
     negative_ttl: Duration | None = None
-    """How long "not found" is answered from the cache, if this backend was asked."""
+    """How long "not found" is served from the cache, if this backend was queried."""
     _folds_nicknames: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")

@@ -29,7 +29,7 @@ def loads(document: bytes | str, *, max_depth: int = 256, keep_numbers: bool = F
     Arrays and objects may be nested ``max_depth`` deep. With ``keep_numbers``, numbers are
     returned as `Number`; otherwise as ``int`` or ``float``, and one that is too large for a
     ``float``, or has more digits than Python converts, is an error. Strings may hold a lone
-    surrogate, which JSON can escape.
+    surrogate, which JSON can escape; `is_unicode` tells.
 
     Raises `ValueError`, whose text and attributes may hold parts of the document.
     """
@@ -45,6 +45,17 @@ def loads(document: bytes | str, *, max_depth: int = 256, keep_numbers: bool = F
     if end < len(text):
         raise ValueError("more than one document")
     return value
+
+
+def is_unicode(text: str) -> bool:
+    """Whether ``text`` can be encoded in UTF-8: it holds no lone surrogate."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_depth(text: str, max_depth: int) -> None:

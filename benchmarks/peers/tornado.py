@@ -27,7 +27,7 @@ from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.server.logs import configure_logging, open_access_log
+from tornado_idv.server.logs import configure_logging
 from tornado_idv.server.service import api_key, open_directory
 from tornado_idv.web.app import Api, make_api
 from tornado_idv.web.handler import Services
@@ -94,11 +94,10 @@ class TornadoSink:
 async def serve(port: int, config: Path) -> None:
     manager = plugin_manager()
     settings = load(config, backend_kinds(manager), {})
-    configure_logging(settings.logging.level, settings.logging.format)
-    access_log = open_access_log(settings.logging.level, settings.logging.format)
+    access_log = configure_logging(settings.logging.level, settings.logging.format).access
     keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
-        services = Services(directory, settings.valid_forms(), keys, access_log)
+        services = Services(directory, settings.make_identifiers(), keys, access_log)
         HTTPServer(Adapter(make_api(services))).listen(port, "127.0.0.1")
         await asyncio.Event().wait()
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from tornado_idv import BackendOptions, ConfigPath, Whole
+from tornado_idv import BackendOptions, ConfigPath, Options, WholeNumber
 
 Name = Annotated[str, Field(min_length=1)]
 
 
-class Columns(BaseModel):
+class Columns(Options):
     """The columns of the table; every value in them is text."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
 
     nickname: Name = "nickname"
     """The nickname, without ``@`` in front."""
@@ -37,5 +33,5 @@ class SqliteOptions(BackendOptions):
     """The table or view that holds one user in each row."""
     columns: Columns = Columns()
     """The names of the table's columns, where they are not the usual ones."""
-    readers: Annotated[Whole, Field(ge=1, le=16)] = 1
+    readers: Annotated[WholeNumber, Field(ge=1, le=16)] = 1
     """Connections for lookups; more than one helps only where queries are slow."""

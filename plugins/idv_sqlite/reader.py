@@ -1,14 +1,13 @@
-"""One read-only connection, whose queries stop when their callers have left.
+"""One read-only connection, whose queries stop when no caller waits for them any more.
 
-aiosqlite runs the queries of a connection one after the other in a thread of its own. A caller
-that is cancelled (by its deadline, say) stops waiting without stopping its query, and
-`sqlite3_interrupt` would stop whatever runs at that moment, which may be another caller's
-query. So each query carries a flag that SQLite's thread reads itself: when it counts the
-parameters, and then every few thousand instructions. A queued query is thus never started, a
-running one ends within about a millisecond, and no other is affected.
+aiosqlite runs the queries of a connection in a thread, and a caller that is cancelled (by its
+deadline, for example) stops waiting without stopping its query. `sqlite3_interrupt` would
+stop whatever runs at that moment, which may be another caller's query. So the reader sends one
+statement at a time, and SQLite itself asks every few thousand steps whether a caller still
+waits for it: such a query ends within about a millisecond, and no other is affected.
 
-Most of a lookup's time is the switch to that thread and back. So all callers that wait for the
-same kind of lookup when the connection is free share one statement.
+Most of a lookup's time is the way to that thread and back. So all lookups of one kind that
+wait when the connection becomes free are sent in one statement.
 """
 
 from __future__ import annotations
@@ -71,7 +70,8 @@ class Reader:
         self.statements = 0
         """Statements that have returned their rows."""
         self.stopping = False
-        self.running: _Batch | None = None
+        self.running: Sequence[_Request] = ()
+        """The lookups of the statement that runs, or ran last."""
 
     @classmethod
     async def over(cls, connection: aiosqlite.Connection) -> Reader:
@@ -148,23 +148,20 @@ class Reader:
             asked.give(its)
 
     async def _ask(self, lookup: Lookup, wanted: Sequence[_Request]) -> Iterable[Row]:
-        batch = _Batch(wanted, self)
+        if self.stopping:
+            raise sqlite3.ProgrammingError("the connection is closed")
+        self.running = wanted
+        values = [value for asked in wanted for value in asked.values]
         try:
-            rows = await self._connection.execute_fetchall(lookup.batches[len(wanted)], batch)
+            rows = await self._connection.execute_fetchall(lookup.batches[len(wanted)], values)
         except ValueError:
             raise sqlite3.ProgrammingError("the connection is closed") from None
         self.statements += 1
         return rows
 
-    def begin(self, batch: _Batch) -> None:
-        """Called in the connection's thread before a query runs; rejects one without callers."""
-        self.running = batch
-        if self._should_stop():
-            raise sqlite3.InterfaceError("every caller of this query has left")
-
     def _should_stop(self) -> bool:
-        """Called by SQLite, in the connection's thread, while a query runs."""
-        return self.stopping or (self.running is not None and not self.running.wanted)
+        """Called by SQLite, in the connection's thread, while a statement runs."""
+        return self.stopping or not any(asked.is_wanted for asked in self.running)
 
 
 class _Request:
@@ -188,21 +185,3 @@ class _Request:
     def fail(self, error: Exception) -> None:
         if self.is_wanted:
             self.rows.set_exception(error)
-
-
-class _Batch(list[Value]):
-    """The parameters of one statement; SQLite's thread calls ``len`` just before it runs."""
-
-    def __init__(self, asked: Sequence[_Request], reader: Reader) -> None:
-        super().__init__([value for each in asked for value in each.values])
-        self._asked = asked
-        self._reader = reader
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a caller is still waiting for it."""
-        return any(asked.is_wanted for asked in self._asked)
-
-    def __len__(self) -> int:
-        self._reader.begin(self)
-        return super().__len__()

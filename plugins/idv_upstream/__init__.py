@@ -1,4 +1,4 @@
-"""Users that another HTTP service knows: the kind ``upstream``."""
+"""The backend kind ``upstream``: users of another HTTP service."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from idv_upstream.backend import UpstreamBackend
-from idv_upstream.commands import commands
+from idv_upstream.cli.commands import commands
 from idv_upstream.options import UpstreamOptions
 from tornado_idv import CommandTools, hookimpl
 
@@ -16,11 +16,11 @@ __all__ = ["UpstreamBackend", "UpstreamOptions", "idv_backend_kinds", "idv_comma
 
 @hookimpl
 def idv_backend_kinds() -> Mapping[str, type[UpstreamBackend]]:
-    """Offers the kind ``upstream``."""
+    """Provide the kind ``upstream``."""
     return {"upstream": UpstreamBackend}
 
 
 @hookimpl
 def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
-    """Adds ``tornado-idv upstream``."""
+    """Add ``tornado-idv upstream``."""
     return commands(tools)

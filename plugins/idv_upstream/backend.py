@@ -1,4 +1,4 @@
-"""The `Backend` that asks another HTTP service."""
+"""The `Backend` that looks users up in another HTTP service."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import logging
 from typing import ClassVar
 
 from idv_upstream.options import UpstreamOptions
-from idv_upstream.replies import Replies
-from idv_upstream.request import Template
-from idv_upstream.transport import Transport
+from idv_upstream.response.reader import ResponseReader
+from idv_upstream.transport.transport import Transport
 from tornado_idv import Backend, BackendOptions, BackendResult, Query, User
 
 _log = logging.getLogger(__name__)
 
 
 class UpstreamBackend(Backend[UpstreamOptions]):
-    """The users that another service knows.
+    """The users of an upstream.
 
-    Opening does not ask it: it may come up later than we do.
+    `open` sends no request: the upstream may start later than this service.
     """
 
     options_type: ClassVar[type[BackendOptions]] = UpstreamOptions
@@ -25,18 +24,18 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     def __init__(self, options: UpstreamOptions) -> None:
         super().__init__(options)
         self.templates = {
-            kind: Template.of(request, options.profile_site)
+            kind: request.template(options.profile_site)
             for kind, request in options.requests.items()
         }
-        self.replies = Replies(
-            options.reading,
+        self.reader = ResponseReader(
+            options.mapping,
             options.statuses,
             hints=options.follows_hints,
             credential=options.has_credential,
             folds_nicknames=options.folds_nicknames,
         )
         self.transport = Transport(
-            endpoints=options.addresses,
+            endpoints=options.base_urls,
             auth=options.auth,
             tls=options.tls,
             timeout=options.timeout,
@@ -46,18 +45,21 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     @property
     def serves(self) -> frozenset[type[Query]]:
+        """The kinds of query that a request is configured for."""
         return frozenset(self.templates)
 
     async def open(self) -> None:
-        """Makes the pool of connections; none is made before the first lookup."""
-        for warning in self.options.reading.warnings():
+        """Create the pool of connections; none is established before the first lookup."""
+        for warning in self.options.mapping.warnings():
             _log.warning("backend %s: %s", self.name, warning)
         await self.transport.open()
 
     async def find(self, query: Query) -> User | BackendResult | None:
-        asking = self.templates[type(query)].asking(query)
-        reply = await self.transport.ask(asking, self.replies.wants_body)
-        return self.replies.read(query, reply)
+        """Request the user from the upstream."""
+        request = self.templates[type(query)].render(query)
+        response = await self.transport.send(request, self.reader.wants_body)
+        return self.reader.read(query, response)
 
     async def close(self) -> None:
+        """Close all connections."""
         await self.transport.close()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tornado_idv import ConfigError, Problem, User, yamltext
+from tornado_idv import ConfigError, Problem, User, yaml_loader
 
 Steps = tuple[int | str, ...]
 
@@ -64,7 +64,7 @@ def parse(
     every problem of the file, whose name is ``file``; text that is not YAML has one problem.
     """
     root = _read(content, file)
-    if not isinstance(root, yamltext.Mapping):
+    if not isinstance(root, yaml_loader.Mapping):
         message = 'write a mapping with the member "users"'
         raise ConfigError(Problem(file, root.mark.line, root.mark.column, "", message))
     checker = _Checker(root, file, folds_nicknames=folds_nicknames)
@@ -82,7 +82,7 @@ def parse(
 
 def _read(content: bytes, file: str) -> Any:
     try:
-        return yamltext.read(content, file)
+        return yaml_loader.read(content, file)
     except ConfigError as error:
         raise _with_quoting_hint(error, content) from None
 
@@ -115,7 +115,7 @@ class _Checker:
         """Return the users in the order of the file, ``None`` for one with a problem."""
         self._reject_unknown(self._root, _MEMBERS, ())
         items = self._root.get("users", "")
-        if isinstance(items, yamltext.Items):
+        if isinstance(items, yaml_loader.Items):
             return [self._user(number, item) for number, item in enumerate(items)]
         self._report(("users",), _NO_LIST if items else _NO_USERS)
         return []
@@ -128,7 +128,7 @@ class _Checker:
             if needed:
                 message = f"missing, and was there before; the file may be cut; {right}"
                 self._report(("count",), message)
-        elif not (isinstance(written, yamltext.Text) and _COUNT.fullmatch(written)):
+        elif not (isinstance(written, yaml_loader.Text) and _COUNT.fullmatch(written)):
             self._report(("count",), "write a number")
         elif int(written) != users:
             message = f"says {int(written)}, the users are {users}; the file may be cut; {right}"
@@ -139,7 +139,7 @@ class _Checker:
 
     def _user(self, number: int, item: Any) -> User | None:
         path = ("users", number)
-        if not isinstance(item, yamltext.Mapping):
+        if not isinstance(item, yaml_loader.Mapping):
             self._report(path, "write a mapping with nickname, card_number and plan")
             return None
         self._reject_unknown(item, _FIELDS, path)
@@ -158,7 +158,7 @@ class _Checker:
             if rule.required:
                 self._report((*path, name), "missing")
             return None
-        if not isinstance(value, yamltext.Text):
+        if not isinstance(value, yaml_loader.Text):
             self._report((*path, name), "plain text is wanted")
             return None
         # A plain str from here on: encoders refuse its subclasses.
@@ -187,12 +187,12 @@ class _Checker:
                 self._add(name.mark, path, f"this member is not known; {hint}")
 
     def _line(self, path: Steps) -> int:
-        return yamltext.locate(self._root, path).line
+        return yaml_loader.locate(self._root, path).line
 
     def _report(self, path: Steps, message: str) -> None:
-        self._add(yamltext.locate(self._root, path), path, message)
+        self._add(yaml_loader.locate(self._root, path), path, message)
 
-    def _add(self, mark: yamltext.Mark, path: Steps, message: str) -> None:
+    def _add(self, mark: yaml_loader.Mark, path: Steps, message: str) -> None:
         spelt = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
         problem = Problem(self._file, mark.line, mark.column, spelt.removeprefix("."), message)
         self.problems.append(problem)

@@ -38,9 +38,7 @@ backends:
 """
 
 
-def test_a_good_file_is_told_with_what_would_run(
-    invoke: Invoke, config: Callable[..., Path]
-) -> None:
+def test_a_valid_file_is_summarized(invoke: Invoke, config: Callable[..., Path]) -> None:
     """On one screen, with the texts in one column."""
     path = config("name: users, kind: yaml, path: users.yaml", more="server: {port: 4711}\n")
     result = invoke("check", "-c", path)
@@ -53,7 +51,7 @@ def test_a_good_file_is_told_with_what_would_run(
     assert any("users (yaml)" in row for row in rows)
 
 
-def test_a_good_file_is_told_to_scripts(invoke: Invoke, config: Callable[..., Path]) -> None:
+def test_a_valid_file_is_summarized_as_json(invoke: Invoke, config: Callable[..., Path]) -> None:
     path = config("name: users, kind: yaml, path: users.yaml")
     result = invoke("check", "-c", path, "--json")
     record = json.loads(result.stdout)
@@ -61,7 +59,7 @@ def test_a_good_file_is_told_to_scripts(invoke: Invoke, config: Callable[..., Pa
     assert ["listens on", "http://127.0.0.1:8080"] in record["summary"]
 
 
-def test_every_problem_is_told_with_its_place(invoke: Invoke, tmp_path: Path) -> None:
+def test_every_problem_is_reported_with_its_position(invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(BROKEN)
     result = invoke("check", "-c", path)
@@ -74,7 +72,7 @@ def test_every_problem_is_told_with_its_place(invoke: Invoke, tmp_path: Path) ->
     assert "yaml" in third
 
 
-def test_every_problem_is_told_to_scripts(invoke: Invoke, tmp_path: Path) -> None:
+def test_every_problem_is_reported_as_json(invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(BROKEN)
     result = invoke("check", "-c", path, "--json")
@@ -85,14 +83,14 @@ def test_every_problem_is_told_to_scripts(invoke: Invoke, tmp_path: Path) -> Non
     assert set(record["problems"][0]) == {"file", "line", "column", "path", "message"}
 
 
-def test_a_file_that_is_not_there_is_told_in_a_sentence(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     result = invoke("check", "-c", path)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"{path}: cannot be read: No such file or directory\n"
 
 
-def test_a_file_that_is_not_there_is_told_to_scripts(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_as_json(invoke: Invoke, tmp_path: Path) -> None:
     """As a problem like any other, that has no place."""
     path = tmp_path / "config.yaml"
     result = invoke("check", "-c", path, "--json")
@@ -108,14 +106,14 @@ def test_a_file_that_is_not_there_is_told_to_scripts(invoke: Invoke, tmp_path: P
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["for people", "for scripts"])
-def test_a_key_behind_a_forgotten_blank_is_not_printed(
+def test_a_key_after_a_missing_space_is_not_printed(
     invoke: Invoke, config: Callable[..., Path], options: tuple[str, ...]
 ) -> None:
     key = issue("canary")
     path = config(USERS, more=f"auth: {{keys: [{{id: a, token:{key}}}]}}\n")
     result = invoke("check", "-c", path, *options)
     assert result.exit_code == 1
-    assert "a blank is missing after the colon of" in result.output
+    assert "a space is missing after the colon of" in result.output
     assert key.split("_")[2] not in result.output
 
 
@@ -124,7 +122,7 @@ GONE = "name: gone, kind: yaml, path: gone.yaml"
 WRONG = "name: wrong, kind: yaml, path: wrong.yaml"
 
 
-def test_what_would_keep_the_service_from_starting_is_told(
+def test_backends_that_cannot_be_opened_are_reported(
     invoke: Invoke, config: Callable[..., Path], folder: Path
 ) -> None:
     """Of every backend, all of it, at the backend's place in the file."""
@@ -140,7 +138,7 @@ def test_what_would_keep_the_service_from_starting_is_told(
     ]
 
 
-def test_what_would_keep_the_service_from_starting_is_told_to_scripts(
+def test_a_backend_that_cannot_be_opened_is_reported_as_json(
     invoke: Invoke, config: Callable[..., Path]
 ) -> None:
     path = config(USERS, GONE)
@@ -188,7 +186,7 @@ def test_tls_files_are_loaded(
     assert invoke("check", "-c", path, "--config-only").exit_code == 0
 
 
-def test_the_address_is_https_where_tls_is_configured(
+def test_the_address_is_https_with_tls(
     invoke: Invoke, config: Callable[..., Path], folder: Path
 ) -> None:
     for name in ("cert.pem", "key.pem"):
@@ -199,7 +197,7 @@ def test_the_address_is_https_where_tls_is_configured(
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["for people", "for scripts"])
-def test_the_backends_are_left_alone_if_that_is_asked(
+def test_config_only_opens_no_backend(
     invoke: Invoke, config: Callable[..., Path], options: tuple[str, ...]
 ) -> None:
     result = invoke("check", "-c", config(GONE), "--config-only", *options)
@@ -212,9 +210,7 @@ auth: {keys: [{id: shop, sha256: "${file:no.sha256}", owner: "${env:NO_OWNER}"}]
 """
 
 
-def test_secrets_may_be_absent_where_only_the_configuration_is_checked(
-    invoke: Invoke, config: Callable[..., Path]
-) -> None:
+def test_config_only_needs_no_secrets(invoke: Invoke, config: Callable[..., Path]) -> None:
     path = config(USERS, more=SECRETS)
     absent = [
         "server.port: the environment variable NO_PORT is not set",
@@ -238,7 +234,7 @@ def test_secrets_may_be_absent_where_only_the_configuration_is_checked(
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 3)
 
 
-def test_the_summary_is_shown_where_no_absent_secret_is_needed_for_it(
+def test_config_only_summarizes_settings_that_need_no_missing_secret(
     invoke: Invoke, config: Callable[..., Path]
 ) -> None:
     upstream = "name: crm, kind: upstream, base_url: 'http://x', auth: {kind: bearer, token: %s}"
@@ -250,9 +246,7 @@ def test_the_summary_is_shown_where_no_absent_secret_is_needed_for_it(
     assert result.stdout.endswith("not resolved   and 2 more\n")
 
 
-def test_other_problems_are_found_where_secrets_are_absent(
-    invoke: Invoke, config: Callable[..., Path]
-) -> None:
+def test_config_only_reports_other_problems(invoke: Invoke, config: Callable[..., Path]) -> None:
     """A reference that could be resolved nowhere is one of them."""
     path = config(USERS, more=SECRETS + "logging: {level: loud, format: '${env}'}\n")
     result = invoke("check", "-c", path, "--config-only")
@@ -262,7 +256,7 @@ def test_other_problems_are_found_where_secrets_are_absent(
     assert reference.startswith(f"{path}:4:32: logging.format: not a reference; ")
 
 
-def test_thousands_of_problems_do_not_fill_the_screen(
+def test_at_most_a_hundred_problems_are_printed(
     invoke: Invoke, config: Callable[..., Path]
 ) -> None:
     path = config(USERS, more="".join(f"setting_{i}: 1\n" for i in range(1000)))
@@ -275,7 +269,7 @@ def test_thousands_of_problems_do_not_fill_the_screen(
 
 
 @pytest.mark.parametrize("options", [(), ("--config-only",)], ids=["all", "config only"])
-def test_a_slow_regular_expression_is_warned_of(
+def test_a_slow_regular_expression_gives_a_warning(
     invoke: Invoke, config: Callable[..., Path], options: tuple[str, ...]
 ) -> None:
     path = config(USERS, more="identifiers: {nickname_pattern: '([a-z]+)*'}\n")
@@ -296,7 +290,7 @@ def unindexed(folder: Path) -> str:
     return "name: slow, kind: sqlite, path: users.db"
 
 
-def test_what_a_backend_warns_of_is_told(
+def test_warnings_of_backends_are_printed(
     invoke: Invoke, config: Callable[..., Path], unindexed: str
 ) -> None:
     """Once more by each run, though the log is not set up; it is no problem."""
@@ -312,7 +306,7 @@ def test_what_a_backend_warns_of_is_told(
     assert (record["ok"], len(record["warnings"])) == (True, len(lines))
 
 
-def test_warnings_are_told_beside_problems(
+def test_warnings_and_problems_are_printed(
     invoke: Invoke, config: Callable[..., Path], unindexed: str
 ) -> None:
     path = config(unindexed, GONE)
@@ -323,13 +317,13 @@ def test_warnings_are_told_beside_problems(
     assert last.startswith(f"{path}:4:5: backends[1]: ")
 
 
-def test_the_log_is_as_before_after_a_check(invoke: Invoke, config: Callable[..., Path]) -> None:
+def test_check_restores_the_log_handlers(invoke: Invoke, config: Callable[..., Path]) -> None:
     before = logging.getLogger().handlers[:]
     invoke("check", "-c", config(USERS))
     assert logging.getLogger().handlers == before
 
 
-def test_the_schema_in_the_repository_is_that_of_the_plugins(invoke: Invoke) -> None:
+def test_the_schema_in_the_repository_is_up_to_date(invoke: Invoke) -> None:
     printed = invoke("schema").stdout
     assert SCHEMA.read_text(encoding="utf-8") == printed, (
         "renew it with: tornado-idv schema > config.schema.json"
@@ -337,7 +331,7 @@ def test_the_schema_in_the_repository_is_that_of_the_plugins(invoke: Invoke) -> 
 
 
 @pytest.mark.parametrize("path", OUR_CONFIGS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_our_own_configurations_are_good(invoke: Invoke, path: Path) -> None:
+def test_our_configurations_are_valid(invoke: Invoke, path: Path) -> None:
     """For the check, and for an editor that reads the schema."""
     result = invoke("check", "-c", path, "--config-only")
     assert (result.exit_code, result.stderr) == (0, "")

@@ -46,7 +46,7 @@ class Careless:
         raise KeyError("oops")
 
 
-def test_our_own_commands_do_without_a_broken_plugin(
+def test_built_in_commands_work_beside_a_broken_plugin(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless = partial(plugin_manager, entry_points=False, plugins=[Careless()])
@@ -58,14 +58,14 @@ def test_our_own_commands_do_without_a_broken_plugin(
     assert invoke("upstream").exit_code == 2
 
 
-def test_the_exit_codes_are_told(invoke: Invoke) -> None:
+def test_exit_codes_are_in_the_help(invoke: Invoke) -> None:
     text = " ".join(invoke("--help").stdout.split())
     for code in ("0 done", "1 the answer is no", "2 wrong use", "3 could not tell"):
         assert code in text
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_tells_its_use(invoke: Invoke, name: str) -> None:
+def test_every_command_has_help(invoke: Invoke, name: str) -> None:
     """Also by ``-h``; every option has a text."""
     result = invoke(name, "--help")
     assert result.exit_code == 0
@@ -77,13 +77,13 @@ def test_every_command_tells_its_use(invoke: Invoke, name: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--no-such"], ["no-such"], ["serve", "more"]])
-def test_wrong_use_is_told_with_the_use(invoke: Invoke, arguments: list[str]) -> None:
+def test_wrong_use_prints_the_usage(invoke: Invoke, arguments: list[str]) -> None:
     result = invoke(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("Usage: ")
 
 
-def test_the_version_is_told() -> None:
+def test_version_is_printed() -> None:
     """By the module, which has the command's name."""
     result = command("--version")
     assert result.stdout == f"tornado-idv {version('tornado-idv')}\n"
@@ -109,7 +109,7 @@ def test_our_plugins_are_listed_each_with_a_sentence(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("name", ["plugins", "schema"])
-def test_a_plugin_that_cannot_be_loaded_is_told_in_a_sentence(
+def test_a_plugin_that_cannot_be_loaded_is_reported(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "idv_yaml", None)
@@ -118,7 +118,7 @@ def test_a_plugin_that_cannot_be_loaded_is_told_in_a_sentence(
     assert result.stderr.startswith("a plugin cannot be loaded: ")
 
 
-def test_a_plugin_that_cannot_be_loaded_is_told_to_scripts(
+def test_a_plugin_that_cannot_be_loaded_is_reported_as_json(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "idv_yaml", None)

@@ -22,7 +22,7 @@ def key_in(output: str) -> str:
     return match[1]
 
 
-def test_a_start_is_written_and_told(invoke: Invoke, tmp_path: Path) -> None:
+def test_init_writes_files_and_prints_the_key(invoke: Invoke, tmp_path: Path) -> None:
     """Folders on the way are made; the key is in no file, only its digest."""
     folder = tmp_path / "new" / "folder"
     result = invoke("init", folder)
@@ -34,24 +34,24 @@ def test_a_start_is_written_and_told(invoke: Invoke, tmp_path: Path) -> None:
     assert not any(key in path.read_text() for path in folder.iterdir())
 
 
-def test_two_starts_have_two_keys(invoke: Invoke, tmp_path: Path) -> None:
+def test_each_init_makes_another_key(invoke: Invoke, tmp_path: Path) -> None:
     keys = {key_in(invoke("init", tmp_path / name).stdout) for name in "ab"}
     assert len(keys) == 2
 
 
-def test_the_current_folder_is_meant_if_none_is_named(tmp_path: Path) -> None:
+def test_the_default_is_the_current_folder(tmp_path: Path) -> None:
     result = command("init", cwd=tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
 
-def test_what_was_written_passes_the_check(invoke: Invoke, tmp_path: Path) -> None:
+def test_the_files_pass_check(invoke: Invoke, tmp_path: Path) -> None:
     invoke("init", tmp_path)
     result = invoke("check", "--config", tmp_path / "config.yaml")
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def test_the_schema_beside_it_is_that_of_the_plugins(invoke: Invoke, tmp_path: Path) -> None:
+def test_the_schema_contains_the_plugins(invoke: Invoke, tmp_path: Path) -> None:
     """And the configuration's first line points an editor at it."""
     invoke("init", tmp_path)
     assert (tmp_path / "config.schema.json").read_text() == invoke("schema").stdout
@@ -59,7 +59,7 @@ def test_the_schema_beside_it_is_that_of_the_plugins(invoke: Invoke, tmp_path: P
     assert first == "# yaml-language-server: $schema=config.schema.json"
 
 
-def test_the_key_opens_the_service_and_no_other_does(invoke: Invoke, tmp_path: Path) -> None:
+def test_the_printed_request_works(invoke: Invoke, tmp_path: Path) -> None:
     """The curl line asks for a user that the fixture holds."""
     output = invoke("init", tmp_path).stdout
     curl = shlex.split(output.splitlines()[-1])
@@ -74,9 +74,7 @@ def test_the_key_opens_the_service_and_no_other_does(invoke: Invoke, tmp_path: P
         assert client.post("/api/v1/identify/url", body).status == 401
 
 
-def test_a_folder_with_a_blank_is_told_so_that_it_can_be_pasted(
-    invoke: Invoke, tmp_path: Path
-) -> None:
+def test_a_folder_with_a_space_is_quoted(invoke: Invoke, tmp_path: Path) -> None:
     output = invoke("init", tmp_path / "my service").stdout
     (line,) = [line for line in output.splitlines() if "tornado-idv serve" in line]
     config = str(tmp_path / "my service" / "config.yaml")
@@ -88,7 +86,7 @@ def test_a_folder_with_a_blank_is_told_so_that_it_can_be_pasted(
     [("my-service", None), ("my service", None), ("my\nservice", "config.yaml")],
     ids=["plain", "blank", "line break"],
 )
-def test_the_command_after_a_change_is_written_in_full(
+def test_the_configuration_names_the_check_command(
     invoke: Invoke, tmp_path: Path, name: str, told: str | None
 ) -> None:
     """But for a folder that no comment can name."""
@@ -99,7 +97,7 @@ def test_the_command_after_a_change_is_written_in_full(
     assert invoke("check", "--config", path).exit_code == 0
 
 
-def test_a_user_can_be_added_to_the_start_with_one_line(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_user_can_be_added_with_one_line(invoke: Invoke, tmp_path: Path) -> None:
     """A count to be kept in step would keep a newcomer's first edit from being seen."""
     invoke("init", tmp_path)
     with (tmp_path / "users.yaml").open("a") as file:
@@ -109,9 +107,7 @@ def test_a_user_can_be_added_to_the_start_with_one_line(invoke: Invoke, tmp_path
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_nothing_is_overwritten_and_then_nothing_is_written(
-    invoke: Invoke, tmp_path: Path, name: str
-) -> None:
+def test_existing_files_are_never_overwritten(invoke: Invoke, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     result = invoke("init", tmp_path)
     assert (result.exit_code, result.stdout) == (1, "")
@@ -121,7 +117,7 @@ def test_nothing_is_overwritten_and_then_nothing_is_written(
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_written_by_another_process_meanwhile_is_kept(
+def test_a_file_written_concurrently_is_kept(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """It appears after `init` looked for existing files."""
@@ -133,23 +129,21 @@ def test_a_file_written_by_another_process_meanwhile_is_kept(
     assert (tmp_path / name).read_text() == "mine"
 
 
-def test_a_link_that_leads_nowhere_is_not_written_through(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_dangling_link_is_not_written_through(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "users.yaml").symlink_to(tmp_path / "elsewhere.yaml")
     result = invoke("init", tmp_path)
     assert (result.exit_code, result.stderr.count("already there")) == (1, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["users.yaml"]
 
 
-def test_a_place_that_cannot_be_written_to_is_told_in_a_sentence(
-    invoke: Invoke, tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = invoke("init", tmp_path / "file" / "folder")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "cannot be written: Not a directory" in result.stderr
 
 
-def test_a_file_is_no_folder(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder_is_wrong_use(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = invoke("init", tmp_path / "file")
     assert result.exit_code == 2

@@ -81,8 +81,8 @@ def test_what_names_nobody_is_wrong_use(invoke: Invoke, config: Config, who: str
     ("who", "hint"),
     [
         ("alice", "; did you mean @alice?"),
-        ("4000-1234", ", and those alone: no blanks, dashes or dots"),
-        ("4000 1234", ", and those alone: no blanks, dashes or dots"),
+        ("4000-1234", ", only digits: no spaces, dashes or dots"),
+        ("4000 1234", ", only digits: no spaces, dashes or dots"),
         ("a b", ", or a card's digits"),
         ("@a b", ", or a card's digits"),
     ],

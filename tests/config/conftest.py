@@ -5,20 +5,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from tornado_idv.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError
 from tornado_idv.model import Query, User
-from tornado_idv.scalars import ConfigPath, Secret
+from tornado_idv.options import ConfigPath, Options, Secret
 
 
-class Columns(BaseModel):
+class Columns(Options):
     """The columns of a table."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     nickname: str = "nickname"
     """The column of nicknames."""
@@ -35,19 +33,15 @@ class TableOptions(BackendOptions):
     """The names of its columns."""
 
 
-class NoAuth(BaseModel):
-    """Nobody."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+class NoAuth(Options):
+    """No credential."""
 
     kind: Literal["none"]
     """Which kind of credential this is."""
 
 
-class TokenAuth(BaseModel):
+class TokenAuth(Options):
     """A token."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     kind: Literal["token"]
     """Which kind of credential this is."""
@@ -106,10 +100,10 @@ def load_text(tmp_path: Path, kinds: Kinds) -> Load:
 
 
 @pytest.fixture
-def told(load_text: Load, tmp_path: Path) -> Callable[..., list[str]]:
+def problems_in(load_text: Load, tmp_path: Path) -> Callable[..., list[str]]:
     """The problems of a configuration, as printed, without the name of the file."""
 
-    def told(text: str, environ: Mapping[str, str] | None = None, **other: Any) -> list[str]:
+    def problems_in(text: str, environ: Mapping[str, str] | None = None, **other: Any) -> list[str]:
         with pytest.raises(ConfigError) as caught:
             load_text(text, environ, **other)
         return [
@@ -117,4 +111,4 @@ def told(load_text: Load, tmp_path: Path) -> Callable[..., list[str]]:
             for problem in caught.value.problems
         ]
 
-    return told
+    return problems_in

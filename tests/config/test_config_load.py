@@ -64,7 +64,7 @@ demo: yes
 """
 
 
-def test_a_short_file_has_the_defaults(load_text: Load) -> None:
+def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
     settings = load_text(GOOD)
     assert settings.model_dump(exclude={"backends"}) == {
         "profile_sites": ("https://profiles.example",),
@@ -144,19 +144,19 @@ def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:
     assert (crm["name"], crm["kind"], crm["url"]) == ("crm", "remote", "https://crm.example")
 
 
-def test_a_backend_can_be_built_of_its_options(load_text: Load, kinds: Kinds) -> None:
+def test_a_backend_is_built_from_its_options(load_text: Load, kinds: Kinds) -> None:
     (options,) = load_text(GOOD).backends
     assert isinstance(options, kinds["table"].options_type)
     assert kinds["table"](options).name == "members"
 
 
-def test_the_digest_is_that_of_the_token_either_way(load_text: Load) -> None:
+def test_token_and_sha256_give_the_same_digest(load_text: Load) -> None:
     shop, demo = load_text(EVERY_SETTING).auth.keys
     assert shop.digest == bytes.fromhex("ab" * 32)
     assert demo.digest == sha256(TOKEN.encode()).digest()
 
 
-def test_settings_cannot_be_changed(load_text: Load) -> None:
+def test_settings_are_immutable(load_text: Load) -> None:
     settings = load_text(GOOD)
     with pytest.raises(ValidationError):
         settings.server.port = 1
@@ -172,7 +172,7 @@ def test_no_repr_shows_a_token_or_a_digest(load_text: Load) -> None:
 
 
 @pytest.mark.parametrize("written", ["0012", "no", "1e5", "'quoted'", '"12:30"', "2026-01-01", "~"])
-def test_a_scalar_is_the_text_that_was_written(load_text: Load, written: str) -> None:
+def test_a_scalar_is_read_as_text(load_text: Load, written: str) -> None:
     key = f"auth: {{keys: [{{id: a, sha256: {'a' * 64}, owner: {written}}}]}}"
     assert load_text(GOOD + key).auth.keys[0].owner == written.strip("'\"")
 
@@ -189,24 +189,24 @@ def test_a_switch_is_read_from_text(load_text: Load, written: str, *, demo: bool
     assert load_text(f"{GOOD}demo: {written}").demo is demo
 
 
-def test_a_card_number_may_have_one_length_only(load_text: Load) -> None:
+def test_minimum_and_maximum_card_length_may_be_equal(load_text: Load) -> None:
     text = GOOD + "identifiers: {card_length: [16, 16]}"
     assert load_text(text).identifiers.card_length == (16, 16)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", '"::1"', "localhost", "LOCALHOST"])
-def test_a_plain_token_may_stand_where_only_loopback_listens(load_text: Load, host: str) -> None:
+def test_a_plain_token_is_allowed_on_loopback(load_text: Load, host: str) -> None:
     key = f"server: {{host: {host}}}\nauth: {{keys: [{{id: a, token: {issue('a')}}}]}}"
     assert load_text(GOOD + key).auth.keys[0].token is not None
 
 
-def test_a_plain_token_may_stand_in_a_demo(load_text: Load) -> None:
+def test_a_plain_token_is_allowed_in_a_demo(load_text: Load) -> None:
     key = f"server: {{host: 0.0.0.0}}\ndemo: true\nauth: {{keys: [{{id: a, token: {TOKEN}}}]}}"
     assert load_text(GOOD + key).auth.keys[0].token is not None
 
 
-def test_the_valid_forms_are_those_of_the_settings(load_text: Load) -> None:
-    forms = load_text(EVERY_SETTING).valid_forms()
+def test_identifiers_follow_the_settings(load_text: Load) -> None:
+    forms = load_text(EVERY_SETTING).make_identifiers()
     assert forms.parse_card("4000") == ByCard("4000")
     assert forms.parse_input("http://old.example:8080/people/m/al") == ByNickname("al")
     with pytest.raises(InvalidFormat):
@@ -215,9 +215,9 @@ def test_the_valid_forms_are_those_of_the_settings(load_text: Load) -> None:
         forms.parse_nickname("al9")
 
 
-def test_nicknames_are_folded_where_the_settings_say_so(load_text: Load) -> None:
+def test_nickname_case_fold_lowercases_nicknames(load_text: Load) -> None:
     text = GOOD + "identifiers: {nickname_case: fold}"
-    assert load_text(text).valid_forms().parse_nickname("Al") == ByNickname("al")
+    assert load_text(text).make_identifiers().parse_nickname("Al") == ByNickname("al")
 
 
 def test_paths_are_relative_to_the_file(
@@ -230,7 +230,7 @@ def test_paths_are_relative_to_the_file(
     assert settings.backends[0].model_dump()["path"] == tmp_path / "conf/members.db"
 
 
-def test_a_problem_names_the_file_as_it_was_given(
+def test_a_problem_names_the_file_as_given(
     tmp_path: Path, kinds: Kinds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bad.yaml").write_text("a: [")
@@ -239,7 +239,7 @@ def test_a_problem_names_the_file_as_it_was_given(
         load(Path("bad.yaml"), kinds, {})
 
 
-def test_bytes_that_are_no_text_are_told(tmp_path: Path, kinds: Kinds) -> None:
+def test_invalid_utf8_is_reported(tmp_path: Path, kinds: Kinds) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(b"demo: \xff")
     with pytest.raises(ConfigError, match=r":1:7: not UTF-8 text$"):
@@ -249,7 +249,7 @@ def test_bytes_that_are_no_text_are_told(tmp_path: Path, kinds: Kinds) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"), [("absent.yaml", "No such file or directory"), (".", "Is a directory")]
 )
-def test_a_file_that_cannot_be_read_stops_the_start(
+def test_an_unreadable_file_is_reported(
     tmp_path: Path, kinds: Kinds, name: str, reason: str
 ) -> None:
     with pytest.raises(StartError, match=f": cannot be read: {reason}$"):
@@ -265,7 +265,7 @@ def test_a_file_that_cannot_be_read_stops_the_start(
         ("loop", "Too many levels of symbolic links"),
     ],
 )
-def test_a_configuration_that_is_no_small_regular_file_is_refused(
+def test_only_small_regular_files_are_loaded(
     tmp_path: Path, kinds: Kinds, name: str, reason: str
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
@@ -277,7 +277,7 @@ def test_a_configuration_that_is_no_small_regular_file_is_refused(
 
 
 @pytest.mark.parametrize("host", ["idv.example", "idv.example.", "a_b", "-", "a" * 63, "a." * 126])
-def test_a_host_that_passes_can_be_looked_up(load_text: Load, host: str) -> None:
+def test_a_valid_host_can_be_resolved(load_text: Load, host: str) -> None:
     assert load_text(f"{GOOD}server: {{host: '{host}'}}").server.host == host
     host.encode("idna")
 
@@ -286,6 +286,6 @@ def test_a_host_that_passes_can_be_looked_up(load_text: Load, host: str) -> None
     "host",
     [".", "..", ".a", "a..b", "a..", "a" * 64, f"b.{'a' * 64}.c", "a." * 127, "a b", "\u00fc"],
 )
-def test_a_host_that_cannot_be_looked_up_is_refused(load_text: Load, host: str) -> None:
+def test_a_host_that_cannot_be_resolved_is_rejected(load_text: Load, host: str) -> None:
     with pytest.raises(ConfigError, match=r"server\.host: must be an IP address or the name"):
         load_text(f"{GOOD}server: {{host: '{host}'}}")

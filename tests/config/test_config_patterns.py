@@ -57,17 +57,17 @@ backends:
 """
 
 
-def test_a_backend_s_expression_is_tried_with_what_it_can_be_asked(load_text: Load) -> None:
+def test_match_is_tried_with_valid_queries_only(load_text: Load) -> None:
     """Only one @ is ever in a query, so the last one is fast."""
     assert list(slow_patterns(load_text(BACKENDS))) == [("backends", 1, "match")]
 
 
-def test_a_query_that_the_nickname_pattern_refuses_makes_no_backend_slow(load_text: Load) -> None:
+def test_a_match_that_is_slow_for_invalid_nicknames_only_is_fast(load_text: Load) -> None:
     text = BACKENDS + "identifiers: {nickname_pattern: '[a-z]{1,8}'}"
     assert list(slow_patterns(load_text(text))) == []
 
 
-def test_no_nickname_is_longer_than_what_is_tried() -> None:
+def test_a_nickname_has_a_maximum_length_whatever_its_pattern() -> None:
     identifiers = Identifiers(sites=[], nickname=re.compile("a*", re.ASCII))
     assert identifiers.parse_nickname("a" * MAX_NICKNAME)
     assert identifiers.candidate("a" * (MAX_NICKNAME + 1)) is None

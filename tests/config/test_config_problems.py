@@ -1,4 +1,4 @@
-"""What is told of a configuration that cannot be used: every problem, at its place."""
+"""Every problem of a configuration is reported with its position."""
 
 import hashlib
 import time
@@ -9,12 +9,12 @@ import pytest
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.keys.token import issue
 
-Told = Callable[..., list[str]]
+ProblemsIn = Callable[..., list[str]]
 
 TOKEN = "plain-token-of-a-partner"
 NO_PLAIN_TOKEN = (
-    "a plain token is refused unless demo is true or server.host is loopback; write sha256 "
-    "instead, as printed by: printf %s TOKEN | sha256sum"
+    "a plain token is only allowed with demo: true or if server.host is loopback; write "
+    "sha256 instead, as printed by: printf %s TOKEN | sha256sum"
 )
 NO_DATE = "not a date and time; write it like 2027-01-01T00:00:00Z"
 NO_DURATION = "not a duration; write a number and ms, s, m, h or d, like 30s"
@@ -58,7 +58,7 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "section a list": ("server: []", ["3:9: server: must be a mapping, not a list"]),
     "section text": ("server: on", ["3:9: server: must be a mapping, not text"]),
-    "section empty": ("server:", ["3:8: server: must be a mapping; nothing is written here"]),
+    "section empty": ("server:", ["3:8: server: must be a mapping; it is empty"]),
     "host with port": ('server: {host: "127.0.0.1:80"}', [f"3:16: server.host: {NO_HOST}"]),
     "host empty": ('server: {host: ""}', [f"3:16: server.host: {NO_HOST}"]),
     "host a list": ("server: {host: [a]}", ["3:16: server.host: must be text, not a list"]),
@@ -199,7 +199,7 @@ ADDED_TO_A_GOOD_FILE = {
     ),
     "card length turned round": (
         "identifiers: {card_length: [8, 4]}",
-        ["3:28: identifiers.card_length: the fewest digits come first, then the most"],
+        ["3:28: identifiers.card_length: the minimum comes first, then the maximum"],
     ),
     "card length a number": (
         "identifiers: {card_length: 16}",
@@ -215,7 +215,7 @@ ADDED_TO_A_GOOD_FILE = {
     "demo in doubt": ("demo: maybe", ["3:7: demo: must be true or false"]),
     "keys empty": (
         "auth:\n  keys:",
-        ["4:8: auth.keys: must be a list; nothing is written here"],
+        ["4:8: auth.keys: must be a list; it is empty"],
     ),
     "key without id": (key(sha256=DIGEST), ["4:5: auth.keys[0].id: is missing"]),
     "key without token": (
@@ -409,15 +409,15 @@ WHOLE_FILES = {
     "a blank forgotten": (
         f"{GOOD}auth: {{keys: [{{id: a, token:{TOKEN}}}, {{id:b, sha256: {DIGEST}}}]}}",
         [
-            '3:23: auth.keys[0]: a blank is missing after the colon of "token"',
-            '3:57: auth.keys[1]: a blank is missing after the colon of "id"',
+            '3:23: auth.keys[0]: a space is missing after the colon of "token"',
+            '3:57: auth.keys[1]: a space is missing after the colon of "id"',
         ],
     ),
-    "a name that may not be told": (
+    "a name that is not safe to print": (
         f"{GOOD}auth: {{keys: [{{id: a, {TOKEN}: x, sha256: {DIGEST}}}]}}",
         [f"3:23: auth.keys[0]: unknown setting; known here are {KEY_MEMBERS}"],
     ),
-    "options below names that may not be told": (
+    "options below names that are not safe to print": (
         (
             f"{SITE}backends:\n"
             f"  - {{name: a, kind: remote, url: x, headers: {{{TOKEN}: x, ODD: ['${{env:NO}}']}}}}"
@@ -514,39 +514,41 @@ WHOLE_FILES = {
 @pytest.mark.parametrize(
     ("added", "problems"), ADDED_TO_A_GOOD_FILE.values(), ids=ADDED_TO_A_GOOD_FILE
 )
-def test_a_misused_setting_is_told_at_its_place(
-    told: Told, added: str, problems: list[str]
+def test_an_invalid_setting_is_reported_at_its_position(
+    problems_in: ProblemsIn, added: str, problems: list[str]
 ) -> None:
-    assert told(GOOD + added) == problems
+    assert problems_in(GOOD + added) == problems
 
 
 @pytest.mark.parametrize(("text", "problems"), WHOLE_FILES.values(), ids=WHOLE_FILES)
-def test_a_misshapen_file_is_told_at_its_places(told: Told, text: str, problems: list[str]) -> None:
-    assert told(text) == problems
+def test_an_invalid_file_is_reported_at_its_positions(
+    problems_in: ProblemsIn, text: str, problems: list[str]
+) -> None:
+    assert problems_in(text) == problems
 
 
-def test_a_token_and_its_own_digest_are_one_key(told: Told) -> None:
+def test_a_token_and_its_digest_are_duplicates(problems_in: ProblemsIn) -> None:
     sha256 = hashlib.sha256(TOKEN.encode()).hexdigest()
     keys = f"auth:\n  keys:\n  - {{id: a, token: {TOKEN}}}\n  - {{id: b, sha256: {sha256}}}"
-    assert told(GOOD + keys) == [
+    assert problems_in(GOOD + keys) == [
         "6:21: auth.keys[1].sha256: another key has this token, see line 5"
     ]
 
 
-def test_an_unknown_kind_is_one_problem_where_one_kind_is_installed(
-    told: Told, kinds: dict[str, object]
+def test_an_unknown_kind_is_one_problem_if_one_kind_is_installed(
+    problems_in: ProblemsIn, kinds: dict[str, object]
 ) -> None:
     text = f"{SITE}backends: [{{name: a, kind: remote, url: x, timeout: x}}]"
-    assert told(text, kinds={"table": kinds["table"]}) == [
+    assert problems_in(text, kinds={"table": kinds["table"]}) == [
         "2:28: backends[0].kind: unknown kind; the kinds are table"
     ]
 
 
-def test_a_bad_option_is_told_where_one_kind_is_installed(
-    told: Told, kinds: dict[str, object]
+def test_an_unknown_option_is_reported_if_one_kind_is_installed(
+    problems_in: ProblemsIn, kinds: dict[str, object]
 ) -> None:
     text = f"{SITE}backends: [{{name: a, kind: table, path: x, table: x}}]"
-    assert told(text, kinds={"table": kinds["table"]}) == [
+    assert problems_in(text, kinds={"table": kinds["table"]}) == [
         (
             "2:44: backends[0].table: unknown setting; known here are "
             f"{', '.join(BackendOptions.model_fields)}, path, columns"
@@ -554,8 +556,8 @@ def test_a_bad_option_is_told_where_one_kind_is_installed(
     ]
 
 
-def test_a_type_without_words_of_its_own_is_told_as_not_valid(
-    told: Told, kinds: dict[str, type[AnyBackend]]
+def test_a_type_without_a_message_is_reported_as_not_valid(
+    problems_in: ProblemsIn, kinds: dict[str, type[AnyBackend]]
 ) -> None:
     class Odd(BackendOptions):
         phase: complex
@@ -564,16 +566,16 @@ def test_a_type_without_words_of_its_own_is_told_as_not_valid(
         options_type = Odd
 
     text = f"{SITE}backends: [{{name: a, kind: odd, phase: canary}}]"
-    assert told(text, kinds={"odd": OddBackend}) == ["2:40: backends[0].phase: is not valid"]
+    assert problems_in(text, kinds={"odd": OddBackend}) == ["2:40: backends[0].phase: is not valid"]
 
 
-def test_without_any_kind_every_backend_is_a_problem(told: Told) -> None:
-    assert told(GOOD, kinds={}) == [
+def test_without_any_kind_every_backend_is_a_problem(problems_in: ProblemsIn) -> None:
+    assert problems_in(GOOD, kinds={}) == [
         "2:12: backends[0]: no kind of backend is installed; install a plugin"
     ]
 
 
-def test_no_problem_repeats_a_value(told: Told) -> None:
+def test_no_problem_repeats_a_value(problems_in: ProblemsIn) -> None:
     """The canary stands wherever a scalar may: as text it fits nowhere."""
     canary = "canary 4000123412341234"
     text = f"""\
@@ -589,7 +591,7 @@ backends: [{{name: {canary}, kind: table, path: x, timeout: {canary}}},
 logging: {{level: {canary}}}
 demo: {canary}
 """
-    problems = told(text)
+    problems = problems_in(text)
     assert len(problems) > 20
     assert not [problem for problem in problems if "canary" in problem or "4000" in problem]
 
@@ -608,39 +610,43 @@ demo: {canary}
         "server: {drain: {delay:CANARY}}",
     ],
 )
-def test_no_problem_repeats_a_name_that_may_hold_a_secret(told: Told, text: str) -> None:
+def test_no_problem_repeats_a_name_that_may_hold_a_secret(
+    problems_in: ProblemsIn, text: str
+) -> None:
     canary = issue("canary")
-    problems = "\n".join(told(GOOD + text.replace("CANARY", canary), {}))
+    problems = "\n".join(problems_in(GOOD + text.replace("CANARY", canary), {}))
     assert problems
     assert "idv_" not in problems
     assert canary.split("_")[2] not in problems
 
 
-def test_a_name_is_told_only_as_far_as_names_go(told: Told) -> None:
+def test_a_name_that_is_too_long_is_not_printed(problems_in: ProblemsIn) -> None:
     name = "a" * 40
-    assert told(f"{GOOD}{name}: 1")[0].startswith(f"3:1: {name}: unknown setting; ")
-    assert told(f"{GOOD}{name}a: 1")[0].startswith("3:1: unknown setting; ")
+    assert problems_in(f"{GOOD}{name}: 1")[0].startswith(f"3:1: {name}: unknown setting; ")
+    assert problems_in(f"{GOOD}{name}a: 1")[0].startswith("3:1: unknown setting; ")
 
 
-def test_the_time_to_find_problems_is_linear_in_their_number(told: Told) -> None:
+def test_the_time_to_find_problems_is_linear_in_their_number(problems_in: ProblemsIn) -> None:
     """No problem is compared with all others."""
 
     def seconds(count: int) -> float:
         keys = "\n".join(f"  - {{id: k{i}, scopes: [], x: 1}}" for i in range(count))
         began = time.process_time()
-        assert len(told(f"{GOOD}auth:\n keys:\n{keys}")) == 3 * count
+        assert len(problems_in(f"{GOOD}auth:\n keys:\n{keys}")) == 3 * count
         return time.process_time() - began
 
     assert seconds(3000) < 9 * seconds(600)
 
 
-def test_only_the_first_hundred_unknown_names_get_suggestions(told: Told) -> None:
-    problems = told(GOOD + "".join(f"cache{i}: 1\n" for i in range(101)))
+def test_only_the_first_hundred_unknown_names_get_suggestions(problems_in: ProblemsIn) -> None:
+    problems = problems_in(GOOD + "".join(f"cache{i}: 1\n" for i in range(101)))
     assert problems[99] == '102:1: cache99: unknown setting; did you mean "cache"?'
     assert problems[100] == "103:1: cache100: unknown setting"
 
 
-def test_a_token_that_is_no_text_of_a_key_is_told_not_hashed(told: Told) -> None:
+def test_a_token_with_undecodable_bytes_is_reported(problems_in: ProblemsIn) -> None:
     """From the environment come bytes that no encoding has."""
     keys = "auth: {keys: [{id: a, token: '${env:ODD}'}]}"
-    assert told(GOOD + keys, {"ODD": "\udcff" * 16}) == ["3:30: auth.keys[0].token: must be text"]
+    assert problems_in(GOOD + keys, {"ODD": "\udcff" * 16}) == [
+        "3:30: auth.keys[0].token: must be text"
+    ]

@@ -11,7 +11,7 @@ from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
 
 Load = Callable[..., Settings]
-Told = Callable[..., list[str]]
+ProblemsIn = Callable[..., list[str]]
 
 GOOD = """\
 profile_sites: [https://profiles.example]
@@ -56,7 +56,7 @@ def test_a_reference_to_a_file_is_replaced_by_its_text(
     assert load_text(owner("'${file:secrets/owner}'")).auth.keys[0].owner == read
 
 
-def test_an_absolute_path_is_taken_as_it_is(
+def test_an_absolute_path_is_not_changed(
     load_text: Load, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("elsewhere") / "owner"
@@ -64,65 +64,65 @@ def test_an_absolute_path_is_taken_as_it_is(
     assert load_text(owner(f"'${{file:{path}}}'")).auth.keys[0].owner == "web"
 
 
-def test_a_reference_may_stand_for_any_scalar(load_text: Load) -> None:
+def test_any_scalar_can_be_a_reference(load_text: Load) -> None:
     text = f"{GOOD}server: {{port: '${{env:PORT}}', idle_timeout: '${{env:SECONDS}}s'}}"
     server = load_text(text, {"PORT": "81", "SECONDS": "7"}).server
     assert (server.port, server.idle_timeout) == (81, 7)
 
 
-def test_the_name_of_a_setting_is_no_reference(told: Told) -> None:
-    problems = told(f"{GOOD}'${{env:NAME}}': 1", {"NAME": "demo"})
+def test_the_name_of_a_setting_is_not_a_reference(problems_in: ProblemsIn) -> None:
+    problems = problems_in(f"{GOOD}'${{env:NAME}}': 1", {"NAME": "demo"})
     assert problems[0].startswith("3:1: unknown setting; ")
 
 
-def test_what_a_reference_gives_is_checked_and_not_shown(told: Told) -> None:
-    assert told(f"{GOOD}demo: '${{env:DEMO}}'", {"DEMO": "canary"}) == [
+def test_a_referenced_value_is_validated_and_not_printed(problems_in: ProblemsIn) -> None:
+    assert problems_in(f"{GOOD}demo: '${{env:DEMO}}'", {"DEMO": "canary"}) == [
         "3:7: demo: must be true or false"
     ]
 
 
 @pytest.mark.parametrize("content", [b"\xff", "ü".encode("latin-1")])
-def test_a_file_must_hold_text(told: Told, tmp_path: Path, content: bytes) -> None:
+def test_a_file_must_hold_text(problems_in: ProblemsIn, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "owner").write_bytes(content)
-    assert told(f"{GOOD}logging: {{level: '${{file:owner}}'}}") == [
-        "3:18: logging.level: the file owner holds no UTF-8 text"
+    assert problems_in(f"{GOOD}logging: {{level: '${{file:owner}}'}}") == [
+        "3:18: logging.level: the file owner is not UTF-8 text"
     ]
 
 
-def test_only_regular_files_are_read(told: Told, tmp_path: Path) -> None:
+def test_only_regular_files_are_read(problems_in: ProblemsIn, tmp_path: Path) -> None:
     """Opening the FIFO would block, as nothing writes to it; the device has no end."""
     os.mkfifo(tmp_path / "fifo")
     text = f"{GOOD}logging: {{level: '${{file:fifo}}', format: '${{file:/dev/zero}}'}}"
-    assert told(text) == [
+    assert problems_in(text) == [
         "3:18: logging.level: the file fifo cannot be read: not a regular file",
         "3:42: logging.format: the file /dev/zero cannot be read: not a regular file",
     ]
 
 
 def test_a_file_of_more_than_a_mebibyte_is_refused(
-    told: Told, load_text: Load, tmp_path: Path
+    problems_in: ProblemsIn, load_text: Load, tmp_path: Path
 ) -> None:
     (tmp_path / "owner").write_bytes(b"a" * 1024**2)
     assert len(load_text(owner("'${file:owner}'")).auth.keys[0].owner) == 1024**2
     (tmp_path / "owner").write_bytes(b"a" * (1024**2 + 1))
-    (problem,) = told(owner("'${file:owner}'"))
+    (problem,) = problems_in(owner("'${file:owner}'"))
     assert problem.endswith("owner: the file owner cannot be read: larger than 1 MiB")
 
 
-def test_a_loop_of_symbolic_links_is_reported(told: Told, tmp_path: Path) -> None:
+def test_a_loop_of_symbolic_links_is_reported(problems_in: ProblemsIn, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
-    assert told(f"{GOOD}logging: {{level: '${{file:loop}}'}}") == [
+    assert problems_in(f"{GOOD}logging: {{level: '${{file:loop}}'}}") == [
         ("3:18: logging.level: the file loop cannot be read: Too many levels of symbolic links")
     ]
 
 
-def test_a_file_name_with_nul_is_reported(told: Told) -> None:
-    assert told(f'{GOOD}logging: {{level: "${{file:a\\0b}}"}}') == [
+def test_a_file_name_with_nul_is_reported(problems_in: ProblemsIn) -> None:
+    assert problems_in(f'{GOOD}logging: {{level: "${{file:a\\0b}}"}}') == [
         "3:18: logging.level: a file's name cannot hold a NUL character"
     ]
 
 
-def test_a_relative_file_starts_at_the_configuration_not_at_the_working_directory(
+def test_a_relative_file_is_relative_to_the_configuration_file(
     tmp_path: Path, kinds: Mapping[str, type[AnyBackend]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "conf").mkdir()
@@ -133,14 +133,14 @@ def test_a_relative_file_starts_at_the_configuration_not_at_the_working_director
     assert load(Path("conf/config.yaml"), kinds, {}).auth.keys[0].owner == "right"
 
 
-def test_blanks_around_a_file_s_text_are_kept(load_text: Load, tmp_path: Path) -> None:
+def test_spaces_around_the_text_of_a_file_are_kept(load_text: Load, tmp_path: Path) -> None:
     (tmp_path / "owner").write_text(" \tweb \n")
     assert load_text(owner("'${file:owner}'")).auth.keys[0].owner == " \tweb "
 
 
-def test_nothing_is_said_of_keys_while_the_host_is_not_known(told: Told) -> None:
+def test_plain_tokens_are_not_reported_while_the_host_is_unknown(problems_in: ProblemsIn) -> None:
     text = (
         f"{GOOD}server: {{host: '${{env:HOST}}'}}\n"
         "auth: {keys: [{id: a, token: plain-token-of-a-partner}]}"
     )
-    assert told(text) == ["3:16: server.host: the environment variable HOST is not set"]
+    assert problems_in(text) == ["3:16: server.host: the environment variable HOST is not set"]

@@ -6,7 +6,6 @@ import gc
 import tracemalloc
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from caches import (
@@ -165,7 +164,7 @@ async def test_who_is_asked_for_all_the_time_stays(
     ticker: Ticker, answer: Answer, room: int
 ) -> None:
     """Though not each hit renews a place."""
-    cache = steady_cache(replace(LIMITS, negative_ttl=300), ticker)
+    cache = steady_cache(LIMITS.model_copy(update={"negative_ttl": 300}), ticker)
     for number in range(room):
         await remember(cache, ByCard(str(number)), answer)
     for _ in range(3):
@@ -183,7 +182,7 @@ async def test_a_flood_of_guesses_pushes_no_user_out_and_grows_no_memory(
     ticker: Ticker, answer: object
 ) -> None:
     """What is held after many times as many guesses as there is room for does not grow."""
-    limits = replace(LIMITS, max_negative_entries=100)
+    limits = LIMITS.model_copy(update={"max_negative_entries": 100})
     cache = steady_cache(limits, ticker)
     await remember(cache, ALICE, FOUND)
     source = Source(answer)
@@ -385,7 +384,7 @@ async def test_an_entry_that_is_not_hit_asks_for_no_refresh(
 
 
 async def test_refreshes_that_wait_are_bounded(ticker: Ticker) -> None:
-    cache = steady_cache(replace(LIMITS, max_entries=2000), ticker)
+    cache = steady_cache(LIMITS.model_copy(update={"max_entries": 2000}), ticker)
     for number in range(1100):
         await remember(cache, ByCard(str(number)), FOUND)
     ticker.now += 250
@@ -514,7 +513,7 @@ async def test_a_purge_of_a_user_keeps_the_others_in_their_order_of_use(cache: A
 async def test_a_time_that_runs_out_within_a_purge_is_no_error(seconds: float) -> None:
     """Real time goes on within one call."""
     ticker = Hurrying()
-    cache = steady_cache(replace(LIMITS, stale_if_error=0.0), ticker)
+    cache = steady_cache(LIMITS.model_copy(update={"stale_if_error": 0.0}), ticker)
     await remember(cache, ALICE, FOUND)
     ticker.step = 0.125
     ticker.now = 1300.0 - seconds

@@ -3,9 +3,10 @@
 import pytest
 from fakes import Ticker
 
-from tornado_idv.lookup.circuit_breaker import BreakerLimits, CircuitBreaker, Permit
+from tornado_idv.backend import BreakerOptions
+from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 
-LIMITS = BreakerLimits(failures=5, open_for=5.0, open_max=60.0)
+LIMITS = BreakerOptions(failures=5, open_for=5.0, open_max=60.0)
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_the_fifth_failure_in_a_row_opens_it(breaker: CircuitBreaker) -> None:
 
 @pytest.mark.parametrize("failures", [1, 2, 7])
 def test_how_many_failures_open_it_is_configured(ticker: Ticker, failures: int) -> None:
-    breaker = CircuitBreaker(BreakerLimits(failures=failures), ticker)
+    breaker = CircuitBreaker(BreakerOptions(failures=failures), ticker)
     fail(breaker, failures - 1)
     assert breaker.try_acquire() is Permit.REGULAR
     fail(breaker, 1)

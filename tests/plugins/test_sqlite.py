@@ -27,7 +27,7 @@ from sqlite_databases import (
 import idv_sqlite
 from idv_sqlite import table
 from idv_sqlite.backend import SqliteBackend
-from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yamltext
+from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yaml_loader
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, opened, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
@@ -586,7 +586,7 @@ async def test_every_example_of_the_readme_finds_its_user(
 ) -> None:
     """By nickname and by card, without a warning."""
     run(tmp_path / "users.db", script)
-    (options,) = yamltext.read(entry.encode(), "README.md")["backends"]
+    (options,) = yaml_loader.read(entry.encode(), "README.md")["backends"]
     async with opened([make_backend(SqliteBackend, tmp_path, **options)]) as (backend,):
         assert await backend.find(ByNickname("alice")) == ALICE
         assert await backend.find(ByCard("4000123412341234")) == ALICE

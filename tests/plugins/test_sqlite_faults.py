@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -387,7 +386,7 @@ async def begun(backend: SqliteBackend) -> None:
     assert backend._file is not None
     (reader,) = backend._file._readers
     deadline = time.monotonic() + 5
-    while reader.running is None or not reader.running.wanted:
+    while not any(asked.is_wanted for asked in reader.running):
         assert time.monotonic() < deadline
         await asyncio.sleep(0)
 
@@ -405,33 +404,21 @@ async def test_a_query_without_callers_delays_no_other(slow_path: Path) -> None:
         assert await asyncio.wait_for(backend.find(KNOWN), timeout=2) == ALICE
 
 
-async def test_a_query_whose_caller_left_is_never_begun(path: Path) -> None:
-    """Its caller left while it was queued for SQLite's thread, which was busy."""
-    async with serving(path) as backend:
+async def test_a_query_whose_caller_left_is_never_started(slow_path: Path) -> None:
+    """Its caller left while it waited behind another query."""
+    async with serving(slow_path) as backend:
         assert backend._file is not None
-        connection = backend._file._readers[0]._connection
-        busy, go_on = threading.Event(), threading.Event()
-        begun: list[str] = []
-
-        def block() -> None:
-            busy.set()
-            go_on.wait(timeout=5)
-
-        await connection.create_function("block", 0, block)
-        await connection.set_trace_callback(begun.append)
-        blocking = asyncio.create_task(connection.execute_fetchall("SELECT block()"))
-        try:
-            await asyncio.to_thread(busy.wait, 5)
-            leaving = asyncio.create_task(backend.find(KNOWN))
-            for _ in range(10):
-                await asyncio.sleep(0)
-            leaving.cancel()
-            await asyncio.wait([leaving])
-        finally:
-            go_on.set()
-        await blocking
+        started: list[str] = []
+        await backend._file._readers[0]._connection.set_trace_callback(started.append)
+        slow = asyncio.create_task(backend.find(ByNickname("slow")))
+        await begun(backend)
+        leaving = asyncio.create_task(backend.find(KNOWN))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        slow.cancel()
+        await asyncio.wait([leaving, slow])
         assert await backend.find(KNOWN) == ALICE
-        assert len([sql for sql in begun if "alice" in sql]) == 1
+        assert len([sql for sql in started if "alice" in sql]) == 1
 
 
 async def test_a_query_that_is_waited_for_survives_the_end_of_others(slow_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An upstream that answers as it should: another instance of this service."""
+"""An upstream that responds as it should: another instance of this service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"
 
 
 class Identify(RequestHandler):
-    """Answers for the given users as an instance of this service does."""
+    """Responds for the given users as an instance of this service does."""
 
     def initialize(self, users: Sequence[User], seen: list[HTTPServerRequest]) -> None:
         self.users = users
@@ -61,7 +61,7 @@ def profile_url(user: User) -> str:
 
 
 class Upstreams:
-    """Starts instances on free ports, and keeps what they were asked."""
+    """Starts instances on free ports, and records their requests."""
 
     def __init__(self, base_dir: Path) -> None:
         self.seen: list[HTTPServerRequest] = []
@@ -91,8 +91,8 @@ def upstreams(io_loop: Any, tmp_path: Path) -> Iterator[Upstreams]:
         io_loop.run_sync(server.close_all_connections)
 
 
-def test_the_kind_is_offered_to_the_registry() -> None:
-    """`kind: upstream` names this backend."""
+def test_kind_is_registered() -> None:
+    """`kind: upstream` selects this backend."""
     manager = plugin_manager(entry_points=False, plugins=[idv_upstream])
     assert backend_kinds(manager) == {"upstream": UpstreamBackend}
 
@@ -133,10 +133,10 @@ def unused_port() -> int:
     ],
     ids=["nickname", "hostile nickname", "card"],
 )
-async def test_a_request_is_what_the_protocol_says_and_no_more(
+async def test_request_to_another_instance_has_no_other_headers(
     upstreams: Upstreams, query: Query, path: str, body: bytes
 ) -> None:
-    """What is asked reaches its place in the body, and neither path nor headers."""
+    """The query is encoded in the body, and cannot reach the path or the headers."""
     backend = upstreams([], auth={"kind": "bearer", "token": TOKEN})
     async with opened([backend]):
         assert await backend.find(query) is None
@@ -153,10 +153,10 @@ async def test_a_request_is_what_the_protocol_says_and_no_more(
     ]
 
 
-async def test_without_a_credential_none_is_sent(
+async def test_no_credential_is_sent_without_one_configured(
     upstreams: Upstreams, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Neither proxies nor the `.netrc` of the environment are looked at."""
+    """Proxies and the `.netrc` of the environment are ignored."""
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login somebody password secret\n")
     netrc.chmod(0o600)
@@ -169,7 +169,7 @@ async def test_without_a_credential_none_is_sent(
 
 
 async def test_one_connection_serves_many_lookups(upstreams: Upstreams) -> None:
-    """Whether the user is known or not, the connection is kept."""
+    """It is kept whether the user is found or not."""
     backend = upstreams([ALICE])
     async with opened([backend]):
         for _ in range(25):
@@ -184,7 +184,7 @@ def peer_of(request: HTTPServerRequest) -> Any:
 
 
 async def test_cookies_are_not_kept(upstreams: Upstreams, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one lookup brought back does not go along with the next."""
+    """`Set-Cookie` of one response is not sent with the next request."""
 
     def prepare(self: Identify) -> None:
         self.set_cookie("a", "b")
@@ -197,14 +197,14 @@ async def test_cookies_are_not_kept(upstreams: Upstreams, monkeypatch: pytest.Mo
     assert [request.headers.get("Cookie") for request in upstreams.seen] == [None, None]
 
 
-async def test_an_upstream_may_come_up_after_us(
+async def test_upstream_may_start_after_this_service(
     upstreams: Upstreams, unused_port: int, tmp_path: Path
 ) -> None:
-    """Opening does not ask it, and the first lookup after it came finds it."""
+    """Opening sends no request, and the first lookup after it started finds it."""
     address = f"http://127.0.0.1:{unused_port}/below"
     backend = make_backend(UpstreamBackend, tmp_path, base_url=address, timeout="5s")
     async with opened([backend]):
-        with pytest.raises(Unavailable, match="no connection"):
+        with pytest.raises(Unavailable, match="connection failed"):
             await backend.find(ByNickname("alice"))
         upstreams([ALICE])
         upstreams.servers[0].listen(unused_port, "127.0.0.1")

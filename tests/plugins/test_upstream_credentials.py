@@ -1,4 +1,4 @@
-"""How an upstream is shown who we are, and that nobody else is."""
+"""Credentials of requests, and that they are never leaked."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ import pytest
 from fakes import LoopClock, Ticker
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from scripted import Said, Scripted, closed_port, header, http, serving
-from transports import GET, POST, TIMEOUT, ask, asked, failure_of, failure_told, given_up, opened
+from transports import GET, POST, TIMEOUT, ask, asked, failure_of, given_up, opened, traceback_of
 
-from idv_upstream.credentials import Credential, KeyInPlace
-from idv_upstream.request import Asking
-from idv_upstream.transport import Transport
+from idv_upstream.request.template import Request
+from idv_upstream.transport.credentials import Credential, KeyInPlace
+from idv_upstream.transport.transport import Transport
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 GOOD = http(200, b"{}")
 
 
 class Options(BaseModel):
-    """What has a credential among its options."""
+    """A model with a credential."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
@@ -40,7 +40,7 @@ def credential(**members: Any) -> Credential:
 
 
 class Changing(SecretStr):
-    """A secret whose file is written anew."""
+    """A secret whose file is replaced."""
 
     def now(self, text: str) -> None:
         self._secret_value = text
@@ -53,7 +53,7 @@ def problems(**members: Any) -> list[tuple[Any, str]]:
     return [(each["loc"][1:], each["msg"]) for each in caught.value.errors()]
 
 
-# What a request carries
+# Requests
 
 BASIC = b64encode("us:pä:ss".encode()).decode()
 CARRIED: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
@@ -82,10 +82,10 @@ CARRIED: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
 
 
 @pytest.mark.parametrize(("auth", "name", "value", "query"), CARRIED.values(), ids=CARRIED.keys())
-async def test_a_request_carries_the_credential(
+async def test_request_carries_the_credential(
     auth: dict[str, Any], name: str, value: str | None, query: str
 ) -> None:
-    """In its place, and in no other; there may be a query before it or none."""
+    """In its position only, whether the URL has a query or not."""
     async with asked(GOOD, auth=credential(**auth)) as (upstream, made):
         await ask(made, POST)
         await ask(made, GET)
@@ -95,11 +95,11 @@ async def test_a_request_carries_the_credential(
 
 
 @pytest.mark.parametrize("written", ["Authorization", "authorization"])
-async def test_the_credential_stands_before_a_header_of_the_request(written: str) -> None:
-    """There is one `Authorization`, however it is spelt."""
-    asking = Asking("GET", "/", {written: "Bearer other"}, None, repeatable=True)
+async def test_credential_overrides_a_header_of_the_request(written: str) -> None:
+    """There is one `Authorization`, in whatever case it is written."""
+    request = Request("GET", "/", {written: "Bearer other"}, None, repeatable=True)
     async with asked(GOOD, auth=credential(kind="bearer", token="ours")) as (upstream, made):
-        await ask(made, asking)
+        await ask(made, request)
     assert header(upstream.requests[0], "Authorization") == "Bearer ours"
 
 
@@ -123,8 +123,8 @@ def holder(kind: str, secret: Any) -> Credential:
 
 
 @pytest.mark.parametrize("kind", ["bearer", "basic", "api_key"])
-async def test_a_secret_is_taken_anew_for_each_request(kind: str) -> None:
-    """Its file may have changed; what it holds then may be no secret at all."""
+async def test_secret_is_read_for_each_request(kind: str) -> None:
+    """Its file may have changed, and may hold something that cannot be sent."""
     secret = Changing("first")
     async with asked(GOOD, auth=holder(kind, secret)) as (upstream, made):
         await ask(made)
@@ -140,7 +140,7 @@ async def test_a_secret_is_taken_anew_for_each_request(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", HOLDERS)
-def test_a_secret_is_in_no_repr(kind: str) -> None:
+def test_secret_is_in_no_repr(kind: str) -> None:
     """Options end up in logs and tracebacks."""
     built = holder(kind, "canary")
     assert "canary" not in f"{built!r} {built} {built.model_dump()} {built.model_dump_json()}"
@@ -201,14 +201,14 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize(("members", "place", "told"), WRONG.values(), ids=WRONG.keys())
-def test_a_credential_that_cannot_be_sent_is_refused(
-    members: dict[str, Any], place: tuple[str, ...], told: str
+@pytest.mark.parametrize(("members", "place", "reported"), WRONG.values(), ids=WRONG.keys())
+def test_credential_that_cannot_be_sent_is_rejected(
+    members: dict[str, Any], place: tuple[str, ...], reported: str
 ) -> None:
-    """The message says what to write, and does not show what was written."""
+    """The message says what is valid, and does not repeat the value."""
     ((where, message),) = problems(**members)
     assert where == place
-    assert told in message
+    assert reported in message
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ def test_a_credential_that_cannot_be_sent_is_refused(
         "https://login.example\\@other/",
     ],
 )
-def test_a_token_url_is_a_whole_address(url: str) -> None:
-    """It holds no user info and no fragment."""
+def test_token_url_without_scheme_and_host_is_rejected(url: str) -> None:
+    """So are user info and a fragment."""
     members = {"kind": "oauth2", "client_id": "us", "client_secret": "s"}
     ((where, message),) = problems(token_url=url, **members)
     assert where == ("oauth2", "token_url")
-    assert "not an address of a token server; write" in message
+    assert "not the URL of a token server; write" in message
 
 
 # OAuth 2.0
@@ -243,7 +243,7 @@ def token(text: str = "t1", **members: Any) -> bytes:
 
 
 class Issued:
-    """A directory, its token server, and a transport that asks the one with the other's tokens."""
+    """An upstream, its token server, and a transport that uses both."""
 
     def __init__(self, directory: Scripted, issuer: Scripted, made: Transport) -> None:
         self.directory, self.issuer, self.made = directory, issuer, made
@@ -275,8 +275,8 @@ async def issued(
             yield Issued(directory, issuer, made)
 
 
-async def test_a_token_is_fetched_once_and_used_for_all() -> None:
-    """As RFC 6749 has it in section 4.4."""
+async def test_token_is_fetched_once_and_reused() -> None:
+    """By client credentials (RFC 6749, section 4.4)."""
     async with issued(token("abc")) as case:
         for _ in range(3):
             await ask(case.made)
@@ -288,8 +288,8 @@ async def test_a_token_is_fetched_once_and_used_for_all() -> None:
     assert case.forms == ["grant_type=client_credentials"]
 
 
-async def test_a_form_may_carry_our_name_and_secret() -> None:
-    """Where the token server does not look at the header."""
+async def test_client_credentials_may_be_sent_in_the_form() -> None:
+    """For token servers that do not support the header."""
     async with issued(token(), style="form", scope="read all", audience="https://a/") as case:
         await ask(case.made)
     assert header(case.issuer.requests[0], "Authorization") is None
@@ -300,8 +300,8 @@ async def test_a_form_may_carry_our_name_and_secret() -> None:
     )
 
 
-async def test_name_and_secret_are_encoded_before_they_are_joined() -> None:
-    """A colon in either does not move the border between them."""
+async def test_client_id_and_secret_are_encoded_before_they_are_joined() -> None:
+    """A colon in either does not move the boundary."""
     async with issued(token(), client_id="a:b c", client_secret="ü:/") as case:
         await ask(case.made)
     shown = b64encode(b"a%3Ab+c:%C3%BC%3A%2F").decode()
@@ -320,10 +320,10 @@ LIVES: dict[str, tuple[dict[str, Any], float]] = {
 
 
 @pytest.mark.parametrize(("members", "seconds"), LIVES.values(), ids=LIVES.keys())
-async def test_a_token_is_kept_until_30_s_before_its_end(
+async def test_token_is_cached_until_30_s_before_it_expires(
     members: dict[str, Any], seconds: float
 ) -> None:
-    """If its end is not told, it is good for five minutes."""
+    """Without `expires_in` it is cached for five minutes."""
     ticker = Ticker()
     async with issued(token("t1", **members), token("t2"), timer=ticker) as case:
         await ask(case.made)
@@ -334,8 +334,8 @@ async def test_a_token_is_kept_until_30_s_before_its_end(
     assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
-async def test_a_token_of_30_s_serves_for_half_of_its_life() -> None:
-    """One whose life is over serves those who wait for it."""
+async def test_short_lived_token_is_cached_for_half_of_its_lifetime() -> None:
+    """One that has expired already serves the requests that wait for it."""
     ticker = Ticker()
     tokens = token("t1", expires_in=30), token("t2", expires_in=-5), token("t3")
     async with issued(*tokens, timer=ticker) as case:
@@ -348,7 +348,7 @@ async def test_a_token_of_30_s_serves_for_half_of_its_life() -> None:
     assert case.shown == ["Bearer t1"] * 21 + ["Bearer t2", "Bearer t3"]
 
 
-async def test_life_of_a_token_begins_with_its_request() -> None:
+async def test_lifetime_of_a_token_begins_with_its_request() -> None:
     """The token server may have started to count at any time since."""
     ticker = Ticker()
     async with issued(token("t1", expires_in=90), token("t2"), timer=ticker) as case:
@@ -365,8 +365,8 @@ async def test_life_of_a_token_begins_with_its_request() -> None:
     assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
-async def test_500_callers_at_once_fetch_one_token() -> None:
-    """And all are answered, but for those who leave; that one of them began it is all one."""
+async def test_500_concurrent_requests_fetch_one_token() -> None:
+    """All are sent but those that were cancelled, the one that started the fetch among them."""
     async with issued(token()) as case:
         case.issuer.gate.clear()
         callers = [asyncio.ensure_future(ask(case.made)) for _ in range(500)]
@@ -380,18 +380,18 @@ async def test_500_callers_at_once_fetch_one_token() -> None:
     assert case.shown == ["Bearer t1"] * 490
 
 
-async def test_a_token_nobody_waits_for_any_more_is_kept() -> None:
-    """Whoever comes next has it."""
+async def test_token_is_cached_though_its_request_was_cancelled() -> None:
+    """The next request uses it."""
     async with issued(token()) as case:
         await left_alone(case)
         assert (await ask(case.made)).status == 200
     assert len(case.issuer.requests) == 1
 
 
-async def test_a_failure_nobody_waits_for_any_more_is_no_ones(
+async def test_failure_to_fetch_a_token_is_not_logged_as_unretrieved(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nor does the loop complain of it."""
+    """Even if the request that started the fetch was cancelled."""
     ticker = Ticker()
     async with issued(http(500), token(), timer=ticker) as case:
         await left_alone(case)
@@ -403,21 +403,21 @@ async def test_a_failure_nobody_waits_for_any_more_is_no_ones(
 
 
 async def left_alone(case: Issued) -> None:
-    """A fetch of a token that comes to its end after its caller has left."""
+    """A fetch of a token that ends after its request was cancelled."""
     case.issuer.gate.clear()
     caller = asyncio.ensure_future(ask(case.made))
     await case.issuer.asked()
     caller.cancel()
     await asyncio.wait([caller])
     assert case.made._tokens is not None
-    flight = case.made._tokens._flight
+    flight = case.made._tokens._fetching
     assert flight is not None
     case.issuer.gate.set()
     await asyncio.wait([flight], timeout=5)
 
 
-async def test_a_token_that_is_refused_is_replaced_once() -> None:
-    """Whether the request may be repeated or not: nothing was done for it."""
+async def test_rejected_token_is_replaced_once() -> None:
+    """Even if the request is not repeatable: a rejected request had no effect."""
     answers = (GOOD, http(401), GOOD)
     async with issued(token("t1"), token("t2"), answers=answers) as case:
         await ask(case.made)
@@ -425,18 +425,18 @@ async def test_a_token_that_is_refused_is_replaced_once() -> None:
     assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
-async def test_a_late_refusal_of_an_old_token_costs_no_new_one() -> None:
+async def test_late_rejection_of_an_old_token_fetches_no_new_one() -> None:
     """It has been replaced already."""
     async with issued(token("t1")) as case:
         await ask(case.made)
         assert case.made._tokens is not None
-        assert case.made._tokens.refused("t0")
+        assert case.made._tokens.invalidate("t0")
         await ask(case.made)
     assert len(case.issuer.requests) == 1
 
 
-async def test_whoever_refuses_every_token_costs_no_token_per_request() -> None:
-    """The answer is the refusal; after a while another token is tried."""
+async def test_upstream_that_rejects_every_token_does_not_cost_a_token_per_request() -> None:
+    """The response is the 401; after 5 s a new token is tried."""
     ticker = Ticker()
     async with issued(token("t"), answers=(http(401),), timer=ticker) as case:
         for _ in range(5):
@@ -447,8 +447,8 @@ async def test_whoever_refuses_every_token_costs_no_token_per_request() -> None:
     assert (len(case.issuer.requests), len(case.directory.requests)) == (3, 8)
 
 
-async def test_many_refused_at_once_fetch_one_token() -> None:
-    """Whoever comes late with the old token finds the new one."""
+async def test_concurrent_rejections_fetch_one_token() -> None:
+    """A late rejection of the old token uses the new one."""
     refusals = (GOOD, *(http(401),) * 20, GOOD)
     async with issued(token("t1"), token("t2"), token("t3"), answers=refusals) as case:
         await ask(case.made)
@@ -461,19 +461,19 @@ async def test_many_refused_at_once_fetch_one_token() -> None:
     assert len(case.issuer.requests) == 2
 
 
-REFUSED = "the token server refuses our credentials (status {})"
-NO_TOKEN = "the token server answered with something that is no bearer token"
+REFUSED = "token server: our credentials are refused (status {})"
+NO_TOKEN = "token server: a response without a bearer token"
 TOKENLESS: dict[str, tuple[Said | bytes, type[LookupFailed], str]] = {
     "400": (http(400, b'{"error":"invalid_client"}'), Broken, REFUSED.format(400)),
     "401": (http(401), Broken, REFUSED.format(401)),
     "403": (http(403), Broken, REFUSED.format(403)),
-    "404": (http(404), Broken, "the token server answered with status 404"),
-    "302": (http(302, b"", "Location: /"), Broken, "the token server answered with status 302"),
-    "408": (http(408), Unavailable, "the token server cannot answer now (status 408)"),
-    "429": (http(429), Unavailable, "the token server cannot answer now (status 429)"),
-    "500": (http(500), Unavailable, "the token server cannot answer now (status 500)"),
-    "closed": (Said(then="close"), Unavailable, "the token server: the connection was lost"),
-    "cut": (Said(token()[:-1], "close"), Unavailable, "the token server: the answer was cut"),
+    "404": (http(404), Broken, "token server: unexpected status 404"),
+    "302": (http(302, b"", "Location: /"), Broken, "token server: unexpected status 302"),
+    "408": (http(408), Unavailable, "token server: temporarily unavailable (status 408)"),
+    "429": (http(429), Unavailable, "token server: temporarily unavailable (status 429)"),
+    "500": (http(500), Unavailable, "token server: temporarily unavailable (status 500)"),
+    "closed": (Said(then="close"), Unavailable, "token server: connection lost"),
+    "cut": (Said(token()[:-1], "close"), Unavailable, "token server: the response was cut"),
     "HTML": (http(200, b"<html>canary"), Broken, NO_TOKEN),
     "nothing": (http(200), Broken, NO_TOKEN),
     "list": (http(200, b"[]"), Broken, NO_TOKEN),
@@ -484,16 +484,16 @@ TOKENLESS: dict[str, tuple[Said | bytes, type[LookupFailed], str]] = {
     "token of other letters": (token("çanary"), Broken, NO_TOKEN),
     "of another type": (token(token_type="mac"), Broken, NO_TOKEN),
     "of no type": (token(token_type=7), Broken, NO_TOKEN),
-    "too long": (token("a" * 70_000), Broken, "the token server: an answer of more than 65536"),
-    "no HTTP": (b"220 canary\r\n\r\n", Broken, "the token server: an answer that is not HTTP"),
+    "too long": (token("a" * 70_000), Broken, "token server: a response of more than 65536"),
+    "no HTTP": (b"220 canary\r\n\r\n", Broken, "token server: a response that is not HTTP"),
 }
 
 
-@pytest.mark.parametrize(("answer", "kind", "told"), TOKENLESS.values(), ids=TOKENLESS.keys())
-async def test_without_a_token_nothing_is_asked(
-    answer: Said | bytes, kind: type[LookupFailed], told: str
+@pytest.mark.parametrize(("answer", "kind", "reported"), TOKENLESS.values(), ids=TOKENLESS.keys())
+async def test_no_request_is_sent_without_a_token(
+    answer: Said | bytes, kind: type[LookupFailed], reported: str
 ) -> None:
-    """Each caller has an error of its own; 5 s later the token server is asked again."""
+    """Each lookup has its own error; 5 s later the token server is tried again."""
     ticker = Ticker()
     async with issued(answer, timer=ticker) as case:
         failures = await asyncio.gather(*(failure_of(case.made) for _ in range(3)))
@@ -507,11 +507,11 @@ async def test_without_a_token_nothing_is_asked(
     assert len({id(failure) for failure in failures}) == 4
     for failure in failures:
         assert isinstance(failure, kind)
-        assert failure.reason.startswith(told)
+        assert failure.reason.startswith(reported)
 
 
 @pytest.mark.parametrize(("asked", "granted"), [("30", 30), ("900", 60), ("1", 5)])
-async def test_a_token_server_that_asks_to_wait_is_left_alone(asked: str, granted: float) -> None:
+async def test_retry_after_of_the_token_server_is_respected(asked: str, granted: float) -> None:
     ticker = Ticker()
     refusal = http(429, b"", f"Retry-After: {asked}")
     async with issued(refusal, token(), timer=ticker) as case:
@@ -524,31 +524,31 @@ async def test_a_token_server_that_asks_to_wait_is_left_alone(asked: str, grante
 
 
 @pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "Proxy-X"])
-def test_a_key_stands_in_no_header_that_is_the_client_s_own(name: str) -> None:
-    with pytest.raises(ValidationError, match="this header is the client's own"):
+def test_api_key_cannot_be_sent_in_a_header_of_the_client(name: str) -> None:
+    with pytest.raises(ValidationError, match="this header is set by the client"):
         KeyInPlace.model_validate({"kind": "api_key", "header": name, "value": "k"})
     KeyInPlace.model_validate({"kind": "api_key", "header": "authorization", "value": "k"})
 
 
-async def test_a_token_server_that_is_down_is_unavailable() -> None:
-    """Its trouble is not the directory's."""
+async def test_token_server_that_is_down_is_unavailable() -> None:
+    """The error names the token server, not the upstream."""
     url = f"http://127.0.0.1:{closed_port()}/token"
     async with issued(token(), token_url=url) as case:
         failure = await failure_of(case.made)
     assert isinstance(failure, Unavailable)
-    assert failure.reason == "the token server: no connection"
+    assert failure.reason == "token server: connection failed"
 
 
-async def test_a_token_server_that_is_frozen_is_unavailable() -> None:
-    """The time for the lookup is the time for its token, too."""
+async def test_token_server_that_does_not_respond_is_unavailable() -> None:
+    """The timeout of the lookup includes its token."""
     async with issued(Said()) as case:
         failure = await given_up(case.issuer, case.made)
     assert isinstance(failure, Unavailable)
-    assert failure.reason == "the token server: timed out"
+    assert failure.reason == "token server: timed out"
 
 
-async def test_token_server_has_what_is_left_of_the_time() -> None:
-    """Not another ``timeout``, after a refusal that took most of it."""
+async def test_token_server_has_the_rest_of_the_timeout() -> None:
+    """Not another `timeout`, after a rejection that took most of it."""
     async with issued(token(), Said(), answers=(GOOD, http(401))) as case:
         await ask(case.made)
         clock = LoopClock()
@@ -559,11 +559,11 @@ async def test_token_server_has_what_is_left_of_the_time() -> None:
         case.directory.gate.set()
         await case.issuer.asked(2)
         clock.forward(3)
-        assert (await asyncio.wait_for(waiting, 1)).reason == "the token server: timed out"
+        assert (await asyncio.wait_for(waiting, 1)).reason == "token server: timed out"
 
 
-async def test_closing_ends_a_fetch() -> None:
-    """Nothing is left running."""
+async def test_closing_cancels_the_fetch_of_a_token() -> None:
+    """No task is left running."""
     async with issued(token()) as case:
         case.issuer.gate.clear()
         caller = asyncio.ensure_future(ask(case.made))
@@ -571,10 +571,10 @@ async def test_closing_ends_a_fetch() -> None:
         caller.cancel()
         await case.made.close()
         assert case.made._tokens is not None
-        assert case.made._tokens._flight is None
+        assert case.made._tokens._fetching is None
 
 
-# What is told
+# What is leaked
 
 
 @pytest.mark.parametrize("kind", HOLDERS)
@@ -592,10 +592,10 @@ async def test_closing_ends_a_fetch() -> None:
     ],
     ids=["closed", "reset", "frozen", "no HTTP", "long", "401", "503", "302"],
 )
-async def test_no_failure_tells_a_secret(
+async def test_no_failure_leaks_a_secret(
     kind: str, answer: Said, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither a log record of any library at any level, nor an error, nor its traceback."""
+    """Neither in a log record of any library at any level, nor in an error or its traceback."""
     caplog.set_level(logging.DEBUG)
     for name in list(logging.root.manager.loggerDict):
         caplog.set_level(logging.DEBUG, logger=name)
@@ -605,9 +605,9 @@ async def test_no_failure_tells_a_secret(
             auth = auth.model_copy(update={"token_url": upstream.address})
         async with opened(upstream.address, auth=auth) as made:
             if answer == Said():
-                told = traceback.format_exception(await given_up(upstream, made))
+                reported = traceback.format_exception(await given_up(upstream, made))
             else:
-                told = await failure_told(made)
+                reported = await traceback_of(made)
     secrets = ["canary", b64encode(b"us:canary").decode()]
     assert any(secret in upstream.requests[0].decode() for secret in secrets)
-    assert [secret for secret in secrets if secret in "".join([*told, caplog.text])] == []
+    assert [secret for secret in secrets if secret in "".join([*reported, caplog.text])] == []

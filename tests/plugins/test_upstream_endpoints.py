@@ -1,4 +1,4 @@
-"""Which endpoint is asked next."""
+"""Which endpoint is used next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import pytest
 from fakes import Ticker
 
-from idv_upstream.endpoints import Endpoint, Endpoints
+from idv_upstream.transport.endpoints import Endpoint, Endpoints
 from tornado_idv import Unavailable
 
 
@@ -24,28 +24,28 @@ class Watched:
     def next(self) -> str:
         """The address that a request goes to that is answered."""
         endpoint = self.pick()
-        self.endpoints.answered(endpoint)
+        self.endpoints.mark_up(endpoint)
         return endpoint.address
 
     def fail(self, *addresses: str) -> None:
         for address in addresses:
-            self.endpoints.failed(self.named(address))
+            self.endpoints.mark_failed(self.named(address))
 
     def named(self, address: str) -> Endpoint:
         return next(each for each in self.endpoints._all if each.address == address)
 
     def wait(self, address: str, seconds: float) -> None:
-        self.endpoints.told_to_wait(self.named(address), seconds)
+        self.endpoints.set_retry_after(self.named(address), seconds)
 
 
-def test_the_first_is_asked_as_long_as_it_answers() -> None:
-    """The others are for when it does not."""
+def test_first_endpoint_is_used_while_it_is_up() -> None:
+    """The others are used when it fails."""
     watched = Watched()
     assert [watched.next() for _ in range(3)] == ["a", "a", "a"]
 
 
-def test_one_that_failed_rests_and_the_next_is_asked() -> None:
-    """For five seconds, and then the first is the first again."""
+def test_failed_endpoint_is_not_used_for_five_seconds() -> None:
+    """Then the first is the first again."""
     watched = Watched()
     watched.fail("a")
     assert watched.next() == "b"
@@ -55,20 +55,20 @@ def test_one_that_failed_rests_and_the_next_is_asked() -> None:
     assert [watched.next(), watched.next()] == ["a", "a"]
 
 
-def test_a_rest_that_is_over_is_tried_by_one_request() -> None:
-    """Until it has answered, the others stay where they are answered."""
+def test_failed_endpoint_is_probed_by_one_request() -> None:
+    """Until it gets a response, the rest use another endpoint."""
     watched = Watched()
     watched.fail("a")
     watched.ticker.now += 5
     probe = watched.pick()
     assert probe.address == "a"
     assert [watched.pick().address for _ in range(3)] == ["b", "b", "b"]
-    watched.endpoints.answered(probe)
+    watched.endpoints.mark_up(probe)
     assert watched.pick().address == "a"
 
 
-def test_a_trial_that_never_ends_is_followed_by_another() -> None:
-    """Whoever made it may have left."""
+def test_probe_without_result_is_followed_by_another() -> None:
+    """It may have been cancelled."""
     watched = Watched()
     watched.fail("a")
     watched.ticker.now += 5
@@ -77,8 +77,8 @@ def test_a_trial_that_never_ends_is_followed_by_another() -> None:
     assert watched.pick().address == "a"
 
 
-def test_if_all_rest_the_one_whose_rest_ends_first_is_asked() -> None:
-    """A try is better than none."""
+def test_if_all_failed_the_one_that_failed_first_is_used() -> None:
+    """A request that may fail is better than none."""
     watched = Watched()
     for address in ("b", "a", "c"):
         watched.fail(address)
@@ -86,8 +86,8 @@ def test_if_all_rest_the_one_whose_rest_ends_first_is_asked() -> None:
     assert watched.pick().address == "b"
 
 
-def test_one_that_failed_just_now_is_taken_only_if_it_is_alone() -> None:
-    """Resting or not, another one is better."""
+def test_endpoint_that_failed_just_now_is_used_only_if_it_is_the_only_one() -> None:
+    """Another one is better, even if it failed before."""
     watched = Watched("a", "b")
     watched.fail("b", "a")
     assert watched.endpoints.pick(but=watched.named("b")).address == "a"
@@ -95,20 +95,20 @@ def test_one_that_failed_just_now_is_taken_only_if_it_is_alone() -> None:
     assert alone.endpoints.pick(but=alone.named("a")).address == "a"
 
 
-def test_one_alone_never_rests() -> None:
-    """The breaker of the backend is there for it."""
+def test_single_endpoint_is_always_used() -> None:
+    """The backend has a circuit breaker for it."""
     watched = Watched("a")
     watched.fail("a")
-    assert not watched.pick().rests_until
+    assert not watched.pick().down_until
 
 
-def test_whoever_asks_to_wait_is_not_asked_until_then() -> None:
-    """Not even alone; meanwhile the others are."""
+def test_retry_after_is_respected_even_by_a_single_endpoint() -> None:
+    """Meanwhile the others are used."""
     watched = Watched("a", "b")
     watched.wait("a", 7)
     assert watched.next() == "b"
     watched.wait("b", 3)
-    with pytest.raises(Unavailable, match="asked to wait"):
+    with pytest.raises(Unavailable, match="Retry-After"):
         watched.pick()
     watched.ticker.now += 3
     assert watched.next() == "b"
@@ -116,15 +116,15 @@ def test_whoever_asks_to_wait_is_not_asked_until_then() -> None:
     assert watched.next() == "a"
 
 
-def test_an_answer_that_was_under_way_does_not_end_a_wait() -> None:
-    """It was asked for before."""
+def test_response_to_an_earlier_request_does_not_end_retry_after() -> None:
+    """It was sent before."""
     watched = Watched("a", "b")
     watched.wait("a", 7)
-    watched.endpoints.answered(watched.named("a"))
+    watched.endpoints.mark_up(watched.named("a"))
     assert watched.next() == "b"
 
 
-def test_a_minute_is_the_longest_wait() -> None:
+def test_retry_after_is_limited_to_a_minute() -> None:
     """However long it asks for."""
     watched = Watched("a")
     watched.wait("a", 3600)
@@ -135,13 +135,16 @@ def test_a_minute_is_the_longest_wait() -> None:
     assert watched.next() == "a"
 
 
-def test_the_operator_is_told_once_that_one_fails_and_once_that_it_answers(
+def test_failure_and_recovery_of_an_endpoint_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """However many requests meet it."""
+    """However many requests it affects."""
     caplog.set_level(logging.INFO)
     watched = Watched()
     watched.fail("a", "a")
     watched.ticker.now += 5
     assert [watched.next(), watched.next()] == ["a", "a"]
-    assert caplog.messages == ["backend crm: a fails, and rests", "backend crm: a answers again"]
+    assert caplog.messages == [
+        "backend crm: endpoint a failed; others are used, next probe in 5 s",
+        "backend crm: endpoint a is up again",
+    ]

@@ -1,4 +1,4 @@
-"""What an upstream's answer means: a user, nobody, or nothing that can be believed."""
+"""The mapping of a response: to a user, to "not found", or to an error."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from jmespath.visitor import Options
 from pydantic import ValidationError
 
-from idv_upstream.documents import decode
-from idv_upstream.expressions import Expression
-from idv_upstream.mapping import Reading, Step
-from idv_upstream.responses import ResponseOptions
-from idv_upstream.searching import AllFunctions
-from idv_upstream.statuses import Outcome, outcome
+from idv_upstream.response.expressions import AllFunctions, Expression
+from idv_upstream.response.mapping import ResponseMapper, Step
+from idv_upstream.response.options import ResponseOptions
+from idv_upstream.response.raw import decode_json
+from idv_upstream.response.statuses import Outcome, outcome
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 
 PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
@@ -28,8 +27,8 @@ ALICE = User("Free", "0012", "alice")
 QUERIES = (ByNickname("alice"), ByCard("0012"))
 
 
-def reading(**options: Any) -> Reading:
-    return Reading(ResponseOptions.model_validate({**PLAIN, **options}))
+def mapper(**options: Any) -> ResponseMapper:
+    return ResponseMapper(ResponseOptions.model_validate({**PLAIN, **options}))
 
 
 def record(**members: Any) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def record(**members: Any) -> dict[str, Any]:
 
 def reason(document: Any, query: Query = QUERIES[0], /, **options: Any) -> str:
     with pytest.raises(Broken) as caught:
-        reading(**options).user(query, document)
+        mapper(**options).user(query, document)
     return caught.value.reason
 
 
@@ -91,15 +90,15 @@ FOUND = {
 
 
 @pytest.mark.parametrize(("options", "document", "user"), FOUND.values(), ids=FOUND.keys())
-def test_a_user_is_read(options: dict[str, Any], document: Any, user: User | str) -> None:
+def test_user_is_read(options: dict[str, Any], document: Any, user: User | str) -> None:
     """The same for either query, except for what was asked."""
     if isinstance(user, str):
-        found = reading(**options).user(QUERIES[0], document)
+        found = mapper(**options).user(QUERIES[0], document)
         assert found is not None
         assert found.card_number == user
     else:
         for query in QUERIES:
-            assert reading(**options).user(query, document) == user
+            assert mapper(**options).user(query, document) == user
 
 
 @pytest.mark.parametrize(
@@ -121,10 +120,10 @@ def test_a_user_is_read(options: dict[str, Any], document: Any, user: User | str
     ],
     ids=str,
 )
-def test_nobody_is_read(options: dict[str, Any], document: Any) -> None:
-    """An empty list, or what `found_when` says."""
+def test_not_found_is_read(options: dict[str, Any], document: Any) -> None:
+    """From an empty list, or by `found_when`."""
     for query in QUERIES:
-        assert reading(**options).user(query, document) is None
+        assert mapper(**options).user(query, document) is None
 
 
 BROKEN = {
@@ -136,11 +135,11 @@ BROKEN = {
     "list of lists": ({"select": "@"}, [[RECORD]], "no object, but a list (@)"),
     "list of null": ({"select": "@", "pick": "first"}, [None], "no object, but null (@)"),
     "two": ({"select": "items"}, {"items": [RECORD, RECORD]}, "more than one user for one query"),
-    "list unselected": ({}, [RECORD], "but a list (the answer); select says"),
-    "empty list unselected": ({}, [], "but a list (the answer); select says"),
-    "null": ({}, None, "no object, but null (the answer)"),
-    "number": ({}, 12.5, "no object, but a number (the answer)"),
-    "text": ({}, "canary", "no object, but text (the answer)"),
+    "list unselected": ({}, [RECORD], "but a list (the response); select says"),
+    "empty list unselected": ({}, [], "but a list (the response); select says"),
+    "null": ({}, None, "no object, but null (the response)"),
+    "number": ({}, 12.5, "no object, but a number (the response)"),
+    "text": ({}, "canary", "no object, but text (the response)"),
     "another": ({}, record(login="canary", card="13"), "another user than asked for"),
     "another case": ({}, record(login="Alice", card="012"), "another user than asked for"),
     "missing": ({}, record(plan=None), "plan (plan) is missing"),
@@ -153,10 +152,10 @@ BROKEN = {
     "list of plan": ({}, record(plan=["canary"]), "plan (plan) is a list, not text"),
     "object of plan": ({}, record(plan={}), "plan (plan) is an object, not text"),
     "true of plan": ({}, record(plan=True), "plan (plan) is true or false, not text"),
-    "surrogate": ({}, record(plan="canary\ud800"), "plan (plan) has half a surrogate"),
+    "surrogate": ({}, record(plan="canary\ud800"), "plan (plan) has a lone surrogate"),
     "number of url": ({"profile_url": "id"}, RECORD, "profile_url (id) is a number"),
     "empty url": ({"profile_url": "u"}, record(u=""), "profile_url (u) is empty"),
-    "surrogate of url": ({"profile_url": "u"}, record(u="\udc00"), "profile_url (u) has half"),
+    "surrogate of url": ({"profile_url": "u"}, record(u="\udc00"), "profile_url (u) has a lone"),
     "card a number": ({}, record(card=12), "card_number (card) is a number, not text; to_string("),
     "card words": ({}, record(card="canary"), "card_number (card) has other characters"),
     "card digits": ({}, record(card="٤٠"), "card_number (card) has other characters"),
@@ -185,75 +184,77 @@ BROKEN = {
     "lower of null": (
         {"nickname": "lower(no)"},
         RECORD,
-        "lower(no) does not fit the answer: lower() is given null",
+        "lower(no) does not fit the response: lower() is given null",
     ),
-    "text and number": ({"found_when": "plan > `1`"}, RECORD, "plan > `1` does not fit the answer"),
+    "text and number": (
+        {"found_when": "plan > `1`"},
+        RECORD,
+        "plan > `1` does not fit the response",
+    ),
 }
 
 
 @pytest.mark.parametrize(("options", "document", "said"), BROKEN.values(), ids=BROKEN.keys())
-def test_what_cannot_be_right_is_broken(options: dict[str, Any], document: Any, said: str) -> None:
-    """Where it is wrong is told, and never what was there."""
+def test_wrong_record_is_broken(options: dict[str, Any], document: Any, said: str) -> None:
+    """The reason says where it is wrong, and never what was there."""
     for query in QUERIES:
-        told = reason(document, query, **options)
-        assert said in told
-        assert "canary" not in told
+        reported = reason(document, query, **options)
+        assert said in reported
+        assert "canary" not in reported
 
 
 @pytest.mark.parametrize("nickname", ["", "@", "@@ a", "a b", "é", "a\n", "\x7f", "\ud800"])
-def test_a_nickname_that_none_can_be_is_broken(nickname: str) -> None:
-    """Also if the user was asked for by card."""
+def test_impossible_nickname_is_broken(nickname: str) -> None:
+    """Also in the response to a card number."""
     assert "nickname (login)" in reason(record(login=nickname), QUERIES[1])
 
 
-def test_only_one_at_sign_is_taken_off() -> None:
+def test_only_one_at_sign_is_removed() -> None:
     """`@@alice` is another nickname."""
     assert reason(record(login="@@alice")) == "another user than asked for"
-    found = reading().user(QUERIES[1], record(login="@@alice"))
+    found = mapper().user(QUERIES[1], record(login="@@alice"))
     assert found is not None
     assert found.nickname == "@alice"
 
 
 @pytest.mark.parametrize("missing", ["nickname", "card_number"])
-def test_without_an_echo_what_was_asked_is_believed(missing: str) -> None:
-    """Its expression may be missing, and is not looked at if it is there."""
+def test_without_check_echo_the_requested_value_is_used(missing: str) -> None:
+    """Its expression may be missing, and is not evaluated if it is there."""
     query, other = QUERIES if missing == "nickname" else reversed(QUERIES)
-    told = {name: path for name, path in PLAIN.items() if name != missing}
-    options = ResponseOptions.model_validate({**told, "check_echo": "false"})
-    assert options.tells_of(type(query))
-    assert not options.tells_of(type(other))
-    assert Reading(options).user(query, RECORD) == ALICE
+    reported = {name: path for name, path in PLAIN.items() if name != missing}
+    options = ResponseOptions.model_validate({**reported, "check_echo": "false"})
+    assert options.can_answer(type(query))
+    assert not options.can_answer(type(other))
+    assert ResponseMapper(options).user(query, RECORD) == ALICE
     ignored = {PLAIN[missing]: 5}
-    assert reading(check_echo="false").user(query, {**RECORD, **ignored}) == ALICE
+    assert mapper(check_echo="false").user(query, {**RECORD, **ignored}) == ALICE
 
 
-def test_with_an_echo_both_kinds_of_query_can_be_answered() -> None:
-    """Both fields are there."""
+def test_with_check_echo_both_kinds_of_query_can_be_answered() -> None:
+    """Both fields are required then."""
     options = ResponseOptions.model_validate(PLAIN)
-    assert options.tells_of(ByNickname)
-    assert options.tells_of(ByCard)
+    assert options.can_answer(ByNickname)
+    assert options.can_answer(ByCard)
 
 
-def test_an_answer_whose_status_says_not_known_may_have_to_say_so_too() -> None:
-    """Lest the page of a wrong address be taken for it."""
-    assert not reading().reads_not_known
-    assert reading().is_not_known({"any": "thing"})
-    strict = reading(not_known_when="code == 'no'")
+def test_not_known_when_must_hold_for_the_body() -> None:
+    """A page of a wrong address is not taken for "not known"."""
+    assert not mapper().reads_not_known
+    assert mapper().is_not_known({"any": "thing"})
+    strict = mapper(not_known_when="code == 'no'")
     assert strict.reads_not_known
     assert strict.is_not_known({"code": "no"})
     assert not strict.is_not_known({"code": "yes"})
     assert not strict.is_not_known(None)
     with pytest.raises(Broken, match="does not fit"):
-        reading(not_known_when="length(@)").is_not_known(5)
+        mapper(not_known_when="length(@)").is_not_known(5)
 
 
-def test_each_step_of_a_reading_can_be_shown() -> None:
-    """What each expression gave, or why it gave nothing."""
-    tried = reading(
-        found_when="total", select="items", profile_url="lower(no)", plan={"const": "x"}
-    )
+def test_mapping_explains_each_step() -> None:
+    """With the result of each expression, or why it has none."""
+    tried = mapper(found_when="total", select="items", profile_url="lower(no)", plan={"const": "x"})
     document = {"total": 1, "items": [RECORD]}
-    assert tried.explained(QUERIES[0], document) == [
+    assert tried.explain(QUERIES[0], document) == [
         Step("found_when", "total", 1),
         Step("select", "items", [RECORD]),
         Step("card_number", "card", "0012"),
@@ -262,19 +263,19 @@ def test_each_step_of_a_reading_can_be_shown() -> None:
             "profile_url",
             "lower(no)",
             None,
-            "lower(no) does not fit the answer: lower() is given null",
+            "lower(no) does not fit the response: lower() is given null",
         ),
     ]
-    assert [step.name for step in tried.explained(QUERIES[0], {})] == ["found_when", "select"]
-    assert len(tried.explained(QUERIES[0], {"items": []})) == 2
+    assert [step.name for step in tried.explain(QUERIES[0], {})] == ["found_when", "select"]
+    assert len(tried.explain(QUERIES[0], {"items": []})) == 2
 
 
 @pytest.mark.parametrize(
     ("query", "left_out"), [(QUERIES[0], "nickname"), (QUERIES[1], "card_number")]
 )
-def test_what_is_believed_is_not_shown_as_read(query: Query, left_out: str) -> None:
-    """Without an echo, its expression is not used."""
-    steps = reading(check_echo="false").explained(query, RECORD)
+def test_expression_that_is_not_evaluated_is_not_explained(query: Query, left_out: str) -> None:
+    """Without `check_echo`, that of the requested value."""
+    steps = mapper(check_echo="false").explain(query, RECORD)
     assert left_out not in {step.name for step in steps}
     assert len(steps) == 2
 
@@ -292,8 +293,8 @@ WRONG = {
     "bracket": ("a]", "is wrong at column 2"),
     "unclosed": ("a == 'b", "is wrong at column 6"),
     "deep": ("(" * 9999, "cannot be read"),
-    "function": ("items[?upper(a)]", "calls upper(), which there is not; there are abs, "),
-    "function within": ("a[*].{b: up(c)}", "calls up(), which there is not"),
+    "function": ("items[?upper(a)]", "calls upper(), which does not exist; there are abs, "),
+    "function within": ("a[*].{b: up(c)}", "calls up(), which does not exist"),
     "arguments": ("length(a, b)", "calls length() with 2 arguments; it takes 1"),
     "no arguments": ("not_null()", "calls not_null() with 0 arguments; it takes 1"),
 }
@@ -301,24 +302,24 @@ WRONG = {
 
 @pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG.keys())
 @pytest.mark.parametrize("where", ["select", "found_when", "not_known_when", "plan", "mapping"])
-def test_a_wrong_expression_is_told_with_its_column(text: str, said: str, where: str) -> None:
+def test_wrong_expression_is_reported_with_its_column(text: str, said: str, where: str) -> None:
     """When the configuration is read."""
     options: dict[str, Any] = {"plan": {"path": text}} if where == "mapping" else {where: text}
     with pytest.raises(ValidationError) as caught:
-        reading(**options)
+        mapper(**options)
     (problem,) = caught.value.errors()
     assert said in problem["msg"]
     assert problem["loc"][0] == ("plan" if where == "mapping" else where)
 
 
 @pytest.mark.parametrize("text", ["a[1:2].b", "not_null(a, b, c)", "sort_by(a, &b)", "max(a[::2])"])
-def test_a_right_expression_is_let_pass(text: str) -> None:
+def test_valid_expression_is_accepted(text: str) -> None:
     """Variadic functions, references and slices among them."""
     assert Expression(text).text == text
 
 
-def test_a_wrong_mapping_is_told() -> None:
-    """Each problem at its place."""
+def test_wrong_mapping_is_reported() -> None:
+    """Each problem at its location."""
     with pytest.raises(ValidationError) as caught:
         ResponseOptions.model_validate(
             {
@@ -330,27 +331,27 @@ def test_a_wrong_mapping_is_told() -> None:
                 "colour": "blue",
             }
         )
-    told = {problem["loc"]: problem["msg"] for problem in caught.value.errors()}
-    assert told == {
-        ("plan", "mapping"): "Value error, a field comes from somewhere; write path or const",
+    reported = {problem["loc"]: problem["msg"] for problem in caught.value.errors()}
+    assert reported == {
+        ("plan", "mapping"): "Value error, a field needs a source; write path or const",
         ("nickname", "mapping", "const"): (
             "Value error, a field with const has nothing else; take one of them away"
         ),
         ("card_number", "mapping", "const"): (
             "Value error, a field with const has nothing else; take one of them away"
         ),
-        ("profile_url", "mapping"): told["profile_url", "mapping"],
+        ("profile_url", "mapping"): reported["profile_url", "mapping"],
         ("pick",): "Input should be 'one' or 'first'",
         ("colour",): "Extra inputs are not permitted",
     }
 
 
-def test_fields_that_are_needed_are_missed() -> None:
-    """Both with an echo, one of them without."""
+def test_missing_fields_are_reported() -> None:
+    """Both with `check_echo`, one of them without."""
     with pytest.raises(ValidationError) as caught:
         ResponseOptions.model_validate({"plan": "plan"})
-    told = [(problem["loc"], problem["type"]) for problem in caught.value.errors()]
-    assert told == [(("card_number",), "missing"), (("nickname",), "missing")]
+    reported = [(problem["loc"], problem["type"]) for problem in caught.value.errors()]
+    assert reported == [(("card_number",), "missing"), (("nickname",), "missing")]
     with pytest.raises(ValidationError, match="write card_number"):
         ResponseOptions.model_validate({"plan": "plan", "check_echo": "false"})
 
@@ -410,20 +411,20 @@ EXPRESSIONS = [(Expression(text), jmespath.compile(text)) for text in FORMS]
 
 @settings(max_examples=200, deadline=None)
 @given(document=documents)
-def test_what_is_quick_gives_what_the_library_gives(document: Any) -> None:
-    """For every document, and with the same kind of answer."""
+def test_expressions_give_what_the_library_gives(document: Any) -> None:
+    """For every document, with the same type of result."""
     options = Options(custom_functions=AllFunctions())
     for ours, theirs in EXPRESSIONS:
         try:
             wanted = repr(theirs.search(document, options))
         except (ValueError, TypeError):
             with pytest.raises(Broken):
-                ours.of(document)
+                ours.evaluate(document)
         else:
-            assert repr(ours.of(document)) == wanted
+            assert repr(ours.evaluate(document)) == wanted
 
 
-def outcome_of(tried: Reading, query: Query, document: Any) -> tuple[User | None, str]:
+def outcome_of(tried: ResponseMapper, query: Query, document: Any) -> tuple[User | None, str]:
     try:
         return tried.user(query, document), ""
     except Broken as error:
@@ -441,10 +442,10 @@ LEAVE_OUT = [
 
 
 @pytest.mark.parametrize("select", LEAVE_OUT)
-def test_records_of_another_shape_are_not_left_out_unseen(select: str) -> None:
-    """A list that such records were dropped from reads as if nobody were found."""
+def test_select_that_drops_records_is_rejected(select: str) -> None:
+    """A list that records of another shape were dropped from reads as "not found"."""
     with pytest.raises(ValidationError, match="leaves out records that are of another shape"):
-        reading(select=select)
+        mapper(select=select)
 
 
 @pytest.mark.parametrize("select", ["items[]", "items[?id == 'x']", "items[:2]", "items[0].user"])
@@ -453,29 +454,29 @@ def test_whole_records_may_be_selected(select: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["plan", "found_when"])
-def test_an_expression_that_gives_no_value_is_refused(where: str) -> None:
+def test_expression_without_a_value_is_rejected(where: str) -> None:
     with pytest.raises(ValidationError, match="gives an expression, no value"):
-        reading(**{where: "&plan"})
+        mapper(**{where: "&plan"})
 
 
-def test_an_expression_without_end_is_refused() -> None:
+def test_endless_expression_is_rejected() -> None:
     with pytest.raises(ValidationError, match="not a JMESPath expression"):
-        reading(found_when=" || ".join(["a"] * 3000))
+        mapper(found_when=" || ".join(["a"] * 3000))
 
 
 @settings(max_examples=200, deadline=None)
 @given(document=documents, fields=st.tuples(*[st.sampled_from(FORMS)] * 5))
 def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str, ...]) -> None:
-    """Whatever it holds, and whatever is looked for in it."""
+    """Whatever it holds, and whatever expressions are applied to it."""
     assume("items[].a" != fields[0] != "items[?a == 'ok'].b" and fields[0] != "*.a")
     names = ("select", "found_when", "plan", "nickname", "card_number")
     mapped = {"path": fields[0], "value_map": {"1": "a", "true": "b", "null": "c"}}
     for options in ({}, dict(zip(names, fields, strict=True)), {"plan": mapped, "select": "@"}):
-        tried = reading(**options)
-        assert len(tried.explained(QUERIES[0], document)) <= 6
+        tried = mapper(**options)
+        assert len(tried.explain(QUERIES[0], document)) <= 6
         for query in QUERIES:
-            user, told = outcome_of(tried, query, document)
-            assert not re.search("alice|0012", told)
+            user, reported = outcome_of(tried, query, document)
+            assert not re.search("alice|0012", reported)
             assert user is None or query in (ByNickname(user.nickname), ByCard(user.card_number))
 
 
@@ -504,10 +505,10 @@ BAD_JSON = {
 
 
 @pytest.mark.parametrize("body", BAD_JSON.values(), ids=BAD_JSON.keys())
-def test_what_is_not_json_is_broken(body: bytes) -> None:
-    """It is told without a word of it."""
-    with pytest.raises(Broken, match=r"^an answer that is not valid JSON$"):
-        decode(body)
+def test_invalid_json_is_broken(body: bytes) -> None:
+    """The reason does not repeat any of it."""
+    with pytest.raises(Broken, match=r"^a response that is not valid JSON$"):
+        decode_json(body)
 
 
 def test_unterminated_string_behind_many_brackets_is_broken_quickly() -> None:
@@ -515,7 +516,7 @@ def test_unterminated_string_behind_many_brackets_is_broken_quickly() -> None:
     body = (b"[]," * 129 + b'"' + b'\\"' * 8192)[: 16 * 1024]
     before = time.process_time()
     with pytest.raises(Broken):
-        decode(body)
+        decode_json(body)
     assert time.process_time() - before < 0.1
 
 
@@ -532,9 +533,9 @@ def test_unterminated_string_behind_many_brackets_is_broken_quickly() -> None:
     ],
     ids=["null", "text", "half a pair", "numbers", "128 deep", "wide", "brackets in text"],
 )
-def test_what_is_json_is_decoded(body: bytes, document: Any) -> None:
-    """However wide it is, and whatever stands in its texts."""
-    assert decode(body) == document
+def test_valid_json_is_decoded(body: bytes, document: Any) -> None:
+    """However wide it is, and whatever its strings hold."""
+    assert decode_json(body) == document
 
 
 @pytest.mark.parametrize(
@@ -547,8 +548,8 @@ def test_what_is_json_is_decoded(body: bytes, document: Any) -> None:
         ((101, 201, 206, 301, 302, 304, 307, 308, 400, 405, 418, 422), Outcome.BROKEN),
     ],
 )
-def test_a_status_means_something(statuses: tuple[int, ...], meant: Outcome) -> None:
-    """Whatever is not foreseen is broken."""
+def test_status_has_an_outcome(statuses: tuple[int, ...], meant: Outcome) -> None:
+    """Any other status is broken."""
     assert {outcome(status, {}) for status in statuses} == {meant}
     assert {outcome(status, {statuses[0]: Outcome.READ}) for status in statuses} <= {
         meant,
@@ -556,8 +557,8 @@ def test_a_status_means_something(statuses: tuple[int, ...], meant: Outcome) -> 
     }
 
 
-def test_a_status_may_mean_something_else() -> None:
-    """Just that one."""
+def test_outcome_of_a_status_may_be_overridden() -> None:
+    """Of that status alone."""
     overrides = {400: Outcome.NOT_KNOWN, 404: Outcome.BROKEN}
     assert outcome(400, overrides) is Outcome.NOT_KNOWN
     assert outcome(404, overrides) is Outcome.BROKEN

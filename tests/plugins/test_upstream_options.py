@@ -1,4 +1,4 @@
-"""What an operator may write for an upstream, and what its README says of it."""
+"""The options of an upstream, and their documentation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from yarl import URL
 
 import idv_upstream
 from idv_upstream import UpstreamBackend, UpstreamOptions
-from idv_upstream.credentials import BearerToken, Credential
-from idv_upstream.fields import FieldOptions
-from idv_upstream.request import RequestOptions
-from idv_upstream.responses import ResponseOptions
-from idv_upstream.tls import TlsOptions
-from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yamltext
+from idv_upstream.request.options import RequestOptions
+from idv_upstream.response.fields import FieldOptions
+from idv_upstream.response.options import ResponseOptions
+from idv_upstream.transport.credentials import BearerToken, Credential
+from idv_upstream.transport.tls import TlsOptions
+from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_loader
 from tornado_idv.config.load import load
 from tornado_idv.registry import backend_kinds, opened, plugin_manager
 
@@ -42,8 +42,8 @@ def options(**members: Any) -> UpstreamOptions:
         ("HTTP://Host", "HTTP://Host"),
     ],
 )
-def test_an_address_is_kept_without_its_last_slash(written: str, kept: str) -> None:
-    """The path of an operation is written right behind it."""
+def test_base_url_is_kept_without_its_last_slash(written: str, kept: str) -> None:
+    """The path of a request is appended to it."""
     assert options(base_url=written).base_url == kept
 
 
@@ -83,23 +83,23 @@ def test_an_address_is_kept_without_its_last_slash(written: str, kept: str) -> N
         "http://host:\uff18\uff10",
     ],
 )
-def test_anything_but_a_plain_address_is_refused_without_an_echo(written: str) -> None:
-    """What is refused may hold a password, so it is not shown."""
+def test_invalid_base_url_is_rejected_without_repeating_it(written: str) -> None:
+    """It may hold a password."""
     with pytest.raises(ValidationError) as caught:
         options(base_url=written)
     (problem,) = caught.value.errors()
     assert problem["loc"] == ("base_url",)
-    assert problem["msg"].startswith("Value error, not an address this service can ask; write")
+    assert problem["msg"].startswith("Value error, not a base URL that can be used; write")
     assert "canary" not in problem["msg"] + str(caught.value)
 
 
 def test_no_credential_is_the_default() -> None:
-    """A service behind something that adds the key needs none from us."""
+    """A gateway may add the key."""
     assert options(base_url="http://host").auth.kind == "none"
     assert options(base_url="http://host", auth={"kind": "none"}).auth.kind == "none"
 
 
-def test_a_token_is_in_no_repr() -> None:
+def test_token_is_in_no_repr() -> None:
     """Options end up in logs and tracebacks."""
     built = options(base_url="http://host", auth={"kind": "bearer", "token": "canary+/="})
     assert isinstance(built.auth, BearerToken)
@@ -112,8 +112,8 @@ def test_a_token_is_in_no_repr() -> None:
     ["", "canary canary", "canary\n", "\ncanary", "çanary", "canary" * 700],
     ids=["empty", "blank", "line", "line before", "letter", "long"],
 )
-def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
-    """The message says what a token is made of, and does not show the one refused."""
+def test_token_that_no_header_can_carry_is_rejected(token: str) -> None:
+    """The message says what is valid, and does not repeat the token."""
     with pytest.raises(ValidationError, match="not a bearer token") as caught:
         options(base_url="http://host", auth={"kind": "bearer", "token": token})
     assert "canary" not in str(caught.value)
@@ -130,28 +130,28 @@ def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
     ],
     ids=["empty", "unknown kind", "token without a kind", "no token", "unknown member"],
 )
-def test_a_credential_that_is_not_one_is_refused(auth: dict[str, str], place: Any) -> None:
-    """The problem is told where it is."""
+def test_invalid_credential_is_rejected(auth: dict[str, str], place: Any) -> None:
+    """The problem is reported at its location."""
     with pytest.raises(ValidationError) as caught:
         options(base_url="http://host", auth=auth)
     assert [problem["loc"] for problem in caught.value.errors()] == [place]
 
 
-def test_the_options_have_a_json_schema() -> None:
-    """An editor can know them, and sees no default that is a secret."""
+def test_options_have_a_json_schema() -> None:
+    """For editors; no default in it is a secret."""
     schema = UpstreamOptions.model_json_schema()
     assert {"base_url", "auth"} <= schema["properties"].keys()
     assert schema["additionalProperties"] is False
 
 
-def test_the_readme_has_the_headings_of_every_plugin() -> None:
+def test_readme_has_the_headings_of_every_plugin() -> None:
     """They are the same in each plugin's folder."""
     headings = re.findall(r"^## (.*)$", README, re.MULTILINE)
     assert headings == ["Name", "Description", "Options", "Failures", "Examples"]
 
 
-def test_the_readme_names_every_option() -> None:
-    """An option without a row is an option that nobody finds."""
+def test_readme_documents_every_option() -> None:
+    """Each has a row, and no row is of another option."""
     own = UpstreamOptions.model_fields.keys() - BackendOptions.model_fields.keys()
     sections = {
         "by_nickname": [RequestOptions],
@@ -167,16 +167,16 @@ def test_the_readme_names_every_option() -> None:
         for name, field in model.model_fields.items()
     }
     cells = re.findall(r"^\| ([^|]*) \|", README, re.MULTILINE)
-    told = {name for cell in cells for name in re.findall(r"`([a-z_.]+)`", cell)}
-    assert own | members <= told
-    assert {name for name in told if name.partition(".")[0] in own} == own | members
+    reported = {name for cell in cells for name in re.findall(r"`([a-z_.]+)`", cell)}
+    assert own | members <= reported
+    assert {name for name in reported if name.partition(".")[0] in own} == own | members
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
-async def test_every_example_of_the_readme_boots(example: str) -> None:
-    """References to secrets are filled in as the configuration does."""
+async def test_every_example_of_the_readme_opens(example: str) -> None:
+    """With references to secrets filled in."""
     filled = re.sub(r"\$\{(?:env|file):[A-Za-z_.]+\}", "a-key", example)
-    entries = yamltext.read(filled.encode(), "README.md")["backends"]
+    entries = yaml_loader.read(filled.encode(), "README.md")["backends"]
     built = [UpstreamBackend(UpstreamOptions.model_validate(entry)) for entry in entries]
     async with opened(built):
         assert {backend.options.kind for backend in built} == {"upstream"}
@@ -187,30 +187,34 @@ RESPONSE = "response: {plan: plan, card_number: card, nickname: login}"
 AMISS = "{plan: {path: a..b}, card_number: card, nickname: login}"
 BY = 'by_nickname: {url: "/{nickname}"}'
 WRONG = {
-    "nowhere": ("", 6, "needs base_url, or by_nickname and by_card with whole URLs"),
+    "nowhere": ("", 6, "needs base_url, or by_nickname and by_card with complete URLs"),
     "two places": (
         "base_url: http://a\nendpoints: [http://b]",
         9,
-        "base_url says already where it is; write one of the two",
+        "base_url is set already; write one of the two",
     ),
     "no host": (f"{BY}\n{RESPONSE}", 8, "its url has no host; write one there, or base_url"),
-    "no response": (f"base_url: http://a\n{BY}", 6, "response is missing: where in an answer"),
+    "no response": (
+        f"base_url: http://a\n{BY}",
+        6,
+        "response is missing: where the user is in a response",
+    ),
     "a response to our own protocol": (
         f"base_url: http://a\n{RESPONSE}",
         6,
-        "how it is asked is missing; write by_nickname or by_card",
+        "a request is missing; write by_nickname or by_card",
     ),
     "statuses of our own protocol": (
         "base_url: http://a\nstatus: {404: broken}",
         6,
-        "how it is asked is missing; write by_nickname or by_card",
+        "a request is missing; write by_nickname or by_card",
     ),
     "a field that comes from nowhere": (
         "base_url: http://a\n"
         + BY
         + "\nresponse: {plan: plan, nickname: login, check_echo: false}",
         6,
-        "response.card_number is missing: it comes from nowhere else",
+        "response.card_number is missing: it has no other source",
     ),
     "a wrong expression": (
         f"base_url: http://a\n{BY}\nresponse: {{plan: 'a..b', card_number: card, nickname: login}}",
@@ -240,9 +244,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("text", "line", "told"), WRONG.values(), ids=WRONG)
-def test_what_does_not_fit_together_is_told_with_its_place(
-    tmp_path: Path, text: str, line: int, told: str
+@pytest.mark.parametrize(("text", "line", "reported"), WRONG.values(), ids=WRONG)
+def test_inconsistent_options_are_reported_with_their_line(
+    tmp_path: Path, text: str, line: int, reported: str
 ) -> None:
     head = "profile_sites: [https://profiles.example]\ndemo: true\n\n\nbackends:\n  - name: crm\n"
     path = tmp_path / "config.yaml"
@@ -251,29 +255,29 @@ def test_what_does_not_fit_together_is_told_with_its_place(
     with pytest.raises(ConfigError) as caught:
         load(path, backend_kinds(plugin_manager()), {})
     (problem,) = caught.value.problems
-    assert told in problem.message
+    assert reported in problem.message
     assert problem.line == line, str(problem)
 
 
-def test_it_is_known_whether_a_credential_is_configured(tmp_path: Path) -> None:
+def test_credential_or_client_certificate_counts_as_credential(tmp_path: Path) -> None:
     assert not options(base_url="http://host").has_credential
     auth = {"kind": "bearer", "token": "canary"}
     assert options(base_url="http://host", auth=auth).has_credential
     context = {"config_folder": tmp_path}
     (tmp_path / "own.pem").touch()
     tls = {"cert_file": "own.pem"}
-    told = {"name": "crm", "kind": "upstream", "base_url": "https://host", "tls": tls}
-    assert UpstreamOptions.model_validate(told, context=context).has_credential
+    reported = {"name": "crm", "kind": "upstream", "base_url": "https://host", "tls": tls}
+    assert UpstreamOptions.model_validate(reported, context=context).has_credential
 
 
-def test_a_backend_that_can_be_asked_one_way_serves_that_alone() -> None:
+def test_backend_serves_the_kinds_of_query_that_have_a_request() -> None:
     fields = {"plan": "plan", "card_number": "card", "nickname": "login"}
     asked = {"by_card": {"url": "http://host/{card_number}"}}
     assert UpstreamBackend(options(**asked, response=fields)).serves == {ByCard}
     assert UpstreamBackend(options(base_url="http://host")).serves == {ByCard, ByNickname}
 
 
-def test_the_first_profile_site_is_known_to_requests(tmp_path: Path) -> None:
+def test_first_profile_site_is_a_placeholder(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(
         "profile_sites: [HTTPS://Profiles.example:443/, https://other.example]\n"
@@ -284,8 +288,8 @@ def test_the_first_profile_site_is_known_to_requests(tmp_path: Path) -> None:
     )
     settings = load(path, backend_kinds(plugin_manager()), {})
     backend = UpstreamBackend(settings.backends[0])  # type: ignore[arg-type]
-    asking = backend.templates[ByNickname].asking(ByNickname("al"))
-    assert URL(asking.url, encoded=True).query == {
+    request = backend.templates[ByNickname].render(ByNickname("al"))
+    assert URL(request.url, encoded=True).query == {
         "page": "https://profiles.example/m/al",
         "site": "https://profiles.example",
     }
@@ -334,5 +338,5 @@ def test_expression_that_hides_a_second_user_is_warned_of(response: dict[str, An
 
 
 @pytest.mark.parametrize("response", FAIR.values(), ids=FAIR)
-def test_expression_that_hides_nobody_is_not_warned_of(response: dict[str, Any]) -> None:
+def test_expression_that_hides_no_user_is_not_warned_of(response: dict[str, Any]) -> None:
     assert warnings_of(response) == []

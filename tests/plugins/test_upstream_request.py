@@ -1,4 +1,4 @@
-"""What is asked of an upstream: a value reaches its placeholder's place, and nothing else."""
+"""Requests to an upstream: a value stays within the position of its placeholder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from yarl import URL
 
-from idv_upstream.request import Asking, CardRequest, NicknameRequest, RequestOptions, Template
+from idv_upstream.request.options import CardRequest, NicknameRequest, RequestOptions
+from idv_upstream.request.template import Request
 from tornado_idv import Broken, ByCard, ByNickname, Query
 
 SITE = "https://profiles.example"
@@ -38,9 +39,9 @@ anything = well_formed | hostile
 unhurried = settings(deadline=None)
 
 
-def asking(query: Query = ALICE, /, **options: Any) -> Asking:
+def render(query: Query = ALICE, /, **options: Any) -> Request:
     kind: type[RequestOptions] = NicknameRequest if isinstance(query, ByNickname) else CardRequest
-    return Template.of(kind.model_validate(options), SITE).asking(query)
+    return kind.model_validate(options).template(SITE).render(query)
 
 
 def is_sendable(value: str) -> bool:
@@ -80,9 +81,9 @@ def leads_elsewhere(value: str) -> bool:
     ],
     ids=lambda value: value.get("url") if isinstance(value, dict) else "",
 )
-def test_a_url_is_filled(options: dict[str, Any], query: Query, url: str | None) -> None:
-    """What is written as it can be sent stays; the rest is encoded for its place."""
-    assert asking(query, **options).url == (url or "/p?%24top=1&$skip=a,b&%24f=alice")
+def test_url_is_rendered(options: dict[str, Any], query: Query, url: str | None) -> None:
+    """Valid literals are kept; the rest is encoded for its position."""
+    assert render(query, **options).url == (url or "/p?%24top=1&$skip=a,b&%24f=alice")
 
 
 @pytest.mark.parametrize(
@@ -98,11 +99,11 @@ def test_a_url_is_filled(options: dict[str, Any], query: Query, url: str | None)
         ({"method": "QUERY"}, "QUERY", False),
     ],
 )
-def test_the_method_follows_from_the_body(
+def test_method_follows_from_the_body(
     options: dict[str, Any], method: str, *, repeatable: bool
 ) -> None:
-    """Only what is safe by its method may be sent twice, unless it is said otherwise."""
-    asked = asking(url="/{nickname}", **options)
+    """Only safe methods are repeatable, unless configured."""
+    asked = render(url="/{nickname}", **options)
     assert (asked.method, asked.repeatable) == (method, repeatable)
 
 
@@ -128,26 +129,20 @@ def test_the_method_follows_from_the_body(
     ],
     ids=["mapping", "text", "only text", "form"],
 )
-def test_a_body_is_filled(options: dict[str, Any], body: bytes, kind: str) -> None:
-    """A placeholder stands in any value; numbers can be written where JSON is."""
-    asked = asking(url="/p", **options)
+def test_body_is_rendered(options: dict[str, Any], body: bytes, kind: str) -> None:
+    """Any string may have a placeholder; JSON as text may hold numbers."""
+    asked = render(url="/p", **options)
     assert (asked.body, asked.headers) == (body, {"Content-Type": kind})
 
 
-def test_a_header_may_say_another_type_of_the_body() -> None:
-    """SCIM has one of its own."""
+def test_content_type_may_be_configured() -> None:
+    """SCIM has its own."""
     headers = {"content-type": "application/scim+json", "X-Tenant": "north"}
-    assert asking(url="/{nickname}", json="{}", headers=headers).headers == headers
+    assert render(url="/{nickname}", json="{}", headers=headers).headers == headers
 
 
-def test_headers_that_never_change_are_made_once() -> None:
-    """A lookup does not pay for them."""
-    template = Template.of(
-        NicknameRequest.model_validate({"url": "/{nickname}", "headers": {"A": "{profile_site}"}}),
-        SITE,
-    )
-    assert template.asking(ALICE).headers is template.asking(ByNickname("bob")).headers
-    assert template.asking(ALICE).headers == {"A": SITE}
+def test_profile_site_may_stand_in_a_header() -> None:
+    assert render(url="/{nickname}", headers={"A": "{profile_site}"}).headers == {"A": SITE}
 
 
 @pytest.mark.parametrize(
@@ -165,15 +160,13 @@ def test_headers_that_never_change_are_made_once() -> None:
         (r'"\"" "{nickname}"', '"', r'"\"" "\""'),
     ],
 )
-def test_a_value_does_not_end_the_quotes_it_stands_between(
-    text: str, value: str, sent: str
-) -> None:
-    """However far away they are, and in whichever order they are nested."""
-    url = asking(ByNickname(value), url="/p", query={"q": text}).url
+def test_value_does_not_end_the_quotes_around_it(text: str, value: str, sent: str) -> None:
+    """However far away they are, and however they are nested."""
+    url = render(ByNickname(value), url="/p", query={"q": text}).url
     assert parse_qsl(url.partition("?")[2]) == [("q", sent)]
     if not set(sent) & set('"\\'):
-        assert asking(ByNickname(value), url="/p", headers={"q": text}).headers == {"q": sent}
-    body = asking(ByNickname(value), url="/p", json=[text]).body or b""
+        assert render(ByNickname(value), url="/p", headers={"q": text}).headers == {"q": sent}
+    body = render(ByNickname(value), url="/p", json=[text]).body or b""
     assert json.loads(body) == [sent]
 
 
@@ -181,10 +174,10 @@ def test_a_value_does_not_end_the_quotes_it_stands_between(
 @given(value=anything)
 @example(value="..")
 @example(value="a/../b")
-def test_a_value_in_a_path_is_one_segment(value: str) -> None:
-    """It comes back whole, or is refused if it could lead elsewhere."""
+def test_value_in_a_path_is_one_segment(value: str) -> None:
+    """It is received unchanged, or rejected if it could lead to another path."""
     try:
-        url = asking(ByNickname(value), url="http://h.example:81/a/x{nickname}/b?c=d").url
+        url = render(ByNickname(value), url="http://h.example:81/a/x{nickname}/b?c=d").url
     except Broken:
         assert not is_sendable(value) or leads_elsewhere(f"x{value}")
         return
@@ -202,10 +195,10 @@ def test_a_value_in_a_path_is_one_segment(value: str) -> None:
 
 @unhurried
 @given(value=anything)
-def test_a_value_that_is_a_segment_by_itself_is_never_dots(value: str) -> None:
-    """`.` and `..` would be another path to whoever reads it."""
+def test_value_that_is_a_whole_segment_is_never_dots(value: str) -> None:
+    """`.` and `..` would be another path to the server."""
     try:
-        url = asking(ByNickname(value), url="/a/{nickname}").url
+        url = render(ByNickname(value), url="/a/{nickname}").url
     except Broken:
         assert not is_sendable(value) or leads_elsewhere(value)
     else:
@@ -215,11 +208,11 @@ def test_a_value_that_is_a_segment_by_itself_is_never_dots(value: str) -> None:
 
 @unhurried
 @given(value=anything)
-def test_a_value_in_a_query_is_one_parameter(value: str) -> None:
-    """Both readers of queries give it back whole, with the others around it."""
+def test_value_in_a_query_is_one_parameter(value: str) -> None:
+    """Two parsers read it back unchanged, with the others around it."""
     options = {"url": "http://h/p?a=1&u=x{nickname}", "query": {"é&": "{nickname}", "z": "&="}}
     try:
-        url = asking(ByNickname(value), **options).url
+        url = render(ByNickname(value), **options).url
     except Broken:
         assert not is_sendable(value)
         return
@@ -232,13 +225,13 @@ def test_a_value_in_a_query_is_one_parameter(value: str) -> None:
 
 @unhurried
 @given(value=anything)
-def test_a_value_in_a_body_is_one_text(value: str) -> None:
-    """JSON and forms give it back whole, with the members around it."""
+def test_value_in_a_body_is_one_string(value: str) -> None:
+    """JSON and forms are parsed back unchanged."""
     document = {"a": "1", "login": "<{nickname}>", "z": ["{nickname}"]}
     form = {"a": "1", "login": "<{nickname}>", "z": "&"}
     try:
-        as_json = asking(ByNickname(value), url="/p", json=document).body or b""
-        as_form = asking(ByNickname(value), url="/p", form=form).body or b""
+        as_json = render(ByNickname(value), url="/p", json=document).body or b""
+        as_form = render(ByNickname(value), url="/p", form=form).body or b""
     except Broken:
         assert not is_sendable(value)
         return
@@ -249,11 +242,11 @@ def test_a_value_in_a_body_is_one_text(value: str) -> None:
 
 @unhurried
 @given(value=anything)
-def test_a_value_in_quotes_is_one_text_of_the_inner_language(value: str) -> None:
-    """A filter within a parameter compares with just what was asked for."""
+def test_value_in_quotes_is_one_string_of_the_filter_language(value: str) -> None:
+    """A filter in a parameter compares with the requested value only."""
     query = {"double": 'userName eq "{nickname}"', "single": "login eq '{nickname}'"}
     try:
-        url = asking(ByNickname(value), url="/p", query=query).url
+        url = render(ByNickname(value), url="/p", query=query).url
     except Broken:
         assert not is_sendable(value)
         return
@@ -266,10 +259,10 @@ def test_a_value_in_quotes_is_one_text_of_the_inner_language(value: str) -> None
 
 @unhurried
 @given(value=anything)
-def test_a_value_in_a_header_is_printable_or_refused(value: str) -> None:
-    """There is no way to a second line, and nothing that a reader would cut off."""
+def test_value_in_a_header_is_printable_or_rejected(value: str) -> None:
+    """It cannot begin a second line, and nothing is stripped from it."""
     try:
-        headers = asking(ByNickname(value), url="/p", headers={"X-Login": "{nickname}"}).headers
+        headers = render(ByNickname(value), url="/p", headers={"X-Login": "{nickname}"}).headers
     except Broken:
         assert not re.fullmatch("[!-~]([ -~]*[!-~])?", value)
         return
@@ -280,10 +273,10 @@ def test_a_value_in_a_header_is_printable_or_refused(value: str) -> None:
 
 @unhurried
 @given(nickname=well_formed)
-def test_every_valid_nickname_can_be_asked_for_anywhere(nickname: str) -> None:
-    """Nothing of the default format is refused or changed, wherever it stands."""
+def test_every_valid_nickname_can_be_requested_in_any_position(nickname: str) -> None:
+    """Nothing of the default format is rejected or changed."""
     text = "{nickname}"
-    asked = asking(
+    asked = render(
         ByNickname(nickname),
         url=f"/p/{text}?a={text}",
         query={"b": text},
@@ -296,9 +289,9 @@ def test_every_valid_nickname_can_be_asked_for_anywhere(nickname: str) -> None:
 
 @unhurried
 @given(digits=st.from_regex("[0-9]{1,32}", fullmatch=True))
-def test_every_valid_card_number_can_be_asked_for(digits: str) -> None:
+def test_every_valid_card_number_can_be_requested(digits: str) -> None:
     """It stays text."""
-    asked = asking(ByCard(digits), url="/c/{card_number}", json={"card": "{card_number}"})
+    asked = render(ByCard(digits), url="/c/{card_number}", json={"card": "{card_number}"})
     assert (asked.url, json.loads(asked.body or b"")) == (f"/c/{digits}", {"card": digits})
 
 
@@ -306,7 +299,7 @@ CLIENT_HEADERS = {"accept", "accept-encoding", "content-length", "host", "user-a
 
 
 class Recorder:
-    """A server on a free port that keeps the requests it gets, byte for byte."""
+    """A server on a free port that records requests, byte for byte."""
 
     def __init__(self) -> None:
         self.requests: list[bytes] = []
@@ -347,23 +340,19 @@ def some_values() -> list[str]:
     return [text for text in texts if is_sendable(text) and not leads_elsewhere(text)]
 
 
-async def test_what_arrives_on_the_wire_is_what_was_to_be_sent() -> None:
-    """The client changes nothing of the address, the header and the body."""
+async def test_request_is_received_as_it_was_rendered() -> None:
+    """The client changes neither URL nor header nor body."""
     async with recording() as recorder, aiohttp.ClientSession() as session:
-        template = Template.of(
-            NicknameRequest.model_validate(
-                {
-                    "url": f"http://127.0.0.1:{recorder.port}/a/{{nickname}}/b?q={{nickname}}",
-                    "query": {"r": '"{nickname}"'},
-                    "json": {"s": "{nickname}"},
-                    "headers": {"X-Tenant": "north"},
-                }
-            ),
-            SITE,
-        )
+        options = {
+            "url": f"http://127.0.0.1:{recorder.port}/a/{{nickname}}/b?q={{nickname}}",
+            "query": {"r": '"{nickname}"'},
+            "json": {"s": "{nickname}"},
+            "headers": {"X-Tenant": "north"},
+        }
+        template = NicknameRequest.model_validate(options).template(SITE)
         values = some_values()
         for value in values:
-            sent = template.asking(ByNickname(value))
+            sent = template.render(ByNickname(value))
             url = URL(sent.url, encoded=True)
             async with session.request(sent.method, url, headers=sent.headers, data=sent.body):
                 pass
@@ -448,7 +437,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("options", "where", "said"), WRONG.values(), ids=WRONG.keys())
-def test_a_request_that_cannot_be_sent_is_told_at_its_place(
+def test_invalid_request_is_reported_at_its_location(
     options: dict[str, Any], where: str, said: str
 ) -> None:
     """When the configuration is read, and not with the first lookup."""
@@ -459,7 +448,7 @@ def test_a_request_that_cannot_be_sent_is_told_at_its_place(
     assert said in problem["msg"]
 
 
-def test_every_wrong_value_is_told() -> None:
+def test_every_wrong_value_is_reported() -> None:
     """Not only the first of them."""
     with pytest.raises(ValidationError) as caught:
         CardRequest.model_validate({"url": "/p", "query": {"a": "{", "b": "1", "c": "{nickname}"}})
@@ -467,29 +456,29 @@ def test_every_wrong_value_is_told() -> None:
 
 
 @pytest.mark.parametrize("behind", [";x", "?", "#", "\0", "/x", "\\x", ""], ids=repr)
-def test_dots_before_what_some_servers_cut_at_are_a_segment_too(behind: str) -> None:
+def test_dots_before_a_delimiter_are_a_dot_segment(behind: str) -> None:
     for url in ("/people/{nickname}", "/people%2f{nickname}", "/people%2F{nickname}"):
-        with pytest.raises(Broken, match="cannot be a part of a path") as caught:
-            asking(ByNickname(f"..{behind}"), url=url)
+        with pytest.raises(Broken, match="the query cannot be part of a path") as caught:
+            render(ByNickname(f"..{behind}"), url=url)
         assert not caught.value.counts_against_breaker
 
 
-def test_dots_before_a_semicolon_are_a_segment_too() -> None:
-    """Servers written in Java cut a segment off there."""
+def test_dots_before_a_semicolon_are_a_dot_segment() -> None:
+    """Servers written in Java strip parameters of a segment."""
     with pytest.raises(Broken):
-        asking(ByNickname(".."), url="/p/{nickname};v=1/x")
-    assert asking(ByNickname("..."), url="/p/{nickname};v=1/x").url == "/p/...;v=1/x"
+        render(ByNickname(".."), url="/p/{nickname};v=1/x")
+    assert render(ByNickname("..."), url="/p/{nickname};v=1/x").url == "/p/...;v=1/x"
 
 
 @pytest.mark.parametrize("value", ["", "..", ".", "a/..", "..\\a", "\ud800"])
-def test_what_cannot_be_sent_is_broken_and_not_repeated(value: str) -> None:
-    """The reason is ours alone."""
+def test_query_that_cannot_be_sent_is_broken(value: str) -> None:
+    """The reason does not repeat it."""
     with pytest.raises(Broken) as caught:
-        asking(ByNickname(value), url="/p/{nickname}")
-    assert caught.value.reason.startswith("what is asked for cannot be ")
+        render(ByNickname(value), url="/p/{nickname}")
+    assert caught.value.reason.startswith("the query cannot be ")
 
 
-def test_a_url_may_need_no_endpoint() -> None:
+def test_absolute_url_needs_no_endpoint() -> None:
     """Then none has to be configured."""
     assert not NicknameRequest.model_validate({"url": "/{nickname}"}).is_absolute
     assert NicknameRequest.model_validate({"url": "http://h/{nickname}"}).is_absolute
@@ -516,4 +505,4 @@ def test_a_url_may_need_no_endpoint() -> None:
 def test_header_of_the_client_cannot_be_set(name: str) -> None:
     """It would change how the request or its response is framed."""
     with pytest.raises(ValidationError, match="this header is not set here"):
-        asking(url="/{nickname}", headers={name: "x"})
+        render(url="/{nickname}", headers={name: "x"})

@@ -1,4 +1,4 @@
-"""Host names of upstreams, and that their trouble stays with them."""
+"""Host names of upstreams, and that one backend does not delay another."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fakes import LoopClock
 from scripted import http, serving
 from transports import ask, failure_of, opened
 
-from idv_upstream import connections
-from idv_upstream.request import Asking
-from idv_upstream.resolver import OwnResolver
+from idv_upstream.request.template import Request
+from idv_upstream.transport import client
+from idv_upstream.transport.resolver import ThreadResolver
 from tornado_idv import Unavailable
 
 GOOD = http(200, b"{}")
@@ -25,7 +25,7 @@ GOOD = http(200, b"{}")
     [socket.gaierror(socket.EAI_NONAME, "Name or service not known"), UnicodeError("too long")],
     ids=["unknown", "impossible"],
 )
-async def test_a_name_that_does_not_resolve_is_unavailable(
+async def test_unknown_host_name_is_unavailable(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Only the resolver of the system is faked."""
@@ -37,11 +37,11 @@ async def test_a_name_that_does_not_resolve_is_unavailable(
     async with opened("http://directory.invalid") as made:
         failure = await failure_of(made)
     assert isinstance(failure, Unavailable)
-    assert failure.reason == "its host name is not resolved"
+    assert failure.reason == "its host name cannot be resolved"
 
 
-async def test_a_name_that_resolves_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At any of its addresses that answers."""
+async def test_any_address_of_a_host_name_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first may refuse connections."""
     addresses = [("127.0.0.2", 0), ("127.0.0.1", 0)]
 
     def getaddrinfo(*_args: Any, **_named: Any) -> Any:
@@ -69,13 +69,15 @@ def late_answer(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return released
 
 
-async def test_address_that_comes_too_late_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop has nothing to complain of."""
+async def test_address_that_is_resolved_too_late_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop logs no error."""
     released = late_answer(monkeypatch)
     complaints: list[Any] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-    waiting = asyncio.ensure_future(OwnResolver().resolve("slow.invalid"))
+    waiting = asyncio.ensure_future(ThreadResolver().resolve("slow.invalid"))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
@@ -86,14 +88,16 @@ async def test_address_that_comes_too_late_is_dropped(monkeypatch: pytest.Monkey
     assert complaints == []
 
 
-def test_address_that_comes_after_the_loop_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_that_is_resolved_after_the_loop_was_closed_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """No thread ends with a traceback when the service stops."""
     released = late_answer(monkeypatch)
     complaints: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", complaints.append)
 
     async def leave() -> None:
-        waiting = asyncio.ensure_future(OwnResolver().resolve("slow.invalid"))
+        waiting = asyncio.ensure_future(ThreadResolver().resolve("slow.invalid"))
         await asyncio.sleep(0)
         waiting.cancel()
 
@@ -104,10 +108,10 @@ def test_address_that_comes_after_the_loop_is_dropped(monkeypatch: pytest.Monkey
     assert complaints == []
 
 
-async def test_a_name_server_that_hangs_holds_up_nobody_else(
+async def test_hanging_name_server_does_not_delay_other_backends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However many names of one backend wait for it; and its own lookups end in time."""
+    """However many names of one backend wait for it; and its own lookups time out."""
     released = threading.Event()
 
     def getaddrinfo(host: str, *_args: Any, **_named: Any) -> Any:
@@ -115,14 +119,15 @@ async def test_a_name_server_that_hangs_holds_up_nobody_else(
             released.wait(10)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
-    monkeypatch.setattr(connections, "CONNECT_TIMEOUT", 3.0)
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT", 3.0)
     async with serving(GOOD) as upstream:
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         async with opened() as hanging, opened(f"http://other.invalid:{upstream.port}") as other:
-            askings = [
-                Asking("GET", f"http://hanging-{n}/", {}, None, repeatable=False) for n in range(40)
+            requests = [
+                Request("GET", f"http://hanging-{n}/", {}, None, repeatable=False)
+                for n in range(40)
             ]
-            waiting = [asyncio.ensure_future(ask(hanging, asking)) for asking in askings]
+            waiting = [asyncio.ensure_future(ask(hanging, request)) for request in requests]
             await asyncio.sleep(0)
             assert (await ask(other)).status == 200
             assert await asyncio.to_thread(lambda: True)
@@ -131,4 +136,4 @@ async def test_a_name_server_that_hangs_holds_up_nobody_else(
             LoopClock().forward(3.5)
             failures = await asyncio.gather(*waiting, return_exceptions=True)
             released.set()
-    assert {str(each) for each in failures} == {"no connection in time"}
+    assert {str(each) for each in failures} == {"connection timed out"}

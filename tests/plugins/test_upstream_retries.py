@@ -1,4 +1,4 @@
-"""When an upstream is asked once more, where, and when not at all."""
+"""When a request is repeated, and where."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fakes import LoopClock, Ticker
 from scripted import Said, closed_port, http, serving
 from transports import GET, POST, TIMEOUT, Pauses, ask, asked, failure_of, given_up, opened
 
-from idv_upstream.request import Asking
-from idv_upstream.retries import seconds_to_wait
+from idv_upstream.request.template import Request
+from idv_upstream.transport.retries import retry_after
 from tornado_idv import LookupFailed, Unavailable
 
 GOOD = http(200, b"{}")
@@ -26,8 +26,8 @@ RESET, CLOSED = Said(then="reset"), Said(then="close")
     [RESET, CLOSED, http(502), http(503), http(504)],
     ids=["reset", "closed", "502", "503", "504"],
 )
-async def test_what_may_be_repeated_is_after_a_pause(first: Said | bytes) -> None:
-    """Of 10 to 50 ms, as chance has it."""
+async def test_repeatable_request_is_repeated_after_a_pause(first: Said | bytes) -> None:
+    """Of 10 to 50 ms, at random."""
     pauses = Pauses()
     async with asked(first, GOOD, pause=pauses, chance=lambda: 0.5) as (upstream, made):
         assert (await ask(made)).status == 200
@@ -36,34 +36,34 @@ async def test_what_may_be_repeated_is_after_a_pause(first: Said | bytes) -> Non
 
 
 @pytest.mark.parametrize(
-    ("first", "asking"),
+    ("first", "sent"),
     [(http(503), POST), (http(500), GET), (http(429), GET), (http(408), GET), (http(404), GET)],
     ids=["not repeatable", "500", "429", "408", "404"],
 )
-async def test_anything_else_is_not_repeated(first: bytes, asking: Asking) -> None:
-    """The answer is what came."""
+async def test_any_other_response_is_not_repeated(first: bytes, sent: Request) -> None:
+    """It is returned."""
     async with asked(first, GOOD) as (upstream, made):
-        assert (await ask(made, asking)).status != 200
+        assert (await ask(made, sent)).status != 200
     assert len(upstream.requests) == 1
 
 
-async def test_the_second_time_is_the_last() -> None:
-    """What comes then is the answer, or why there is none."""
+async def test_second_attempt_is_the_last() -> None:
+    """Its result is returned."""
     async with asked(http(502), http(503), GOOD) as (upstream, made):
         assert (await ask(made)).status == 503
         upstream.say(http(503), RESET, GOOD)
-        assert (await failure_of(made)).reason == "the connection was lost"
+        assert (await failure_of(made)).reason == "connection lost"
     assert len(upstream.requests) == 4
 
 
-async def test_a_lost_answer_is_not_asked_for_again() -> None:
-    """It had begun: what it was for may have been done."""
+async def test_request_is_not_repeated_after_part_of_a_response() -> None:
+    """It may have been processed."""
     async with asked(Said(PART, "close"), GOOD) as (upstream, made):
-        assert (await failure_of(made)).reason == "the answer was cut short"
+        assert (await failure_of(made)).reason == "the response was cut short"
     assert len(upstream.requests) == 1
 
 
-async def test_there_are_no_more_repetitions_than_one_in_five() -> None:
+async def test_one_request_in_five_is_repeated() -> None:
     """After a quiet time, ten at once."""
     async with asked(http(503)) as (upstream, made):
         for _ in range(10):
@@ -77,8 +77,8 @@ async def test_there_are_no_more_repetitions_than_one_in_five() -> None:
     )  # 110, the ten, and a fifth of the 109 requests since the first
 
 
-async def test_a_repetition_has_what_is_left_of_the_time() -> None:
-    """Where the pause would outlast it, there is none."""
+async def test_second_attempt_has_the_rest_of_the_timeout() -> None:
+    """There is none if the pause would outlast it."""
     async with asked(http(503), GOOD, timeout=0.5, chance=lambda: 12.5) as (upstream, made):
         assert (await ask(made)).status == 503
     assert len(upstream.requests) == 1
@@ -104,8 +104,8 @@ async def test_second_attempt_has_the_deadline_of_the_first() -> None:
 # Several endpoints
 
 
-async def test_another_endpoint_takes_over_at_once_and_gives_back() -> None:
-    """The one that failed rests five seconds, and is then the first again."""
+async def test_another_endpoint_is_used_at_once_and_for_five_seconds() -> None:
+    """Then the first is the first again."""
     ticker, pauses = Ticker(), Pauses()
     async with (
         serving(http(503), GOOD) as first,
@@ -130,7 +130,7 @@ async def test_second_attempt_goes_to_another_endpoint_even_if_all_failed() -> N
         opened(first.address, second.address, timer=Ticker()) as made,
     ):
         for _ in range(2):
-            assert (await failure_of(made)).reason == "the connection was lost"
+            assert (await failure_of(made)).reason == "connection lost"
     assert (len(first.requests), len(second.requests)) == (2, 2)
 
 
@@ -139,8 +139,8 @@ async def test_second_attempt_goes_to_another_endpoint_even_if_all_failed() -> N
     [RESET, CLOSED, Said(PART, "close"), Said(PART, "reset"), Said(http(502))],
     ids=["reset", "closed", "cut", "reset within", "502"],
 )
-async def test_an_endpoint_that_failed_rests(answer: Said) -> None:
-    """What may not be repeated fails once, and is not sent there again."""
+async def test_failed_endpoint_is_not_used(answer: Said) -> None:
+    """A request that is not repeatable fails once."""
     async with (
         serving(answer) as first,
         serving(GOOD) as second,
@@ -153,8 +153,8 @@ async def test_an_endpoint_that_failed_rests(answer: Said) -> None:
     assert (len(first.requests), len(second.requests)) == (1, 3)
 
 
-async def test_a_closed_port_is_passed_over() -> None:
-    """Nobody is kept waiting by it."""
+async def test_endpoint_with_a_closed_port_is_skipped() -> None:
+    """No lookup fails."""
     async with (
         serving(GOOD) as second,
         opened(f"http://127.0.0.1:{closed_port()}", second.address) as made,
@@ -163,8 +163,8 @@ async def test_a_closed_port_is_passed_over() -> None:
             assert (await ask(made)).status == 200
 
 
-async def test_a_frozen_endpoint_rests_too() -> None:
-    """Whether we noticed that the time was over or whoever waits for us did."""
+async def test_endpoint_that_times_out_is_not_used() -> None:
+    """Whether the client or the backend's guard noticed the timeout."""
     async with serving(Said()) as first, serving(GOOD) as second:
         endpoints = (first.address, second.address)
         async with opened(*endpoints, timer=Ticker()) as made:
@@ -181,8 +181,8 @@ async def test_a_frozen_endpoint_rests_too() -> None:
     assert len(first.requests) == 2
 
 
-async def test_a_caller_that_leaves_early_says_nothing_of_an_endpoint() -> None:
-    """It is asked again next time."""
+async def test_early_cancellation_does_not_mark_an_endpoint_as_failed() -> None:
+    """It is used for the next request."""
     async with (
         serving(GOOD) as first,
         serving(GOOD) as second,
@@ -199,8 +199,8 @@ async def test_a_caller_that_leaves_early_says_nothing_of_an_endpoint() -> None:
     assert second.requests == []
 
 
-async def test_a_flapping_endpoint_costs_no_answer() -> None:
-    """Whatever it does, the other one is there."""
+async def test_flapping_endpoint_fails_no_lookup() -> None:
+    """The other endpoint is used."""
     ticker = Ticker()
     flaps: list[Said | bytes] = [RESET, GOOD, http(503), GOOD, CLOSED, http(502), GOOD]
     async with (
@@ -218,23 +218,23 @@ async def test_a_flapping_endpoint_costs_no_answer() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_whoever_asks_to_wait_is_not_asked(status: int) -> None:
-    """It is not repeated either, not even alone; nor does waiting open the circuit breaker."""
+async def test_retry_after_is_respected(status: int) -> None:
+    """There is no second attempt either; and it does not count against the circuit breaker."""
     ticker = Ticker()
     async with asked(http(status, b"", "Retry-After: 7"), GOOD, timer=ticker) as (upstream, made):
         assert (await ask(made)).status == status
         for _ in range(2):
             failure = await failure_of(made)
             assert isinstance(failure, Unavailable)
-            assert "asked to wait" in failure.reason
+            assert "Retry-After" in failure.reason
             assert not failure.counts
         ticker.now += 7
         assert (await ask(made)).status == 200
     assert len(upstream.requests) == 2
 
 
-async def test_meanwhile_the_others_are_asked() -> None:
-    """And if all ask to wait, none is."""
+async def test_other_endpoints_are_used_meanwhile() -> None:
+    """If all send `Retry-After`, none is."""
     async with (
         serving(http(503, b"", "Retry-After: 9")) as first,
         serving(GOOD) as second,
@@ -244,21 +244,21 @@ async def test_meanwhile_the_others_are_asked() -> None:
             assert (await ask(made)).status == 200
         second.say(http(429, b"", "Retry-After: 9"))
         assert (await ask(made)).status == 429
-        assert "asked to wait" in (await failure_of(made)).reason
+        assert "Retry-After" in (await failure_of(made)).reason
     assert len(first.requests) == 1
 
 
-async def test_an_absolute_url_waits_for_its_own_host_alone() -> None:
-    """Another host, and the endpoints, are asked meanwhile."""
+async def test_retry_after_of_an_absolute_url_affects_its_host_alone() -> None:
+    """Another host and the endpoints are used meanwhile."""
     async with serving(http(429, b"", "Retry-After: 9")) as busy, serving(GOOD) as other:
-        askings = [
-            Asking("GET", f"{upstream.address}/x", {}, None, repeatable=True)
+        requests = [
+            Request("GET", f"{upstream.address}/x", {}, None, repeatable=True)
             for upstream in (busy, other)
         ]
         async with opened(other.address, timer=Ticker()) as made:
-            assert (await ask(made, askings[0])).status == 429
-            assert "asked to wait" in (await failure_of(made, askings[0])).reason
-            assert (await ask(made, askings[1])).status == 200
+            assert (await ask(made, requests[0])).status == 429
+            assert "Retry-After" in (await failure_of(made, requests[0])).reason
+            assert (await ask(made, requests[1])).status == 200
             assert (await ask(made)).status == 200
 
 
@@ -285,18 +285,18 @@ WAITS: dict[str, tuple[Sequence[str], float]] = {
 }
 
 
-def test_date_of_the_past_is_no_negative_wait() -> None:
-    assert seconds_to_wait({"Retry-After": date(NOON.replace(year=2000))}) == 0
+def test_retry_after_in_the_past_is_zero() -> None:
+    assert retry_after({"Retry-After": date(NOON.replace(year=2000))}) == 0
 
 
 @pytest.mark.parametrize(("headers", "seconds"), WAITS.values(), ids=WAITS.keys())
-async def test_a_wait_is_seconds_or_a_date(headers: Sequence[str], seconds: float) -> None:
-    """At most a minute; what is neither is as good as nothing."""
+async def test_retry_after_is_seconds_or_a_date(headers: Sequence[str], seconds: float) -> None:
+    """At most a minute; any other value is ignored."""
     ticker = Ticker()
     async with asked(http(429, b"", *headers), GOOD, timer=ticker) as (_, made):
         await ask(made)
         if seconds:
             ticker.now += seconds - 0.5
-            assert "asked to wait" in (await failure_of(made)).reason
+            assert "Retry-After" in (await failure_of(made)).reason
             ticker.now += 0.5
         assert (await ask(made)).status == 200

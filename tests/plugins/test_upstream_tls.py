@@ -1,4 +1,4 @@
-"""TLS towards an upstream: who is believed, and who we are."""
+"""TLS of connections to an upstream: trusted certificates, and our own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from scripted import Scripted, http, serving
 from transports import POST, ask, failure_of, opened
 
-from idv_upstream.tls import Tls, TlsOptions
+from idv_upstream.transport.tls import Tls, TlsOptions
 from tornado_idv import Broken, LookupFailed, StartError, Unavailable
 
 GOOD = http(200, b"{}")
@@ -36,7 +36,7 @@ EPOCH = datetime(2001, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
-    """Whom our side believes."""
+    """The authority that our side trusts."""
     return trustme.CA()
 
 
@@ -95,10 +95,10 @@ def https(upstream: Scripted) -> str:
     return f"https://127.0.0.1:{upstream.port}"
 
 
-async def test_whoever_the_ca_file_vouches_for_is_believed(
+async def test_certificate_signed_by_the_ca_file_is_accepted(
     authority: trustme.CA, folder: Folder
 ) -> None:
-    """And the connection is kept, like any other."""
+    """The connection is kept, like any other."""
     trusted = options(ca_file=str(folder.ca(authority)))
     async with (
         serving_tls(authority) as upstream,
@@ -117,10 +117,10 @@ NOT_BELIEVED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("flaw", "why"), NOT_BELIEVED.values(), ids=NOT_BELIEVED.keys())
-async def test_a_certificate_with_a_flaw_is_broken(
+async def test_invalid_certificate_is_broken(
     authority: trustme.CA, folder: Folder, flaw: dict[str, Any], why: str
 ) -> None:
-    """Neither the question nor a credential is sent to whoever shows it."""
+    """Neither the request nor a credential is sent."""
     named = {"name": "127.0.0.1", **flaw}
     leaf = authority.issue_cert(named.pop("name"), **named)
     trusted = options(ca_file=str(folder.ca(authority)))
@@ -135,34 +135,33 @@ async def test_a_certificate_with_a_flaw_is_broken(
 
 
 @pytest.mark.parametrize("own_ca", [True, False], ids=["another ca_file", "the system's"])
-async def test_whoever_nobody_vouches_for_is_broken(
+async def test_unknown_authority_is_broken(
     authority: trustme.CA, folder: Folder, *, own_ca: bool
 ) -> None:
-    """A `ca_file` stands instead of those that the system trusts."""
+    """A `ca_file` replaces the authorities of the system."""
     tls = options(ca_file=str(folder.ca(trustme.CA()))) if own_ca else options()
     async with serving_tls(authority) as upstream, opened(https(upstream), tls=tls) as made:
         failure = await failure_of(made)
     assert isinstance(failure, Broken)
-    assert failure.reason == "its TLS certificate is not trusted: nobody we believe vouches for it"
+    assert failure.reason == "its TLS certificate is not trusted: its issuer is not trusted"
     assert upstream.requests == []
 
 
-async def test_without_verification_anybody_is_believed_and_each_start_warns(
+async def test_without_verification_any_certificate_is_accepted_with_a_warning(
     authority: trustme.CA, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For trials alone."""
+    """At each start."""
     async with serving_tls(authority) as upstream:
         for _ in range(2):
             async with opened(https(upstream), tls=options(verify="false")) as made:
                 assert (await ask(made)).status == 200
     assert (
-        caplog.messages
-        == ["backend crm: tls.verify is false: anybody who answers there is believed"] * 2
+        caplog.messages == ["backend crm: tls.verify is false: certificates are not verified"] * 2
     )
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_tls_1_2_is_new_enough(
+async def test_tls_1_2_and_1_3_are_accepted(
     authority: trustme.CA, folder: Folder, version: ssl.TLSVersion
 ) -> None:
     """What came later, too."""
@@ -174,8 +173,8 @@ async def test_tls_1_2_is_new_enough(
         assert (await ask(made)).status == 200
 
 
-async def test_plain_http_behind_an_https_address_is_unavailable() -> None:
-    """There is no TLS to be had."""
+async def test_plain_http_behind_an_https_url_is_unavailable() -> None:
+    """The handshake fails."""
 
     async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Canary\r\n\r\n")
@@ -186,7 +185,7 @@ async def test_plain_http_behind_an_https_address_is_unavailable() -> None:
     async with server, opened(f"https://127.0.0.1:{port}") as made:
         failure = await failure_of(made)
     assert isinstance(failure, Unavailable)
-    assert failure.reason == "no TLS connection"
+    assert failure.reason == "TLS handshake failed"
 
 
 # Our own certificate
@@ -197,9 +196,9 @@ VERSIONS = pytest.mark.parametrize(
 
 
 class Demanding:
-    """A server in a thread that demands a certificate, and says in TLS what it misses.
+    """A server in a thread that requires a client certificate, and sends TLS alerts.
 
-    That of asyncio only hangs up.
+    That of asyncio only closes the connection.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -238,7 +237,7 @@ class Demanding:
 async def with_our(
     authority: trustme.CA, tls: TlsOptions, version: ssl.TLSVersion
 ) -> int | LookupFailed:
-    """What comes of asking a server that demands a certificate."""
+    """What comes of request a server that demands a certificate."""
     context = server_side(authority.issue_cert("127.0.0.1"), authority)
     context.minimum_version = context.maximum_version = version
     with Demanding(context) as server:
@@ -250,7 +249,7 @@ async def with_our(
 
 
 @VERSIONS
-async def test_a_demanded_certificate_is_shown(
+async def test_client_certificate_is_sent(
     authority: trustme.CA, folder: Folder, version: ssl.TLSVersion
 ) -> None:
     """Its key may be in a file of its own or in the same one."""
@@ -265,25 +264,23 @@ async def test_a_demanded_certificate_is_shown(
 
 @VERSIONS
 @pytest.mark.parametrize("shown", [False, True], ids=["none", "another's"])
-async def test_a_demanded_certificate_that_is_missing_or_wrong_is_broken(
+async def test_missing_or_wrong_client_certificate_is_broken(
     authority: trustme.CA, folder: Folder, version: ssl.TLSVersion, *, shown: bool
 ) -> None:
-    """It is our configuration that is wrong: to ask again would not help."""
+    """It is our configuration that is wrong: a second attempt would not help."""
     members = {"ca_file": str(folder.ca(authority))}
     if shown:
         cert, key = folder.pair(trustme.CA().issue_cert("us.example"))
         members |= {"cert_file": str(cert), "key_file": str(key)}
     failure = await with_our(authority, options(**members), version)
     assert isinstance(failure, Broken)
-    assert failure.reason == "it refuses TLS: our certificate is missing, or not the right one"
+    assert failure.reason == "TLS refused: our client certificate is missing or not accepted"
 
 
 # Files
 
 
-async def test_files_that_do_not_serve_keep_us_from_starting(
-    authority: trustme.CA, folder: Folder
-) -> None:
+async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Folder) -> None:
     """The error names the file."""
     ca = folder.ca(authority)
     cert, key = folder.pair(authority.issue_cert("us.example"))
@@ -291,7 +288,7 @@ async def test_files_that_do_not_serve_keep_us_from_starting(
     empty, absent = folder.path / "empty.pem", folder.path / "absent.pem"
     empty.touch()
     pair = f"{cert} and {other_key}: not a certificate and its key"
-    for members, told in [
+    for members, reported in [
         ({"ca_file": absent}, f"{absent}: cannot be read: No such file or directory"),
         ({"ca_file": empty}, f"{empty}: no certificates in PEM form"),
         ({"ca_file": folder.path}, f"{folder.path}: cannot be read: Is a directory"),
@@ -303,11 +300,11 @@ async def test_files_that_do_not_serve_keep_us_from_starting(
     ]:
         with pytest.raises(StartError) as caught:
             await Tls(options(**members), "crm").open()
-        assert str(caught.value).startswith(told)
+        assert str(caught.value).startswith(reported)
 
 
-async def test_a_key_that_is_encrypted_is_refused(authority: trustme.CA, folder: Folder) -> None:
-    """Nobody is asked for its password on the terminal."""
+async def test_encrypted_key_is_rejected(authority: trustme.CA, folder: Folder) -> None:
+    """OpenSSL does not ask for its passphrase on the terminal."""
     cert, key = folder.pair(authority.issue_cert("us.example"))
     loaded = load_pem_private_key(key.read_bytes(), None)
     secret = BestAvailableEncryption(b"secret")
@@ -317,17 +314,17 @@ async def test_a_key_that_is_encrypted_is_refused(authority: trustme.CA, folder:
     assert str(caught.value).startswith(str(key))
 
 
-def test_a_key_without_a_certificate_is_an_error_of_the_options() -> None:
-    """It is told at the key."""
+def test_key_without_a_certificate_is_rejected() -> None:
+    """The problem is reported at the key."""
     with pytest.raises(ValidationError, match="no cert_file that this key belongs to") as caught:
         options(key_file="a.key")
     assert [each["loc"] for each in caught.value.errors()] == [("key_file",)]
 
 
-async def test_a_certificate_that_is_replaced_is_used(
+async def test_replaced_certificate_is_used(
     authority: trustme.CA, folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is looked for once a second, while there are requests."""
+    """It is checked once a second, while there are requests."""
     caplog.set_level(logging.INFO)
     ticker, newcomers = Ticker(), trustme.CA()
     cert, key = folder.pair(authority.issue_cert("us.example"))
@@ -343,18 +340,18 @@ async def test_a_certificate_that_is_replaced_is_used(
         await failure_of(made, POST)
         await looked(made._client._tls)
         assert (await ask(made)).status == 200
-    assert caplog.messages == ["backend crm: its TLS files were read anew"]
+    assert caplog.messages == ["backend crm: TLS files reloaded"]
 
 
 async def looked(tls: Tls) -> None:
-    assert tls._looking is not None
-    await asyncio.wait_for(tls._looking, 5)
+    assert tls._checking is not None
+    await asyncio.wait_for(tls._checking, 5)
 
 
-async def test_files_that_are_spoilt_leave_the_old_ones_in_use(
+async def test_unusable_replacement_leaves_the_old_files_in_use(
     authority: trustme.CA, folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And are looked at again until they are whole."""
+    """The next check tries again."""
     ticker = Ticker()
     ca = folder.ca(authority)
     tls = Tls(options(ca_file=str(ca)), "crm", ticker)
@@ -371,13 +368,13 @@ async def test_files_that_are_spoilt_leave_the_old_ones_in_use(
     tls.context()
     await looked(tls)
     assert tls.context() is not first
-    assert [message.partition(":")[0] for message in caplog.messages] == [
-        "backend crm keeps its old TLS files"
+    assert [message.split(": ")[:2] for message in caplog.messages] == [
+        ["backend crm", "TLS files not reloaded"]
     ] * 2
     await tls.close()
 
 
-async def test_older_tls_than_1_2_is_not_spoken(
+async def test_tls_older_than_1_2_is_not_used(
     authority: trustme.CA, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the system allows."""
@@ -396,10 +393,10 @@ async def test_older_tls_than_1_2_is_not_spoken(
     await tls.close()
 
 
-async def test_files_are_looked_at_once_a_second_and_no_more(
+async def test_files_are_checked_once_a_second(
     authority: trustme.CA, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without files there is nothing to look at."""
+    """Without files there is no check."""
     ticker = Ticker()
     looks: list[None] = []
     stat = os.stat
@@ -418,23 +415,23 @@ async def test_files_are_looked_at_once_a_second_and_no_more(
         ticker.now += 0.5
         tls.context()
         bare.context()
-        if tls._looking is not None:
+        if tls._checking is not None:
             await looked(tls)
     assert len(looks) == 2
-    assert bare._looking is None
+    assert bare._checking is None
 
 
-async def test_closing_ends_a_look(authority: trustme.CA, folder: Folder) -> None:
-    """Nothing is left running, and there is one at a time."""
+async def test_closing_cancels_a_check(authority: trustme.CA, folder: Folder) -> None:
+    """There is one at a time."""
     ticker = Ticker()
     tls = Tls(options(ca_file=str(folder.ca(authority))), "crm", ticker)
     await tls.open()
     ticker.now += 1
     tls.context()
-    looking = tls._looking
+    looking = tls._checking
     ticker.now += 1
     tls.context()
-    assert tls._looking is looking
+    assert tls._checking is looking
     await tls.close()
     assert looking is not None
     assert looking.done()

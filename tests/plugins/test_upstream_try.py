@@ -1,4 +1,4 @@
-"""``tornado-idv upstream try``: every step of a mapping, before it is trusted."""
+"""The command ``tornado-idv upstream try``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Reply(NamedTuple):
 
 
 class Directory(ThreadingHTTPServer):
-    """Answers whatever it is told to, and keeps what it was asked."""
+    """Sends a given response, and records the requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -116,7 +116,7 @@ def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
         "             X-Tenant: north",
         "             X-Api-Key: ***",
         "             Authorization: ***",
-        "answer       200",
+        "response     200",
         "             Cache-Control: max-age=50",
         f"             {json.dumps(ALICE)}",
         "plan         level  ->  1",
@@ -125,7 +125,7 @@ def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
         "outcome      found",
         "             plan: Pro",
         "             nickname: @alice",
-        "remembered   for at most 50 s, as its Cache-Control asks (see cache_control)",
+        "cached       for at most 50 s, by its Cache-Control (see cache_control)",
     ):
         assert line in lines
     ((path, headers),) = directory.asked
@@ -133,7 +133,7 @@ def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
     assert headers["Authorization"] == f"Bearer {CANARY}"
 
 
-def test_a_script_gets_one_record(try_: Try) -> None:
+def test_json_output_is_one_record(try_: Try) -> None:
     record = try_.record("@alice")
     assert record["request"]["method"] == "GET"
     assert record["answer"]["status"] == 200
@@ -152,10 +152,10 @@ def test_a_script_gets_one_record(try_: Try) -> None:
     assert record["remembered_s"] == 120
 
 
-def test_what_says_not_known_is_shown_too(try_: Try, directory: Directory) -> None:
-    """And why it does not, where a condition is mistaken."""
-    told = "    response:\n      not_known_when: \"error == 'nobody'\"\n"
-    text = try_.config.read_text(encoding="utf-8").replace("    response:\n", told)
+def test_not_known_when_is_shown(try_: Try, directory: Directory) -> None:
+    """Whether it is true or false."""
+    reported = "    response:\n      not_known_when: \"error == 'nobody'\"\n"
+    text = try_.config.read_text(encoding="utf-8").replace("    response:\n", reported)
     try_.config.write_text(text, encoding="utf-8")
     directory.reply = Reply(404, b'{"error": "nobody"}', {})
     assert "not_known_when error == 'nobody'  ->  true" in try_("@alice").stdout
@@ -255,10 +255,10 @@ def hides_all_parts(text: str) -> bool:
 
 
 @pytest.mark.parametrize("by_card", REFERENCES.values(), ids=REFERENCES)
-def test_what_a_reference_stands_for_is_masked(
+def test_value_of_a_reference_is_masked(
     references: Try, directory: Directory, by_card: str
 ) -> None:
-    """Whatever it is called, and wherever in a request it is."""
+    """Whatever its name, and wherever it is in a request."""
     text = references.config.read_text(encoding="utf-8")
     references.config.write_text(text.replace("    response:\n", f"    {by_card}\n    response:\n"))
     for arguments in (("0012",), ("0012", "--json")):
@@ -271,10 +271,10 @@ def test_what_a_reference_stands_for_is_masked(
 
 
 @pytest.mark.parametrize("body", ECHOES.values(), ids=ECHOES)
-def test_a_secret_in_the_answer_is_masked(
+def test_secret_in_the_response_is_masked(
     references: Try, directory: Directory, body: bytes
 ) -> None:
-    """A directory may repeat what it was asked with, encoded in its own way."""
+    """The upstream may repeat the request, encoded in its own way."""
     text = references.config.read_text(encoding="utf-8")
     headers = "headers: {X-Sig: '${env:NASTY}', "
     references.config.write_text(text.replace("headers: {", headers), encoding="utf-8")
@@ -298,7 +298,7 @@ def test_a_secret_in_the_answer_is_masked(
     ],
     ids=["bearer", "basic", "header", "query"],
 )
-def test_a_credential_in_the_answer_is_masked(
+def test_credential_in_the_response_is_masked(
     try_: Try, directory: Directory, auth: str, sent: str
 ) -> None:
     """Also if it is written in the file itself."""
@@ -316,7 +316,7 @@ def test_a_credential_in_the_answer_is_masked(
 def test_mapping_that_hides_a_second_user_is_warned_of(
     try_: Try, directory: Directory, command: str
 ) -> None:
-    """Both users are in the answer, and the first would be believed."""
+    """The response has two users, and the first would be used."""
     text = try_.config.read_text(encoding="utf-8").replace("select: user", 'select: "@"')
     for field in ("level", "card", "login"):
         text = text.replace(f": {field}", f': "user[0].{field}"')
@@ -332,9 +332,7 @@ def test_mapping_that_hides_a_second_user_is_warned_of(
     assert result.stderr.count("warning: ") == 2
 
 
-def test_times_of_the_backend_come_before_those_of_the_cache(
-    try_: Try, directory: Directory
-) -> None:
+def test_ttl_of_the_backend_overrides_that_of_the_cache(try_: Try, directory: Directory) -> None:
     text = try_.config.read_text(encoding="utf-8")
     own = "    cache_ttl: 1m\n    negative_ttl: 7s\n    response:\n"
     try_.config.write_text(text.replace("    response:\n", own), encoding="utf-8")
@@ -343,12 +341,12 @@ def test_times_of_the_backend_come_before_those_of_the_cache(
     assert try_.record("@alice")["remembered_s"] == 7
 
 
-def test_nobody_is_no_failure(try_: Try, directory: Directory) -> None:
+def test_not_found_is_no_failure(try_: Try, directory: Directory) -> None:
     directory.reply = Reply(404, b"{}", {})
     result = try_("@alice")
     assert result.exit_code == 1
     assert "outcome      not known" in result.stdout
-    assert "remembered   for at most 20 s" in result.stdout
+    assert "cached       for at most 20 s" in result.stdout
 
 
 FAILURES = {
@@ -363,38 +361,38 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize(("document", "told"), FAILURES.values(), ids=FAILURES)
-def test_the_reason_why_there_is_no_user_is_told(
-    try_: Try, directory: Directory, document: Any, told: str
+@pytest.mark.parametrize(("document", "reported"), FAILURES.values(), ids=FAILURES)
+def test_reason_of_a_failure_is_shown(
+    try_: Try, directory: Directory, document: Any, reported: str
 ) -> None:
     directory.reply = Reply(200, json.dumps(document).encode(), {})
     result = try_("@alice")
     assert result.exit_code == 3
     (outcome,) = [line for line in result.stdout.splitlines() if line.startswith("outcome")]
     assert outcome.startswith("outcome      could not tell: ")
-    assert told in outcome
-    assert "remembered" not in result.stdout
+    assert reported in outcome
+    assert "cached" not in result.stdout
     record = try_.record("@alice")
     assert (record["outcome"], record["user"], record["remembered_s"]) == (
         "could not tell",
         None,
         0,
     )
-    assert told in record["reason"]
+    assert reported in record["reason"]
 
 
-def test_a_card_longer_than_any_is_told(try_: Try, directory: Directory) -> None:
-    """The service would refuse it of any backend."""
+def test_invalid_card_number_is_rejected(try_: Try, directory: Directory) -> None:
+    """The service would reject it from any backend."""
     document = {"user": {"level": 1, "card": "1" * 33, "login": "alice"}}
     directory.reply = Reply(200, json.dumps(document).encode(), {})
-    assert "the user is in no valid form: " in try_.record("@alice")["reason"]
+    assert "the user is in no valid format: " in try_.record("@alice")["reason"]
 
 
-def test_a_directory_that_is_down_could_not_tell(try_: Try, directory: Directory) -> None:
+def test_upstream_that_is_down_is_a_failure(try_: Try, directory: Directory) -> None:
     directory.server_close()
     result = try_("@alice")
     assert result.exit_code == 3
-    assert "outcome      could not tell: no connection" in result.stdout
+    assert "outcome      could not tell: connection failed" in result.stdout
     assert try_.record("@alice")["answer"] is None
 
 
@@ -408,7 +406,7 @@ SAVED = {
 
 
 @pytest.mark.parametrize("content", SAVED.values(), ids=SAVED)
-def test_a_saved_answer_is_read_and_nobody_asked(
+def test_saved_response_is_read_without_a_request(
     try_: Try, directory: Directory, content: bytes
 ) -> None:
     path = try_.folder / "answer.txt"
@@ -418,37 +416,37 @@ def test_a_saved_answer_is_read_and_nobody_asked(
     assert directory.asked == []
 
 
-def test_a_saved_refusal_is_read_as_one(try_: Try) -> None:
+def test_saved_refusal_is_read_as_one(try_: Try) -> None:
     path = try_.folder / "answer.txt"
     path.write_bytes(b"HTTP/1.1 401 Unauthorized\r\n\r\n")
     record = try_.record("@alice", "--answer", str(path))
     assert record["reason"] == "our credentials are refused (status 401)"
 
 
-def test_a_saved_answer_that_is_too_long_is_told(try_: Try) -> None:
+def test_saved_response_that_is_too_long_is_rejected(try_: Try) -> None:
     path = try_.folder / "answer.txt"
     path.write_bytes(b" " * 200_000)
     result = try_("@alice", "--answer", str(path))
     assert result.exit_code == 3
-    assert "longer than any answer that is read" in result.stderr
+    assert "longer than any response that is read" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "who", "told"),
+    ("name", "who", "reported"),
     [
         ("nobody", "@alice", "no backend nobody of kind upstream; there are: crm"),
         ("people", "@alice", "no backend people of kind upstream; there are: crm"),
         ("crm", "alice", "write @nick, a profile URL, or digits"),
-        ("crm", "0012", "crm is not asked for this kind of query"),
+        ("crm", "0012", "crm does not serve this kind of query"),
     ],
 )
-def test_wrong_use_is_told_in_a_sentence(try_: Try, name: str, who: str, told: str) -> None:
+def test_wrong_use_is_reported(try_: Try, name: str, who: str, reported: str) -> None:
     result = try_(who, name=name)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert reported in result.stderr
 
 
-def test_a_wrong_expression_is_told_with_its_place(try_: Try) -> None:
+def test_wrong_expression_in_the_file_is_reported_with_its_line(try_: Try) -> None:
     text = try_.config.read_text(encoding="utf-8").replace(
         "card_number: card", "card_number: card["
     )
@@ -468,9 +466,7 @@ def test_a_wrong_expression_is_told_with_its_place(try_: Try) -> None:
     ],
     ids=["half a character", "a colour", "bytes"],
 )
-def test_what_no_terminal_should_see_is_escaped(
-    try_: Try, directory: Directory, body: bytes
-) -> None:
+def test_control_characters_are_escaped(try_: Try, directory: Directory, body: bytes) -> None:
     directory.reply = Reply(200, body, {})
     result = try_("@alice")
     assert result.exit_code == 3
@@ -479,10 +475,10 @@ def test_what_no_terminal_should_see_is_escaped(
 
 
 @pytest.mark.parametrize("status", [404, 503, 401])
-def test_an_answer_that_a_lookup_would_not_read_is_judged_as_one(
+def test_response_whose_body_is_not_read_has_the_same_outcome(
     try_: Try, directory: Directory, status: int
 ) -> None:
-    """Also where it is too long to be shown."""
+    """Also where the body is too long to be shown."""
     directory.reply = Reply(status, b"<html>" + b" " * 100_000, {})
     record = try_.record("@alice")
     assert record["answer"]["status"] == status
@@ -490,7 +486,7 @@ def test_an_answer_that_a_lookup_would_not_read_is_judged_as_one(
     assert record["reason"] is None or f"status {status}" in record["reason"]
 
 
-def test_a_long_answer_is_cut(try_: Try, directory: Directory) -> None:
+def test_long_response_is_truncated(try_: Try, directory: Directory) -> None:
     document = {**ALICE, "more": "x" * 10_000}
     directory.reply = Reply(200, json.dumps(document).encode(), {})
     result = try_("@alice")

@@ -1,4 +1,4 @@
-"""A directory behind the cache is asked for a user once, however often callers ask."""
+"""An upstream behind the cache: each user is requested once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ backends:
 
 @dataclass
 class Crm:
-    """Knows every second of its users, and counts how often it is asked for whom."""
+    """Knows every second user, and counts the requests for each."""
 
     port: int = 0
     asked: Counter[str] = field(default_factory=Counter)
@@ -84,13 +84,13 @@ def by_card(number: int) -> Query:
 
 
 def zipf() -> Sequence[int]:
-    """Whom the lookups are for: the n-th user 1/n as often as the first."""
+    """The users of the lookups: the n-th 1/n as often as the first."""
     weights = [1 / rank for rank in range(1, USERS + 1)]
     return random.Random(7).choices(range(USERS), weights, k=LOOKUPS)
 
 
 async def found_by(callers: int, directory: Directory, queries: Sequence[Query]) -> list[Answer]:
-    """The answers, in order; each caller asks for the next as soon as it has one."""
+    """The answers, in order; each caller looks the next one up as soon as it has one."""
     answers: dict[int, Answer] = {}
     left = iter(enumerate(queries))
 
@@ -103,10 +103,8 @@ async def found_by(callers: int, directory: Directory, queries: Sequence[Query])
 
 
 @pytest.mark.parametrize("by", [by_nickname, by_card], ids=["nickname", "card"])
-async def test_each_user_is_asked_for_once_whatever_callers_ask(
-    tmp_path: Path, by: Callable[[int], Query]
-) -> None:
-    """Found or not, one answer serves all lookups of five minutes, and all that wait for it."""
+async def test_each_user_is_requested_once(tmp_path: Path, by: Callable[[int], Query]) -> None:
+    """Found or not, one response serves all lookups within the TTL."""
     numbers = zipf()
     async with behind_the_cache(tmp_path) as (crm, directory):
         answers = await found_by(CALLERS, directory, [by(number) for number in numbers])
@@ -118,7 +116,7 @@ async def test_each_user_is_asked_for_once_whatever_callers_ask(
         assert known == (None if number % 2 else (f"user{number}", str(number)))
 
 
-async def test_callers_who_come_at_once_share_one_request(tmp_path: Path) -> None:
+async def test_concurrent_lookups_share_one_request(tmp_path: Path) -> None:
     """The cache is empty for all of them."""
     async with behind_the_cache(tmp_path) as (crm, directory):
         answers = await found_by(CALLERS, directory, [by_nickname(2)] * CALLERS)

@@ -7,7 +7,7 @@ import pytest
 
 import idv_yaml
 from idv_yaml.backend import YamlBackend
-from tornado_idv import BackendOptions, ByNickname, User, yamltext
+from tornado_idv import BackendOptions, ByNickname, User, yaml_loader
 from tornado_idv.registry import opened
 from tornado_idv.testing import make_backend
 
@@ -27,7 +27,7 @@ def examples() -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize("fixture", examples()[1], ids=["counted", "plain"])
 async def test_every_example_of_the_readme_boots(tmp_path: Path, entry: str, fixture: str) -> None:
     """Every entry with every fixture; each of them knows alice."""
-    (options,) = yamltext.read(entry.encode(), "README.md")["backends"]
+    (options,) = yaml_loader.read(entry.encode(), "README.md")["backends"]
     assert options["kind"] == "yaml"
     (tmp_path / options["path"]).write_text(fixture, encoding="utf-8")
     async with opened([make_backend(YamlBackend, tmp_path, **options)]) as (backend,):

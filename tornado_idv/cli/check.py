@@ -19,7 +19,7 @@ from tornado_idv.cli.common import (
     json_option,
     print_json,
 )
-from tornado_idv.cli.rehearsal import Rehearsal, pattern_warnings, rehearse
+from tornado_idv.cli.dry_run import DryRun, dry_run, pattern_warnings
 from tornado_idv.commands import Exit
 from tornado_idv.config.load import load, load_without_references
 from tornado_idv.config.schema import json_schema
@@ -42,52 +42,52 @@ _MAX_ABSENT = 10
 )
 @json_option
 def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa: FBT001 click's way
-    """Tell what is wrong with config.yaml, or what would run.
+    """Report what is wrong with config.yaml, or what would run.
 
-    Once the settings are good, the TLS files are loaded and each backend is opened and
-    closed, so that a missing file or a table without a column is found too.
+    If the settings are valid, the TLS files are loaded and each backend is opened and
+    closed, so that a missing file or a table without a column is reported too.
     """
     keep_out_secrets()
-    told = Rehearsal([], [])
+    result = DryRun([], [])
     with exit_on_error(Exit.NO, as_json=as_json):
         kinds = backend_kinds(plugin_manager())
         if config_only:
             settings, absent = load_without_references(config_path, kinds, os.environ)
         else:
             settings, absent = load(config_path, kinds, os.environ), []
-            told = asyncio.run(rehearse(config_path, settings, kinds))
+            result = asyncio.run(dry_run(config_path, settings, kinds))
     rows = _absent(absent)
     if settings is not None:
         rows = summary(settings, datetime.now(UTC)) + rows
-        told.warnings.extend(pattern_warnings(config_path, settings))
+        result.warnings.extend(pattern_warnings(config_path, settings))
     if as_json:
-        _print_record(rows, told)
+        _print_record(rows, result)
     else:
-        _print_lines(config_path, rows, told)
-    sys.exit(Exit.NO if told.problems else Exit.DONE)
+        _print_lines(config_path, rows, result)
+    sys.exit(Exit.NO if result.problems else Exit.DONE)
 
 
 def _absent(problems: Sequence[Problem]) -> Rows:
-    """Which references were not resolved."""
+    """Rows for the references that are not resolved."""
     rows = [("not resolved", f"{each.path}: {each.message}") for each in problems[:_MAX_ABSENT]]
     more = len(problems) - _MAX_ABSENT
     return [*rows, ("not resolved", f"and {more} more")] if more > 0 else rows
 
 
-def _print_record(rows: Rows, told: Rehearsal) -> None:
-    warnings = as_records(told.warnings)
-    if told.problems:
-        print_json({"ok": False, "problems": as_records(told.problems), "warnings": warnings})
+def _print_record(rows: Rows, result: DryRun) -> None:
+    warnings = as_records(result.warnings)
+    if result.problems:
+        print_json({"ok": False, "problems": as_records(result.problems), "warnings": warnings})
     else:
         print_json({"ok": True, "summary": rows, "warnings": warnings})
 
 
-def _print_lines(path: Path, rows: Rows, told: Rehearsal) -> None:
-    for warning in told.warnings:
+def _print_lines(path: Path, rows: Rows, result: DryRun) -> None:
+    for warning in result.warnings:
         click.echo(f"warning: {warning}", err=True)
-    for problem in told.problems:
+    for problem in result.problems:
         click.echo(str(problem), err=True)
-    if not told.problems:
+    if not result.problems:
         click.echo(f"ok: {click.format_filename(path)}\n")
         for label, text in rows:
             click.echo(f"{label:14} {text}")
@@ -97,7 +97,7 @@ def _print_lines(path: Path, rows: Rows, told: Rehearsal) -> None:
 def schema() -> None:
     """Print the JSON Schema of config.yaml.
 
-    It knows the options of the installed plugins; an editor completes and checks by it.
+    It contains the options of the installed plugins. Editors use it to complete and check.
     """
     with exit_on_error(Exit.NO):
         click.echo(json.dumps(json_schema(backend_kinds(plugin_manager())), indent=2))

@@ -109,7 +109,7 @@ def _read(path: Path) -> LoadedConfig:
     settings, _ = load_settings(path)
     return LoadedConfig(
         backends=settings.backends,
-        parse=settings.valid_forms().parse_any,
+        parse=settings.make_identifiers().parse_any,
         ttl=settings.cache.ttl,
         negative_ttl=settings.cache.negative_ttl,
         reference_values=reference_values(path, os.environ),

@@ -20,21 +20,21 @@ _CONFIG = """\
 # yaml-language-server: $schema=config.schema.json
 # After a change: tornado-idv check --config {config}
 
-profile_sites: [https://profiles.example]   # where profile URLs begin; answers use the first
+profile_sites: [https://profiles.example]   # the sites of profile URLs; responses use the first
 
 server: {{host: 127.0.0.1, port: 8080}}
 
 auth:
   keys:
-    - {{id: {key_id}, sha256: {sha256}, owner: whoever ran init}}
+    - {{id: {key_id}, sha256: {sha256}, owner: init}}
 
-backends:                                   # asked in this order
+backends:                                   # queried in this order
   - {{name: users, kind: yaml, path: users.yaml}}
 """
 
 _USERS = """\
-# Edits are seen at once. A program that rewrites this file writes a new one and renames it
-# over this one, best with a first line like "count: 2": then a copy cut short is noticed.
+# Edits are visible at once. A program that rewrites this file should write a new one and
+# rename it over this one, with a first line like "count: 2": then a truncated copy is an error.
 users:
   - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
   - {nickname: "@bob", card_number: "0012345670", plan: Pro}
@@ -46,28 +46,28 @@ users:
 def init(folder: Path) -> None:
     """Write a starter configuration and a key into FOLDER.
 
-    That is config.yaml and users.yaml, in the current folder if none is named.
-    The schema beside them lets an editor complete and check config.yaml.
+    FOLDER, by default the current one, gets config.yaml and users.yaml, and the schema with
+    which editors complete and check config.yaml.
 
     Nothing that exists is overwritten. The key is shown once: only its SHA-256 is kept.
     """
     key_id = "first"
     token = issue(key_id)
     config = shlex.quote(str(folder / "config.yaml"))
-    # A comment holds neither a line break nor bytes that are no text.
-    told = config if config.isprintable() else "config.yaml"
+    # A comment cannot hold a line break or bytes that are not text.
+    shown = config if config.isprintable() else "config.yaml"
     with exit_on_error(Exit.NO):
         files = {
             folder / "config.yaml": _CONFIG.format(
-                config=told, key_id=key_id, sha256=digest(token).hex()
+                config=shown, key_id=key_id, sha256=digest(token).hex()
             ),
             folder / "users.yaml": _USERS,
             folder / "config.schema.json": json.dumps(_schema(), indent=2) + "\n",
         }
         _write(files)
     click.echo(f"Wrote {', '.join(str(path) for path in files)}.\n")
-    click.echo(f"Your key, shown this once:\n\n  {token}\n")
-    click.echo(f"Now run\n\n  tornado-idv serve --config {config}\n\nand ask\n")
+    click.echo(f"Your key, which is shown only once:\n\n  {token}\n")
+    click.echo(f"Now run\n\n  tornado-idv serve --config {config}\n\nand send\n")
     click.echo(
         "  curl http://127.0.0.1:8080/api/v1/identify/url -H 'Content-Type: application/json'"
         f" -H 'Authorization: Bearer {token}' -d '{{\"input\": \"@alice\"}}'"

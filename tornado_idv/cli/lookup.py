@@ -49,7 +49,7 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
     with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json, record=_could_not_tell):
         settings, manager = load_settings(config_path)
         try:
-            query = settings.valid_forms().parse_any(who)
+            query = settings.make_identifiers().parse_any(who)
         except InvalidFormat as error:
             _refuse(f"{error}; {_advice(settings, who)}", as_json=as_json)
         with _own_log_left_out():
@@ -84,9 +84,9 @@ def _advice(settings: Settings, who: str) -> str:
     sites = ", ".join(f"{site}/m/nick" for site in settings.profile_sites)
     advice = f"write @nick, {sites}, or a card's digits"
     if re.fullmatch(r"[0-9][0-9 .-]*", who):
-        return f"{advice}, and those alone: no blanks, dashes or dots"
+        return f"{advice}, only digits: no spaces, dashes or dots"
     with suppress(InvalidFormat):
-        settings.valid_forms().parse_nickname(who)
+        settings.make_identifiers().parse_nickname(who)
         return f"{advice}; did you mean @{who}?"
     return advice
 

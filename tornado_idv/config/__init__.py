@@ -1,1 +1,1 @@
-"""`config.yaml` turned into frozen `Settings`, with every problem told at its place."""
+"""Turns `config.yaml` into frozen `Settings`, or reports every problem with its position."""

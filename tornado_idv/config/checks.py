@@ -1,7 +1,7 @@
-"""Checks that look at more than one setting, on the file as written.
+"""Checks that compare several settings, on the tree of the file.
 
-They run beside the settings model, not after it, so that their problems are told
-together with all others. What is malformed is the model's to tell.
+They run beside the settings model, not after it, so that all problems are reported at
+once. Malformed values are left to the model.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from tornado_idv import yamltext
-from tornado_idv.config.shapes import is_host, is_ip_address
+from tornado_idv import yaml_loader
+from tornado_idv.config.types import is_host, is_ip_address
 from tornado_idv.errors import Problem
 from tornado_idv.keys.token import digest, is_token68
 
@@ -22,30 +22,30 @@ _BOOLEAN = TypeAdapter(bool)
 
 class _Entry(NamedTuple):
     path: str
-    value: yamltext.Mapping
+    value: yaml_loader.Mapping
 
-    def text(self, member: str) -> yamltext.Text | None:
+    def text(self, member: str) -> yaml_loader.Text | None:
         text = _at(self.value, member)
-        return text if isinstance(text, yamltext.Text) else None
+        return text if isinstance(text, yaml_loader.Text) else None
 
 
 class _Value(NamedTuple):
-    """A value that no two entries may share, in canonical form, and where it stands."""
+    """A value that must be unique, in canonical form, and its position."""
 
     path: str
-    mark: yamltext.Mark
+    mark: yaml_loader.Mark
     canonical: str
 
 
 def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
-    """Every problem between settings."""
+    """Yield every problem between settings."""
     keys = list(_entries(tree, "auth", "keys"))
     backends = _entries(tree, "backends")
-    yield from _repeated(file, _texts(backends, "name"), "another backend has this name")
-    yield from _repeated(file, _texts(keys, "id"), "another key has this id")
-    yield from _repeated(file, _digests(keys), "another key has this token")
+    yield from _duplicates(file, _texts(backends, "name"), "another backend has this name")
+    yield from _duplicates(file, _texts(keys, "id"), "another key has this id")
+    yield from _duplicates(file, _digests(keys), "another key has this token")
     yield from _without_one_token(file, keys)
-    if not _may_hold_tokens(tree):
+    if not _allows_tokens(tree):
         yield from _plain_tokens(file, keys)
 
 
@@ -57,8 +57,8 @@ def _at(tree: Any, *steps: str) -> Any:
 
 def _entries(tree: Any, *steps: str) -> Iterator[_Entry]:
     entries = _at(tree, *steps)
-    for i, entry in enumerate(entries if isinstance(entries, yamltext.Items) else ()):
-        if isinstance(entry, yamltext.Mapping):
+    for i, entry in enumerate(entries if isinstance(entries, yaml_loader.Items) else ()):
+        if isinstance(entry, yaml_loader.Mapping):
             yield _Entry(f"{'.'.join(steps)}[{i}]", entry)
 
 
@@ -77,39 +77,39 @@ def _digests(keys: Iterable[_Entry]) -> Iterator[_Value]:
             yield _Value(path, mark, sha256.lower())
 
 
-def _repeated(file: str, values: Iterable[_Value], what: str) -> Iterator[Problem]:
+def _duplicates(file: str, values: Iterable[_Value], message: str) -> Iterator[Problem]:
     first: dict[str, int] = {}
     for path, mark, canonical in values:
         if canonical in first:
-            yield Problem(file, *mark, path, f"{what}, see line {first[canonical]}")
+            yield Problem(file, *mark, path, f"{message}, see line {first[canonical]}")
         first.setdefault(canonical, mark.line)
 
 
 def _without_one_token(file: str, keys: Iterable[_Entry]) -> Iterator[Problem]:
     for path, key in keys:
-        # A blank forgotten after the colon makes one name of "token:idv_...": told elsewhere.
-        written = [name for name in key if name.partition(":")[0] in ("sha256", "token")]
-        if not written:
+        # Without the space after the colon "token:idv_..." is one name; reported elsewhere.
+        names = [name for name in key if name.partition(":")[0] in ("sha256", "token")]
+        if not names:
             yield Problem(file, *key.mark, path, "needs sha256, or token in a demo")
-        elif len(written) > 1:
-            yield Problem(file, *written[1].mark, path, "has sha256 and token; leave one out")
+        elif len(names) > 1:
+            yield Problem(file, *names[1].mark, path, "has sha256 and token; leave one out")
 
 
 def _plain_tokens(file: str, keys: Iterable[_Entry]) -> Iterator[Problem]:
     for path, mark, _ in _texts(keys, "token"):
         message = (
-            "a plain token is refused unless demo is true or server.host is loopback; write "
+            "a plain token is only allowed with demo: true or if server.host is loopback; write "
             "sha256 instead, as printed by: printf %s TOKEN | sha256sum"
         )
         yield Problem(file, *mark, path, message)
 
 
-def _may_hold_tokens(tree: Any) -> bool:
+def _allows_tokens(tree: Any) -> bool:
     return _is_true(_at(tree, "demo")) or _is_loopback(_at(tree, "server", "host"))
 
 
 def _is_true(value: Any) -> bool:
-    """Whether ``demo`` is on; what is malformed is told as such, and not held against keys."""
+    """Whether ``demo`` is on; a malformed value is reported itself, not with every key."""
     try:
         return value is not None and _BOOLEAN.validate_python(value)
     except ValidationError:
@@ -117,7 +117,7 @@ def _is_true(value: Any) -> bool:
 
 
 def _is_loopback(host: Any) -> bool:
-    """Whether only this machine can connect; as `_is_true` with what is malformed."""
-    if not isinstance(host, yamltext.Text) or not is_host(host):
+    """Whether only this machine can connect; malformed values as in `_is_true`."""
+    if not isinstance(host, yaml_loader.Text) or not is_host(host):
         return True
     return ip_address(host).is_loopback if is_ip_address(host) else host.lower() == "localhost"

@@ -7,6 +7,7 @@ such as ``${env:PORT}`` may stand in place of any scalar.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 Schema = dict[str, Any]
@@ -23,7 +24,7 @@ _SPELLINGS = {
 """Texts that an editor takes for another type than string."""
 
 
-def for_editors(schema: Schema) -> Schema:
+def for_editors(schema: Mapping[str, Any]) -> Schema:
     """Return a copy of a schema that accepts every spelling of the same text."""
     copy = dict(schema)
     for name in ("$defs", "properties"):

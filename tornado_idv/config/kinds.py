@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, create_model
@@ -15,10 +17,10 @@ from tornado_idv.config.settings import Settings
 
 @dataclass(frozen=True)
 class _ByKind:
-    """Validates an entry of ``backends`` as the options that its ``kind`` names.
+    """Validates an entry of ``backends`` with the options type of its ``kind``.
 
-    A plain union would do for two kinds, but Python folds a union of one into the
-    one, and then an unknown kind would be told as a heap of unknown options.
+    Not an annotated union: Python reduces a union of one type to the type, and then an
+    unknown kind would be reported as many unknown options.
     """
 
     choices: Mapping[str, type[BackendOptions]]
@@ -40,12 +42,14 @@ class _ByKind:
 
 
 def settings_type(kinds: Mapping[str, type[AnyBackend]]) -> type[Settings]:
-    """Makes the model in which ``backends`` holds the options of these kinds.
+    """Return the settings model for these kinds of backend, by their names in ``kind:``."""
+    return _settings_type(tuple(sorted(kinds.items(), key=itemgetter(0))))
 
-    ``kinds`` are what the plugins offer, by the name written in ``kind:``.
-    """
+
+@lru_cache(maxsize=4)  # making one takes 0.1 s
+def _settings_type(kinds: tuple[tuple[str, type[AnyBackend]], ...]) -> type[Settings]:
     field = Settings.model_fields["backends"]
-    by_kind = _ByKind({kind: _options(kind, kinds[kind]) for kind in sorted(kinds)})
+    by_kind = _ByKind({kind: _options(kind, backend) for kind, backend in kinds})
     entries = tuple[Annotated[BackendOptions, by_kind], ...]
     return create_model(
         "Settings",

@@ -1,4 +1,4 @@
-"""Reads a configuration file and tells everything that is wrong with it at once."""
+"""Loads a configuration file and reports everything that is wrong with it at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tornado_idv import yamltext
+from tornado_idv import yaml_loader
 from tornado_idv.backend import AnyBackend
 from tornado_idv.config.checks import cross_checks
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.problems import problems
-from tornado_idv.config.references import resolve, resolved_values
+from tornado_idv.config.references import resolve
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
@@ -22,41 +22,58 @@ from tornado_idv.identifiers import ProfileSite
 
 
 def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:
-    """The settings in the file at ``path``.
+    """Return the settings in the file at ``path``.
 
     ``kinds`` are the installed kinds of backend, ``environ`` is what ``${env:NAME}``
     refers to. Raises `ConfigError` with every problem in the order of the file, and
     `StartError` if the file cannot be read.
     """
-    settings, absent, problems = _examine(path, kinds, environ)
-    if absent or problems or settings is None:
-        raise ConfigError(*_in_order(absent + problems))
+    settings, absent, found = _validate(path, kinds, environ)
+    if absent or found or settings is None:
+        raise ConfigError(*_in_order(absent + found))
     return settings
 
 
 def load_without_references(
     path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem]]:
-    """As `load`, where secrets may be absent: their references are no problem.
+    """Load a file where the secrets that it refers to may be missing.
 
-    Returns the settings, ``None`` if there are none without these references, and what is
-    absent. Raises `ConfigError` with every other problem, and `StartError`.
+    Returns the settings, or ``None`` if they need a missing reference, and the missing
+    references. Raises `ConfigError` with every other problem, and `StartError`.
     """
-    settings, absent, problems = _examine(path, kinds, environ)
-    if problems:
-        raise ConfigError(*_in_order(problems))
+    settings, absent, found = _validate(path, kinds, environ)
+    if found:
+        raise ConfigError(*_in_order(found))
     return settings, absent
 
 
-def _examine(
+def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
+    """Return what ``${env:NAME}`` and ``${file:path}`` in the file at ``path`` refer to.
+
+    Raises `StartError` and `ConfigError` as `load` does for a file that cannot be read.
+    """
+    tree = yaml_loader.read(_content(path), str(path))
+    return resolve(tree, str(path), path.absolute().parent, environ).values
+
+
+def locate(path: Path, *steps: int | str) -> yaml_loader.Mark:
+    """Return the position of a value in the file, or of the closest one that contains it.
+
+    Raises `StartError` as `load` does.
+    """
+    return yaml_loader.locate(yaml_loader.read(_content(path), str(path)), steps)
+
+
+def _validate(
     path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
-    """The settings, if there are any; the references that are absent; all other problems."""
+    """Return the settings, if they are valid, the missing references and all other problems."""
     file, base_dir = str(path), path.absolute().parent
-    tree, absent, wrong = resolve(yamltext.read(_content(path), file), file, base_dir, environ)
+    raw_tree = yaml_loader.read(_content(path), file)
+    tree, absent, invalid, _ = resolve(raw_tree, file, base_dir, environ)
     found = list(cross_checks(tree, file))
-    settings = None
-    model = settings_type(kinds)
+    model, settings = settings_type(kinds), None
     context = {
         "base_dir": base_dir,
         "profile_site": _first_site(tree),
@@ -66,32 +83,16 @@ def _examine(
         settings = model.model_validate(tree, context=context)
     except ValidationError as error:
         found += problems(error, schema_of(model), tree, file)
-    unknown = {(problem.line, problem.column) for problem in absent + wrong}
+    # A value whose reference is not resolved is not known, so nothing can be wrong with it.
+    unknown = {(problem.line, problem.column) for problem in absent + invalid}
     known = [each for each in found if (each.line, each.column) not in unknown]
-    return settings, absent, wrong + known
-
-
-def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
-    """Return what ``${env:NAME}`` and ``${file:path}`` in the file at ``path`` stand for.
-
-    Raises `StartError` and `ConfigError` as `load` does for a file that cannot be read.
-    """
-    written = yamltext.read(_content(path), str(path))
-    return resolved_values(written, str(path), path.absolute().parent, environ)
-
-
-def locate(path: Path, *steps: int | str) -> yamltext.Mark:
-    """Where in the file at ``path`` a value stands, or else the nearest thing around it.
-
-    Raises `StartError` as `load` does.
-    """
-    return yamltext.locate(yamltext.read(_content(path), str(path)), steps)
+    return settings, absent, invalid + known
 
 
 def _first_site(tree: Any) -> str:
-    """The profile site that answers use, for backends that ask by profile URL.
+    """The profile site of responses, for backends that query by profile URL.
 
-    Empty where there is none that is any good, which is told elsewhere.
+    Empty if it is missing or invalid, which the settings model reports.
     """
     try:
         return ProfileSite.parse(tree["profile_sites"][0]).prefix
@@ -100,7 +101,7 @@ def _first_site(tree: Any) -> str:
 
 
 def _nickname_case(tree: Any) -> Any:
-    """How nicknames are compared, for backends; a wrong value is reported by the settings."""
+    """How nicknames are compared, for backends; the settings model reports a wrong value."""
     try:
         return tree["identifiers"]["nickname_case"]
     except (LookupError, TypeError):

@@ -1,7 +1,7 @@
-"""Names of members as they may be told.
+"""Names of settings in error messages.
 
-One that nobody knows may hold a secret: where the blank after a colon was
-forgotten, YAML makes one name of ``token:idv_...``.
+An unknown name may contain a secret: without the space after a colon, YAML reads
+``token:idv_...`` as one name. Such names are never printed.
 """
 
 from __future__ import annotations
@@ -15,39 +15,36 @@ Steps = tuple[str | int, ...]
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]{0,39}", re.ASCII)
 
 
-def may_be_told(step: str | int) -> bool:
-    """Whether a step of a path is an index, or a name that looks like one of a setting."""
+def is_safe_to_print(step: str | int) -> bool:
+    """Whether a step of a path is an index, or looks like the name of a setting."""
     return isinstance(step, int) or _PLAIN.fullmatch(step) is not None
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """The path as people write it, like ``backends[1].columns.nickname``."""
+    """Return a path in the usual notation, like ``backends[1].columns.nickname``."""
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(steps).removeprefix(".")
 
 
-def meant(name: str, known: Sequence[str]) -> str | None:
-    """The known name that was likely meant."""
-    if (begins := _before_colon(name)) in known:
-        return begins
+def suggest(name: str, known: Sequence[str]) -> str | None:
+    """Return the known name that was probably meant."""
+    if (start := _before_colon(name)) in known:
+        return start
     return next(iter(get_close_matches(name, known, n=1)), None)
 
 
 def unknown(name: str, known: Sequence[str]) -> str:
-    """What is wrong with a name that is none of the known ones; it is not repeated.
-
-    Without ``known`` nothing is suggested.
-    """
+    """Return the message for an unknown name; without ``known`` it suggests nothing."""
     if not known:
         return "unknown setting"
-    begins = _before_colon(name)
-    if begins in known:
-        return f'a blank is missing after the colon of "{begins}"'
-    if (near := meant(name, known)) is not None:
+    start = _before_colon(name)
+    if start in known:
+        return f'a space is missing after the colon of "{start}"'
+    if (near := suggest(name, known)) is not None:
         return f'unknown setting; did you mean "{near}"?'
     return f"unknown setting; known here are {', '.join(known)}"
 
 
 def _before_colon(name: str) -> str | None:
-    begins, colon, _ = name.partition(":")
-    return begins if colon else None
+    start, colon, _ = name.partition(":")
+    return start if colon else None

@@ -41,7 +41,7 @@ _TOKEN = re.compile(
 
 def slow_patterns(settings: Settings) -> Iterator[tuple[int | str, ...]]:
     """Yield the paths of the settings whose expressions are slow."""
-    identifiers = settings.valid_forms()
+    identifiers = settings.make_identifiers()
     if is_slow(identifiers.nickname, identifiers.candidate):
         yield "identifiers", "nickname_pattern"
         return  # the others see only what this one accepts, which takes too long to find out

@@ -1,6 +1,6 @@
-"""``${env:NAME}`` and ``${file:path}`` in values, replaced by what they name.
+"""Replaces ``${env:NAME}`` and ``${file:path}`` in values by what they refer to.
 
-``$${`` stands for a plain ``${``; names of settings are left alone.
+``$${`` stands for a plain ``${``. Names of settings are not changed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tornado_idv import yamltext
-from tornado_idv.config.names import Steps, dotted, may_be_told
+from tornado_idv import yaml_loader
+from tornado_idv.config.names import Steps, dotted, is_safe_to_print
 from tornado_idv.errors import Problem
 from tornado_idv.files import read_text
 
@@ -20,38 +20,31 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<source>env|file):(?P<name>[^{}]+)\})
 
 
 class Resolved(NamedTuple):
-    """A tree in which references are replaced; those that cannot be stay as they were written.
+    """A tree in which references are replaced; a value with one that cannot be is unchanged.
 
-    ``absent`` are references to variables that are not set and files that cannot be read,
-    ``wrong`` are those that would be no good anywhere.
+    ``absent`` are references to unset variables and unreadable files, ``invalid`` are those
+    that are wrong on every machine. ``values`` are what the others refer to: mostly secrets.
     """
 
     tree: Any
     absent: list[Problem]
-    wrong: list[Problem]
+    invalid: list[Problem]
+    values: frozenset[str]
 
 
 def resolve(tree: Any, file: str, base_dir: Path, environ: Mapping[str, str]) -> Resolved:
     """Replace the references in a copy of the tree.
 
-    A relative path is relative to ``base_dir``; one newline at the end of a file's
-    text is dropped.
+    A relative path is relative to ``base_dir``; one newline at the end of a file is dropped.
     """
     resolver = _Resolver(file, base_dir, environ)
-    return Resolved(resolver.value(tree, ()), resolver.absent, resolver.wrong)
+    resolved = resolver.value(tree, ())
+    values = frozenset(resolver.values - {""})
+    return Resolved(resolved, resolver.absent, resolver.invalid, values)
 
 
 class _AbsentError(ValueError):
-    """A reference to something that is not here, but may be elsewhere."""
-
-
-def resolved_values(
-    tree: Any, file: str, base_dir: Path, environ: Mapping[str, str]
-) -> frozenset[str]:
-    """Return what references in the tree stand for; most of it is secret."""
-    resolver = _Resolver(file, base_dir, environ)
-    resolver.value(tree, ())
-    return frozenset(resolver.values - {""})
+    """A reference to something that is missing on this machine."""
 
 
 class _Resolver:
@@ -60,42 +53,41 @@ class _Resolver:
         self._base_dir = base_dir
         self._environ = environ
         self.absent: list[Problem] = []
-        self.wrong: list[Problem] = []
+        self.invalid: list[Problem] = []
         self.values: set[str] = set()
 
     def value(self, value: Any, path: Steps) -> Any:
-        if isinstance(value, yamltext.Text):
+        if isinstance(value, yaml_loader.Text):
             return self._text(value, path)
-        copy: yamltext.Mapping | yamltext.Items
-        if isinstance(value, yamltext.Mapping):
-            copy = yamltext.Mapping(
-                {key: self.value(each, (*path, key)) for key, each in value.items()}
-            )
+        copy: yaml_loader.Mapping | yaml_loader.Items
+        if isinstance(value, yaml_loader.Mapping):
+            members = {key: self.value(each, (*path, key)) for key, each in value.items()}
+            copy = yaml_loader.Mapping(members)
         else:
-            copy = yamltext.Items(self.value(each, (*path, i)) for i, each in enumerate(value))
+            copy = yaml_loader.Items(self.value(each, (*path, i)) for i, each in enumerate(value))
         copy.mark = value.mark
         return copy
 
-    def _text(self, text: yamltext.Text, path: Steps) -> yamltext.Text:
-        resolved, told = True, dotted(takewhile(may_be_told, path))
+    def _text(self, text: yaml_loader.Text, path: Steps) -> yaml_loader.Text:
+        is_resolved, safe_path = True, dotted(takewhile(is_safe_to_print, path))
 
         def replace(match: re.Match[str]) -> str:
-            nonlocal resolved
+            nonlocal is_resolved
             try:
                 return self._replacement(match)
             except ValueError as error:
-                resolved = False
-                problems = self.absent if isinstance(error, _AbsentError) else self.wrong
-                problems.append(Problem(self._file, *text.mark, told, str(error)))
+                is_resolved = False
+                problems = self.absent if isinstance(error, _AbsentError) else self.invalid
+                problems.append(Problem(self._file, *text.mark, safe_path, str(error)))
                 return ""
 
         whole = _REFERENCE.fullmatch(text)
-        replaced = yamltext.Text(_REFERENCE.sub(replace, text))
+        replaced = yaml_loader.Text(_REFERENCE.sub(replace, text))
         if whole is not None and whole["source"] == "file":
-            replaced = yamltext.FileText(replaced)
+            replaced = yaml_loader.FileText(replaced)
             replaced.path = self._base_dir / whole["name"]
         replaced.mark = text.mark
-        return replaced if resolved else text
+        return replaced if is_resolved else text
 
     def _replacement(self, match: re.Match[str]) -> str:
         if match[0] == "$${":
@@ -121,6 +113,6 @@ class _Resolver:
         except OSError as error:
             raise _AbsentError(f"the file {name} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise ValueError(f"the file {name} holds no UTF-8 text") from None
+            raise ValueError(f"the file {name} is not UTF-8 text") from None
         except ValueError:
             raise ValueError("a file's name cannot hold a NUL character") from None

@@ -1,7 +1,4 @@
-"""The settings: what may stand in `config.yaml`, what it defaults to and what it means.
-
-The docstring below a setting is its description in the JSON Schema.
-"""
+"""The settings: everything that `config.yaml` may contain, with defaults and descriptions."""
 
 from __future__ import annotations
 
@@ -9,34 +6,25 @@ import re
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from tornado_idv.backend import BackendOptions
-from tornado_idv.config.shapes import (
+from tornado_idv.config.types import (
     BodyLimit,
+    CardDigits,
+    Count,
     Host,
+    Matches,
     Moment,
     Network,
-    Shape,
     Site,
     Timeout,
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import Scope
 from tornado_idv.keys.token import check_token, digest
-from tornado_idv.scalars import ConfigPath, Duration, Pattern, Secret, Whole
-
-CardDigits = Annotated[Whole, Field(ge=1, le=64)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[Whole, Field(ge=1)]
+from tornado_idv.lookup.cache import CacheLimits
+from tornado_idv.options import ConfigPath, Duration, Options, Pattern, Secret, WholeNumber
 
 
 def _token(secret: SecretStr) -> SecretStr:
@@ -44,77 +32,69 @@ def _token(secret: SecretStr) -> SecretStr:
     return secret
 
 
-class Section(BaseModel):
-    """What all sections hold to: frozen, strict, and silent about what was written."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
-
-
-class DrainSettings(Section):
+class DrainSettings(Options):
     """How the service stops."""
 
     delay: Duration = 0.0
-    """How long it goes on as before after it was told to stop."""
+    """How long new connections are still accepted after the signal to stop."""
     timeout: Duration = 15.0
-    """How long requests in flight may then take to finish."""
+    """How long requests in flight may take to finish after that."""
 
 
-class TlsSettings(Section):
-    """What the service proves itself with."""
+class TlsSettings(Options):
+    """The certificate of the service."""
 
     cert_file: ConfigPath
-    """The certificate and those that lead to its authority, in PEM."""
+    """The certificate and its intermediate certificates, in PEM."""
     key_file: ConfigPath
     """The private key, in PEM."""
 
 
-class ServerSettings(Section):
-    """Where the service listens, and how patient it is."""
+class ServerSettings(Options):
+    """The public listener, its limits and timeouts."""
 
     host: Host = "127.0.0.1"
-    """The address to listen on, or the name of a host."""
-    port: Annotated[Whole, Field(ge=0, le=65535)] = 8080
-    """The port to listen on; 0 takes any that is free."""
+    """The address or host name to listen on."""
+    port: Annotated[WholeNumber, Field(ge=0, le=65535)] = 8080
+    """The port to listen on; 0 takes any free port."""
     base_path: Annotated[
         str,
-        Shape(
+        Matches(
             r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._~-]+)*",
             "must be empty or like /identity, without a slash at the end",
         ),
     ] = ""
-    """What stands in front of every path of the API, such as ``/identity``."""
+    """The prefix of every path of the API, such as ``/identity``."""
     max_body: BodyLimit = 16 * 1024
-    """The largest body of a request; at most 1MiB."""
+    """The maximum size of a request body; at most 1MiB."""
     idle_timeout: Timeout = 10.0
-    """How long a connection may stay silent between two requests."""
+    """How long a connection may be idle between two requests."""
     body_timeout: Timeout = 5.0
-    """How long the body of a request may take to arrive."""
+    """How long a request body may take to arrive."""
     request_timeout: Timeout = 2.0
-    """How long the answer to a request may take, whatever its backends take."""
+    """How long a lookup may take in all backends together."""
     max_connections: Count = 4000
-    """How many connections may be open at once."""
+    """The maximum number of open connections."""
     packet_cache: bool = True
-    """Whether requests that were understood before skip the handlers; only their speed shows it."""
+    """Whether requests with the same bytes as an earlier one skip parsing; affects speed only."""
     trusted_proxies: tuple[Network, ...] = ()
-    """The addresses or networks of the proxies whose ``X-Forwarded-For`` is believed."""
+    """The addresses or networks of the proxies whose ``X-Forwarded-For`` is used."""
     tls: TlsSettings | None = None
-    """What the service proves itself with; without it, it speaks in the clear."""
+    """The certificate for HTTPS; without it, the service speaks plain HTTP."""
     drain: DrainSettings = DrainSettings()
     """How the service stops."""
 
 
-class KeySettings(Section):
-    """A key that callers may use; it has either ``sha256`` or ``token``."""
+class KeySettings(Options):
+    """An API key; it has either ``sha256`` or ``token``."""
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["sha256"]}, {"required": ["token"]}]}
     )
 
-    id: Annotated[str, Shape("[A-Za-z0-9.-]{1,64}", "must be 1 to 64 letters, digits, . and -")]
+    id: Annotated[str, Matches("[A-Za-z0-9.-]{1,64}", "must be 1 to 64 letters, digits, . and -")]
     """The public name of the key, for logs."""
-    sha256: Annotated[str, Shape("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")] | None = (
+    sha256: Annotated[str, Matches("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")] | None = (
         Field(None, repr=False)
     )
     """The SHA-256 of the token, in hexadecimal digits."""
@@ -123,107 +103,84 @@ class KeySettings(Section):
     owner: str = ""
     """Who uses the key."""
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = ("identify:url", "identify:card")
-    """What the key may do."""
+    """What the key permits."""
     not_before: Moment | None = None
-    """When the key begins to be valid."""
+    """The time from which the key is valid."""
     expires: Moment | None = None
-    """When the key ceases to be valid."""
+    """The time at which the key expires."""
 
     @field_validator("expires")
     @classmethod
     def _expires_later(cls, expires: datetime | None, info: ValidationInfo) -> datetime | None:
-        begins = info.data.get("not_before")
-        if expires is not None and begins is not None and expires <= begins:
+        not_before = info.data.get("not_before")
+        if expires is not None and not_before is not None and expires <= not_before:
             raise ValueError("must be after not_before")
         return expires
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 of the token: 32 bytes, whichever way the key was written."""
+        """The SHA-256 of the token: 32 bytes, from ``sha256`` or ``token``."""
         if self.token is None:
             return bytes.fromhex(self.sha256 or "")
         return digest(self.token.get_secret_value())
 
 
-class AuthSettings(Section):
-    """Who may ask."""
+class AuthSettings(Options):
+    """Authentication."""
 
     keys: tuple[KeySettings, ...] = ()
-    """The keys that callers may use."""
+    """The API keys."""
 
 
-class CacheSettings(Section):
-    """How long and how many answers are remembered."""
-
-    ttl: Duration = 300.0
-    """How long a user found is answered from the cache."""
-    negative_ttl: Duration = 30.0
-    """How long "not found" is answered from the cache."""
-    max_entries: Count = 100_000
-    """How many found answers are remembered."""
-    max_negative_entries: Count = 20_000
-    """How many "not found" answers are remembered."""
-    jitter: Share = 0.1
-    """The share of a time that chance may take off, so that not all answers end together."""
-    stale_if_error: Duration = 3600.0
-    """How long past its time a user found is still answered while no backend can tell."""
-    refresh_ahead: Share = 0.8
-    """The share of its time after which a user who is asked for is looked up again."""
-    degraded_ttl: Duration = 30.0
-    """How long a user is remembered who was found after a backend that was unavailable."""
-    failure_memo: Duration = 2.0
-    """How long a lookup that failed is answered 503 without asking again."""
-
-
-class IdentifierSettings(Section):
-    """What a nickname and a card number may look like."""
+class IdentifierSettings(Options):
+    """The valid forms of nicknames and card numbers."""
 
     nickname_pattern: Pattern = "[A-Za-z0-9_.-]{1,64}"
-    """The regular expression that a whole nickname must match; only ASCII ever does."""
+    """The regular expression that a whole nickname must match; non-ASCII text never does."""
     nickname_case: Literal["preserve", "fold"] = "preserve"
-    """Whether case makes another user (preserve), or nicknames are put in lower case (fold)."""
+    """Whether nicknames are case-sensitive (preserve) or compared in lower case (fold)."""
     card_length: tuple[CardDigits, CardDigits] = (1, 32)
-    """The fewest and the most digits of a card number, 1 to 64."""
+    """The minimum and maximum number of digits of a card number, 1 to 64."""
 
     @field_validator("card_length")
     @classmethod
-    def _fewest_first(cls, length: tuple[int, int]) -> tuple[int, int]:
+    def _minimum_first(cls, length: tuple[int, int]) -> tuple[int, int]:
         if length[0] > length[1]:
-            raise ValueError("the fewest digits come first, then the most")
+            raise ValueError("the minimum comes first, then the maximum")
         return length
 
 
-class LoggingSettings(Section):
-    """What is logged, and how."""
+class LoggingSettings(Options):
+    """Logging."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe level that is logged."""
+    """The minimum level that is logged."""
     format: Literal["auto", "console", "json"] = "auto"
-    """How a line looks; auto is console on a terminal and json elsewhere."""
+    """The format of a line; auto is console on a terminal and json elsewhere."""
 
 
-class Settings(Section):
-    """Everything that `config.yaml` may say."""
+class Settings(Options):
+    """Everything that `config.yaml` may contain."""
 
     profile_sites: Annotated[tuple[Site, ...], Field(min_length=1)]
-    """The sites whose profile URLs name users; answers use the first."""
+    """The sites of profile URLs; responses use the first."""
     server: ServerSettings = ServerSettings()
-    """Where the service listens, and how patient it is."""
+    """The public listener, its limits and timeouts."""
     auth: AuthSettings = AuthSettings()
-    """Who may ask."""
-    cache: CacheSettings = CacheSettings()
-    """How long and how many answers are remembered."""
+    """Authentication."""
+    cache: CacheLimits = CacheLimits()
+    """The cache of answers."""
     identifiers: IdentifierSettings = IdentifierSettings()
-    """What a nickname and a card number may look like."""
+    """The valid forms of nicknames and card numbers."""
     backends: Annotated[tuple[BackendOptions, ...], Field(min_length=1)]
-    """The sources of users, asked in this order."""
+    """The sources of users, queried in this order."""
     logging: LoggingSettings = LoggingSettings()
-    """What is logged, and how."""
+    """Logging."""
     demo: bool = False
-    """Whether this is a demonstration, where plain tokens may stand in the file."""
+    """Whether this is a demonstration, in which the file may contain plain tokens."""
 
-    def valid_forms(self) -> Identifiers:
-        """The reader of nicknames, profile URLs and card numbers that these settings ask for."""
+    def make_identifiers(self) -> Identifiers:
+        """Return the parser of nicknames, profile URLs and card numbers for these settings."""
         return Identifiers(
             sites=tuple(ProfileSite.parse(site) for site in self.profile_sites),
             nickname=re.compile(self.identifiers.nickname_pattern, re.ASCII),

@@ -1,18 +1,19 @@
-"""What the settings amount to, on one screen."""
+"""The settings that matter most, on one screen."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from tornado_idv.backend import BackendOptions
-from tornado_idv.config.settings import CacheSettings, KeySettings, ServerSettings, Settings
-from tornado_idv.config.written import duration
+from tornado_idv.config.settings import KeySettings, ServerSettings, Settings
+from tornado_idv.lookup.cache import CacheLimits
+from tornado_idv.units import format_duration
 
-_MOST_KEYS = 10
+_MAX_KEYS = 10
 
 
 def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
-    """Labels and texts, a line each; ``now``, with a time zone, tells which keys are good."""
+    """Return labels and texts, one line each; ``now`` has a time zone and decides on keys."""
     backends = enumerate(settings.backends, start=1)
     return [
         ("listens on", _address(settings.server)),
@@ -20,7 +21,7 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
         ("keys", _keys(settings.auth.keys, now)),
         *((f"backend {i}", _backend(each, settings.cache)) for i, each in backends),
         ("cache", _cache(settings.cache)),
-        ("demo", "yes: plain tokens may stand in the file" if settings.demo else "no"),
+        ("demo", "yes: plain tokens are allowed in the file" if settings.demo else "no"),
     ]
 
 
@@ -33,11 +34,11 @@ def _address(server: ServerSettings) -> str:
 
 def _keys(keys: tuple[KeySettings, ...], now: datetime) -> str:
     if not keys:
-        return "none: every request will be refused"
-    told = [_key(key, now) for key in keys[:_MOST_KEYS]]
-    if len(keys) > _MOST_KEYS:
-        told.append(f"and {len(keys) - _MOST_KEYS} more")
-    return f"{len(keys)}: {', '.join(told)}"
+        return "none: every request will be rejected"
+    shown = [_key(key, now) for key in keys[:_MAX_KEYS]]
+    if len(keys) > _MAX_KEYS:
+        shown.append(f"and {len(keys) - _MAX_KEYS} more")
+    return f"{len(keys)}: {', '.join(shown)}"
 
 
 def _key(key: KeySettings, now: datetime) -> str:
@@ -48,12 +49,12 @@ def _key(key: KeySettings, now: datetime) -> str:
     return key.id
 
 
-def _backend(options: BackendOptions, cache: CacheSettings) -> str:
+def _backend(options: BackendOptions, cache: CacheLimits) -> str:
     found = cache.ttl if options.cache_ttl is None else options.cache_ttl
     missed = cache.negative_ttl if options.negative_ttl is None else options.negative_ttl
-    times = f"timeout {duration(options.timeout)}, cached {duration(found)}"
-    return f'{options.name} ({options.kind}), {times}, "not found" cached {duration(missed)}'
+    times = f"timeout {format_duration(options.timeout)}, cached {format_duration(found)}"
+    return f'{options.name} ({options.kind}), {times}, "not found" cached {format_duration(missed)}'
 
 
-def _cache(cache: CacheSettings) -> str:
+def _cache(cache: CacheLimits) -> str:
     return f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"

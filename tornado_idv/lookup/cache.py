@@ -12,40 +12,50 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Annotated
 
 from cachetools import Cache, LRUCache, TTLCache
 from msgspec import Struct
 from msgspec.structs import replace
+from pydantic import Field
 
 from tornado_idv.errors import LookupFailed
 from tornado_idv.lookup.single_flight import Finish, Lookup, SingleFlight, settle
 from tornado_idv.model import Answer, Query
+from tornado_idv.options import Duration, Options, WholeNumber
+
+_Count = Annotated[WholeNumber, Field(ge=1)]
+_Fraction = Annotated[float, Field(ge=0, le=1)]
 
 _REFRESH_QUEUE_SIZE = 1000
 _LRU_TOUCH_INTERVAL = 10.0
 """A hit updates the entry's LRU position at most this often (seconds)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheLimits:
-    """Times in seconds and numbers of entries.
+class CacheLimits(Options):
+    """The cache of answers; times are in seconds.
 
-    Not-found answers have limits of their own, so that guessing cannot evict users.
-    ``jitter`` is the largest share of a TTL that is taken off at random, so that entries
-    stored together do not expire together. A hit after the share ``refresh_ahead`` of the TTL
-    starts a refresh.
+    "Not found" answers are limited separately, so that guessing cannot evict users.
     """
 
-    ttl: float = 300.0
-    negative_ttl: float = 30.0
-    max_entries: int = 100_000
-    max_negative_entries: int = 20_000
-    jitter: float = 0.1
-    stale_if_error: float = 3600.0
-    refresh_ahead: float = 0.8
-    degraded_ttl: float = 30.0
-    failure_memo: float = 2.0
+    ttl: Duration = 300.0
+    """How long a found user is served from the cache."""
+    negative_ttl: Duration = 30.0
+    """How long "not found" is served from the cache."""
+    max_entries: _Count = 100_000
+    """The maximum number of found users."""
+    max_negative_entries: _Count = 20_000
+    """The maximum number of "not found" answers."""
+    jitter: _Fraction = 0.1
+    """The fraction of a TTL that is taken off at random, so that entries expire apart."""
+    stale_if_error: Duration = 3600.0
+    """How long after its TTL a found user is still served while backends are unavailable."""
+    refresh_ahead: _Fraction = 0.8
+    """The fraction of the TTL after which a hit starts a refresh in the background."""
+    degraded_ttl: Duration = 30.0
+    """How long a user is cached who was found after an unavailable backend was skipped."""
+    failure_memo: Duration = 2.0
+    """How long a failed lookup is answered 503 without querying the backends again."""
 
 
 class _Epoch:

@@ -10,19 +10,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 
+from tornado_idv.backend import BreakerOptions
+
 _JITTER = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class BreakerLimits:
-    """Failures in a row that open the circuit; seconds it stays open, at first and at most."""
-
-    failures: int = 5
-    open_for: float = 5.0
-    open_max: float = 60.0
 
 
 class Permit(Enum):
@@ -37,15 +29,15 @@ class CircuitBreaker:
 
     def __init__(
         self,
-        limits: BreakerLimits,
+        options: BreakerOptions,
         timer: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._limits = limits
+        self._options = options
         self._timer = timer
         self._chance = chance
         self._failures = 0
-        self._period = limits.open_for
+        self._period = options.open_for
         self._open_until: float | None = None
         self._probing = False
 
@@ -73,7 +65,7 @@ class CircuitBreaker:
         if permit is Permit.PROBE:
             self._probing = False
             self._open_until = None
-            self._period = self._limits.open_for
+            self._period = self._options.open_for
         # A regular call that began before the circuit opened does not close it.
         if self._open_until is None:
             self._failures = 0
@@ -82,11 +74,11 @@ class CircuitBreaker:
         """Report a failed call; return whether it opened the circuit."""
         if permit is Permit.PROBE:
             self._probing = False
-            self._period = min(self._period * 2, self._limits.open_max)
+            self._period = min(self._period * 2, self._options.open_max)
         elif self._open_until is not None:
             return False
         self._failures += 1
-        if permit is Permit.REGULAR and self._failures < self._limits.failures:
+        if permit is Permit.REGULAR and self._failures < self._options.failures:
             return False
         jitter = 1 + _JITTER * (2 * self._chance() - 1)
         self._open_until = self._timer() + self._period * jitter

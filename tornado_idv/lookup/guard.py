@@ -21,7 +21,7 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.identifiers import fold_case
 from tornado_idv.lookup.bulkhead import Bulkhead
-from tornado_idv.lookup.circuit_breaker import BreakerLimits, CircuitBreaker, Permit
+from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
 from tornado_idv.model import Answer, BackendResult, ByNickname, Query, User
 
@@ -72,7 +72,7 @@ class Guard:
         self._max_ttl = ttl if options.cache_ttl is None else options.cache_ttl
         self._may_skip = options.on_unavailable == "continue"
         self._match = re.compile(options.match, re.ASCII) if options.match else None
-        self._breaker = CircuitBreaker(BreakerLimits(**options.breaker.model_dump()), timer)
+        self._breaker = CircuitBreaker(options.breaker, timer)
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
         self._bulkhead = Bulkhead(options.max_concurrent)

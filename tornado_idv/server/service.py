@@ -27,7 +27,7 @@ from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.registry import backend_kinds, build_backends, opened
@@ -52,9 +52,9 @@ async def open_directory(
     Raises `StartError` if one cannot be opened.
     """
     backends = build_backends(backend_kinds(manager), settings.backends)
-    identifiers = settings.valid_forms()
+    identifiers = settings.make_identifiers()
     encode = partial(encode_user, identifiers=identifiers)
-    cache = AnswerCache(CacheLimits(**settings.cache.model_dump()))
+    cache = AnswerCache(settings.cache)
     directory = Directory(
         manager,
         backends,
@@ -108,7 +108,7 @@ async def listening(
     """
     keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
-        services = Services(directory, settings.valid_forms(), keys, access_log)
+        services = Services(directory, settings.make_identifiers(), keys, access_log)
         packet_cache = PacketCache(directory, keys, access_log)
         trusted = settings.server.trusted_proxies
         server = HttpServer(

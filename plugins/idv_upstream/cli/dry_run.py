@@ -1,0 +1,118 @@
+"""One lookup with every step recorded, for the operator.
+
+It holds the whole response, and of the request all but what is named like a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from multidict import CIMultiDict
+
+from idv_upstream.backend import UpstreamBackend
+from idv_upstream.cli.masking import mask_body, mask_headers, mask_url
+from idv_upstream.request.template import Request
+from idv_upstream.response.mapping import Step
+from idv_upstream.response.raw import Response
+from idv_upstream.response.statuses import Outcome
+from tornado_idv import (
+    BackendResult,
+    Broken,
+    ByCard,
+    ByNickname,
+    InvalidFormat,
+    LookupFailed,
+    Query,
+    User,
+)
+
+Parse = Callable[[str], Query]
+"""Parses ``@nick`` or digits; raises `InvalidFormat`."""
+
+
+@dataclass
+class DryRun:
+    """The steps of a lookup, up to a user, "not found" or a ``failure``."""
+
+    method: str = ""
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    response: Response | None = None
+    steps: list[Step] = field(default_factory=list)
+    user: User | None = None
+    ttl: float | None = None
+    """Seconds that the upstream allows to cache it; ``None`` if it does not say."""
+    storable: bool = True
+    """Whether the upstream allows to cache it at all."""
+    failure: LookupFailed | None = None
+    secrets: set[str] = field(default_factory=set, repr=False)
+    """What must not be printed, wherever it appears."""
+
+
+async def dry_run(
+    backend: UpstreamBackend, query: Query, parse: Parse, saved: Response | None = None
+) -> DryRun:
+    """Look ``query`` up, or read the ``saved`` response. The backend is open."""
+    run = DryRun()
+    try:
+        request = backend.templates[type(query)].render(query)
+        _record_request(run, backend, request)
+        run.response = saved or await _send(backend, request)
+        _read(run, backend, query, run.response)
+        _check(run.user, query, parse)
+    except LookupFailed as error:
+        run.failure = error
+    run.secrets = backend.transport.secrets()
+    return run
+
+
+async def _send(backend: UpstreamBackend, request: Request) -> Response:
+    """Return the response, with its body even where a lookup would not read it."""
+    statuses: list[int] = []
+
+    def wants_body(status: int) -> bool:
+        statuses.append(status)
+        return True
+
+    try:
+        return await backend.transport.send(request, wants_body)
+    except LookupFailed:
+        # A body that cannot be read does not matter where a lookup ignores it.
+        if not statuses or backend.reader.wants_body(statuses[-1]):
+            raise
+        return Response(statuses[-1], CIMultiDict(), b"")
+
+
+def _record_request(run: DryRun, backend: UpstreamBackend, request: Request) -> None:
+    url, headers = backend.transport.shown(request)
+    run.method, run.url, run.headers = request.method, mask_url(url), mask_headers(headers)
+    if request.body is not None:
+        run.body = mask_body(request.body.decode()).encode()
+
+
+def _read(run: DryRun, backend: UpstreamBackend, query: Query, response: Response) -> None:
+    reader = backend.reader
+    meaning = reader.outcome(response.status)
+    if meaning is Outcome.READ:
+        run.steps = reader.mapper.explain(query, reader.document(response))
+    elif meaning is Outcome.NOT_KNOWN and reader.mapper.reads_not_known:
+        run.steps = list(reader.mapper.explain_not_known(reader.document(response)))
+    found = reader.read(query, response)
+    if isinstance(found, BackendResult):
+        run.user, run.ttl, run.storable = found.user, found.ttl, found.storable
+    else:
+        run.user = found
+
+
+def _check(user: User | None, query: Query, parse: Parse) -> None:
+    """Reject what the service would reject from any backend."""
+    if user is None:
+        return
+    try:
+        both = parse(f"@{user.nickname}"), parse(user.card_number)
+    except InvalidFormat as error:
+        raise Broken(f"the user is in no valid format: {error}; see identifiers") from None
+    if both != (ByNickname(user.nickname), ByCard(user.card_number)) or query not in both:
+        raise Broken("another user than asked for; nickname_case may be the reason")

@@ -1,0 +1,1 @@
+"""What is sent to an upstream: request templates, their encoding and URLs."""

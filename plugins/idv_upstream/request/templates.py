@@ -1,0 +1,160 @@
+"""Texts with placeholders: parsed once, rendered for each query.
+
+``{name}`` is a placeholder; ``{{`` and ``}}`` stand for braces. A value between quotes is
+escaped so that it cannot end them: between double quotes as in a JSON string (SCIM,
+GraphQL), between single quotes by doubling them (OData). `encoding` adds the encoding of
+the position in the request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+
+_BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
+_SLOT = "\0"  # stands for a placeholder while quotes are parsed
+_QUOTED = re.compile(r""" "(?:[^"\\]|\\.)*" | '(?:[^']|'')*' """, re.DOTALL | re.VERBOSE)
+# Text within quotes that would need a second layer of escaping, or undo the first.
+_AMBIGUOUS = {
+    '"': re.compile(r'(?:^|[^\\])(?:\\\\)*\\["\0]'),
+    "'": re.compile("''"),
+}
+# Neither changes what the other escapes, so their order does not matter.
+_ESCAPES: Mapping[str, Callable[[str], str]] = {
+    '"': lambda value: encode_basestring(value)[1:-1],
+    "'": lambda value: value.replace("'", "''"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A placeholder, and the quotes around it, the innermost first."""
+
+    name: str
+    quotes: str = ""
+
+
+Encode = Callable[[str], str]
+"""Encodes text for a position in a request, each character independently of the others."""
+
+
+def parse(text: str, names: Sequence[str]) -> Sequence[str | Slot]:
+    """Split ``text`` into literals and placeholders.
+
+    Raises `ValueError` for a placeholder that is none of ``names``, and for one between
+    quotes that it cannot be escaped for.
+    """
+    if _SLOT in text:
+        raise ValueError("a NUL character cannot be sent")
+    found: list[str] = []
+    shown = _BRACES.sub(lambda match: _read(match, names, found), text)
+    literals = shown.split(_SLOT)
+    slots = [Slot(name, quotes) for name, quotes in zip(found, _quotes(shown, ""), strict=True)]
+    pieces: list[str | Slot] = [literals[0]]
+    for slot, literal in zip(slots, literals[1:], strict=True):
+        pieces += [slot, literal]
+    return [piece for piece in pieces if piece]
+
+
+def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
+    token, column = match[0], match.start() + 1
+    if token in ("{{", "}}"):
+        return token[0]
+    if len(token) == 1:
+        raise ValueError(f"a lone {token} at column {column}; write {token * 2} for a brace")
+    if token[1:-1] not in names:
+        raise ValueError(_unknown(column, names))
+    found.append(token[1:-1])
+    return _SLOT
+
+
+def _unknown(column: int, names: Sequence[str]) -> str:
+    # The name itself is not repeated: text in braces may be a secret.
+    if not names:
+        return f"a placeholder at column {column}; only values can have one"
+    known = ", ".join(f"{{{name}}}" for name in names)
+    return f"an unknown placeholder at column {column}; here it may be {known}"
+
+
+def _quotes(shown: str, around: str) -> Iterator[str]:
+    """The quotes around each placeholder."""
+    done = 0
+    for match in _QUOTED.finditer(shown):
+        yield from [around] * shown.count(_SLOT, done, match.start())
+        quote, inside = match[0][0], match[0][1:-1]
+        if _SLOT in inside and _AMBIGUOUS[quote].search(inside):
+            raise ValueError(
+                "a placeholder cannot stand between quotes that have escaped quotes within"
+            )
+        yield from _quotes(inside, quote + around)
+        done = match.end()
+    yield from [around] * shown.count(_SLOT, done)
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholders:
+    """The names of placeholders, and the values of those that are the same for all queries."""
+
+    names: Sequence[str]
+    fixed: Mapping[str, str]
+
+    def compile(self, text: str, value: Encode, literal: Encode) -> Compiled:
+        """Compile ``text``; raises `ValueError` as `parse` or ``literal`` does.
+
+        ``value`` encodes values, ``literal`` the text around them.
+        """
+        pattern, slots = "", []
+        for piece in parse(text, self.names):
+            if isinstance(piece, str):
+                pattern += _constant(literal(piece))
+                continue
+            encode = _in_quotes(piece.quotes, value)
+            if piece.name in self.fixed:
+                pattern += _constant(encode(self.fixed[piece.name]))
+            else:
+                pattern += "%s"
+                slots.append((piece.name, encode))
+        return Compiled(pattern, slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled text: a ``%`` format, and how the value of each slot is encoded."""
+
+    pattern: str
+    slots: Sequence[tuple[str, Encode]] = ()
+
+    @classmethod
+    def joined(cls, *parts: Compiled | str) -> Compiled:
+        """Concatenate compiled texts and constants."""
+        compiled = [cls(_constant(part)) if isinstance(part, str) else part for part in parts]
+        slots = [slot for part in compiled for slot in part.slots]
+        return cls("".join(part.pattern for part in compiled), slots)
+
+    def render(self, values: Mapping[str, str]) -> str:
+        """Return the text with ``values`` in its slots."""
+        return self.pattern % tuple([encode(values[name]) for name, encode in self.slots])
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the slots; without any, the text is a constant."""
+        return frozenset(name for name, _ in self.slots)
+
+
+def _constant(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _in_quotes(quotes: str, encode: Encode) -> Encode:
+    if not quotes:
+        return encode
+    escapes = [_ESCAPES[quote] for quote in quotes]
+
+    def encoded(value: str) -> str:
+        for escape in escapes:
+            value = escape(value)
+        return encode(value)
+
+    return encoded

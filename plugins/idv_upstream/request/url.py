@@ -1,0 +1,87 @@
+"""URLs of an upstream: parsed strictly, and never repaired."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from typing import Annotated
+
+import yarl
+from pydantic import AfterValidator, WithJsonSchema
+
+_PARTS = re.compile(r"([^/?#{}]*://[^/?#]*)?(/[^?#]*)?(?:\?([^#]*))?", re.DOTALL)
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_ORIGIN = re.compile(
+    rf"(?i:https?)://(?:{_LABEL}(?:\.{_LABEL})*\.?|\[[0-9A-Fa-f:.]+\])(?::[1-9][0-9]{{0,4}})?",
+    re.ASCII,
+)
+_SEGMENT = re.compile(r"(?!\.\.?$)[A-Za-z0-9._~-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """The parts of a URL; path and query may hold placeholders.
+
+    ``origin`` is empty for a path that is sent to an endpoint.
+    """
+
+    origin: str
+    path: str
+    query: str
+
+    @classmethod
+    def parse(cls, text: str) -> Url:
+        """Split a URL; raises `ValueError` for one that cannot be requested."""
+        parts = _PARTS.fullmatch(text)
+        if parts is None or not (parts[1] or parts[2]) or text.startswith("//"):
+            raise ValueError(
+                "not a URL that can be requested; write a path that begins with one slash, or "
+                "http or https and a host: placeholders stand behind the host, and there is no "
+                "fragment"
+            )
+        if parts[1] and not _is_origin(parts[1]):
+            raise ValueError(
+                "not a host that can be requested; write http or https, a host and, if needed, "
+                "a port: no user info and no placeholder"
+            )
+        return cls(parts[1] or "", parts[2] or "/", parts[3] or "")
+
+
+def _is_origin(text: str) -> bool:
+    """Whether the client accepts it: it checks ports and punycode hosts, but not IPv6."""
+    if not _ORIGIN.fullmatch(text):
+        return False
+    try:
+        host = yarl.URL(text).host or ""
+        return "[" not in text or bool(IPv6Address(host))
+    except ValueError:
+        return False
+
+
+def _base_url(text: str) -> str:
+    try:
+        origin = Url.parse(text).origin
+    except ValueError:
+        origin = ""
+    if not origin or not _is_plain(text.removeprefix(origin)):
+        raise ValueError(
+            "not a base URL that can be used; write http or https, a host and, if needed, "
+            "a port and a path, like https://directory.example/idv: no user info, query, "
+            "fragment, percent-encoding or dot segments"
+        )
+    return text.removesuffix("/")
+
+
+def _is_plain(path: str) -> bool:
+    first, *segments = path.removesuffix("/").split("/")
+    return not first and all(map(_SEGMENT.fullmatch, segments))
+
+
+BaseUrl = Annotated[
+    str,
+    AfterValidator(_base_url),
+    WithJsonSchema({"type": "string", "examples": ["https://directory.example"]}),
+]
+"""An ``http`` or ``https`` URL without user info, query and fragment; kept without a slash
+at its end."""

@@ -1,0 +1,183 @@
+"""JMESPath expressions, checked when the configuration is read."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
+
+import jmespath
+from jmespath.exceptions import IncompleteExpressionError, JMESPathTypeError, ParseError
+from jmespath.functions import Functions, signature
+from jmespath.visitor import Options, TreeInterpreter
+from pydantic import AfterValidator
+
+from tornado_idv import Broken
+
+_HINTS = {
+    "=": "; compare with ==",
+    "-": '; a name with a dash stands in double quotes, like "first-name"',
+    "$": "; leave $ out, for an expression begins at the document",
+}
+# What an evaluation may raise if the document is not such as the expression was written for.
+_MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RuntimeError)
+_JSON_TYPES = {
+    "NoneType": "null",
+    "bool": "true or false",
+    "dict": "an object",
+    "float": "a number",
+    "int": "a number",
+    "list": "a list",
+    "str": "text",
+}
+Node = Mapping[str, Any]
+
+
+class AllFunctions(Functions):
+    """The standard functions, and ``lower``."""
+
+    @signature({"types": ["string"]})
+    def _func_lower(self, text: str) -> str:
+        return text.lower()
+
+
+# `ParsedResult.search` makes an interpreter for each document, with empty caches: that takes
+# 2 to 3 times as long.
+_evaluate: Callable[[Any, Any], Any] = TreeInterpreter(
+    Options(custom_functions=AllFunctions())
+).visit
+
+
+class Expression:
+    """One expression; ``text`` is as it was written. Raises `ValueError` for a wrong one."""
+
+    __slots__ = ("_node", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._node = _parse(text)
+        try:
+            _check_functions(text, self._node)
+        except RecursionError:
+            raise ValueError("not a JMESPath expression that can be used: too long") from None
+        if self._node["type"] == "expref":
+            raise ValueError(f"not a JMESPath expression: {text} gives an expression, no value")
+
+    def evaluate(self, value: Any) -> Any:
+        """Return its result for ``value``; raises `Broken` if it cannot be applied to it."""
+        try:
+            return _evaluate(self._node, value)
+        except JMESPathTypeError as error:
+            given = f"{error.function_name}() is given {error.actual_type}"
+            raise Broken(f"{self.text} does not fit the response: {given}") from None
+        except _MISFITS:
+            raise Broken(f"{self.text} does not fit the response") from None
+
+
+def is_falsy(value: Any) -> bool:
+    """JMESPath's truth: null, false, and empty text, lists and objects are false; 0 is not."""
+    return not value and type(value) not in (int, float)
+
+
+def json_type(value: Any) -> str:
+    """Name the JSON type of ``value``, for messages that must not hold the value."""
+    return _JSON_TYPES.get(type(value).__name__, "no JSON")
+
+
+def _check(text: str) -> str:
+    Expression(text)
+    return text
+
+
+def _check_no_projection(text: str) -> str:
+    """Reject projections to members: records without the member would be dropped unseen."""
+    for node in _nodes(_parse(text)):
+        if node["type"].endswith("projection") and node["children"][1]["type"] != "identity":
+            raise ValueError(
+                f"{text} leaves out records that are of another shape than expected, and no "
+                "user would be found; select the list itself, and write the rest into the fields"
+            )
+    return text
+
+
+def picks_an_element(text: str) -> bool:
+    """Whether the expression takes an element out of a list anywhere."""
+    return any(map(_is_pick, _nodes(_parse(text))))
+
+
+def ends_in_an_element(text: str) -> bool:
+    """Whether the result of the expression is an element, or a slice, of a list."""
+    return any(map(_is_pick, _results(_parse(text))))
+
+
+def gives_all(text: str) -> bool:
+    """Whether the result of the expression, if any, is the value it is applied to."""
+    return any(node["type"] == "current" for node in _results(_parse(text)))
+
+
+ExpressionText = Annotated[str, AfterValidator(_check)]
+"""A JMESPath expression."""
+
+
+ListText = Annotated[ExpressionText, AfterValidator(_check_no_projection)]
+"""A JMESPath expression that gives a record, or a list of whole records."""
+
+
+def _parse(text: str) -> Node:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", PendingDeprecationWarning)
+            return jmespath.compile(text).parsed
+    except PendingDeprecationWarning:
+        problem = "has text in backquotes; write it in single quotes, like 'active'"
+    except IncompleteExpressionError:
+        problem = "breaks off at its end"
+    except ParseError as error:
+        problem = f"is wrong at column {error.lex_position + 1}{_hint(error)}"
+    except (ValueError, LookupError, RecursionError):
+        problem = "cannot be read" if text else "is empty"
+    raise ValueError(f"not a JMESPath expression: {text or 'it'} {problem}")
+
+
+def _hint(error: ParseError) -> str:
+    if isinstance(error.token_value, int):
+        return "; a number stands in backquotes, like `0`"
+    return _HINTS.get(str(error.token_value), "")
+
+
+def _check_functions(text: str, node: Node) -> None:
+    table = AllFunctions.FUNCTION_TABLE
+    for call in _nodes(node):
+        if call["type"] != "function_expression":
+            continue
+        name, given = call["value"], len(call["children"])
+        if name not in table:
+            known = ", ".join(sorted(table))
+            raise ValueError(f"{text} calls {name}(), which does not exist; there are {known}")
+        parameters = table[name]["signature"]
+        needed, more = len(parameters), parameters[-1].get("variadic")
+        if given < needed or (given > needed and not more):
+            raise ValueError(f"{text} calls {name}() with {given} arguments; it takes {needed}")
+
+
+def _is_pick(node: Node) -> bool:
+    return node["type"] in ("index", "slice") or node.get("value") in ("max_by", "min_by")
+
+
+def _results(node: Node) -> Iterator[Node]:
+    """The parts of an expression that may be its result."""
+    yield node
+    children = node["children"]
+    if node["type"] in ("and_expression", "or_expression") or node.get("value") == "not_null":
+        yield from (result for child in children for result in _results(child))
+    elif node["type"] in ("index_expression", "pipe", "subexpression"):
+        yield from _results(children[-1])
+    elif node["type"] == "projection":
+        yield from _results(children[0])
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node["children"]:
+        if isinstance(child, Mapping):  # a slice has numbers for children
+            yield from _nodes(child)

@@ -1,0 +1,150 @@
+"""Maps a JSON document of the upstream to a `User`.
+
+It knows nothing of requests, and no error raised here holds a value of the document.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from idv_upstream.response.expressions import Expression, is_falsy, json_type
+from idv_upstream.response.fields import MappedField
+from idv_upstream.response.options import ResponseOptions
+from tornado_idv import Broken, ByCard, ByNickname, Query, User
+
+_NICKNAME = re.compile("[!-~]+")
+
+
+class Step(NamedTuple):
+    """The result of one expression, or why it has none."""
+
+    name: str
+    expression: str
+    result: Any
+    error: str = ""
+
+
+class ResponseMapper:
+    """Maps documents as the options say.
+
+    With ``folds_nicknames`` a nickname in another case than requested is the same one.
+    """
+
+    def __init__(self, options: ResponseOptions, *, folds_nicknames: bool = False) -> None:
+        self._folds_nicknames = folds_nicknames
+        self._found_when = _expression(options.found_when)
+        self._select = _expression(options.select)
+        self._picks_first = options.pick == "first"
+        self._not_known_when = _expression(options.not_known_when)
+        self._check_echo = options.check_echo
+        self._plan = MappedField("plan", options.plan)
+        self._card_number = MappedField("card_number", options.card_number)
+        self._nickname = MappedField("nickname", options.nickname)
+        self._profile_url = MappedField("profile_url", options.profile_url)
+        requested: Mapping[type[Query], MappedField]
+        requested = {ByNickname: self._nickname, ByCard: self._card_number}
+        self._unread = {} if options.check_echo else requested
+
+    @property
+    def reads_not_known(self) -> bool:
+        """Whether the body of a response whose status says "not known" must say so too."""
+        return self._not_known_when is not None
+
+    def is_not_known(self, document: Any) -> bool:
+        """Whether the body of such a response says so; raises `Broken` if it is unclear."""
+        expression = self._not_known_when
+        return expression is None or not is_falsy(expression.evaluate(document))
+
+    def user(self, query: Query, document: Any) -> User | None:
+        """Return the user in ``document``; ``None`` if it says that the user is not known.
+
+        Raises `Broken`, with what is wrong and where, unless it is certainly one or the other.
+        """
+        if self._found_when is not None and is_falsy(self._found_when.evaluate(document)):
+            return None
+        record = self._record(document)
+        if record is None:
+            return None
+        if isinstance(query, ByNickname):
+            card_number, nickname = self._card_number_of(record), query.nickname
+            if self._check_echo and self._nickname_of(record) != nickname:
+                raise Broken("another user than asked for")
+        else:
+            card_number, nickname = query.card_number, self._nickname_of(record)
+            if self._check_echo and self._card_number_of(record) != card_number:
+                raise Broken("another user than asked for")
+        return User(self._plan.required(record), card_number, nickname, self._url_of(record))
+
+    def explain(self, query: Query, document: Any) -> list[Step]:
+        """Return the result of each expression, in the order of evaluation."""
+        return list(self._steps(query, document))
+
+    def _steps(self, query: Query, document: Any) -> Iterator[Step]:
+        if self._found_when is not None:
+            yield _step("found_when", self._found_when, document)
+        if self._select is not None:
+            yield _step("select", self._select, document)
+        try:
+            record = self._record(document)
+        except Broken:
+            return
+        if record is None:
+            return
+        for field in (self._plan, self._card_number, self._nickname, self._profile_url):
+            if field.expression is not None and field is not self._unread.get(type(query)):
+                yield _step(field.name, field.expression, record)
+
+    def explain_not_known(self, document: Any) -> Iterator[Step]:
+        """The same for the body of a response whose status says "not known"."""
+        if self._not_known_when is not None:
+            yield _step("not_known_when", self._not_known_when, document)
+
+    def _record(self, document: Any) -> Any:
+        """Return the record of the one user; ``None`` for an empty list of users."""
+        given = document if self._select is None else self._select.evaluate(document)
+        if type(given) is list and self._select is not None:
+            if not given:
+                return None
+            if len(given) > 1 and not self._picks_first:
+                raise Broken(f"more than one user for one query ({self._select.text})")
+            given = given[0]
+        if type(given) is not dict:
+            raise Broken(self._no_object(given))
+        return given
+
+    def _no_object(self, given: Any) -> str:
+        in_a_list = type(given) is list and self._select is None
+        hint = "; select says which list to look at" if in_a_list else ""
+        where = "the response" if self._select is None else self._select.text
+        return f"a wrong record: no object, but {json_type(given)} ({where}){hint}"
+
+    def _card_number_of(self, record: Any) -> str:
+        card_number = self._card_number.required(record)
+        if not (card_number.isascii() and card_number.isdigit()):
+            raise self._card_number.error("has other characters than digits")
+        return card_number
+
+    def _nickname_of(self, record: Any) -> str:
+        nickname = self._nickname.required(record).removeprefix("@")
+        if not _NICKNAME.fullmatch(nickname):
+            raise self._nickname.error("is empty, or has characters that no nickname has")
+        return nickname.lower() if self._folds_nicknames else nickname
+
+    def _url_of(self, record: Any) -> str | None:
+        url = self._profile_url.text(record)
+        if url == "":
+            raise self._profile_url.error("is empty")
+        return url
+
+
+def _expression(text: str | None) -> Expression | None:
+    return None if text is None else Expression(text)
+
+
+def _step(name: str, expression: Expression, value: Any) -> Step:
+    try:
+        return Step(name, expression.text, expression.evaluate(value))
+    except Broken as error:
+        return Step(name, expression.text, None, error.reason)

@@ -1,0 +1,90 @@
+"""The option ``response``: where the user is in a response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Self
+
+from pydantic import ValidationError, model_validator
+from pydantic_core import InitErrorDetails
+
+from idv_upstream.response.expressions import (
+    ExpressionText,
+    ListText,
+    ends_in_an_element,
+    gives_all,
+    picks_an_element,
+)
+from idv_upstream.response.fields import FieldOptions, FieldSource
+from tornado_idv import ByNickname, Options, Query
+
+
+class ResponseOptions(Options):
+    """Where the user is in a response."""
+
+    found_when: ExpressionText | None = None
+    """An expression on the whole response; if its result is false, empty or null, the user is
+    not known there."""
+    select: ListText | None = None
+    """An expression for the user's record, or a list of them; the whole response unless
+    set. An empty list means that the user is not known there."""
+    pick: Literal["one", "first"] = "one"
+    """Whether a list of more than one is an error (one), or its first is the user (first)."""
+    plan: FieldSource
+    """The plan."""
+    card_number: FieldSource | None = None
+    """The card number, as text of digits."""
+    nickname: FieldSource | None = None
+    """The nickname, with or without ``@``."""
+    profile_url: FieldSource | None = None
+    """The profile URL; without it, it follows from the nickname."""
+    check_echo: bool = True
+    """Whether the response must hold the requested nickname or card number. Without it, any
+    user is taken for the requested one."""
+    not_known_when: ExpressionText | None = None
+    """An expression that must be true for the body of a response whose status says that the
+    user is not known, so that a wrong ``base_url`` is not taken for that."""
+    media_type: Literal["json", "any"] = "json"
+    """Whether the media type of a response must be JSON."""
+
+    @model_validator(mode="after")
+    def _check_required(self) -> Self:
+        needed = {"card_number": self.card_number, "nickname": self.nickname}
+        missing = [name for name, source in needed.items() if source is None]
+        if self.check_echo and missing:
+            raise ValidationError.from_exception_data(
+                "response",
+                [InitErrorDetails(type="missing", loc=(name,), input=None) for name in missing],
+            )
+        if len(missing) > 1:
+            raise ValueError("what is not requested comes from the response; write card_number")
+        return self
+
+    def can_answer(self, kind: type[Query]) -> bool:
+        """Whether both fields are known for a query of this kind, which has one of them."""
+        other = self.card_number if kind is ByNickname else self.nickname
+        return self.check_echo or other is not None
+
+    def warnings(self) -> Iterator[str]:
+        """Describe expressions that hide a second user from the check for ambiguity."""
+        if self.pick == "first":
+            return
+        if self.select is not None and ends_in_an_element(self.select):
+            yield (
+                f"response.select ({self.select}) takes an element out of a list, so a response "
+                "with several users is read as one of them instead of being refused; select "
+                "the list itself, or write pick: first if that is wanted"
+            )
+        if self.select is None or gives_all(self.select):
+            yield from self._picking_fields()
+
+    def _picking_fields(self) -> Iterator[str]:
+        for name, source in (("card_number", self.card_number), ("nickname", self.nickname)):
+            path = source.path if isinstance(source, FieldOptions) else source
+            if path is not None and picks_an_element(path):
+                yield (
+                    f"response.{name} ({path}) takes an element out of a list, so a response with "
+                    "several users is read as one of them instead of being refused; write the "
+                    "list into select and the rest into the field (instead of data[0].id, "
+                    f"select: data and {name}: id), or write pick: first if that is wanted"
+                )

@@ -1,0 +1,83 @@
+"""A response as it was received: its body bounded, complete and decompressed."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple
+
+from multidict import MultiMapping
+
+from tornado_idv import Broken, Unavailable, strict_json
+
+MAX_BODY = 64 * 1024
+"""Bytes of a body that are read at most, decompressed or not; a longer one is `Broken`."""
+
+_MAX_JSON_DEPTH = 128
+_CORRUPT = "a compressed response that is damaged"
+
+
+class Response(NamedTuple):
+    """A response; the body is decompressed, and empty if it was not read."""
+
+    status: int
+    headers: MultiMapping[str]
+    """Names are case-insensitive."""
+    body: bytes
+
+
+def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
+    """Decompress a body, which was read up to one byte more than `MAX_BODY`.
+
+    Raises `Broken`, or `Unavailable` if it may be incomplete.
+    """
+    if not body and not _has_length(headers):
+        raise Unavailable("the response was cut short")
+    _check_length(body)
+    if "Content-Encoding" not in headers:
+        return body
+    coding = headers["Content-Encoding"].strip().lower()
+    return body if coding == "identity" else _decompress(body, coding)
+
+
+def decode_json(body: bytes) -> Any:
+    """Return the JSON document in a body; raises `Broken` if it is not valid.
+
+    Strings may hold a lone surrogate, as JSON can escape one.
+    """
+    try:
+        return strict_json.loads(body, max_depth=_MAX_JSON_DEPTH)
+    except ValueError:
+        raise Broken("a response that is not valid JSON") from None
+
+
+def _has_length(headers: MultiMapping[str]) -> bool:
+    """Whether the response is framed; otherwise a lost connection looks like its end."""
+    return "Content-Length" in headers or "Transfer-Encoding" in headers
+
+
+def _check_length(body: bytes) -> None:
+    if len(body) > MAX_BODY:
+        raise Broken(f"a response of more than {MAX_BODY} bytes")
+
+
+def _decompress(body: bytes, coding: str) -> bytes:
+    """Decompress no more than `MAX_BODY`, so that a decompression bomb costs no memory."""
+    if coding not in {"gzip", "x-gzip", "deflate"}:
+        raise Broken("a compressed response of an unsupported kind")
+    stream = zlib.decompressobj(_window_bits(body, coding))
+    try:
+        content = stream.decompress(body, MAX_BODY + 1)
+    except zlib.error:
+        raise Broken(_CORRUPT) from None
+    _check_length(content)
+    if not stream.eof or stream.unused_data:
+        raise Broken(_CORRUPT)
+    return content
+
+
+def _window_bits(body: bytes, coding: str) -> int:
+    """The format for zlib: some servers send deflate without its header (RFC 9110, 8.4.1.2)."""
+    if coding != "deflate":
+        return 16 + zlib.MAX_WBITS
+    has_header = body[:1] != b"" and body[0] & 15 == zlib.DEFLATED
+    return zlib.MAX_WBITS if has_header and int.from_bytes(body[:2]) % 31 == 0 else -zlib.MAX_WBITS

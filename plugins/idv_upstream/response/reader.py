@@ -1,0 +1,102 @@
+"""Turns a response into a user, "not found here", or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import Any, NoReturn
+
+from idv_upstream.response.freshness import is_storable, seconds_fresh
+from idv_upstream.response.mapping import ResponseMapper
+from idv_upstream.response.options import ResponseOptions
+from idv_upstream.response.raw import Response, decode_json
+from idv_upstream.response.statuses import Outcome, outcome
+from tornado_idv import BackendResult, Broken, Query, Unavailable, User
+
+_JSON = "application/json"
+_REFUSED = (401, 403, 407)
+_REDIRECTS = (301, 302, 303, 307, 308)
+
+
+class ResponseReader:
+    """Reads the responses of one upstream.
+
+    ``statuses`` override what single statuses mean, ``hints`` tells whether
+    ``Cache-Control`` is followed, ``credential`` whether one is configured, ``folds_nicknames``
+    whether the case of nicknames is ignored.
+    """
+
+    def __init__(
+        self,
+        options: ResponseOptions,
+        statuses: Mapping[int, Outcome],
+        *,
+        hints: bool,
+        credential: bool,
+        folds_nicknames: bool = False,
+    ) -> None:
+        self.mapper = ResponseMapper(options, folds_nicknames=folds_nicknames)
+        self.outcome = cache(partial(outcome, overrides=statuses))
+        """The outcome of a status."""
+        self.wants_body = cache(self._wants_body)
+        """Whether the body of a response of a status is read."""
+        self._empty_is_null = options.found_when is not None
+        self._only_json = options.media_type == "json"
+        self._hints = hints
+        self._credential = credential
+
+    def read(self, query: Query, response: Response) -> User | BackendResult | None:
+        """Return the user and how long to cache it; raises `Unavailable` or `Broken`."""
+        user = self._user(query, response)
+        if not self._hints or "Cache-Control" not in response.headers:
+            return user
+        seconds, storable = seconds_fresh(response.headers), is_storable(response.headers)
+        return BackendResult(user, ttl=seconds, storable=storable)
+
+    def document(self, response: Response) -> Any:
+        """Return the JSON document; raises `Broken` if there is none.
+
+        An empty body is null if ``found_when`` is configured, which tells what it means.
+        """
+        if not response.body and self._empty_is_null:
+            return None
+        if self._only_json and not _is_json(response.headers.get("Content-Type", "")):
+            raise Broken(f"a response of status {response.status} that is not application/json")
+        return decode_json(response.body)
+
+    def _wants_body(self, status: int) -> bool:
+        meaning = self.outcome(status)
+        return meaning is Outcome.READ or (
+            meaning is Outcome.NOT_KNOWN and self.mapper.reads_not_known
+        )
+
+    def _user(self, query: Query, response: Response) -> User | None:
+        status, mapper = response.status, self.mapper
+        meaning = self.outcome(status)
+        if meaning is Outcome.READ:
+            return mapper.user(query, self.document(response))
+        if meaning is not Outcome.NOT_KNOWN:
+            self._fail(meaning, status)
+        if mapper.reads_not_known and not mapper.is_not_known(self.document(response)):
+            raise Broken(
+                f'a response of status {status} that does not say "not known" (not_known_when)'
+            )
+        return None
+
+    def _fail(self, meaning: Outcome, status: int) -> NoReturn:
+        if meaning is Outcome.UNAVAILABLE:
+            raise Unavailable(f"temporarily unavailable (status {status})")
+        if status in _REFUSED and self._credential:
+            raise Broken(f"our credentials are refused (status {status})")
+        if status in _REFUSED:
+            raise Broken(f"refused (status {status}), and auth sets no credential")
+        if status in _REDIRECTS:
+            raise Broken(f"a redirect (status {status}), which is not followed")
+        raise Broken(f"unexpected status {status}")
+
+
+def _is_json(content_type: str) -> bool:
+    if content_type == _JSON:
+        return True
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == _JSON or media_type.endswith("+json")

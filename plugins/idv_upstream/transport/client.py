@@ -1,0 +1,203 @@
+"""Sends one request to an upstream and reads its response.
+
+It knows neither credentials nor retries. Its errors never hold texts of aiohttp, which may
+contain headers of the request and parts of the response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from idv_upstream.response.raw import MAX_BODY, Response, decode_body
+from idv_upstream.transport.resolver import ThreadResolver
+from idv_upstream.transport.tls import Tls
+from tornado_idv import Broken, LookupFailed, Unavailable
+
+WantsBody = Callable[[int], bool]
+"""Whether the body of a response of this status is read."""
+
+HEADERS: Mapping[str, str] = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": "tornado-idv",
+}
+"""Headers of every request, unless it sets them itself."""
+
+CONNECT_TIMEOUT = 0.5
+"""Seconds to wait for a free connection and to establish one."""
+
+_MIN_CONNECTIONS = 64
+# Shorter than the 5 s after which many servers close an idle connection (this service: 10 s):
+# otherwise a request may be sent just as the other side closes.
+_KEEPALIVE_TIMEOUT = 4.0
+_URL = re.compile(r"[!\x22$-~]+")
+
+
+class NoResponse(Unavailable):
+    """No response began, so the request may be repeated if it is repeatable at all."""
+
+
+# The first match counts.
+_FAILURES: tuple[tuple[type[Exception], type[LookupFailed], str], ...] = (
+    (aiohttp.ConnectionTimeoutError, NoResponse, "connection timed out"),
+    (TimeoutError, Unavailable, "timed out"),
+    (aiohttp.ClientConnectorDNSError, NoResponse, "its host name cannot be resolved"),
+    (aiohttp.ClientSSLError, NoResponse, "TLS handshake failed"),
+    (aiohttp.ClientConnectorError, NoResponse, "connection failed"),
+    (aiohttp.ClientConnectionError, NoResponse, "connection lost"),
+    (aiohttp.ClientPayloadError, Unavailable, "the response was cut short"),
+    (aiohttp.ClientResponseError, Broken, "a response that is not HTTP"),
+    (aiohttp.ClientError, Broken, "the request cannot be sent"),
+    (OSError, NoResponse, "connection lost"),
+    (ValueError, Broken, "the request cannot be sent"),
+)
+# OpenSSL's names of the alerts of a server that rejects our certificate, or misses it. With
+# TLS 1.3 they arrive when the connection seems to be established.
+_CERTIFICATE_ALERT = re.compile(
+    "ALERT_(?:CERTIFICATE_|BAD_CERT|UNSUPPORTED_CERT|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)"
+)
+# OpenSSL's X509_V_ERR codes.
+_CERTIFICATE_ERRORS = {
+    10: "it has expired",
+    62: "it is for another host",
+    64: "it is for another host",
+    **dict.fromkeys((18, 19, 20, 21), "its issuer is not trusted"),
+}
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Discards pooled connections on which data arrived while they were idle.
+
+    aiohttp by itself would read such data as the response to the next request.
+    """
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 aiohttp's signature
+    ) -> Any:
+        # Bounded, since a server may also send data as soon as it is connected to.
+        for _ in range(self.limit):
+            connection = await super().connect(req, traces, timeout)
+            protocol: Any = connection.protocol
+            if not protocol.should_close:
+                break
+            connection.close()
+        return connection
+
+
+class _NoCookies(aiohttp.DummyCookieJar):
+    """Does not even parse ``Set-Cookie``, as aiohttp 3.13 does: it logs names of wrong cookies."""
+
+    def update_cookies_from_headers(self, headers: Sequence[str], response_url: URL) -> None:
+        """Ignore the headers."""
+
+
+async def _without_retry(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Raise errors of ours: the session would repeat idempotent requests on its own."""
+    try:
+        return await handler(request)
+    except (aiohttp.ClientError, OSError) as error:
+        raise _failure(error) from None
+
+
+class Client:
+    """An HTTP client with a pool of connections.
+
+    ``timeout`` is in seconds. Without redirects, cookies, proxies of the environment and
+    automatic decompression, which `decode_body` bounds.
+    """
+
+    _session: aiohttp.ClientSession
+
+    def __init__(self, tls: Tls, timeout: float, connections: int) -> None:
+        self._tls = tls
+        self._timeout = timeout
+        self._limit = max(connections, _MIN_CONNECTIONS)
+
+    async def open(self) -> None:
+        """Create the pool; no connection is established before the first request."""
+        await self._tls.open()
+        self._session = aiohttp.ClientSession(
+            connector=_Connector(
+                limit=self._limit, keepalive_timeout=_KEEPALIVE_TIMEOUT, resolver=ThreadResolver()
+            ),
+            headers=HEADERS,
+            skip_auto_headers=("Content-Type",),
+            cookie_jar=_NoCookies(),
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT),
+            middlewares=(_without_retry,),
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+        await self._tls.close()
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        wants_body: WantsBody,
+        deadline: float | None = None,
+    ) -> Response:
+        """Send one request, once; ``url`` is encoded already.
+
+        ``deadline`` is a time of the loop's clock, by default a timeout from now. Raises
+        `Unavailable` or `Broken` if there is no complete response.
+        """
+        if deadline is None:
+            deadline = asyncio.get_running_loop().time() + self._timeout
+        if not _URL.fullmatch(url):
+            raise Broken("the request cannot be sent")
+        try:
+            async with (
+                asyncio.timeout_at(deadline),
+                self._session.request(
+                    method,
+                    URL(url, encoded=True),
+                    headers=headers,
+                    data=body,
+                    ssl=self._tls.context(),
+                    allow_redirects=False,
+                ) as response,
+            ):
+                status, received = response.status, response.headers
+                content = await _read(response.content) if wants_body(status) else None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _failure(error) from None
+        return Response(
+            status, received, b"" if content is None else decode_body(content, received)
+        )
+
+
+async def _read(content: aiohttp.StreamReader) -> bytes:
+    """Read up to one byte more than a body may have."""
+    if content.is_eof():  # a short body has nearly always arrived with its head
+        return content.read_nowait(MAX_BODY + 1)
+    body = bytearray()
+    while chunk := await content.read(MAX_BODY + 1 - len(body)):
+        body += chunk
+    return bytes(body)
+
+
+def _failure(error: Exception) -> LookupFailed:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = _CERTIFICATE_ERRORS.get(getattr(error.certificate_error, "verify_code", 0))
+        return Broken("its TLS certificate is not trusted" + (f": {reason}" if reason else ""))
+    if isinstance(error, aiohttp.ClientOSError) and _CERTIFICATE_ALERT.search(str(error)):
+        return Broken("TLS refused: our client certificate is missing or not accepted")
+    return next(kind(reason) for raised, kind, reason in _FAILURES if isinstance(error, raised))

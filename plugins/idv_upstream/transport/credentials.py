@@ -1,0 +1,204 @@
+"""Our credential for an upstream: its options, and how it is added to a request.
+
+A secret is read for each request, since its file may have changed, and is stored nowhere.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+from urllib.parse import quote
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
+
+from idv_upstream.request.encoding import is_reserved
+from idv_upstream.request.url import Url
+from tornado_idv import Broken, Options, Secret
+
+MASK = "***"
+"""What is shown in place of a secret."""
+
+# Longer than any token of this service: others put whole records into theirs.
+_TOKEN = re.compile(r"[!-~]{1,4096}", re.ASCII)
+_HEADER_VALUE = re.compile(r"(?=.{1,4096}$)[!-~](?:[ -~]*[!-~])?", re.ASCII)
+_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,4096}")
+
+Headers = Mapping[str, str]
+
+
+def is_token(text: str) -> bool:
+    """Whether it can follow ``Bearer``."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+class _Credential(Options):
+    """The options of a credential; `apply` adds its `secret` to a request."""
+
+    scheme: ClassVar[str] = "Bearer"
+
+    def secret(self) -> str:
+        """Return what is sent now; raises `Broken` if the secret cannot be sent."""
+        return ""
+
+    def apply(self, url: str, headers: Headers, secret: str) -> tuple[str, Headers]:
+        """Return the URL and headers of a request with the secret, or its `MASK`."""
+        return url, {**headers, "Authorization": f"{self.scheme} {secret}"}
+
+
+class NoCredential(_Credential):
+    """Requests carry no credential."""
+
+    kind: Literal["none"] = "none"
+    """Which kind of credential this is."""
+
+    def apply(
+        self,
+        url: str,
+        headers: Headers,
+        secret: str,  # noqa: ARG002 there is none
+    ) -> tuple[str, Headers]:
+        return url, headers
+
+
+def _bearer_token(token: SecretStr) -> SecretStr:
+    if not is_token(token.get_secret_value()):
+        raise ValueError(
+            "not a bearer token; write 1 to 4096 visible ASCII characters, without a space"
+        )
+    return token
+
+
+class BearerToken(_Credential):
+    """Requests carry ``Authorization: Bearer``."""
+
+    kind: Literal["bearer"]
+    """Which kind of credential this is."""
+    token: Annotated[Secret, AfterValidator(_bearer_token)]
+    """The token that the upstream issued."""
+
+    def secret(self) -> str:
+        token = self.token.get_secret_value()
+        if not is_token(token):
+            raise Broken("its token is not a bearer token")
+        return token
+
+
+def _password(password: SecretStr) -> SecretStr:
+    if not _TEXT.fullmatch(password.get_secret_value()):
+        raise ValueError("not a password; write at most 4096 characters, on one line")
+    return password
+
+
+class BasicPassword(_Credential):
+    """Requests carry ``Authorization: Basic``."""
+
+    scheme = "Basic"
+
+    kind: Literal["basic"]
+    """Which kind of credential this is."""
+    username: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f:]{1,256}$")]
+    """The user name that the upstream issued; without a colon."""
+    password: Annotated[Secret, AfterValidator(_password)]
+    """Its password."""
+
+    def secret(self) -> str:
+        password = self.password.get_secret_value()
+        if not _TEXT.fullmatch(password):
+            raise Broken("its password is not one line of text")
+        # RFC 7617 leaves the encoding open; UTF-8 is what servers can ask for.
+        return b64encode(f"{self.username}:{password}".encode()).decode()
+
+
+def _key(value: SecretStr) -> SecretStr:
+    if not _HEADER_VALUE.fullmatch(value.get_secret_value()):
+        raise ValueError(
+            "not a key; write 1 to 4096 ASCII characters, on one line, "
+            "without a space at either end"
+        )
+    return value
+
+
+class KeyInPlace(_Credential):
+    """Requests carry a key in a header or a query parameter."""
+
+    kind: Literal["api_key"]
+    """Which kind of credential this is."""
+    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$")] | None = None
+    """The header that holds the key, and nothing else."""
+    query: Annotated[str | None, Field(pattern=r"^[!-~]{1,64}$", validate_default=True)] = None
+    """The query parameter that holds the key; access logs on the way may show it."""
+    value: Annotated[Secret, AfterValidator(_key)]
+    """The key that the upstream issued."""
+
+    @field_validator("header")
+    @classmethod
+    def _may_be_set(cls, header: str | None) -> str | None:
+        if header is not None and is_reserved(header) and header.lower() != "authorization":
+            raise ValueError("this header is set by the client; put the key into another one")
+        return header
+
+    @field_validator("query")
+    @classmethod
+    def _header_or_query(cls, query: str | None, info: ValidationInfo) -> str | None:
+        if "header" in info.data and (query is None) == (info.data["header"] is None):
+            raise ValueError("write either header or query: where the key is sent")
+        return query
+
+    def secret(self) -> str:
+        key = self.value.get_secret_value()
+        if not _HEADER_VALUE.fullmatch(key):
+            raise Broken("its key is not one line of ASCII text")
+        return key
+
+    def apply(self, url: str, headers: Headers, secret: str) -> tuple[str, Headers]:
+        if self.header is not None:
+            return url, {**headers, self.header: secret}
+        separator = "&" if "?" in url else "?"
+        return f"{url}{separator}{quote(self.query or '', '')}={quote(secret, '*')}", headers
+
+
+def _token_url(text: str) -> str:
+    try:
+        url = Url.parse(text)
+    except ValueError:
+        url = Url("", "", "")
+    if not url.origin or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError(
+            "not the URL of a token server; write http or https, a host and a path, like "
+            "https://login.example/oauth2/token: no user info and no fragment"
+        )
+    return text
+
+
+class ClientCredentials(_Credential):
+    """Requests carry an OAuth 2.0 access token, which a token server issues."""
+
+    kind: Literal["oauth2"]
+    """Which kind of credential this is."""
+    token_url: Annotated[str, AfterValidator(_token_url)]
+    """The token endpoint of the token server."""
+    client_id: Annotated[str, Field(pattern=r"^[ -~]{1,256}$")]
+    """The client identifier that the token server issued."""
+    client_secret: Annotated[Secret, AfterValidator(_password)]
+    """Its password."""
+    scope: Annotated[str, Field(pattern=r"^[ -~]{1,1024}$")] | None = None
+    """The scope of the token, as the token server names it."""
+    audience: Annotated[str, Field(pattern=r"^[ -~]{1,1024}$")] | None = None
+    """The audience of the token, if the token server asks for it."""
+    style: Literal["basic", "form"] = "basic"
+    """Whether ``client_secret`` is sent in a header (basic) or in the body (form)."""
+
+
+Credential = Annotated[
+    NoCredential | BearerToken | BasicPassword | KeyInPlace | ClientCredentials,
+    Field(discriminator="kind"),
+]
+"""Our credential; the member ``kind`` tells which of them it is."""

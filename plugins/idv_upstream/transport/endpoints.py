@@ -1,0 +1,93 @@
+"""Chooses the endpoint for a request, by how earlier requests fared.
+
+It knows neither requests nor connections.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from tornado_idv import Unavailable
+
+_log = logging.getLogger(__name__)
+
+_DOWN_TIME = 5.0
+_MAX_RETRY_AFTER = 60.0
+
+
+class Endpoint:
+    """One base URL of the upstream; times are those of the timer of `Endpoints`."""
+
+    __slots__ = ("address", "down_until", "retry_after")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.down_until = 0.0
+        """It failed, and others are preferred until then; 0 if it is up."""
+        self.retry_after = 0.0
+        """It sent ``Retry-After`` and is not used until then; 0 if it did not."""
+
+
+class Endpoints:
+    """Prefers endpoints in the order given; the first is used again when its down time is over.
+
+    A single endpoint is never down: there is no other, and the backend has a circuit breaker.
+    """
+
+    def __init__(
+        self, addresses: Sequence[str], name: str, timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._all = [Endpoint(address) for address in addresses]
+        self._name = name
+        self._timer = timer
+
+    def pick(self, but: Endpoint | None = None) -> Endpoint:
+        """Return the first endpoint that is up, or else the one that was down first.
+
+        ``but``, which failed just now, is returned only if there is no other. Raises
+        `Unavailable` if all of them sent ``Retry-After``.
+        """
+        first = self._all[0]
+        if first is not but and not first.down_until and not first.retry_after:
+            return first  # nearly always
+        now = self._timer()
+        usable = [each for each in self._all if each.retry_after <= now]
+        for each in usable:
+            each.retry_after = 0.0
+        if not usable:
+            raise Unavailable(
+                "no request sent: its Retry-After has not passed", counts_against_breaker=False
+            )
+        others = [each for each in usable if each is not but] or usable
+        chosen = next((each for each in others if each.down_until <= now), None)
+        if chosen is None:
+            return min(others, key=lambda each: each.down_until)
+        if chosen.down_until:
+            # One request probes it. Until it gets a response, the rest use another endpoint.
+            chosen.down_until = now + _DOWN_TIME
+        return chosen
+
+    def mark_failed(self, endpoint: Endpoint) -> None:
+        """Prefer other endpoints for a while."""
+        if len(self._all) == 1:
+            return
+        if not endpoint.down_until:
+            _log.warning(
+                "backend %s: endpoint %s failed; others are used, next probe in %g s",
+                self._name,
+                endpoint.address,
+                _DOWN_TIME,
+            )
+        endpoint.down_until = self._timer() + _DOWN_TIME
+
+    def mark_up(self, endpoint: Endpoint) -> None:
+        """Use the endpoint again."""
+        if endpoint.down_until:
+            endpoint.down_until = 0.0
+            _log.info("backend %s: endpoint %s is up again", self._name, endpoint.address)
+
+    def set_retry_after(self, endpoint: Endpoint, seconds: float) -> None:
+        """Do not use the endpoint for so long, at most a minute."""
+        endpoint.retry_after = self._timer() + min(seconds, _MAX_RETRY_AFTER)

@@ -1,0 +1,190 @@
+"""OAuth 2.0 access tokens, by client credentials (RFC 6749, section 4.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from base64 import b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote_plus, urlencode
+
+from idv_upstream.response.raw import Response, decode_json
+from idv_upstream.transport.client import Client
+from idv_upstream.transport.credentials import ClientCredentials, is_token
+from idv_upstream.transport.retries import retry_after
+from tornado_idv import Broken, LookupFailed, Unavailable
+
+# Seconds.
+_RENEW_BEFORE = 30.0
+_DEFAULT_LIFETIME = 300.0
+_MAX_LIFETIME = 86400.0
+_REJECTED_BACKOFF = 5.0
+_MAX_BACKOFF = 60.0
+
+_REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+_TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+
+
+class Tokens:
+    """Caches the access token, and fetches one when there is none.
+
+    A token is cached until 30 s before it expires, or for half of a lifetime of less than
+    a minute. Concurrent callers share one request to the token server, and a caller that
+    is cancelled does not cancel it for the others. After a failure, none is sent for 5 s,
+    or for as long as ``Retry-After`` of the token server says.
+    """
+
+    def __init__(
+        self,
+        options: ClientCredentials,
+        client: Client,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._client = client
+        self._timer = timer
+        self._token = ""
+        self._expires_at = -math.inf
+        self._rejected_until = -math.inf
+        self._fetching: asyncio.Task[str] | None = None
+        self._failure: LookupFailed | None = None
+        self._failed_until = -math.inf
+
+    def cached(self) -> str | None:
+        """Return the token, if one is cached."""
+        return self._token if self._timer() < self._expires_at else None
+
+    async def fetch(self) -> str:
+        """Return a new token; raises `Unavailable` or `Broken` if there is none."""
+        if self._failure is not None and self._timer() < self._failed_until:
+            raise self._failure.copy()
+        if self._fetching is None:
+            self._fetching = asyncio.create_task(self._fetch(), name="oauth2 token")
+            self._fetching.add_done_callback(self._on_fetched)
+        try:
+            return await asyncio.shield(self._fetching)
+        except LookupFailed as failure:
+            raise failure.copy() from None  # each caller adds to its own
+
+    def invalidate(self, token: str) -> bool:
+        """Drop a token that the upstream rejected; whether a new one may help.
+
+        An upstream that rejected two tokens in a row gets no third for some seconds: the
+        token is not what is wrong.
+        """
+        if token == self._token:
+            if self._timer() < self._rejected_until:
+                return False
+            self._expires_at = -math.inf
+        return True
+
+    def reject(self) -> None:
+        """Note that the upstream rejected a new token, too."""
+        self._rejected_until = self._timer() + _REJECTED_BACKOFF
+
+    async def close(self) -> None:
+        """Cancel a request to the token server."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            with suppress(asyncio.CancelledError, LookupFailed):
+                await self._fetching
+
+    def _on_fetched(self, task: asyncio.Task[str]) -> None:
+        self._fetching = None
+        if not task.cancelled():
+            # If all callers were cancelled, asyncio would log it as never retrieved.
+            task.exception()
+
+    async def _fetch(self) -> str:
+        # Its lifetime may have begun at any time since the request.
+        requested_at, backoff = self._timer(), _REJECTED_BACKOFF
+        try:
+            response = await self._send()
+            backoff = max(backoff, min(retry_after(response.headers), _MAX_BACKOFF))
+            _check_status(response.status)
+            token, lifetime = _parse(response)
+        except LookupFailed as failure:
+            self._failure, self._failed_until = failure.copy(), self._timer() + backoff
+            raise
+        self._expires_at = requested_at + lifetime - min(_RENEW_BEFORE, lifetime / 2)
+        self._token = token
+        return token
+
+    async def _send(self) -> Response:
+        headers, body = self._request()
+        try:
+            return await self._client.send(
+                "POST",
+                self._options.token_url,
+                headers=headers,
+                body=body,
+                wants_body=_is_ok,
+            )
+        except Unavailable as failure:
+            raise Unavailable(f"token server: {failure.reason}") from None
+        except Broken as failure:
+            raise Broken(f"token server: {failure.reason}") from None
+
+    def _request(self) -> tuple[dict[str, str], bytes]:
+        options = self._options
+        secret = options.client_secret.get_secret_value()
+        form = {"grant_type": "client_credentials"}
+        if options.scope is not None:
+            form["scope"] = options.scope
+        if options.audience is not None:
+            form["audience"] = options.audience
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        if options.style == "form":
+            form |= {"client_id": options.client_id, "client_secret": secret}
+        else:
+            # Encoded before they are joined (RFC 6749, section 2.3.1).
+            pair = f"{quote_plus(options.client_id)}:{quote_plus(secret)}"
+            headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        return headers, urlencode(form).encode()
+
+
+def _is_ok(status: int) -> bool:
+    return status == HTTPStatus.OK
+
+
+def _check_status(status: int) -> None:
+    if status in _REFUSED:
+        raise Broken(f"token server: our credentials are refused (status {status})")
+    if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise Unavailable(f"token server: temporarily unavailable (status {status})")
+    if status != HTTPStatus.OK:
+        raise Broken(f"token server: unexpected status {status}")
+
+
+def _parse(response: Response) -> tuple[str, float]:
+    """Return the token and its lifetime in seconds."""
+    try:
+        record = decode_json(response.body)
+    except Broken:
+        record = None
+    if not isinstance(record, dict) or not _is_bearer(record):
+        raise Broken("token server: a response without a bearer token")
+    return record["access_token"], _lifetime(record.get("expires_in"))
+
+
+def _is_bearer(record: dict[str, Any]) -> bool:
+    token, kind = record.get("access_token"), record.get("token_type", "bearer")
+    return (
+        isinstance(token, str)
+        and is_token(token)
+        and isinstance(kind, str)
+        and kind.lower() == "bearer"
+    )
+
+
+def _lifetime(expires_in: Any) -> float:
+    """Return seconds; some servers send a string, and anything but a number is ignored."""
+    try:
+        seconds = float(expires_in)
+    except (TypeError, ValueError, OverflowError):
+        return _DEFAULT_LIFETIME
+    return min(max(seconds, 0.0), _MAX_LIFETIME) if math.isfinite(seconds) else _DEFAULT_LIFETIME

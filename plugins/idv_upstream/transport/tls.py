@@ -1,0 +1,171 @@
+"""TLS settings for connections to an upstream.
+
+Files that change are reloaded, for connections established from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import ValidationInfo, field_validator
+
+from tornado_idv import ConfigPath, Options, StartError
+
+_log = logging.getLogger(__name__)
+
+_CHECK_INTERVAL = 1.0
+
+
+class TlsOptions(Options):
+    """Which certificates are trusted, and our own."""
+
+    ca_file: ConfigPath | None = None
+    """Certificates of the trusted authorities, in PEM form, instead of the system's."""
+    cert_file: ConfigPath | None = None
+    """Our client certificate and its chain, in PEM form."""
+    key_file: ConfigPath | None = None
+    """The key of ``cert_file``, not encrypted; absent if ``cert_file`` holds it too."""
+    verify: bool = True
+    """Whether the certificate of the upstream is verified; false is for tests alone, since
+    anyone between could read and change everything."""
+
+    @field_validator("key_file")
+    @classmethod
+    def _belongs_to_a_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
+        if key is not None and info.data.get("cert_file", key) is None:
+            raise ValueError("there is no cert_file that this key belongs to; write it, too")
+        return key
+
+
+class Tls:
+    """The SSL context of one backend; ``timer`` gives seconds."""
+
+    def __init__(
+        self, options: TlsOptions, name: str, timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._options = options
+        self._name = name
+        self._timer = timer
+        files = (options.ca_file, options.cert_file, options.key_file)
+        self._files = [file for file in files if file is not None]
+        self._checking: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Load the files; raises `StartError` for one that cannot be used."""
+        self._loaded, self._context = await asyncio.to_thread(self._load)
+        self._check_at = self._timer() + _CHECK_INTERVAL
+        if not self._options.verify:
+            _log.warning(
+                "backend %s: tls.verify is false: certificates are not verified", self._name
+            )
+
+    async def close(self) -> None:
+        """Cancel a check of the files."""
+        if self._checking is not None:
+            self._checking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._checking
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for a new connection.
+
+        At most once a second this checks the files for changes, in a thread: the next
+        request uses what they hold then, and this one does not wait.
+        """
+        if self._files and self._timer() >= self._check_at:
+            self._check_at = self._timer() + _CHECK_INTERVAL
+            if self._checking is None or self._checking.done():
+                self._checking = asyncio.create_task(self._check())
+        return self._context
+
+    async def _check(self) -> None:
+        if await asyncio.to_thread(_states, self._files) == self._loaded:
+            return
+        try:
+            self._loaded, self._context = await asyncio.to_thread(self._load)
+        except StartError as error:
+            # A certificate and its key are seldom replaced at once: the next check tries again.
+            _log.warning("backend %s: TLS files not reloaded: %s", self._name, error)
+        else:
+            _log.info("backend %s: TLS files reloaded", self._name)
+
+    def _load(self) -> tuple[Any, ssl.SSLContext]:
+        states = _states(self._files)  # first, so that a change while they are read is seen
+        return states, (_context if self._files else _shared_context)(self._options)
+
+
+def _states(files: list[Path]) -> list[tuple[int, int, int] | None]:
+    return [_state(file) for file in files]
+
+
+def _state(file: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+@cache
+def _shared_context(options: TlsOptions) -> ssl.SSLContext:
+    """For backends without files: to load the authorities of the system takes long."""
+    return _context(options)
+
+
+def _context(options: TlsOptions) -> ssl.SSLContext:
+    context = _trust_store(options.ca_file)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # the system may allow older ones
+    if options.cert_file is not None:
+        _load_client_cert(context, options.cert_file, options.key_file)
+    if not options.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _trust_store(ca_file: Path | None) -> ssl.SSLContext:
+    if ca_file is None:
+        return ssl.create_default_context()
+    _check_readable(ca_file)
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (ssl.SSLError, ValueError):
+        raise StartError(f"{ca_file}: no certificates in PEM form") from None
+
+
+def _load_client_cert(context: ssl.SSLContext, cert_file: Path, key_file: Path | None) -> None:
+    for file in (cert_file, key_file):
+        if file is not None:
+            _check_readable(file)
+    try:
+        context.load_cert_chain(cert_file, key_file, _no_passphrase)
+    except _EncryptedKeyError:
+        raise StartError(f"{key_file or cert_file}: the key is encrypted; decrypt it") from None
+    except (ssl.SSLError, ValueError):
+        files = cert_file if key_file is None else f"{cert_file} and {key_file}"
+        raise StartError(f"{files}: not a certificate and its key, in PEM form") from None
+
+
+def _check_readable(file: Path) -> None:
+    """Raise `StartError` with the name of the file, which OpenSSL's errors leave out."""
+    try:
+        file.read_bytes()
+    except OSError as error:
+        raise StartError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+class _EncryptedKeyError(Exception):
+    """The key cannot be loaded without a passphrase."""
+
+
+def _no_passphrase() -> NoReturn:
+    """Keep OpenSSL from asking for the passphrase on the terminal."""
+    raise _EncryptedKeyError

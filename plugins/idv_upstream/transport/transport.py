@@ -1,0 +1,229 @@
+"""Sends a request to one of the endpoints, with the credential, and repeats it where allowed.
+
+stamina and its like repeat a function a number of times; they know neither a budget that all
+requests share nor other endpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from pydantic import SecretStr
+
+from idv_upstream.request.template import Request
+from idv_upstream.request.url import Url
+from idv_upstream.response.raw import Response
+from idv_upstream.transport.client import HEADERS, Client, NoResponse, WantsBody
+from idv_upstream.transport.credentials import MASK, ClientCredentials, Credential
+from idv_upstream.transport.endpoints import Endpoint, Endpoints
+from idv_upstream.transport.oauth import Tokens
+from idv_upstream.transport.retries import RetryBudget, retry_after
+from idv_upstream.transport.tls import Tls, TlsOptions
+from tornado_idv import Broken, Unavailable
+
+# Seconds before a second attempt at the same endpoint.
+_PAUSE, _JITTER = 0.01, 0.04
+# A lookup that is cancelled with less than this part of its time left has timed out; before,
+# the client disconnected.
+_TIMED_OUT = 0.2
+
+_GATEWAY_ERRORS = (
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+_WITH_RETRY_AFTER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+@dataclass(slots=True)
+class _Lookup:
+    """One request, the endpoints it may go to, and its deadline by the loop's clock."""
+
+    request: Request
+    wants_body: WantsBody
+    endpoints: Endpoints
+    deadline: float
+
+    def time_left(self) -> float:
+        """Seconds."""
+        return self.deadline - asyncio.get_running_loop().time()
+
+
+class Transport:
+    """Sends the requests of one backend, which share connections, endpoints and credential.
+
+    ``timeout`` is in seconds, for a whole lookup with its second attempt and its token.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoints: Sequence[str],
+        auth: Credential,
+        tls: TlsOptions,
+        timeout: float,
+        name: str,
+        connections: int = 64,
+        timer: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._addresses = endpoints
+        self._endpoints = Endpoints(endpoints, name, timer)
+        self._by_origin: dict[str, Endpoints] = {}
+        self._auth = auth
+        self._client = Client(Tls(tls, name, timer), timeout, connections)
+        self._tokens = (
+            Tokens(auth, self._client, timer) if isinstance(auth, ClientCredentials) else None
+        )
+        self._budget = RetryBudget()
+        self._timeout = timeout
+        self._name = name
+        self._timer = timer
+        self._chance = chance
+        self._pause = pause
+
+    async def open(self) -> None:
+        """Create the pool of connections; raises `StartError` for unusable TLS files."""
+        await self._client.open()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._tokens is not None:
+            await self._tokens.close()
+        await self._client.close()
+
+    def shown(self, request: Request) -> tuple[str, Mapping[str, str]]:
+        """Return the URL and the headers that would be sent, with the credential masked."""
+        address = self._addresses[0] if request.url.startswith("/") else ""
+        return self._auth.apply(address + request.url, {**HEADERS, **request.headers}, MASK)
+
+    def secrets(self) -> set[str]:
+        """Return the secrets of the credential, as they are configured and as they are sent."""
+        options = (value for _, value in self._auth)
+        secrets = {each.get_secret_value() for each in options if isinstance(each, SecretStr)}
+        with suppress(Broken):
+            secrets.add(self._auth.secret())
+        if self._tokens is not None:
+            secrets.add(self._tokens.cached() or "")
+        return secrets - {""}
+
+    async def send(self, request: Request, wants_body: WantsBody) -> Response:
+        """Send the request, a second time or to another endpoint where that may help.
+
+        Raises `Unavailable` or `Broken` if there is no complete response.
+        """
+        endpoints = self._endpoints_for(request.url)
+        endpoint = endpoints.pick()
+        self._budget.earn()
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        lookup = _Lookup(request, wants_body, endpoints, deadline)
+        result = await self._attempt(lookup, endpoint)
+        if request.repeatable and _may_be_repeated(result):
+            result = await self._repeat(lookup, endpoint, result)
+        if isinstance(result, NoResponse):
+            raise result
+        return result
+
+    def _endpoints_for(self, url: str) -> Endpoints:
+        """The configured endpoints, or the origin of an absolute URL."""
+        if url[0] == "/":
+            return self._endpoints
+        try:
+            origin = Url.parse(url).origin
+        except ValueError:
+            raise Broken("the request cannot be sent") from None
+        if origin not in self._by_origin:
+            self._by_origin[origin] = Endpoints([""], self._name, self._timer)
+        return self._by_origin[origin]
+
+    async def _repeat(
+        self, lookup: _Lookup, failed: Endpoint, result: Response | NoResponse
+    ) -> Response | NoResponse:
+        """Return the result of a second attempt or, where none may be made, of the first."""
+        try:
+            endpoint = lookup.endpoints.pick(but=failed)
+        except Unavailable:
+            return result
+        pause = _PAUSE + _JITTER * self._chance() if endpoint is failed else 0.0
+        if lookup.time_left() <= pause or not self._budget.spend():
+            return result
+        if pause:
+            await self._pause(pause)
+        return await self._attempt(lookup, endpoint)
+
+    def _attempt(self, lookup: _Lookup, endpoint: Endpoint) -> Awaitable[Response | NoResponse]:
+        if self._tokens is None:
+            return self._send_once(lookup, endpoint, self._auth.secret())
+        return self._send_with_token(lookup, endpoint, self._tokens)
+
+    async def _send_with_token(
+        self, lookup: _Lookup, endpoint: Endpoint, tokens: Tokens
+    ) -> Response | NoResponse:
+        """Send the request; a token that is rejected is replaced once."""
+        token = tokens.cached() or await self._fetch_token(tokens, lookup)
+        result = await self._send_once(lookup, endpoint, token)
+        if _is_rejected(result) and tokens.invalidate(token):
+            token = tokens.cached() or await self._fetch_token(tokens, lookup)
+            result = await self._send_once(lookup, endpoint, token)
+            if _is_rejected(result):
+                tokens.reject()
+        return result
+
+    async def _fetch_token(self, tokens: Tokens, lookup: _Lookup) -> str:
+        try:
+            async with asyncio.timeout_at(lookup.deadline):
+                return await tokens.fetch()
+        except TimeoutError:
+            raise Unavailable("token server: timed out") from None
+
+    async def _send_once(
+        self, lookup: _Lookup, endpoint: Endpoint, secret: str
+    ) -> Response | NoResponse:
+        """Send the request to one endpoint, and record how it fared."""
+        request = lookup.request
+        url, headers = self._auth.apply(endpoint.address + request.url, request.headers, secret)
+        try:
+            response = await self._client.send(
+                request.method,
+                url,
+                headers=headers,
+                body=request.body,
+                wants_body=lookup.wants_body,
+                deadline=lookup.deadline,
+            )
+        except NoResponse as failure:
+            lookup.endpoints.mark_failed(endpoint)
+            return failure
+        except Unavailable:
+            lookup.endpoints.mark_failed(endpoint)
+            raise
+        except asyncio.CancelledError:
+            if lookup.time_left() < _TIMED_OUT * self._timeout:
+                lookup.endpoints.mark_failed(endpoint)
+            raise
+        _record(lookup.endpoints, endpoint, response)
+        return response
+
+
+def _record(endpoints: Endpoints, endpoint: Endpoint, response: Response) -> None:
+    if response.status in _GATEWAY_ERRORS:
+        endpoints.mark_failed(endpoint)
+    else:
+        endpoints.mark_up(endpoint)
+    if response.status in _WITH_RETRY_AFTER:
+        endpoints.set_retry_after(endpoint, retry_after(response.headers))
+
+
+def _may_be_repeated(result: Response | NoResponse) -> bool:
+    return isinstance(result, NoResponse) or result.status in _GATEWAY_ERRORS
+
+
+def _is_rejected(result: Response | NoResponse) -> bool:
+    return isinstance(result, Response) and result.status == HTTPStatus.UNAUTHORIZED

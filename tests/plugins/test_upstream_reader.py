@@ -1,0 +1,277 @@
+"""The outcome of a response, and how long it may be cached."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from multidict import CIMultiDict
+
+from idv_upstream.response.freshness import seconds_fresh
+from idv_upstream.response.options import ResponseOptions
+from idv_upstream.response.raw import Response
+from idv_upstream.response.reader import ResponseReader
+from idv_upstream.response.statuses import Outcome
+from tornado_idv import (
+    BackendResult,
+    Broken,
+    ByNickname,
+    LookupFailed,
+    Unavailable,
+    User,
+    yaml_loader,
+)
+
+ALICE = User("Free", "1", "alice")
+QUERY = ByNickname("alice")
+FIELDS = {"plan": "plan", "card_number": "card", "nickname": "login"}
+RECORD = {"plan": "Free", "card": "1", "login": "alice"}
+
+
+def reader(
+    statuses: dict[int, Outcome] | None = None,
+    *,
+    hints: bool = True,
+    credential: bool = True,
+    **mapping: Any,
+) -> ResponseReader:
+    options = ResponseOptions.model_validate({**FIELDS, **mapping})
+    return ResponseReader(options, statuses or {}, hints=hints, credential=credential)
+
+
+def response(
+    status: int = 200, body: Any = RECORD, content_type: str = "application/json", **headers: str
+) -> Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(status, CIMultiDict({"Content-Type": content_type, **fields}), content)
+
+
+def failure(of: ResponseReader, received: Response) -> LookupFailed:
+    with pytest.raises(LookupFailed) as caught:
+        of.read(QUERY, received)
+    return caught.value
+
+
+def test_user_is_read() -> None:
+    assert reader().read(QUERY, response()) == ALICE
+
+
+@pytest.mark.parametrize("status", [204, 404, 410])
+def test_status_that_means_not_found(status: int) -> None:
+    assert reader().read(QUERY, response(status, b"", "text/html")) is None
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 599])
+def test_status_that_means_unavailable(status: int) -> None:
+    error = failure(reader(), response(status))
+    assert isinstance(error, Unavailable)
+    assert error.reason == f"temporarily unavailable (status {status})"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirect_is_broken(status: int) -> None:
+    error = failure(reader(), response(status))
+    assert isinstance(error, Broken)
+    assert error.reason == f"a redirect (status {status}), which is not followed"
+
+
+@pytest.mark.parametrize("status", [201, 206, 304, 400, 405, 418, 451])
+def test_any_other_status_is_broken(status: int) -> None:
+    error = failure(reader(), response(status))
+    assert isinstance(error, Broken)
+    assert error.reason == f"unexpected status {status}"
+
+
+@pytest.mark.parametrize("status", [401, 403, 407])
+def test_refused_credentials_are_broken(status: int) -> None:
+    """They are ours: the client never gets that 401."""
+    error = failure(reader(), response(status))
+    assert isinstance(error, Broken)
+    assert error.reason == f"our credentials are refused (status {status})"
+
+
+@pytest.mark.parametrize("status", [401, 403, 407])
+def test_missing_credentials_are_reported_as_missing(status: int) -> None:
+    error = failure(reader(credential=False), response(status))
+    assert isinstance(error, Broken)
+    assert error.reason == f"refused (status {status}), and auth sets no credential"
+
+
+@pytest.mark.parametrize(
+    ("meant", "expected"),
+    [(Outcome.READ, ALICE), (Outcome.NOT_KNOWN, None)],
+)
+def test_status_may_be_configured_to_be_read_or_not_found(
+    meant: Outcome, expected: User | None
+) -> None:
+    assert reader({400: meant}).read(QUERY, response(400)) == expected
+
+
+def test_status_may_be_configured_to_be_a_failure() -> None:
+    both = reader({404: Outcome.BROKEN, 400: Outcome.UNAVAILABLE})
+    assert isinstance(failure(both, response(404)), Broken)
+    assert isinstance(failure(both, response(400)), Unavailable)
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["application/json; charset=utf-8", "Application/JSON", "application/scim+json"],
+)
+def test_any_media_type_of_json_is_read(content_type: str) -> None:
+    assert reader().read(QUERY, response(content_type=content_type)) == ALICE
+
+
+@pytest.mark.parametrize("content_type", ["text/html", "", "text/plain; a=json", "json"])
+def test_another_media_type_is_broken_unless_any_is_configured(content_type: str) -> None:
+    received = response(content_type=content_type)
+    assert (
+        failure(reader(), received).reason
+        == "a response of status 200 that is not application/json"
+    )
+    assert reader(media_type="any").read(QUERY, received) == ALICE
+
+
+def test_empty_body_is_broken_unless_found_when_is_configured() -> None:
+    nothing = response(body=b"")
+    assert isinstance(failure(reader(), nothing), Broken)
+    assert reader(found_when="login").read(QUERY, nothing) is None
+    assert reader(found_when="login").read(QUERY, response()) == ALICE
+
+
+class TestNotKnownWhen:
+    """A 404 of a wrong address must not read as "not found"."""
+
+    of = reader(not_known_when="code == 'no_such_person'")
+
+    def test_body_that_says_so_is_not_found(self) -> None:
+        assert self.of.read(QUERY, response(404, {"code": "no_such_person"})) is None
+
+    @pytest.mark.parametrize("body", [{"code": "no_such_route"}, {}, [], None, b"", b"<html>"])
+    def test_any_other_body_is_broken(self, body: Any) -> None:
+        assert isinstance(failure(self.of, response(404, body)), Broken)
+
+    def test_html_page_is_broken(self) -> None:
+        assert isinstance(failure(self.of, response(404, b"<html>", "text/html")), Broken)
+
+    def test_body_is_read_for_statuses_that_mean_not_found(self) -> None:
+        wanted = {status for status in range(200, 600) if self.of.wants_body(status)}
+        assert wanted == {200, 204, 404, 410}
+        assert [status for status in range(200, 600) if reader().wants_body(status)] == [200]
+
+
+# Freshness
+
+
+@pytest.mark.parametrize(
+    ("cache_control", "seconds"),
+    [
+        ("max-age=60", 60),
+        ("public, max-age=60, must-revalidate", 60),
+        ("MAX-AGE=60", 60),
+        ('max-age="60"', 60),
+        ("max-age=60, s-maxage=10", 10),
+        ("s-maxage=100, max-age=60", 100),
+        ("max-age=0", 0),
+        ("no-store", None),
+        ("max-age=60, no-store", 60),
+        ("no-cache", None),
+        ("", None),
+        ("max-age", None),
+        ("max-age=", None),
+        ("max-age=-1", None),
+        ("max-age=1.5", None),
+        ("max-age=\u0661", None),
+        ("max-age=99999999999", None),
+        ("x-max-age=5", None),
+        (",,;=", None),
+    ],
+)
+def test_cache_control_limits_the_time_in_the_cache(
+    cache_control: str, seconds: float | None
+) -> None:
+    assert seconds_fresh(CIMultiDict({"Cache-Control": cache_control})) == seconds
+
+
+@pytest.mark.parametrize(
+    "lines", [["no-store"], ["max-age=60, no-store"], ["private,No-Store"], ["public", "no-store"]]
+)
+def test_no_store_is_found_in_any_line(lines: list[str]) -> None:
+    """On whichever line it stands."""
+    received = Response(
+        200,
+        CIMultiDict([("Content-Type", "application/json"), *(("Cache-Control", x) for x in lines)]),
+        json.dumps(RECORD).encode(),
+    )
+    answer = reader().read(QUERY, received)
+    assert isinstance(answer, BackendResult)
+    assert not answer.storable
+    assert reader(hints=False).read(QUERY, received) == ALICE
+
+
+def test_max_age_of_zero_is_storable() -> None:
+    """It may be served stale."""
+    answer = reader().read(QUERY, response(Cache_Control="max-age=0"))
+    assert isinstance(answer, BackendResult)
+    assert (answer.ttl, answer.storable) == (0, True)
+
+
+@pytest.mark.parametrize(("age", "seconds"), [("20", 40), ("90", 0), ("x", 60), ("-5", 60)])
+def test_age_of_a_response_is_subtracted(age: str, seconds: float) -> None:
+    assert seconds_fresh(CIMultiDict({"cache-control": "max-age=60", "age": age})) == seconds
+
+
+def test_cache_control_is_passed_on_with_the_answer() -> None:
+    assert reader().read(QUERY, response(Cache_Control="max-age=60")) == BackendResult(
+        ALICE, ttl=60.0
+    )
+    for received, user in (
+        (response(Cache_Control="max-age=60"), ALICE),
+        (response(404, b"", Cache_Control="max-age=60"), None),
+    ):
+        answer = reader().read(QUERY, received)
+        assert isinstance(answer, BackendResult)
+        assert (answer.user, answer.ttl) == (user, 60)
+
+
+def test_cache_control_may_be_ignored() -> None:
+    assert reader(hints=False).read(QUERY, response(Cache_Control="no-store")) == ALICE
+
+
+# The sample of docs/proxy.md
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "proxy.md"
+RECORD_THERE = {"login": "alice", "card": "1", "subscription": {"name": "Free"}}
+ANSWERS = {
+    "a record": (200, RECORD_THERE, ALICE),
+    "a list of one": (200, {"items": [RECORD_THERE]}, ALICE),
+    "an empty list": (200, {"items": []}, None),
+    "its words for nobody": (404, {"error": "no such person"}, None),
+    "a wrong path": (404, {"status": 404, "error": "Not Found", "path": "/peple"}, Broken),
+    "an error": (200, {"error": "database locked"}, Broken),
+    "a list that is not there": (200, {"items": None}, Broken),
+    "nothing": (200, None, Broken),
+    "a page": (404, b"<html>", Broken),
+}
+
+
+@pytest.mark.parametrize(("status", "body", "expected"), ANSWERS.values(), ids=ANSWERS)
+def test_documented_mapping_reads_each_documented_response(
+    status: int, body: Any, expected: User | type[Broken] | None
+) -> None:
+    (sample,) = re.findall(
+        r"^ +response:\n(.*?)^ +auth:", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
+    options = yaml_loader.read(dedent(sample).encode(), "proxy.md")
+    sampled = ResponseReader(
+        ResponseOptions.model_validate(options), {}, hints=True, credential=True
+    )
+    if expected is Broken:
+        assert isinstance(failure(sampled, response(status, body)), Broken)
+    else:
+        assert sampled.read(QUERY, response(status, body)) == expected

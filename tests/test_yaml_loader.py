@@ -1,0 +1,257 @@
+"""YAML read as text: nothing is typed, nothing surprising is let in, everything has a place."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tornado_idv.errors import ConfigError
+from tornado_idv.yaml_loader import Items, Mapping, Mark, Text, locate, read
+
+FILE = "users.yaml"
+
+
+def problem(content: bytes) -> str:
+    """Return the problem of a document."""
+    with pytest.raises(ConfigError) as caught:
+        read(content, FILE)
+    (told,) = caught.value.problems
+    return str(told)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0012",
+        "no",
+        "yes",
+        "null",
+        "~",
+        "1e5",
+        "0x1f",
+        "1_000",
+        "40:00",
+        ".inf",
+        "2020-01-01",
+        "=",
+        "1.0",
+    ],
+)
+def test_a_scalar_is_text(text: str) -> None:
+    assert read(f"a: {text}".encode(), FILE) == {"a": text}
+
+
+def test_quotes_and_block_scalars_follow_yaml() -> None:
+    content = b"a: \"\\u00fc\\n\"\nb: 'it''s'\nc: |\n  one\n  two\nd:\n"
+    assert read(content, FILE) == {"a": "\u00fc\n", "b": "it's", "c": "one\ntwo\n", "d": ""}
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"# nothing\n", b"\xef\xbb\xbf"], ids=repr)
+def test_an_empty_document_is_an_empty_mapping(content: bytes) -> None:
+    empty = read(content, FILE)
+    assert isinstance(empty, Mapping)
+    assert not empty
+    assert empty.mark == (1, 1)
+
+
+@pytest.mark.parametrize("content", [b"---\n", b"---\n...\n", b"''"], ids=repr)
+def test_a_document_of_an_empty_scalar_is_empty_text(content: bytes) -> None:
+    assert read(content, FILE) == Text("")
+
+
+def test_every_value_has_its_position() -> None:
+    root = read("\u00fc: 1\nusers:\n  - {nickname: alice, plan: Fr\u00e9e}\n".encode(), FILE)
+    user = root["users"][0]
+    key = next(key for key in user if key == "plan")
+    assert isinstance(root["users"], Items)
+    assert [each.mark for each in (root, root["users"], user, key, user["plan"])] == [
+        (1, 1),
+        (3, 3),
+        (3, 5),
+        (3, 23),
+        (3, 29),
+    ]
+
+
+def test_a_byte_order_mark_is_ignored() -> None:
+    root = read(b"\xef\xbb\xbfa: b", FILE)
+    assert root == {"a": "b"}
+    assert root["a"].mark == (1, 4)
+
+
+REFUSED = {
+    "anchor": (b"a: &x 1", "1:4: anchors and aliases are refused; write the value out"),
+    "anchor on a mapping": (b"a: &x {b: c}", "1:4: anchors and aliases are refused"),
+    "anchor on a name": (b"&x a: 1", "1:1: anchors and aliases are refused"),
+    "alias": (b"a: 1\nb: *x", "2:4: anchors and aliases are refused"),
+    "alias as a name": (b"*x : 1", "1:1: anchors and aliases are refused"),
+    "merge key": (b"a:\n  <<: {b: c}", "2:3: merge keys are refused; write the members out"),
+    "tag": (b"a: !!str 1", "1:4: tags are refused; every scalar is read as text"),
+    "tag of a program": (b"a: !!python/object/apply:os.system [x]", "1:4: tags are refused"),
+    "tag of none": (b"a: ! 1", "1:4: tags are refused"),
+    "tag on a list": (b"- !x [a]", "1:3: tags are refused"),
+    "member twice": (b"a: 1\nb: 2\na: 3", "3:1: a member is written twice, first on line 1"),
+    "member twice in a flow": (
+        b'{a: 1,\n "a": 2}',
+        "2:2: a member is written twice, first on line 1",
+    ),
+    "list as a name": (b"? [a]\n: b", "1:3: a member's name must be plain text"),
+    "mapping as a name": (b"{{a: b}: c}", "1:2: a member's name must be plain text"),
+    "second document": (b"a: 1\n---\nb: 2", "2:1: a second document; one is read"),
+    "33 levels": (b"[" * 33 + b"]" * 33, "1:33: nested deeper than 32 levels"),
+    "no end of a list": (b"a: [1, 2", "2:1: not valid YAML: "),
+    "no end of a quote": (b"a: 'b", "1:6: not valid YAML: "),
+    "tab": (b"a:\n\tb: c", "2:1: not valid YAML: a tab; YAML is indented with spaces"),
+    "tab after an old line end": (b"\r[\t\r\t", "not valid YAML: "),
+    "a sign": (b"a: b\tc\nd: @e\t", "2:4: not valid YAML: found character that cannot start"),
+    "a sign after an old line end": (b"\r[>", "2:2: not valid YAML: found character that cannot"),
+    "a colon too many": (
+        b"a: b: c",
+        (
+            "1:5: not valid YAML: mapping values are not allowed in this context; "
+            "look at the indentation here and on the line above"
+        ),
+    ),
+    "a brace unquoted": (
+        b"a: {b: [c]d}",
+        (
+            "1:11: not valid YAML: did not find expected ',' or '}'; "
+            "a value with { } [ ] , # or ${...} needs quotes"
+        ),
+    ),
+    "a bracket unquoted": (
+        b"a: [b: {c}d]",
+        (
+            "1:11: not valid YAML: did not find expected ',' or ']'; "
+            "a value with { } [ ] , # or ${...} needs quotes"
+        ),
+    ),
+    "control character": (b"a: b\0", "1:5: not valid YAML: a control character"),
+    "control character below": (
+        "\u00fc: b\nc: \u00fc\x1b".encode(),
+        "2:5: not valid YAML: a contr",
+    ),
+    "not UTF-8": (b"a: 1\nb: \xff", "2:4: not UTF-8 text"),
+    "not UTF-8 after wide letters": ("\u00fc\u00fc: ".encode() + b"\xff", "1:5: not UTF-8 text"),
+    "not UTF-8 after a mark": (b"\xef\xbb\xbfa\nb: \xff", "2:4: not UTF-8 text"),
+    "UTF-16": ("a: b".encode("utf-16-le") + b"\xff", "not UTF-8 text"),
+}
+
+
+@pytest.mark.parametrize(("content", "told"), REFUSED.values(), ids=REFUSED)
+def test_misleading_syntax_is_rejected_at_its_position(content: bytes, told: str) -> None:
+    assert f"{FILE}:" in problem(content)
+    assert told in problem(content)
+
+
+def test_messages_do_not_repeat_values() -> None:
+    for content in (b"alice: &alice 1", b"alice: 1\nalice: 2", b"a: 'alice", b"alice: \xff"):
+        assert "alice" not in problem(content)
+
+
+def test_32_levels_are_accepted() -> None:
+    value: Any = read(b"[" * 31 + b"a" + b"]" * 31, FILE)
+    for _ in range(31):
+        (value,) = value
+    assert value == "a"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 200_000, b"{a: " * 200_000, b"- " * 200_000, b"? " * 200_000],
+    ids=["lists", "mappings", "dashes", "names"],
+)
+def test_deep_nesting_is_rejected(content: bytes) -> None:
+    assert "nested deeper" in problem(content)
+
+
+def test_an_alias_bomb_is_rejected_at_its_first_anchor() -> None:
+    """Nine lists of nine names each would be 387 million names."""
+    lines = ["a0: &a0 [lol]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    assert "1:5: anchors and aliases" in problem("\n".join(lines).encode())
+
+
+YAML_LIKE = "aab::--[]{},,&*<<!?|>'\"#%@\\. \n\n  \t\r\0\u00fc\u0085\u2028\ufeff"
+
+
+@given(st.binary() | st.text(YAML_LIKE).map(str.encode))
+def test_any_bytes_are_a_document_or_a_problem_with_a_position(content: bytes) -> None:
+    try:
+        root = read(content, FILE)
+    except ConfigError as error:
+        (told,) = error.problems
+        assert told.file == FILE
+        assert told.message
+        assert (told.line, told.column) >= (1, 1)
+    else:
+        assert_marked(root)
+
+
+@given(st.text("abc\n\u00fc \U0001f600"), st.characters(codec="utf-8"), st.text("abc\n\u00fc"))
+def test_invalid_yaml_is_reported_at_its_position(before: str, character: str, after: str) -> None:
+    """Whatever YAML's own grammar allows is another matter, and never said to be a control."""
+    text = f"# {before}{character}{after}".replace("\n", "\n# ")
+    allowed = character in "\t\n\r\x85" or (
+        "\x20" <= character <= "\ufffd" and not "\x7f" <= character <= "\x9f"
+    )
+    if allowed or character > "\uffff":
+        assert "control" not in str(outcome(text))
+    else:
+        lines = text[: text.index(character)].split("\n")
+        place = f"{FILE}:{len(lines)}:{len(lines[-1]) + 1}"
+        assert problem(text.encode()) == f"{place}: not valid YAML: a control character"
+
+
+def assert_marked(value: Any) -> None:
+    assert isinstance(value, (Text, Items, Mapping))
+    assert min(value.mark) >= 1
+    for child in value if not isinstance(value, Text) else ():
+        assert_marked(child)
+    for child in value.values() if isinstance(value, Mapping) else ():
+        assert_marked(child)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
+def test_quoted_text_is_unchanged(text: str) -> None:
+    quoted = "'" + text.replace("'", "''") + "'"
+    if not set(text) & set("\u2028\u2029\ufeff\uffff\ufffe"):
+        assert outcome(f"a: {quoted}") in ({"a": text}, None)
+
+
+def outcome(text: str) -> Any:
+    """A document, None for what YAML does not allow."""
+    try:
+        return read(text.encode(), FILE)
+    except ConfigError:
+        return None
+
+
+DOCUMENT = read(b"users:\n  - nickname: alice\n    tags: [a, b]\n", FILE)
+
+
+@pytest.mark.parametrize(
+    ("path", "mark"),
+    [
+        ([], (1, 1)),
+        (["users"], (1, 1)),
+        (["users", 0], (2, 5)),
+        (["users", 0, "nickname"], (2, 5)),
+        (["users", 0, "tags"], (3, 5)),
+        (["users", 0, "tags", 1], (3, 15)),
+        (["users", 0, "tags", 2], (3, 5)),
+        (["users", 0, "tags", 1, "x"], (3, 15)),
+        (["users", 0, "missing"], (2, 5)),
+        (["users", 7], (1, 1)),
+        (["users", "name"], (1, 1)),
+        (["missing", 0], (1, 1)),
+    ],
+    ids=str,
+)
+def test_locate_returns_the_closest_position(path: list[int | str], mark: tuple[int, int]) -> None:
+    assert locate(DOCUMENT, path) == mark
+
+
+def test_a_value_without_a_position_is_at_the_start() -> None:
+    assert locate({}, ["a"]) == Mark(1, 1)

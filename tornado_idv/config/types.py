@@ -1,0 +1,144 @@
+"""Types of single settings, beside those that plugins share.
+
+No message repeats a value, which may be a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import IPv6Network, ip_address, ip_network
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from tornado_idv.identifiers import ProfileSite
+from tornado_idv.options import Duration, Size, WholeNumber
+
+_LABEL = "[A-Za-z0-9_-]{1,63}"
+_HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
+_MAX_BODY = 1024**2
+_NOT_A_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Requires text to match a whole pattern, also in the JSON Schema; or else ``message``."""
+
+    pattern: str
+    message: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return handler(schema) | {"pattern": f"^({self.pattern})$"}
+
+    def _check(self, text: str) -> str:
+        if not re.fullmatch(self.pattern, text, re.ASCII):
+            raise ValueError(self.message)
+        return text
+
+
+def _site(text: str) -> str:
+    ProfileSite.parse(text)
+    return text
+
+
+def is_ip_address(text: str) -> bool:
+    """Whether ``text`` is an IPv4 or IPv6 address, the latter without brackets."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_host(text: str) -> bool:
+    """Whether ``text`` is an IP address or a valid host name."""
+    return is_ip_address(text) or _HOST_NAME.fullmatch(text) is not None
+
+
+def _host(text: str) -> str:
+    if not is_host(text):
+        raise ValueError("must be an IP address or the name of a host, without a port")
+    return text
+
+
+def _network(text: str) -> str:
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(_NOT_A_NETWORK) from None
+    if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped:
+        raise ValueError("IPv4 within IPv6 is written as IPv4, without ::ffff: in front")
+    if ip_address(text.partition("/")[0]) != network.network_address:
+        raise ValueError("not a network's first address; write it like 10.0.0.0/8")
+    return text
+
+
+def _body_limit(size: int) -> int:
+    if not 1 <= size <= _MAX_BODY:
+        raise ValueError("must be from 1B to 1MiB")
+    return size
+
+
+def _moment(value: object) -> object:
+    # pydantic by itself would read "2027" as seconds after 1970.
+    if not isinstance(value, str):
+        return value
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("not a date and time; write it like 2027-01-01T00:00:00Z") from None
+
+
+def _aware(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("the time zone is missing; add Z for UTC, as in 2027-01-01T00:00:00Z")
+    return moment
+
+
+Site = Annotated[str, AfterValidator(_site)]
+"""A profile site, as `ProfileSite.parse` reads it."""
+
+Host = Annotated[str, AfterValidator(_host)]
+"""An address or a host name to listen on."""
+
+Network = Annotated[
+    str, Matches(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NOT_A_NETWORK), AfterValidator(_network)
+]
+"""An IP address, or a network with its prefix length."""
+
+BodyLimit = Annotated[Size, AfterValidator(_body_limit)]
+"""A size from one byte to one mebibyte."""
+
+Timeout = Annotated[Duration, Field(gt=0)]
+"""A duration greater than zero."""
+
+CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
+"""A number of digits that a card number may have."""
+
+Count = Annotated[WholeNumber, Field(ge=1)]
+"""A whole number greater than zero."""
+
+Moment = Annotated[
+    datetime,
+    BeforeValidator(_moment),
+    AfterValidator(_aware),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""A point in time with its time zone."""

@@ -1,0 +1,115 @@
+"""What settings and the options of plugins are made of: a strict model, and types of scalars.
+
+Every YAML scalar is read as text; these types say what the text means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from tornado_idv.file_secret import FileSecret
+from tornado_idv.units import DURATION, SIZE, parse_duration, parse_size
+from tornado_idv.yaml_loader import FileText
+
+_TEN_YEARS = 10 * 365 * 86400.0
+_DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
+
+
+class Options(BaseModel):
+    """The base of every section of `config.yaml`.
+
+    Unknown members are errors, values cannot be changed, no error repeats a value (it may be
+    a secret), and the docstring below an option is its description in the JSON Schema.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+
+def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
+    """Parse text; a default in code is a value of the type already."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+def _text_schema(pattern: re.Pattern[str], *examples: str) -> WithJsonSchema:
+    return WithJsonSchema(
+        {"type": "string", "pattern": f"^{pattern.pattern}$", "examples": list(examples)}
+    )
+
+
+def _whole_number(text: str) -> int:
+    # pydantic by itself would accept " 80", "+80", "8_0" and "80.0" too.
+    if not _DIGITS.fullmatch(text):
+        raise ValueError("must be a whole number, written in digits alone")
+    return int(text)
+
+
+def _absolute(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, str):
+        return value
+    if not value:
+        raise ValueError("a path is missing")
+    if "\0" in value:
+        raise ValueError("not a path; it holds a NUL character")
+    base: Path = (info.context or {}).get("base_dir", Path())
+    return base / value
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text, re.ASCII)
+    except re.error as error:
+        at = "" if error.pos is None else f"; it fails at character {error.pos + 1}"
+        raise ValueError(f"not a regular expression{at}") from None
+    except (ValueError, OverflowError, RecursionError):
+        raise ValueError("not a regular expression that can be used") from None
+    return text
+
+
+def _secret(value: object) -> object:
+    return FileSecret(value, value.path) if isinstance(value, FileText) else value
+
+
+WholeNumber = Annotated[int, Field(strict=True), _from_text(_whole_number)]
+"""A whole number, written in digits alone."""
+
+Duration = Annotated[
+    float,
+    _from_text(parse_duration),
+    Field(ge=0, le=_TEN_YEARS),
+    _text_schema(DURATION, "250ms", "30s", "5m"),
+]
+"""Seconds, written ``250ms``, ``30s``, ``5m``, ``1h`` or ``7d``."""
+
+Size = Annotated[int, _from_text(parse_size), Field(ge=0), _text_schema(SIZE, "16KiB")]
+"""Bytes, written ``512B``, ``16KiB``, ``1MiB`` or ``1GiB``."""
+
+ConfigPath = Annotated[
+    Path, BeforeValidator(_absolute), WithJsonSchema({"type": "string", "minLength": 1})
+]
+"""A path; a relative one is relative to the folder of the configuration file."""
+
+Secret = Annotated[SecretStr, BeforeValidator(_secret), WithJsonSchema({"type": "string"})]
+"""Text that no repr shows; ``${env:NAME}`` or ``${file:path}`` keep it out of the file, too.
+
+Written as ``${file:path}`` and nothing else, it is read again after that file has changed:
+ask for its value each time it is used.
+"""
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+"""A regular expression, in which only ASCII counts as letters and digits."""

@@ -1,0 +1,199 @@
+"""Loads YAML as text, with the line and column of every value.
+
+Scalars stay as they are written (``0012``, ``no`` and ``1e5`` are text). Whatever lets a
+file mean something else than it shows is an error: anchors, aliases, merge keys, tags and
+duplicate keys. This module knows nothing of what a file is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from tornado_idv.errors import ConfigError, Problem
+
+_MAX_DEPTH = 32
+_HINTS = {
+    "mapping values are not allowed in this context": (
+        "; look at the indentation here and on the line above"
+    ),
+    "did not find expected ',' or '}'": "; a value with { } [ ] , # or ${...} needs quotes",
+    "did not find expected ',' or ']'": "; a value with { } [ ] , # or ${...} needs quotes",
+    "did not find expected key": (
+        "; look at the indentation here and on the line above; a value that only begins with a "
+        """quote needs quotes around all of it, like '"a b".c'"""
+    ),
+    "found character that cannot start any token": "; a value that begins so needs quotes",
+    "did not find expected alphabetic or numeric character": (
+        "; a value that begins with * & or ! needs quotes"
+    ),
+}
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Mark(NamedTuple):
+    """A position in a file; lines and columns count from 1."""
+
+    line: int
+    column: int
+
+
+class Text(str):
+    """A scalar as it is written, and its position."""
+
+    __slots__ = ("mark",)
+    mark: Mark
+
+
+class FileText(Text):
+    """A scalar that is the whole text of another file."""
+
+    __slots__ = ("path",)
+    path: Path
+
+
+class Mapping(dict[Text, Any]):
+    """A YAML mapping, whose keys have their own marks. It is never changed after loading."""
+
+    __slots__ = ("_keys", "mark")
+    _keys: dict[str, Text]
+    mark: Mark
+
+    def key(self, name: str) -> Text | None:
+        """Return a key with its mark."""
+        if not hasattr(self, "_keys"):
+            self._keys = {key: key for key in self}
+        return self._keys.get(name)
+
+
+class Items(list[Any]):
+    """A YAML sequence, and the position of its start."""
+
+    __slots__ = ("mark",)
+    mark: Mark
+
+
+def read(content: bytes, file: str) -> Any:
+    """Load one YAML document; ``file`` is its name in error messages.
+
+    Returns nested `Mapping`, `Items` and `Text`; an empty document is an empty `Mapping`.
+    Raises `ConfigError` with the first problem.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].decode()  # without the byte order mark
+        line = before.count("\n") + 1
+        column = len(before) - before.rfind("\n")
+        raise ConfigError(Problem(file, line, column, "", "not UTF-8 text")) from None
+    return _Reader(text, file).document()
+
+
+def locate(root: Any, path: Sequence[int | str]) -> Mark:
+    """Return the position of the value at ``path``, or of the closest value that contains it."""
+    mark: Mark = getattr(root, "mark", Mark(1, 1))
+    for step in path:
+        if isinstance(root, Mapping):
+            key = root.key(str(step))
+            if key is None:
+                return mark
+            mark, root = key.mark, root[key]
+        elif isinstance(root, Items) and isinstance(step, int) and step < len(root):
+            root = root[step]
+            mark = root.mark
+        else:
+            return mark
+    return mark
+
+
+class _Reader:
+    def __init__(self, text: str, file: str) -> None:
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
+        self._text = text
+        self._file = file
+
+    def document(self) -> Any:
+        try:
+            root = self._root()
+        except yaml.MarkedYAMLError as error:
+            place = error.problem_mark or error.context_mark
+            mark = _mark(place) if place else Mark(1, 1)
+            raise self._problem(mark, f"not valid YAML: {self._hint(error)}") from None
+        except yaml.YAMLError:
+            message = "not valid YAML: a control character"
+            raise self._problem(self._first_unprintable(), message) from None
+        return root
+
+    def _hint(self, error: yaml.MarkedYAMLError) -> str:
+        """The parser's message, and its most frequent cause."""
+        problem = str(error.problem)
+        place = error.problem_mark.index if error.problem_mark else 0
+        if "cannot start any token" in problem and self._text[place : place + 1] == "\t":
+            return "a tab; YAML is indented with spaces"
+        return f"{problem}{_HINTS.get(problem, '')}"
+
+    def _first_unprintable(self) -> Mark:
+        match = yaml.reader.Reader.NON_PRINTABLE.search(self._text)
+        before = self._text[: match.start()] if match else ""
+        return Mark(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+
+    def _root(self) -> Any:
+        next(self._events)
+        if isinstance(next(self._events), yaml.StreamEndEvent):
+            empty = Mapping()
+            empty.mark = Mark(1, 1)
+            return empty
+        root = self._value(next(self._events), 1)
+        next(self._events)
+        end = next(self._events)
+        if not isinstance(end, yaml.StreamEndEvent):
+            raise self._problem(_mark(end.start_mark), "a second document; one is read")
+        return root
+
+    def _value(self, event: Any, depth: int) -> Any:
+        mark = _mark(event.start_mark)
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise self._problem(mark, "anchors and aliases are refused; write the value out")
+        if event.tag is not None:
+            raise self._problem(mark, "tags are refused; every scalar is read as text")
+        if depth > _MAX_DEPTH:
+            raise self._problem(mark, f"nested deeper than {_MAX_DEPTH} levels")
+        value: Text | Items | Mapping
+        if isinstance(event, yaml.ScalarEvent):
+            value = Text(event.value)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = self._items(depth)
+        else:
+            value = self._mapping(depth)
+        value.mark = mark
+        return value
+
+    def _items(self, depth: int) -> Items:
+        items = Items()
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            items.append(self._value(event, depth + 1))
+        return items
+
+    def _mapping(self, depth: int) -> Mapping:
+        mapping = Mapping()
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key = self._value(event, depth + 1)
+            if not isinstance(key, Text):
+                raise self._problem(key.mark, "a member's name must be plain text")
+            if key == "<<":
+                raise self._problem(key.mark, "merge keys are refused; write the members out")
+            if key in mapping:
+                first = next(other for other in mapping if other == key).mark.line
+                raise self._problem(key.mark, f"a member is written twice, first on line {first}")
+            mapping[key] = self._value(next(self._events), depth + 1)
+        return mapping
+
+    def _problem(self, mark: Mark, message: str) -> ConfigError:
+        return ConfigError(Problem(self._file, mark.line, mark.column, "", message))
+
+
+def _mark(mark: yaml.Mark) -> Mark:
+    return Mark(mark.line + 1, mark.column + 1)
