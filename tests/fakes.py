@@ -1,4 +1,4 @@
-"""Time that a test moves, and sources of users that do as they are told."""
+"""Time that a test moves, and sources of users that it controls."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tornado_idv.options import ConfigPath
 from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, make_backend
 
 SUITE = BackendConformance()
-QUERIES: Sequence[Query] = BackendConformance.test_whoever_is_absent_is_not_known_here.pytestmark[  # type: ignore[attr-defined]
+QUERIES: Sequence[Query] = BackendConformance.test_an_absent_user_is_not_known_here.pytestmark[  # type: ignore[attr-defined]
     0
 ].args[1]
 
@@ -162,8 +162,8 @@ class OpensOnce(Honest):
 
 FOUND_BY_NICKNAME = "test_a_user_is_found_by_nickname"
 FOUND_BY_CARD = "test_a_user_is_found_by_card"
-ABSENT = "test_whoever_is_absent_is_not_known_here"
-EMPTY = "test_an_empty_source_knows_nobody"
+ABSENT = "test_an_absent_user_is_not_known_here"
+EMPTY = "test_an_empty_source_has_no_users"
 AT_ONCE = "test_lookups_at_once_do_not_mix_up_users"
 TWICE = "test_opening_and_closing_twice_works"
 FAILING = "test_a_failing_source_is_never_not_found"
@@ -190,7 +190,7 @@ async def failed(backend: Callable[[Sequence[User] | None], AnyBackend]) -> set[
         (name, partial(getattr(SUITE, name), backend))
         for name in (FOUND_BY_NICKNAME, FOUND_BY_CARD, EMPTY, AT_ONCE, TWICE)
     ]
-    absent = SUITE.test_whoever_is_absent_is_not_known_here
+    absent = SUITE.test_an_absent_user_is_not_known_here
     runs += [(ABSENT, partial(absent, backend, query)) for query in QUERIES]
     runs += [(FAILING, partial(SUITE.test_a_failing_source_is_never_not_found, backend(None)))]
     names = set()

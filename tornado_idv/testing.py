@@ -75,14 +75,14 @@ class BackendConformance:
         ],
         ids=repr,
     )
-    async def test_whoever_is_absent_is_not_known_here(
+    async def test_an_absent_user_is_not_known_here(
         self, make_backend: MakeBackend, query: Query
     ) -> None:
         """Case, zeros in front and wild cards make another user, not the same one."""
         async with opened([make_backend(self.users)]) as (backend,):
             assert await backend.find(query) is None
 
-    async def test_an_empty_source_knows_nobody(self, make_backend: MakeBackend) -> None:
+    async def test_an_empty_source_has_no_users(self, make_backend: MakeBackend) -> None:
         """No users is a valid state, not a failure."""
         async with opened([make_backend(())]) as (backend,):
             assert await backend.find(ByNickname("alice")) is None

@@ -9,5 +9,5 @@ from tornado_idv import Backend, hookimpl
 
 @hookimpl
 def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:
-    """Offers the kind ``sqlite``."""
+    """Provide the kind ``sqlite``."""
     return {"sqlite": SqliteBackend}

@@ -1,20 +1,19 @@
 """Lookups in a SQLite file that may be written, replaced or damaged at any time.
 
-Each second the backend looks at the file. What it sees comes to one of three things:
+The backend checks the file every second. There are three results:
 
-- Written by way of SQLite: every connection sees the new rows by itself; the cache is told.
-- Replaced, or written without SQLite knowing (a copy over it): the file is opened anew and
-  checked, lookups are switched to it, the cache is told, and the old connections close.
-- Gone, or bad: lookups can no longer be sure. While the old file is intact behind its open
-  connections (deleted, or another renamed over it), the users in it are still *found*, but
-  "not known" is no longer said of anybody: `Unavailable` or `Broken` is raised instead. A
-  file that was damaged in place is closed, and every lookup raises. The backend mends
-  itself at the first look that finds a good file.
+- Written through SQLite: every connection sees the new rows; the cache is purged.
+- Replaced, or changed without SQLite's knowledge (a copy over it): the file is opened again
+  and checked, lookups are switched to it, the cache is purged, and the old connections close.
+- Missing or bad: results are uncertain. While the old file is intact behind its open
+  connections (deleted, or another renamed over it), users in it are still *found*, but instead
+  of "not known here" `Unavailable` or `Broken` is raised. A file that was damaged in place is
+  closed, and every lookup raises. The first check that finds a good file ends this state.
 
-An answer counts only while the file's time and size are those of the last look; else the
-backend looks first. (After a copy over the file, a query may read some pages of the old file
-from SQLite's memory and some of the new one, and find the nickname of one user in an index
-that leads to the row of another.)
+A result is returned only if the file's signature is that of the last check; otherwise the
+file is checked first. (After a copy over the file, a query may read some pages of the old file
+from SQLite's page cache and some of the new one, and find one user's nickname in an index
+that leads to another user's row.)
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import logging
 import sqlite3
 from typing import ClassVar
 
-from idv_sqlite.faults import is_locked
+from idv_sqlite.errors import is_locked
 from idv_sqlite.openfile import OpenFile, signature_of
 from idv_sqlite.options import SqliteOptions
 from tornado_idv import (
@@ -44,104 +43,103 @@ class SqliteBackend(Backend[SqliteOptions]):
     """Users in one table or view of a SQLite file."""
 
     options_type = SqliteOptions
-    look_every: ClassVar[float] = 1.0
-    """Seconds between two looks at the file."""
+    check_interval: ClassVar[float] = 1.0
+    """Seconds between two checks of the file."""
 
     def __init__(self, options: SqliteOptions) -> None:
         super().__init__(options)
         self._file: OpenFile | None = None
-        self._trouble: LookupFailed | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._error: LookupFailed | None = None
+        self._watch_task: asyncio.Task[None] | None = None
+        self._check_task: asyncio.Task[None] | None = None
         self._closed = False
 
     async def open(self) -> None:
-        """Opens and checks the file."""
+        """Open and check the file; raises `StartError`."""
         try:
             self._adopt(await OpenFile.open(self.options))
         except LookupFailed as error:
             where = f"backend {self.name}: {self.options.path}"
             raise StartError(f"{where}: {error.reason}") from None
-        self._watching = asyncio.create_task(self._watch())
+        self._watch_task = asyncio.create_task(self._watch())
 
     async def find(self, query: Query) -> User | None:
-        """Asks the table; answers from a file that was meddled with are asked for anew."""
+        """Query the table, again if the file was changed in the meantime."""
         while True:
             file = self._file
             if file is None:
-                raise self._fault()
+                raise self._failure()
             try:
                 user = await file.find(query)
             except LookupFailed:
                 if self._file is file:
                     raise
-                continue  # it was closed under the query: what came instead of it answers
-            if self._trouble is None and not file.is_untouched():
-                await self.look()
+                continue  # the file was closed during the query: query what replaced it
+            if self._error is None and not file.is_unmodified():
+                await self.check()
                 if self._closed:
                     raise Unavailable("the backend is closed")
             if self._file is file:
                 break
-        if user is None and self._trouble is not None:
-            raise self._fault()
+        if user is None and self._error is not None:
+            raise self._failure()
         return user
 
     async def close(self) -> None:
-        """Stops what still runs, closes every connection and ends its thread.
-
-        No look begins after it, as none would close the file that it opened anew.
-        """
+        """Stop the running queries, close every connection and end its thread."""
+        # No check starts after this: nothing would close a file that it opens.
         self._closed = True
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
-        if self._looking is not None:
-            await asyncio.wait([self._looking])
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.wait([self._watch_task])
+        if self._check_task is not None:
+            await asyncio.wait([self._check_task])
         await self._drop()
 
-    async def look(self) -> None:
-        """Looks at the file and follows what happened to it up to now.
+    async def check(self) -> None:
+        """Check the file and apply what happened to it up to now.
 
-        Callers at once share one look, but not one that was under way before: it may have seen
-        the file as it was then. A caller that is cancelled leaves the look running. Once the
-        backend is closed, nothing is looked at.
+        Concurrent callers share one check. One that is cancelled leaves it running. A closed
+        backend checks nothing.
         """
-        if self._looking is not None and not self._looking.done():
-            await asyncio.wait([self._looking])
+        # A check that is already running may have read the file's status before the caller's
+        # query: wait for it and start another.
+        if self._check_task is not None and not self._check_task.done():
+            await asyncio.wait([self._check_task])
         if self._closed:
             return
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-        await asyncio.shield(self._looking)
+        if self._check_task is None or self._check_task.done():
+            self._check_task = asyncio.create_task(self._run_check())
+        await asyncio.shield(self._check_task)
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self.look_every)
+            await asyncio.sleep(self.check_interval)
             try:
-                await self.look()
-            except Exception as error:  # noqa: BLE001 - the watch outlives what one look meets
+                await self.check()
+            except Exception as error:  # noqa: BLE001 - the next check may succeed
                 _log.error(
-                    "backend %s: a look at the file failed:\n%s", self.name, format_traceback(error)
+                    "backend %s: checking the file failed:\n%s", self.name, format_traceback(error)
                 )
 
-    async def _look(self) -> None:
+    async def _run_check(self) -> None:
         if self._closed:
             return
         try:
-            if self._file is None or not await self._is_followed(self._file):
+            if self._file is None or not await self._is_current(self._file):
                 await self._reopen()
         except LookupFailed as error:
-            await self._suffer(error)
+            await self._mark_failed(error)
         else:
             self._recover()
 
-    async def _is_followed(self, file: OpenFile) -> bool:
-        """Whether the open file is the one at the path, and SQLite knows what was written to it."""
+    async def _is_current(self, file: OpenFile) -> bool:
+        """Return whether the open file is the one at the path, with changes known to SQLite."""
         was = file.state
         if not signature_of(self.options.path).is_same_file(was.signature):
             return False
         try:
-            now = await file.look()
+            now = await file.check()
         except sqlite3.Error as error:
             return is_locked(error)
         if now == was:
@@ -157,26 +155,26 @@ class SqliteBackend(Backend[SqliteOptions]):
         self._adopt(new)
         self.notify_changed()
         if old is not None:
-            _log.info("backend %s: the file was replaced; the new one answers", self.name)
+            _log.info("backend %s: the file was replaced; opened the new one", self.name)
             await old.close()
 
     def _adopt(self, file: OpenFile) -> None:
         self._file = file
-        for caution in file.users.cautions:
-            _log.warning("backend %s: %s", self.name, caution)
+        for warning in file.users.warnings:
+            _log.warning("backend %s: %s", self.name, warning)
 
-    async def _suffer(self, error: LookupFailed) -> None:
-        """Remembers why lookups cannot be sure; closes a file that was damaged in place."""
-        if self._trouble is None or self._trouble.reason != error.reason:
+    async def _mark_failed(self, error: LookupFailed) -> None:
+        """Record why results are uncertain; close a file that was damaged in place."""
+        if self._error is None or self._error.reason != error.reason:
             _log.error("backend %s: %s", self.name, error.reason)
-        self._trouble = error
-        if self._file is not None and not self._file.was_set_aside():
+        self._error = error
+        if self._file is not None and not self._file.was_replaced():
             await self._drop()
 
     def _recover(self) -> None:
-        if self._trouble is not None:
-            self._trouble = None
-            _log.info("backend %s: the file is good again", self.name)
+        if self._error is not None:
+            self._error = None
+            _log.info("backend %s: the file is usable again", self.name)
 
     async def _drop(self) -> None:
         file, self._file = self._file, None
@@ -184,8 +182,6 @@ class SqliteBackend(Backend[SqliteOptions]):
             file.stop()
             await file.close()
 
-    def _fault(self) -> LookupFailed:
-        """A new error each time, because the one who catches it adds to it."""
-        if self._trouble is None:
-            return Unavailable("the file is not open")
-        return type(self._trouble)(self._trouble.reason)
+    def _failure(self) -> LookupFailed:
+        """Return a new error each time: the guard that catches it modifies it."""
+        return Unavailable("the file is not open") if self._error is None else self._error.copy()

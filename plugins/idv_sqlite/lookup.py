@@ -1,14 +1,14 @@
-"""What is asked of the table: one statement for each kind of query, and the values it takes.
+"""The SQL of a lookup: one statement for each kind of query, and its parameters.
 
-SQLite keeps values as they came. A column may hold a card number as a number or as bytes,
-neither of which equals the text asked for, and "not known" would be said of somebody who is
-there. So a lookup asks for those forms, too, and the row that it finds is refused as broken.
+SQLite stores values as they are inserted. A column may hold a card number as a number or as
+bytes, neither of which equals the queried text, and the result would be "not known here" for a
+user who exists. So a lookup queries these forms, too, and a row found by one is `Broken`.
 
-Each form is a SELECT of its own. In an ``IN`` or an ``OR`` SQLite's planner leaves the index
-aside for a table that was small when it was analysed.
+Each form is a SELECT of its own: with ``IN`` or ``OR`` SQLite's planner does not use the index
+of a table that was small when it was analysed.
 
-Several lookups of one kind can be asked in one statement, which spares most of the time that
-goes by between the event loop and SQLite's thread.
+Several lookups of one kind share one statement, which saves most of the time of switching
+between the event loop and SQLite's thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Lookup:
 
     @classmethod
     def by(cls, column: str, select: str, *, is_text: bool, folds: bool = False) -> Lookup:
-        """The lookup by an expression of SQL, quoted, of the rows that ``select`` begins to ask.
+        """Return the lookup by a quoted SQL expression, of the rows that ``select`` selects.
 
         ``is_text`` says that SQLite turns the column's numbers into text as they are stored.
         With ``folds`` the case of ASCII letters does not count.
@@ -59,12 +59,12 @@ class Lookup:
             one, forms, {size: " UNION ALL ".join(numbered[:size]) for size in _AT_ONCE}, folds
         )
 
-    def one_by_one(self) -> Lookup:
-        """The same, never several at once: for a table in which each of them takes long."""
+    def unbatched(self) -> Lookup:
+        """Return the same without batches, for a table in which each lookup takes long."""
         return replace(self, batches={1: self.batches[1]})
 
     def values(self, query: Query) -> tuple[Value, ...]:
-        """The value asked for, once for each ``?`` of the statement."""
+        """Return the queried value, once for each ``?`` of the statement."""
         text = query.nickname if isinstance(query, ByNickname) else query.card_number
         values = (text, text) if self.folds else (text, text, text.encode())
         return values if self.forms == _ONLY_BYTES else (*values, *_numbers(text))
@@ -88,7 +88,7 @@ def _equals_folded(column: str, form: str) -> str:
 
 
 def _numbers(text: str) -> tuple[int | None, float | None]:
-    """The integer and the real number that are written so; none has zeros in front."""
+    """Return the integer and the real number with this text; none has leading zeros."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None, None

@@ -1,9 +1,9 @@
-"""One SQLite file as it was opened: its connections, and whether it is still the same.
+"""One open SQLite file: its connections, and whether it has changed since.
 
-The file is never opened except by SQLite: closing any other descriptor of it would drop
-the locks that SQLite holds in this process (POSIX), and a lookup could then read what a
-writer has half written. So its header's change counter is read by way of SQLite, whose
-``data_version`` moves when the counter does, and the rest is `os.stat`.
+The file is opened by SQLite alone: closing any other descriptor of it would drop the locks
+that SQLite holds in this process (POSIX), and a lookup could then read a half-written page. So
+the change counter in the file's header is read through SQLite, as ``data_version``, and the
+rest from the file's status.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from typing import NamedTuple
 import aiosqlite
 
 from idv_sqlite import table
-from idv_sqlite.faults import could_not_tell
+from idv_sqlite.errors import to_lookup_failed
 from idv_sqlite.options import SqliteOptions
-from idv_sqlite.reader import PATIENCE, Reader, connect
+from idv_sqlite.reader import BUSY_TIMEOUT, Reader, connect
 from tornado_idv import Broken, FileSignature, Query, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
-"""Bytes up to which a file's every page is checked; of a larger one, header and schema are."""
+"""Bytes up to which every page of a file is checked; otherwise header and schema."""
 
 _waiting = attrgetter("waiting")
 
 
 class State(NamedTuple):
-    """What is compared from one look to the next."""
+    """What is compared from one check to the next."""
 
     signature: FileSignature
     data_version: int
     schema_version: int
 
     def written_by_sqlite_since(self, earlier: State) -> bool:
-        """Whether it is the same file, with rows that SQLite saw change, and the same schema."""
+        """Return whether it is the same file and schema, with changes known to SQLite."""
         return (
             self.signature.is_same_file(earlier.signature)
             and self.schema_version == earlier.schema_version
@@ -63,11 +63,11 @@ class OpenFile:
         self._readers = readers
         self._watcher = watcher
         self._checked_after = 0
-        self._was_untouched = False
+        self._was_unmodified = False
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
-        """Opens and checks the file; raises `Unavailable` or `Broken` with nothing left open."""
+        """Open and check the file; raises `Unavailable` or `Broken` and leaves nothing open."""
         path = options.path
         before = signature_of(path)
         if not path.is_file():
@@ -77,13 +77,13 @@ class OpenFile:
             raise Unavailable("the file is empty")
         try:
             async with AsyncExitStack() as stack:
-                watcher = await connect(path, patience=PATIENCE)
+                watcher = await connect(path, busy_timeout=BUSY_TIMEOUT)
                 stack.push_async_callback(watcher.close)
                 await _check(watcher, before.size)
                 users = await table.inspect(watcher, options)
                 readers = []
                 for _ in range(options.readers):
-                    connection = await connect(path, patience=0)
+                    connection = await connect(path, busy_timeout=0)
                     stack.push_async_callback(connection.close)
                     readers.append(await Reader.over(connection))
                 state = await _state(path, watcher)
@@ -91,53 +91,53 @@ class OpenFile:
                     raise Unavailable("the file was replaced while it was opened")
                 stack.pop_all()
         except sqlite3.Error as error:
-            raise could_not_tell(error) from None
+            raise to_lookup_failed(error) from None
         return cls(path, users, readers, watcher, state)
 
-    def is_untouched(self) -> bool:
-        """Whether nobody wrote to the file, or replaced it, since its `state` was taken.
+    def is_unmodified(self) -> bool:
+        """Return whether the file has not been written or replaced since `state` was read.
 
-        It looks once for all whose rows had come by then: a statement is counted when its rows
-        are there, so a look that precedes them never speaks for them. What it said stands until
-        more rows come, also if the `state` is taken anew.
+        The file's status is read once for all statements that have returned rows by then.
         """
+        # A statement is counted when its rows have arrived, so that a status read before them
+        # is never used for them.
         statements = sum([reader.statements for reader in self._readers])
         if statements != self._checked_after:
             self._checked_after = statements
             try:
-                self._was_untouched = signature_of(self._path) == self.state.signature
+                self._was_unmodified = signature_of(self._path) == self.state.signature
             except Unavailable:
-                self._was_untouched = False
-        return self._was_untouched
+                self._was_unmodified = False
+        return self._was_unmodified
 
-    def was_set_aside(self) -> bool:
-        """Whether the path leads elsewhere or nowhere, while this file is intact."""
+    def was_replaced(self) -> bool:
+        """Return whether the path leads elsewhere or nowhere, while this file is intact."""
         try:
             return not signature_of(self._path).is_same_file(self.state.signature)
         except Unavailable:
             return True
 
-    async def look(self) -> State:
-        """The state of now; raises `sqlite3.Error`, and `Unavailable` if the file is gone."""
+    async def check(self) -> State:
+        """Return the current state; raises `sqlite3.Error`, or `Unavailable` without a file."""
         return await _state(self._path, self._watcher)
 
     async def find(self, query: Query) -> User | None:
-        """Asks the reader for whom the fewest wait; raises `Unavailable` or `Broken`."""
+        """Query the reader with the shortest queue; raises `Unavailable` or `Broken`."""
         reader = min(self._readers, key=_waiting)
         lookup = self.users.lookups[type(query)]
         try:
             rows = await reader.fetch(lookup, lookup.values(query))
         except sqlite3.Error as error:
-            raise could_not_tell(error) from None
+            raise to_lookup_failed(error) from None
         return self.users.user(rows)
 
     def stop(self) -> None:
-        """Stops the queries that run or wait; whoever awaits one is told `Unavailable`."""
+        """Stop running and queued queries, which then raise `Unavailable`."""
         for reader in self._readers:
             reader.stopping = True
 
     async def close(self) -> None:
-        """Closes every connection after its queries, and ends its thread."""
+        """Close every connection after its queries, and end its thread."""
         closing = [self._watcher.close(), *(reader.close() for reader in self._readers)]
         await asyncio.gather(*closing)
 
@@ -155,7 +155,7 @@ def signature_of(path: Path) -> FileSignature:
 
 
 async def _check(watcher: aiosqlite.Connection, size: int) -> None:
-    """Reads every page of a file that is not too large for it; SQLite's thread does the work."""
+    """Read every page of a file of at most `CHECKED_SIZE`, in SQLite's thread."""
     if size <= CHECKED_SIZE:
         ((verdict,),) = await watcher.execute_fetchall("PRAGMA quick_check(1)")
         if verdict != "ok":
@@ -163,8 +163,8 @@ async def _check(watcher: aiosqlite.Connection, size: int) -> None:
 
 
 async def _state(path: Path, watcher: aiosqlite.Connection) -> State:
-    # The transaction's lock keeps writers out, so that stamp and version are of one moment.
-    # (Not in WAL mode, where a checkpoint can come between; the file is then opened anew.)
+    # The transaction's lock excludes writers, so that signature and version are consistent.
+    # (Not in WAL mode, where a checkpoint can come between; the file is then opened again.)
     await watcher.execute_fetchall("BEGIN")
     try:
         ((schema_version,),) = await watcher.execute_fetchall("PRAGMA schema_version")

@@ -1,4 +1,4 @@
-"""What is written in ``config.yaml`` for a backend of the kind ``sqlite``."""
+"""The options of a backend of the kind ``sqlite``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 
 class Columns(Options):
-    """Which column of the table holds what; every value in them is text."""
+    """The columns of the table; every value in them is text."""
 
     nickname: Name = "nickname"
     """The nickname, without ``@`` in front."""
@@ -34,4 +34,4 @@ class SqliteOptions(BackendOptions):
     columns: Columns = Columns()
     """The names of the table's columns, where they are not the usual ones."""
     readers: Annotated[WholeNumber, Field(ge=1, le=16)] = 1
-    """How many connections look users up; more than one helps only where queries are slow."""
+    """Connections for lookups; more than one helps only where queries are slow."""

@@ -21,29 +21,29 @@ from typing import Any
 
 import aiosqlite
 
-from idv_sqlite.faults import is_locked
+from idv_sqlite.errors import is_locked
 from idv_sqlite.lookup import Lookup, Value
 
-PATIENCE = 0.25
-"""Seconds that a locked database is waited for."""
+BUSY_TIMEOUT = 0.25
+"""Seconds to wait for a locked database."""
 
 Row = Sequence[Any]
 
 _PAUSE = 0.01
 _STEPS = 10_000
-"""Instructions of SQLite's machine between two looks at the flag; a lookup by index takes 50."""
+"""SQLite instructions between two reads of the flag; a lookup by index takes 50."""
 
 # At DEBUG it logs the parameters of every query, which are nicknames and card numbers.
 logging.getLogger("aiosqlite").setLevel(logging.INFO)
 
 
-async def connect(path: Path, *, patience: float) -> aiosqlite.Connection:
-    """Opens a file for reading; ``patience`` is in seconds, and holds for each statement.
+async def connect(path: Path, *, busy_timeout: float) -> aiosqlite.Connection:
+    """Open a file for reading; ``busy_timeout`` is in seconds, for each statement.
 
     Raises `sqlite3.Error`, and leaves no thread behind when it does.
     """
     connection = await aiosqlite.connect(
-        read_only_uri(path), uri=True, isolation_level=None, timeout=patience
+        read_only_uri(path), uri=True, isolation_level=None, timeout=busy_timeout
     )
     try:
         await connection.execute_fetchall("PRAGMA query_only = ON")
@@ -55,42 +55,42 @@ async def connect(path: Path, *, patience: float) -> aiosqlite.Connection:
 
 
 def read_only_uri(path: Path) -> str:
-    """What SQLite opens this file with; characters that mean something in a URI are escaped."""
+    """Return the URI that opens this file; characters that are special in a URI are escaped."""
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
 class Reader:
-    """A connection that looks users up."""
+    """A connection with a queue of lookups."""
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
-        self._queues: dict[Lookup, list[_Asked]] = {}
-        self._serving: asyncio.Task[None] | None = None
+        self._queues: dict[Lookup, list[_Request]] = {}
+        self._serve_task: asyncio.Task[None] | None = None
         self.waiting = 0
         self.statements = 0
-        """How many have given their rows."""
+        """Statements that have returned their rows."""
         self.stopping = False
-        self.running: Sequence[_Asked] = ()
+        self.running: Sequence[_Request] = ()
         """The lookups of the statement that runs, or ran last."""
 
     @classmethod
     async def over(cls, connection: aiosqlite.Connection) -> Reader:
-        """Makes a connection ready for lookups.
+        """Return a reader on a connection without a busy timeout.
 
-        It is to be without patience: SQLite's own wait for a lock would hold up the thread,
-        and the last of many callers would wait many times as long. `fetch` does the waiting.
+        SQLite's own wait for a lock would block the thread, and the last of many callers would
+        wait many times as long; `fetch` waits instead.
         """
         reader = cls(connection)
-        await connection.set_progress_handler(reader._is_unwanted, _STEPS)
+        await connection.set_progress_handler(reader._should_stop, _STEPS)
         return reader
 
     async def fetch(self, lookup: Lookup, values: Sequence[Value]) -> list[Row]:
-        """All rows of a lookup, with a value for each ``?``; raises `sqlite3.Error`.
+        """Return all rows of a lookup, with a value for each ``?``.
 
-        A database that stays locked is given up after `PATIENCE`.
+        Raises `sqlite3.Error`, for a database that stays locked after `BUSY_TIMEOUT`.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE
+        deadline = loop.time() + BUSY_TIMEOUT
         self.waiting += 1
         try:
             while True:
@@ -104,21 +104,21 @@ class Reader:
             self.waiting -= 1
 
     async def close(self) -> None:
-        """Closes the connection after the queries that were asked before; ends its thread."""
-        if self._serving is not None:
-            await asyncio.wait([self._serving])
+        """Close the connection after the queued queries, and end its thread."""
+        if self._serve_task is not None:
+            await asyncio.wait([self._serve_task])
         await self._connection.close()
 
     def _rows(self, lookup: Lookup, values: Sequence[Value]) -> asyncio.Future[list[Row]]:
-        """Puts a lookup in the queue."""
-        asked = _Asked(values)
+        """Queue a lookup."""
+        asked = _Request(values)
         self._queues.setdefault(lookup, []).append(asked)
-        if self._serving is None:
-            self._serving = asyncio.create_task(self._serve())
+        if self._serve_task is None:
+            self._serve_task = asyncio.create_task(self._serve())
         return asked.rows
 
     async def _serve(self) -> None:
-        """Send the waiting lookups, one kind after the other, until none waits."""
+        """Run the queued lookups, alternating between the kinds, until the queue is empty."""
         while self._queues:
             lookup = next(iter(self._queues))
             wanted = [asked for asked in self._queues.pop(lookup) if asked.is_wanted]
@@ -128,13 +128,13 @@ class Reader:
             if len(wanted) > size:
                 self._queues[lookup] = wanted[size:]
             await self._answer(lookup, wanted[:size])
-        self._serving = None
+        self._serve_task = None
 
-    async def _answer(self, lookup: Lookup, wanted: list[_Asked]) -> None:
-        """Gives each its rows. An error may be about one of them: then each is asked for alone."""
+    async def _answer(self, lookup: Lookup, wanted: list[_Request]) -> None:
+        """Run one statement; if it fails, repeat each lookup alone, as one may be the cause."""
         try:
             rows = await self._ask(lookup, wanted)
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - raised to the caller
             if len(wanted) == 1:
                 wanted[0].fail(error)
             else:
@@ -147,7 +147,7 @@ class Reader:
         for asked, its in zip(wanted, found, strict=True):
             asked.give(its)
 
-    async def _ask(self, lookup: Lookup, wanted: Sequence[_Asked]) -> Iterable[Row]:
+    async def _ask(self, lookup: Lookup, wanted: Sequence[_Request]) -> Iterable[Row]:
         if self.stopping:
             raise sqlite3.ProgrammingError("the connection is closed")
         self.running = wanted
@@ -159,13 +159,13 @@ class Reader:
         self.statements += 1
         return rows
 
-    def _is_unwanted(self) -> bool:
+    def _should_stop(self) -> bool:
         """Called by SQLite, in the connection's thread, while a statement runs."""
         return self.stopping or not any(asked.is_wanted for asked in self.running)
 
 
-class _Asked:
-    """The values of a lookup that waits for its rows."""
+class _Request:
+    """A queued lookup: its parameters, and the future of its rows."""
 
     __slots__ = ("rows", "values")
 
@@ -175,7 +175,7 @@ class _Asked:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether its caller still waits."""
+        """Whether its caller is still waiting."""
         return not self.rows.done()
 
     def give(self, rows: list[Row]) -> None:

@@ -1,7 +1,7 @@
-"""The table or view with the users: what is asked of it, and whether it fits.
+"""The table or view with the users: validation, and the SQL of its lookups.
 
-Columns are always written with the table in front (``u."name"``): SQLite reads a lone
-``"name"`` that is no column as a text, and would answer "no such user" from it.
+Columns are always qualified with the table (``u."name"``): SQLite reads a bare ``"name"`` that
+is not a column as a string, and the result would be "no such user".
 """
 
 from __future__ import annotations
@@ -32,16 +32,13 @@ class Affinity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that was looked at and fits.
-
-    ``cautions`` are sentences for the log: what works, but slowly or not for sure.
-    """
+    """A validated table; ``warnings`` are sentences for the log, about speed and uniqueness."""
 
     lookups: dict[type[Query], Lookup]
-    cautions: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     def user(self, rows: Sequence[Sequence[Any]]) -> User | None:
-        """The one user that a query's rows tell of; raises `Broken` if they do not fit."""
+        """Return the user in a query's rows; raises `Broken` if there are several or a bad one."""
         if not rows:
             return None
         if len(rows) > 1:
@@ -56,7 +53,7 @@ class Table:
 
 
 async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> Table:
-    """Finds the table and its columns.
+    """Find the table and its columns.
 
     Raises `Unavailable` for what is not there, with the names of what is, `Broken` for a
     column whose type cannot hold text and for nicknames with ``@``, and `sqlite3.Error`.
@@ -66,18 +63,22 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
     lookups = _lookups(options, kind, types)
     slow = await _slow(connection, kind, lookups)
     for query_type in slow if kind == "table" else list(lookups):
-        lookups[query_type] = lookups[query_type].one_by_one()
-    cautions = [_caution(slow)]
+        lookups[query_type] = lookups[query_type].unbatched()
+    warnings = [_index_warning(slow)]
     if kind == "table":
         nickname, folds = options.columns.nickname, options.folds_nicknames
-        cautions.append(await _two_rows(connection, options.table, nickname, folds=folds))
-        cautions.append(await _two_rows(connection, options.table, options.columns.card_number))
-        await _refuse_at_signs(connection, options)
-    return Table(lookups, tuple(caution for caution in cautions if caution))
+        warnings.append(
+            await _unique_index_warning(connection, options.table, nickname, folds=folds)
+        )
+        warnings.append(
+            await _unique_index_warning(connection, options.table, options.columns.card_number)
+        )
+        await _reject_at_signs(connection, options)
+    return Table(lookups, tuple(warning for warning in warnings if warning))
 
 
 def quoted(name: str) -> str:
-    """A name as an SQLite identifier, whatever characters it has."""
+    """Quote a name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -97,7 +98,7 @@ async def _kind(connection: aiosqlite.Connection, table: str) -> str:
 
 
 async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions) -> dict[str, str]:
-    """The declared types by folded column name, once it is known that those wanted are there."""
+    """Return the declared types by folded column name; raises for a missing or numeric column."""
     rows = await connection.execute_fetchall(
         "SELECT name, type FROM pragma_table_xinfo(?)", [options.table]
     )
@@ -120,13 +121,13 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
 
 
 async def _is_strict(connection: aiosqlite.Connection, table: str) -> bool:
-    """Whether the table is declared STRICT; SQLite before 3.37 returns no rows and knows none."""
+    """Return whether the table is STRICT; SQLite before 3.37 has none and returns no rows."""
     rows = await connection.execute_fetchall(f"PRAGMA main.table_list({quoted(table)})")
     return any(strict for *_, strict in rows)
 
 
 def _affinity(declared: str) -> Affinity:
-    """What SQLite does to values of a column of this type: its own rules, in their order."""
+    """Return a declared type's affinity, by SQLite's rules in their order."""
     if "INT" in declared:
         return Affinity.NUMERIC
     if re.search("CHAR|CLOB|TEXT", declared):
@@ -155,7 +156,7 @@ def _lookups(options: SqliteOptions, kind: str, types: dict[str, str]) -> dict[t
 async def _slow(
     connection: aiosqlite.Connection, kind: str, lookups: dict[type[Query], Lookup]
 ) -> list[type[Query]]:
-    """The kinds of query for which the whole table is read."""
+    """Return the kinds of query that scan the whole table."""
     # A view's own rows are read one by one as they come: only the tables behind it count.
     harmless = {"SCAN CONSTANT ROW", "SCAN u" if kind == "view" else ""}
     slow: list[type[Query]] = []
@@ -168,14 +169,14 @@ async def _slow(
     return slow
 
 
-def _caution(slow: Sequence[type[Query]]) -> str:
+def _index_warning(slow: Sequence[type[Query]]) -> str:
     if not slow:
         return ""
     names = " or ".join(_NAMES[query_type] for query_type in slow)
     return f"a lookup by {names} reads the whole table; an index is missing"
 
 
-async def _two_rows(
+async def _unique_index_warning(
     connection: aiosqlite.Connection, table: str, column: str, *, folds: bool = False
 ) -> str:
     rows = await connection.execute_fetchall(
@@ -197,7 +198,7 @@ async def _two_rows(
     )
 
 
-async def _refuse_at_signs(connection: aiosqlite.Connection, options: SqliteOptions) -> None:
+async def _reject_at_signs(connection: aiosqlite.Connection, options: SqliteOptions) -> None:
     table, column = quoted(options.table), quoted(options.columns.nickname)
     # The range can use an index; one that ignores case takes more than @ for it.
     rows = await connection.execute_fetchall(
@@ -205,20 +206,20 @@ async def _refuse_at_signs(connection: aiosqlite.Connection, options: SqliteOpti
         f"AND substr(u.{column}, 1, 1) = '@' LIMIT 1"
     )
     if rows:
-        mending = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {column} LIKE '@%'"  # noqa: S608 - quoted
+        repair = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {column} LIKE '@%'"  # noqa: S608 - quoted
         raise Broken(
             "some nicknames are stored with @ in front and would never be found; "
-            f"this mends them: {mending}"
+            f"this repairs them: {repair}"
         )
 
 
 def _folded(name: str) -> str:
-    """As SQLite compares names: the case of ASCII letters does not count."""
+    """Fold a name as SQLite does when it compares names: ASCII letters only."""
     return re.sub("[A-Z]+", lambda match: match[0].lower(), name)
 
 
 def _listed(wanted: str, names: Iterable[str]) -> str:
-    """The missing name, the nearest one, and all that there are."""
+    """Return the missing name, the nearest one, and all that exist."""
     names = list(names)
     near = get_close_matches(wanted, names, n=1)
     hint = f" (did you mean {quoted(near[0])}?)" if near else ""

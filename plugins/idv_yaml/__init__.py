@@ -1,4 +1,4 @@
-"""Users from a YAML fixture, read anew as it is edited: the kind ``yaml``."""
+"""Users from a YAML fixture, reloaded when it is edited: the kind ``yaml``."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tornado_idv import Backend, hookimpl
 
 @hookimpl
 def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:
-    """Offers the kind ``yaml``."""
+    """Provide the kind ``yaml``."""
     return {"yaml": YamlBackend}

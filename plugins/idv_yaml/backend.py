@@ -1,8 +1,8 @@
-"""Answers from a fixture, and follows its edits; what a fixture means is `fixture`'s business.
+"""Users from a fixture file, reloaded when it is edited; `fixture` parses it.
 
-Two things tell of an edit: the events of the folders that hold the file, within a
-tenth of a second, and a look at the file twice a second, for what makes no events
-(network file systems, a folder replaced, a link changed further up).
+An edit is noticed by the file system events of the directories that contain the file, within a
+tenth of a second, and by comparing the file's signature twice a second, for what causes no
+events (network file systems, a replaced directory, a link changed further up).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tornado_idv import (
     format_traceback,
 )
 
-_LOOK_EVERY = 0.5
-_QUIET_MS = 100
-_LONGEST_MS = 400
-_TOLD_PROBLEMS = 10
+_CHECK_INTERVAL = 0.5
+_QUIET_PERIOD_MS = 100
+_MAX_DELAY_MS = 400
+_MAX_PROBLEMS = 10
 
 _log = logging.getLogger(__name__)
 # At INFO watchfiles logs every event: with a log file beside the fixture that is a loop.
@@ -44,7 +44,7 @@ logging.getLogger("watchfiles").setLevel(logging.WARNING)
 
 
 class YamlBackend(Backend[YamlOptions]):
-    """The users of one fixture file, held in memory."""
+    """The users of one fixture file, in memory."""
 
     options_type: ClassVar[type[BackendOptions]] = YamlOptions
 
@@ -53,14 +53,14 @@ class YamlBackend(Backend[YamlOptions]):
 
     def __init__(self, options: YamlOptions) -> None:
         super().__init__(options)
-        self._told = ""
-        self._unwatched = ""
+        self._reported = ""
+        self._watch_error = ""
         self._signature: FileSignature | None = None
         self._reload_due = True
         self._watcher: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Reads the file, and begins to watch it if that is wanted."""
+        """Read the file, and start to watch it if configured."""
         path = self.options.path
         self._digest, content = await in_daemon_thread(_read, path)
         self._fixture = await self._parse(content, counted=False)
@@ -68,33 +68,33 @@ class YamlBackend(Backend[YamlOptions]):
             self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
 
     async def find(self, query: Query) -> User | None:
-        """Looks into the users as they were last read well."""
+        """Return the user from the last valid fixture."""
         if isinstance(query, ByNickname):
             return self._fixture.by_nickname.get(query.nickname)
         return self._fixture.by_card.get(query.card_number)
 
     async def close(self) -> None:
-        """Stops watching."""
+        """Stop watching."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
 
     async def reload(self) -> None:
-        """Reads the file anew; from one that cannot be used the old users are kept.
+        """Read the file; keep the old users if it cannot be used.
 
-        Each such state of the file is logged once, however often it is met.
+        Each such content is logged once in a row, however often it is read.
         """
         path, state = self.options.path, ""
         try:
             state, content = await in_daemon_thread(_read, path)
-            if state in {self._digest, self._told}:
-                self._told = "" if state == self._digest else self._told
+            if state in {self._digest, self._reported}:
+                self._reported = "" if state == self._digest else self._reported
                 return
             fixture = await self._parse(content, counted=self._fixture.counted)
         except StartError as error:
-            self._keep(state or str(error), error)
+            self._reject(state or str(error), error)
         else:
-            self._serve(state, fixture)
+            self._accept(state, fixture)
 
     async def _parse(self, content: bytes, *, counted: bool) -> Fixture:
         options = self.options
@@ -103,27 +103,31 @@ class YamlBackend(Backend[YamlOptions]):
             parse, content, str(options.path), counted=counted, folds_nicknames=folds
         )
 
-    def _keep(self, state: str, error: StartError) -> None:
-        if state != self._told:
-            self._told = state
-            _log.warning("backend %s keeps its old users: %s", self.name, _shortened(error))
+    def _reject(self, state: str, error: StartError) -> None:
+        if state != self._reported:
+            self._reported = state
+            _log.warning(
+                "backend %s: fixture rejected, keeping the old users: %s",
+                self.name,
+                _summary(error),
+            )
 
-    def _serve(self, digest: str, fixture: Fixture) -> None:
-        self._digest, self._fixture, self._told = digest, fixture, ""
-        _log.info("backend %s was read anew: %d users", self.name, len(fixture.by_nickname))
+    def _accept(self, digest: str, fixture: Fixture) -> None:
+        self._digest, self._fixture, self._reported = digest, fixture, ""
+        _log.info("backend %s: fixture reloaded, %d users", self.name, len(fixture.by_nickname))
         self.notify_changed()
 
     async def _watch(self) -> None:
         while True:
             try:
                 await self._follow()
-            except Exception as error:  # noqa: BLE001 - whatever it is, edits must still be seen
-                self._tell_unwatched(error)
-                await asyncio.sleep(_LOOK_EVERY)
+            except Exception as error:  # noqa: BLE001 - edits must still be noticed
+                self._report_watch_error(error)
+                await asyncio.sleep(_CHECK_INTERVAL)
 
     async def _follow(self) -> None:
-        """Looks once, then reloads on events until the folders to watch are others."""
-        await self._look()
+        """Check once, then reload on events until there are other directories to watch."""
+        await self._check()
         # An edit before the watch begins makes no event, and within the resolution of the
         # file system's clock it may leave the signature as it was.
         self._reload_due = True
@@ -131,35 +135,35 @@ class YamlBackend(Backend[YamlOptions]):
         batches = awatch(
             *folders.values(),
             watch_filter=None,
-            debounce=_LONGEST_MS,
-            step=_QUIET_MS,
-            rust_timeout=int(_LOOK_EVERY * 1000),
+            debounce=_MAX_DELAY_MS,
+            step=_QUIET_PERIOD_MS,
+            rust_timeout=int(_CHECK_INTERVAL * 1000),
             yield_on_timeout=True,
             recursive=False,
         )
         async with aclosing(batches):
             async for events in batches:
-                self._unwatched = ""
-                await (self.reload() if events else self._look())
+                self._watch_error = ""
+                await (self.reload() if events else self._check())
                 if await asyncio.to_thread(_folders, self.options.path) != folders:
                     return
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         signature = await asyncio.to_thread(_signature, self.options.path)
         if self._reload_due or signature != self._signature:
             self._signature, self._reload_due = signature, False
             await self.reload()
 
-    def _tell_unwatched(self, error: Exception) -> None:
-        if repr(error) != self._unwatched:
-            self._unwatched = repr(error)
-            text = "backend %s cannot watch its file, and looks at it each %s s: %s"
+    def _report_watch_error(self, error: Exception) -> None:
+        if repr(error) != self._watch_error:
+            self._watch_error = repr(error)
+            text = "backend %s: cannot watch the fixture, checking it every %s s: %s"
             why = error if isinstance(error, OSError) else format_traceback(error)
-            _log.warning(text, self.name, _LOOK_EVERY, why)
+            _log.warning(text, self.name, _CHECK_INTERVAL, why)
 
 
 def _read(path: Path) -> tuple[str, bytes]:
-    """The file's digest and content; raises `StartError` if it cannot be read."""
+    """Return the file's digest and content; raises `StartError` if it cannot be read."""
     try:
         if path.exists() and not path.is_file():
             raise StartError(f"{path}: not a file")
@@ -181,7 +185,7 @@ def _signature(path: Path) -> FileSignature | None:
 
 
 def _folders(path: Path) -> dict[tuple[int, int], Path]:
-    """The folder that the path names and the one that its links lead to, each once."""
+    """Return the directory in the path and the one that its links lead to, each once."""
     target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
     return {_identity(each.stat()): each for each in (path.parent, target.parent)}
 
@@ -190,9 +194,9 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _shortened(error: StartError) -> str:
+def _summary(error: StartError) -> str:
     if not isinstance(error, ConfigError):
         return str(error)
-    more = len(error.problems) - _TOLD_PROBLEMS
-    told = "; ".join(str(problem) for problem in error.problems[:_TOLD_PROBLEMS])
-    return f"{told}; and {more} more" if more > 0 else told
+    more = len(error.problems) - _MAX_PROBLEMS
+    listed = "; ".join(str(problem) for problem in error.problems[:_MAX_PROBLEMS])
+    return f"{listed}; and {more} more" if more > 0 else listed

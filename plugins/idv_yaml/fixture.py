@@ -1,7 +1,7 @@
-"""A fixture's bytes to an index of users: pure, strict, and told with line and column.
+"""Parse a fixture into an index of users; every problem has its line and column.
 
-No message holds a nickname or a card number; it names the line they stand on. The
-name of a member that is not known is left out too: it may be a nickname.
+No message contains a nickname or a card number; it names their line. The name of an unknown
+member is left out too: it may be a nickname.
 """
 
 from __future__ import annotations
@@ -58,12 +58,10 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 def parse(
     content: bytes, file: str, *, counted: bool = False, folds_nicknames: bool = False
 ) -> Fixture:
-    """Reads a fixture; with ``counted`` one without ``count`` is refused as cut short.
+    """Parse a fixture; with ``counted`` one without ``count`` is rejected as truncated.
 
-    With ``folds_nicknames`` the index of nicknames is in lower case.
-
-    Raises `ConfigError` with every problem of the file; ``file`` is the name that
-    they are told with. Text that is no YAML is told by its first problem alone.
+    With ``folds_nicknames`` the index of nicknames is in lower case. Raises `ConfigError` with
+    every problem of the file, whose name is ``file``; text that is not YAML has one problem.
     """
     root = _read(content, file)
     if not isinstance(root, yaml_loader.Mapping):
@@ -90,7 +88,7 @@ def _read(content: bytes, file: str) -> Any:
 
 
 def _with_quoting_hint(error: ConfigError, content: bytes) -> ConfigError:
-    """YAML keeps a leading ``@`` for itself, which who writes nicknames meets first."""
+    """Explain the most frequent error in a fixture: YAML reserves a leading ``@``."""
     (problem,) = error.problems
     line = content.decode("utf-8-sig", "replace").split("\n")[problem.line - 1 :][:1]
     if line and line[0][problem.column - 1 :].startswith("@"):
@@ -100,7 +98,7 @@ def _with_quoting_hint(error: ConfigError, content: bytes) -> ConfigError:
 
 
 class _Checker:
-    """Walks a document once, keeping every problem it meets."""
+    """Collects the users and every problem of a document."""
 
     def __init__(self, root: dict[Any, Any], file: str, *, folds_nicknames: bool) -> None:
         self.problems: list[Problem] = []
@@ -110,41 +108,41 @@ class _Checker:
         self._firsts: dict[str, dict[str, int]] = {name: {} for name in _UNIQUE}
 
     def canonical(self, text: str) -> str:
-        """What no two users may share, and lookups ask for; digits have no case."""
+        """Return the value by which a user is looked up; it must be unique in the file."""
         return text.lower() if self._folds_nicknames else text
 
     def users(self) -> list[User | None]:
-        """The users in the order of the file, ``None`` for one with a problem."""
-        self._refuse_unknown(self._root, _MEMBERS, ())
+        """Return the users in the order of the file, ``None`` for one with a problem."""
+        self._reject_unknown(self._root, _MEMBERS, ())
         items = self._root.get("users", "")
         if isinstance(items, yaml_loader.Items):
             return [self._user(number, item) for number, item in enumerate(items)]
-        self._tell(("users",), _NO_LIST if items else _NO_USERS)
+        self._report(("users",), _NO_LIST if items else _NO_USERS)
         return []
 
     def count(self, users: int, *, whole: bool, needed: bool) -> None:
-        """Holds ``count`` against the users there are, and against a cut last line."""
+        """Compare ``count`` with the number of users; reject a last line without a line break."""
         written = self._root.get("count")
         right = f"set count to {users} if that is right"
         if written is None:
             if needed:
                 message = f"missing, and was there before; the file may be cut; {right}"
-                self._tell(("count",), message)
+                self._report(("count",), message)
         elif not (isinstance(written, yaml_loader.Text) and _COUNT.fullmatch(written)):
-            self._tell(("count",), "write a number")
+            self._report(("count",), "write a number")
         elif int(written) != users:
             message = f"says {int(written)}, the users are {users}; the file may be cut; {right}"
-            self._tell(("count",), message)
+            self._report(("count",), message)
         elif not whole:
             message = "a file with a count ends with a line break; this one may be cut"
-            self._tell(("count",), message)
+            self._report(("count",), message)
 
     def _user(self, number: int, item: Any) -> User | None:
         path = ("users", number)
         if not isinstance(item, yaml_loader.Mapping):
-            self._tell(path, "write a mapping with nickname, card_number and plan")
+            self._report(path, "write a mapping with nickname, card_number and plan")
             return None
-        self._refuse_unknown(item, _FIELDS, path)
+        self._reject_unknown(item, _FIELDS, path)
         nickname = self._field(item, "nickname", path)
         card_number = self._field(item, "card_number", path)
         plan = self._field(item, "plan", path)
@@ -158,30 +156,30 @@ class _Checker:
         value = item.get(name)
         if value is None:
             if rule.required:
-                self._tell((*path, name), "missing")
+                self._report((*path, name), "missing")
             return None
         if not isinstance(value, yaml_loader.Text):
-            self._tell((*path, name), "plain text is wanted")
+            self._report((*path, name), "plain text is wanted")
             return None
         # A plain str from here on: encoders refuse its subclasses.
         text = str(value.removeprefix("@") if name == "nickname" else value)
         if not (text.strip() and rule.pattern.fullmatch(text)):
-            self._tell((*path, name), rule.wanted if text.strip() else "empty")
+            self._report((*path, name), rule.wanted if text.strip() else "empty")
             return None
         if name in _UNIQUE:
-            self._refuse_second(self.canonical(text), name, path)
+            self._reject_duplicate(self.canonical(text), name, path)
         return text
 
-    def _refuse_second(self, value: str, name: str, path: Steps) -> None:
+    def _reject_duplicate(self, value: str, name: str, path: Steps) -> None:
         number = path[-1]
         first = self._firsts[name].setdefault(value, int(number))
         if first != number:
             lines = [self._line(("users", first, name)), self._line((*path, name))]
             folded = name == "nickname" and self._folds_nicknames
             message = f"lines {lines[0]} and {lines[1]} hold the same {name}"
-            self._tell((*path, name), f"{message} (nickname_case is fold)" if folded else message)
+            self._report((*path, name), f"{message} (nickname_case is fold)" if folded else message)
 
-    def _refuse_unknown(self, item: dict[Any, Any], known: Collection[str], path: Steps) -> None:
+    def _reject_unknown(self, item: dict[Any, Any], known: Collection[str], path: Steps) -> None:
         for name in item:
             if name not in known:
                 near = difflib.get_close_matches(name[:64], known, n=1)
@@ -191,7 +189,7 @@ class _Checker:
     def _line(self, path: Steps) -> int:
         return yaml_loader.locate(self._root, path).line
 
-    def _tell(self, path: Steps, message: str) -> None:
+    def _report(self, path: Steps, message: str) -> None:
         self._add(yaml_loader.locate(self._root, path), path, message)
 
     def _add(self, mark: yaml_loader.Mark, path: Steps, message: str) -> None:

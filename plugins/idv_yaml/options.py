@@ -1,4 +1,4 @@
-"""What a backend of kind ``yaml`` takes in ``config.yaml``."""
+"""The options of a backend of the kind ``yaml``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from tornado_idv import BackendOptions, ConfigPath
 
 
 class YamlOptions(BackendOptions):
-    """A fixture file, and whether its edits count."""
+    """The options of the kind ``yaml``, beside those of every backend."""
 
     path: ConfigPath
     """The fixture; a relative path is relative to the folder of the configuration file."""
     watch: bool = True
-    """Whether the file is read anew when it changes."""
+    """Whether the file is reloaded when it changes."""

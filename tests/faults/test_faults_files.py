@@ -57,7 +57,7 @@ LONG_LIVED = REMEMBERING.replace("ttl: 0s, negative_ttl: 0s", "ttl: 1h, negative
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A database that knows Alice, looked at often."""
-    monkeypatch.setattr(SqliteBackend, "look_every", 0.05)
+    monkeypatch.setattr(SqliteBackend, "check_interval", 0.05)
     make_database(tmp_path / "users.db", ALICE.row)
     (tmp_path / "others.yaml").write_text(fixture(AMY, CAROL))
     return tmp_path / "users.db"
@@ -211,7 +211,7 @@ def test_two_rows_for_one_card_are_nobody_s_card(database: Path) -> None:
 
 def warnings(caplog: pytest.LogCaptureFixture) -> int:
     """How many bad states of fixtures were noticed."""
-    return sum("keeps its old users" in each.getMessage() for each in caplog.records)
+    return sum("keeping the old users" in each.getMessage() for each in caplog.records)
 
 
 def test_a_fixture_cut_at_any_of_200_points_hides_nobody(

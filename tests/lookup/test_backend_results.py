@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 import pytest
+from directories import ALICE, DOWN, QUERY, directory, failure, lifetime
 from fakes import FakeBackend, Ticker
-from test_directory import ALICE, DOWN, QUERY, directory, failure, lifetime
 
 from tornado_idv.errors import Broken
 from tornado_idv.model import BackendResult, User
@@ -43,7 +43,7 @@ async def test_not_found_is_remembered_for_the_shortest_of_what_the_backends_say
 
 @pytest.mark.parametrize("user", [ALICE, None], ids=["found", "not found"])
 async def test_what_must_not_be_remembered_is_not_even_served_stale(user: User | None) -> None:
-    """And forgets what was remembered before."""
+    """And drops what was cached before."""
     ticker, backend = Ticker(), FakeBackend(ALICE)
     asked = directory(backend, ticker=ticker)
     await asked.find(QUERY)

@@ -8,7 +8,7 @@ FAR = 60.0
 
 
 async def waiting(bulkhead: Bulkhead, seconds: float = FAR) -> asyncio.Task[None]:
-    """Somebody in the queue."""
+    """One waiter in the queue."""
     until = asyncio.get_running_loop().time() + seconds
     task = asyncio.create_task(bulkhead.acquire(until))
     await asyncio.sleep(0)
@@ -75,7 +75,7 @@ async def test_who_was_given_a_place_and_left_passes_it_on() -> None:
     await second
 
 
-async def test_who_waits_too_long_is_told_so() -> None:
+async def test_a_wait_past_the_deadline_times_out() -> None:
     bulkhead = Bulkhead(1)
     assert bulkhead.try_acquire()
     with pytest.raises(TimeoutError):

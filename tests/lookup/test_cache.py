@@ -1,4 +1,4 @@
-"""Answers are remembered for their time, asked for once, and forgotten when they should be."""
+"""Answers are cached for their time, and dropped when they should be."""
 
 import asyncio
 import contextlib
@@ -8,22 +8,28 @@ import weakref
 from collections.abc import Callable
 
 import pytest
-from fakes import Source, Ticker, running, steady_cache
+from caches import (
+    ABSENT,
+    ALICE,
+    ALICE_S_CARD,
+    BOB,
+    ELSEWHERE,
+    FOUND,
+    FOUND_BOB,
+    LIMITS,
+    PATIENCE,
+    as_is,
+    begin,
+    failure,
+    held,
+    remember,
+)
+from fakes import Source, Ticker, steady_cache
 from msgspec import structs
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
-from tornado_idv.lookup.cache import AnswerCache, CacheLimits
-from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
-
-ALICE = ByNickname("alice")
-ALICE_S_CARD = ByCard("1")
-BOB = ByNickname("bob")
-FOUND = Answer(User("Free", "1", "alice"), "members")
-ELSEWHERE = Answer(User("Pro", "1", "alice"), "crm")
-FOUND_BOB = Answer(User("Free", "2", "bob"), "members")
-ABSENT = Answer(None)
-PATIENCE = 60.0
-LIMITS = CacheLimits(ttl=300, negative_ttl=30, max_entries=10, max_negative_entries=3)
+from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.model import Answer, ByCard, ByNickname, Query
 
 
 class Hurrying(Ticker):
@@ -36,54 +42,6 @@ class Hurrying(Ticker):
     def __call__(self) -> float:
         self.now += self.step
         return self.now
-
-
-@pytest.fixture
-def ticker() -> Ticker:
-    return Ticker()
-
-
-@pytest.fixture
-def cache(ticker: Ticker) -> AnswerCache:
-    return steady_cache(LIMITS, ticker)
-
-
-def as_is(query: Query, outcome: Answer | Exception) -> Answer:
-    """What every caller makes of an outcome here: itself."""
-    if isinstance(outcome, Answer):
-        return outcome
-    raise outcome
-
-
-async def remember(cache: AnswerCache, query: Query, answer: Answer) -> None:
-    await cache.fetch(query, Source(answer).ask, PATIENCE, as_is)
-
-
-def begin(cache: AnswerCache, source: Source, query: Query = ALICE) -> asyncio.Future[Answer]:
-    """A caller of many: they come in the order in which they are begun."""
-    return cache.fetch(query, source.ask, PATIENCE, as_is)
-
-
-async def held(cache: AnswerCache, source: Source) -> asyncio.Future[Answer]:
-    """A caller who waits for a source that is asked and gives no answer yet."""
-    source.hold()
-    caller = begin(cache, source)
-    await asyncio.wait_for(source.begun.wait(), timeout=5)
-    return caller
-
-
-async def leave(caller: asyncio.Future[Answer]) -> None:
-    """The caller goes, and is gone."""
-    caller.cancel()
-    await asyncio.wait([caller], timeout=5)
-    assert caller.cancelled()
-
-
-async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> LookupFailed:
-    """Why there is no answer."""
-    with pytest.raises(LookupFailed) as caught:
-        await cache.fetch(query, source.ask, PATIENCE, as_is)
-    return caught.value
 
 
 # For how long
@@ -256,119 +214,6 @@ async def test_the_last_guesses_are_those_remembered(cache: AnswerCache) -> None
     assert remembered == [97, 98, 99]
 
 
-# One asking for all
-
-
-async def test_500_callers_at_once_ask_once(cache: AnswerCache) -> None:
-    """All but the one who began it are told that they share its answer."""
-    source = Source(FOUND)
-    first = await held(cache, source)
-    others = [begin(cache, source) for _ in range(499)]
-    asyncio.get_running_loop().call_soon(source.release)
-    answers = await asyncio.wait_for(asyncio.gather(first, *others), timeout=5)
-    assert answers == [FOUND] + [structs.replace(FOUND, coalesced=True)] * 499
-    assert source.asked == 1
-    assert cache.get(ALICE) is FOUND
-
-
-async def test_two_queries_are_asked_side_by_side(cache: AnswerCache) -> None:
-    source = Source(FOUND)
-    waiting = await held(cache, source)
-    await remember(cache, ByCard("1"), ABSENT)
-    assert not waiting.done()
-    source.release()
-    assert await waiting is FOUND
-
-
-async def test_a_first_caller_who_leaves_harms_nobody(cache: AnswerCache) -> None:
-    source = Source(FOUND)
-    leader = await held(cache, source)
-    follower = begin(cache, source)
-    await leave(leader)
-    source.release()
-    answer = await asyncio.wait_for(follower, timeout=5)
-    assert (answer.user, answer.coalesced) == (FOUND.user, True)
-    assert source.asked == 1
-
-
-async def test_a_later_caller_who_leaves_harms_nobody(cache: AnswerCache) -> None:
-    source = Source(FOUND)
-    leader = await held(cache, source)
-    follower = begin(cache, source)
-    await remember(cache, BOB, FOUND_BOB)
-    await leave(follower)
-    source.release()
-    assert await asyncio.wait_for(leader, timeout=5) is FOUND
-    assert source.asked == 1
-
-
-async def test_an_answer_nobody_waits_for_any_more_is_remembered(cache: AnswerCache) -> None:
-    source = Source(FOUND)
-    await leave(await held(cache, source))
-    source.release()
-    assert (await cache.fetch(ALICE, source.ask, PATIENCE, as_is)).found
-    assert cache.get(ALICE) is FOUND
-    assert source.asked == 1
-
-
-async def test_a_failure_nobody_waits_for_makes_no_noise(
-    cache: AnswerCache, caplog: pytest.LogCaptureFixture
-) -> None:
-    source = Source(Unavailable("down"))
-    leader = await held(cache, source)
-    (flight,) = running(cache)
-    await leave(leader)
-    source.release()
-    await asyncio.wait([flight], timeout=5)
-    del flight
-    gc.collect()
-    assert not caplog.records
-
-
-async def test_an_end_of_the_service_ends_a_flight_and_all_who_wait(cache: AnswerCache) -> None:
-    source = Source(FOUND)
-    caller = await held(cache, source)
-    (flight,) = running(cache)
-    flight.cancel()
-    await asyncio.wait([caller], timeout=5)
-    assert caller.cancelled()
-    source.release()
-    assert await cache.fetch(ALICE, source.ask, PATIENCE, as_is) is FOUND
-    assert source.asked == 2
-
-
-async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_remembered(
-    cache: AnswerCache,
-) -> None:
-    """Those who wait for it go on waiting."""
-    old = Source(FOUND)
-    early = await held(cache, old)
-    with pytest.raises(TimeoutError):
-        await cache.fetch(ALICE, old.ask, 0, as_is)
-    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask, PATIENCE, as_is) is ELSEWHERE
-    old.release()
-    assert await early is FOUND
-    assert cache.get(ALICE) is ELSEWHERE
-
-
-async def test_who_waited_too_long_ends_no_later_flight(cache: AnswerCache) -> None:
-    old, later = Source(FOUND), Source(ELSEWHERE)
-    early = await held(cache, old)
-    impatient = cache.fetch(ALICE, old.ask, 0, as_is)
-    await asyncio.sleep(0)
-    cache.purge()
-    second = await held(cache, later)
-    with pytest.raises(TimeoutError):
-        await impatient
-    third = begin(cache, later)
-    asyncio.get_running_loop().call_soon(later.release)
-    assert await second is ELSEWHERE
-    assert (await third).coalesced
-    assert later.asked == 1
-    old.release()
-    await early
-
-
 # Failures
 
 
@@ -446,7 +291,7 @@ async def test_a_failure_that_is_forgotten_between_two_looks_is_no_error() -> No
     assert source.asked > 1
 
 
-async def test_an_unforeseen_error_is_raised_and_not_remembered(cache: AnswerCache) -> None:
+async def test_an_unexpected_error_is_raised_and_not_cached(cache: AnswerCache) -> None:
     source = Source(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         await cache.fetch(ALICE, source.ask, PATIENCE, as_is)
@@ -579,7 +424,7 @@ async def test_a_refresh_that_fails_leaves_the_entry_as_it_is(
     assert cache.get(ALICE) is None
 
 
-async def test_a_refresh_that_finds_nobody_drops_the_user(
+async def test_a_refresh_that_finds_no_user_drops_the_entry(
     cache: AnswerCache, ticker: Ticker
 ) -> None:
     await remember(cache, ALICE, FOUND)
@@ -686,7 +531,7 @@ async def test_a_purge_of_one_backend_keeps_what_another_answered(cache: AnswerC
 
 
 @each_purge
-async def test_a_purge_forgets_failures_too(
+async def test_a_purge_drops_failures_too(
     cache: AnswerCache, purge: Callable[[AnswerCache], None]
 ) -> None:
     await failure(cache, Source(Unavailable("down")))

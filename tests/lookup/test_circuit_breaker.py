@@ -21,7 +21,7 @@ def breaker(ticker: Ticker) -> CircuitBreaker:
 
 
 def fail(breaker: CircuitBreaker, times: int = 5) -> None:
-    """As many callers as that ask one after the other, in vain."""
+    """So many calls fail, one after the other."""
     for _ in range(times):
         breaker.failed(entered(breaker))
 
@@ -33,7 +33,7 @@ def entered(breaker: CircuitBreaker) -> Permit:
 
 
 def open_time(breaker: CircuitBreaker, ticker: Ticker) -> float:
-    """How long it lets nobody in from now on; the one who is let in then probes on."""
+    """Seconds for which every call is rejected; the probe that follows stays in progress."""
     began = ticker.now
     while (let_in := breaker.try_acquire()) is None:
         ticker.now += 0.25
@@ -61,7 +61,7 @@ def test_how_many_failures_open_it_is_configured(ticker: Ticker, failures: int) 
     assert breaker.try_acquire() is None
 
 
-def test_a_success_between_failures_begins_the_count_anew(breaker: CircuitBreaker) -> None:
+def test_a_success_between_failures_resets_the_count(breaker: CircuitBreaker) -> None:
     for _ in range(3):
         fail(breaker, 4)
         breaker.succeeded(entered(breaker))

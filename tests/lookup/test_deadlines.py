@@ -73,7 +73,7 @@ async def test_one_who_will_not_be_cancelled_may_answer_late() -> None:
     assert (answer, limit.expired, _task().cancelling()) == ("late", True, 0)
 
 
-async def test_what_goes_wrong_when_the_time_is_over_is_told_as_it_is() -> None:
+async def test_an_error_raised_on_expiry_is_not_replaced_by_a_timeout() -> None:
     async def breaking() -> None:
         try:
             await asyncio.Event().wait()
@@ -105,7 +105,7 @@ async def test_only_a_task_can_be_limited() -> None:
     assert await told == "a timeout needs a task to cancel"
 
 
-async def test_whoever_waited_too_long_is_told() -> None:
+async def test_an_expired_key_is_reported() -> None:
     told: list[str] = []
     deadlines, clock = DeadlineQueue(told.append), LoopClock()
     deadlines.add("late", clock() + 20)
@@ -118,7 +118,7 @@ async def test_whoever_waited_too_long_is_told() -> None:
     assert told == ["early", "late"]
 
 
-async def test_whoever_is_done_in_time_is_told_nothing() -> None:
+async def test_a_discarded_key_is_not_reported() -> None:
     told: list[str] = []
     deadlines, clock = DeadlineQueue(told.append), LoopClock()
     deadlines.add("done", clock() + 10)
@@ -129,7 +129,7 @@ async def test_whoever_is_done_in_time_is_told_nothing() -> None:
     assert told == ["late"]
 
 
-async def test_one_who_is_told_can_take_back_another_s_deadline_and_set_a_new_one() -> None:
+async def test_the_callback_may_discard_another_key_and_add_a_new_one() -> None:
     told: list[str] = []
 
     def over(key: str) -> None:

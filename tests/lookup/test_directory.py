@@ -1,31 +1,36 @@
-"""The one door to lookups: order, outcomes, cache, observers and the deadline."""
+"""The directory: order, outcomes, cache, observers and deadlines."""
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, running, steady_cache
+from directories import (
+    ALICE,
+    BROKEN,
+    DOWN,
+    OTHER_ALICE,
+    QUERY,
+    begin,
+    chain,
+    counts,
+    directory,
+    failure,
+    lifetime,
+)
+from fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, running
 from msgspec import structs
 
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.hookspecs import hookimpl
-from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
-from tornado_idv.registry import plugin_manager
-
-ALICE = User("Free", "4000", "alice")
-OTHER_ALICE = User("Pro", "4001", "alice")
-QUERY = ByNickname("alice")
-DOWN = Unavailable("down")
-BROKEN = Broken("two users")
 
 
 class Observer:
-    """Keeps what it is told of."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[Query, Answer]] = []
@@ -54,49 +59,6 @@ class OwnDispatch:
         return self.source.ask(query)
 
 
-def encode(user: User | None) -> bytes:
-    return b"not found" if user is None else user.plan.encode()
-
-
-def directory(
-    *backends: FakeBackend,
-    plugins: Sequence[object] = (),
-    ticker: Ticker | None = None,
-    **options: Any,
-) -> Directory:
-    """A directory of some backends, asked in this order."""
-    manager = plugin_manager(entry_points=False, plugins=plugins)
-    cache = steady_cache(CacheLimits(ttl=300, negative_ttl=30), ticker)
-    options.setdefault("accepts", lambda user: True)
-    return Directory(manager, backends, cache, encode, **options)
-
-
-def chain(*answers: object, on_unavailable: str = "fail") -> list[FakeBackend]:
-    """Backends a, b, c, … with these answers."""
-    return [
-        FakeBackend(answer, name, on_unavailable=on_unavailable)
-        for name, answer in zip("abcdefgh", answers, strict=False)
-    ]
-
-
-def counts(backends: Sequence[FakeBackend]) -> list[int]:
-    return [backend.source.asked for backend in backends]
-
-
-async def failure(asked: Directory, query: Query = QUERY) -> LookupFailed:
-    """Why there is no answer."""
-    with pytest.raises(LookupFailed) as caught:
-        await asyncio.wait_for(asked.find(query), timeout=5)
-    return caught.value
-
-
-async def begin(asked: Directory, source: Source) -> asyncio.Task[Answer]:
-    """A caller who waits for the source, which gives no answer yet."""
-    caller = asyncio.create_task(asked.find(QUERY))
-    await asyncio.wait_for(source.begun.wait(), timeout=5)
-    return caller
-
-
 # The chain
 
 
@@ -105,7 +67,7 @@ async def test_a_user_is_found_with_the_backend_the_time_and_the_bytes() -> None
     assert answer == Answer(ALICE, "crm", 1000.0, b"Free")
 
 
-async def test_whom_no_backend_knows_is_not_found() -> None:
+async def test_a_user_that_no_backend_knows_is_not_found() -> None:
     answer = await directory(*chain(None, None)).find(QUERY)
     assert answer == Answer(None, None, 1000.0, b"not found", ttl=30.0)
 
@@ -125,7 +87,7 @@ async def test_the_first_user_wins_and_the_rest_are_not_asked() -> None:
     assert counts(backends) == [1, 1, 0]
 
 
-async def test_a_backend_that_could_not_tell_is_not_reached_after_a_user() -> None:
+async def test_a_failing_backend_is_not_called_after_the_user_was_found() -> None:
     assert (await directory(*chain(ALICE, DOWN)).find(QUERY)).user is ALICE
 
 
@@ -147,7 +109,7 @@ each_failing = pytest.mark.parametrize(
 
 
 @each_failing
-async def test_a_backend_that_could_not_tell_ends_the_chain(
+async def test_a_failing_backend_ends_the_chain(
     answer: object, kind: type[LookupFailed], reason: str
 ) -> None:
     """A user of a later backend may be another one, so none is named."""
@@ -178,7 +140,7 @@ async def test_with_continue_an_unavailable_backend_is_passed_over_and_no_broken
     [(DOWN,), (DOWN, None), (None, DOWN), (None, DOWN, None), (DOWN, DOWN)],
     ids=["alone", "first", "last", "between", "both"],
 )
-async def test_whom_nobody_knows_while_one_could_not_tell_is_never_not_found(
+async def test_a_user_unknown_to_the_rest_is_never_not_found_while_one_backend_fails(
     answers: tuple[object, ...],
 ) -> None:
     backends = chain(*answers, on_unavailable="continue")
@@ -204,7 +166,7 @@ async def test_a_user_found_after_a_skipped_backend_is_remembered_for_a_shorter_
 
 
 @pytest.mark.parametrize("backends", [[], [CardsOnly(ALICE)]], ids=["none", "cards only"])
-async def test_what_no_backend_serves_could_not_be_told(backends: list[FakeBackend]) -> None:
+async def test_a_query_that_no_backend_serves_is_unavailable(backends: list[FakeBackend]) -> None:
     error = await failure(directory(*backends))
     assert isinstance(error, Unavailable)
     assert str(error) == "no backend answers ByNickname"
@@ -224,7 +186,7 @@ async def test_a_kind_of_query_served_by_others_is_not_found_without_this_one() 
     assert not (await directory(CardsOnly(DOWN, "cards"), FakeBackend(None)).find(QUERY)).found
 
 
-async def test_whom_a_backend_s_pattern_leaves_out_is_not_known_there() -> None:
+async def test_a_query_that_does_not_match_a_backend_s_pattern_is_not_known_there() -> None:
     bobs = FakeBackend(DOWN, "bobs", match="@b.*")
     assert not (await directory(bobs).find(QUERY)).found
     assert (await directory(bobs, FakeBackend(ALICE)).find(QUERY)).backend == "crm"
@@ -273,17 +235,6 @@ async def test_a_failure_is_answered_for_two_seconds_and_then_asked_again() -> N
     assert (await asked.find(QUERY)).found
 
 
-async def lifetime(ticker: Ticker, asked: Directory, *backends: FakeBackend) -> float:
-    """For how many seconds an answer is remembered, to the second."""
-    await asked.find(QUERY)
-    count = sum(counts(backends))
-    began = ticker.now
-    while sum(counts(backends)) == count:
-        ticker.now += 1
-        await asked.find(QUERY)
-    return ticker.now - began
-
-
 @pytest.mark.parametrize(
     ("own", "seconds"), [(None, 300), (7, 7), (400, 400), (0, 1)], ids=["none", "less", "more", "0"]
 )
@@ -329,7 +280,7 @@ async def test_an_absence_takes_no_time_from_a_backend_that_does_not_serve_it() 
 async def test_a_user_past_the_time_is_served_while_no_backend_can_tell(
     error: LookupFailed,
 ) -> None:
-    """Marked as stale, for an hour; what it was and when it was told stay what they were."""
+    """Marked as stale, for an hour; user and time stay the same."""
     ticker, backend = Ticker(), FakeBackend(ALICE)
     asked = directory(backend, ticker=ticker)
     fresh = await asked.find(QUERY)
@@ -367,7 +318,7 @@ async def test_who_is_gone_is_not_found_also_while_backends_fail_later() -> None
     await failure(asked)
 
 
-async def test_whom_nobody_knew_is_not_answered_so_while_no_backend_can_tell() -> None:
+async def test_an_expired_not_found_is_not_served_while_the_backends_fail() -> None:
     ticker, backend = Ticker(), FakeBackend(None)
     asked = directory(backend, ticker=ticker)
     await asked.find(QUERY)
@@ -468,7 +419,7 @@ async def test_a_lookup_that_takes_too_long_is_unavailable(own: float) -> None:
         await caller
 
 
-async def test_each_who_waits_has_a_deadline_of_its_own_and_later_callers_ask_anew() -> None:
+async def test_each_waiter_has_its_own_deadline_and_later_callers_start_a_new_lookup() -> None:
     clock, own = LoopClock(), OwnDispatch(Answer(ALICE, "own"))
     own.source.hold()
     asked = directory(plugins=[own], timeout=2)
@@ -490,8 +441,8 @@ async def test_each_who_waits_has_a_deadline_of_its_own_and_later_callers_ask_an
     assert own.source.asked == 2
 
 
-async def test_a_backend_that_cannot_be_stopped_holds_up_nobody_beyond_the_deadline() -> None:
-    """Not even those who come later: they ask anew."""
+async def test_a_backend_that_ignores_cancellation_delays_no_caller_past_the_deadline() -> None:
+    """Nor later callers: they start a new lookup."""
     clock, backend = LoopClock(), FakeBackend(ALICE)
     backend.source.stubborn = True
     gate = backend.source.hold()
@@ -518,6 +469,32 @@ async def test_a_stale_user_is_served_at_the_deadline_too() -> None:
     assert (answer.user, answer.stale) == (ALICE, True)
 
 
+async def test_start_looks_up_past_the_cache_with_the_result_of_find() -> None:
+    """Stale answers, errors and observers included."""
+    ticker, backend, observer = Ticker(), FakeBackend(ALICE), Observer()
+    asked = directory(backend, plugins=[observer], ticker=ticker)
+    fresh = [await asked.start(QUERY), await asked.start(QUERY)]
+    assert backend.source.asked == 2
+    backend.source.answer = DOWN
+    ticker.now += 300
+    stale = await asked.start(QUERY)
+    assert (stale.user, stale.stale) == (ALICE, True)
+    assert observer.heard == [(QUERY, answer) for answer in (*fresh, stale)]
+    with pytest.raises(Unavailable, match="crm: down"):
+        await asked.start(ByNickname("bob"))
+
+
+async def test_get_cached_returns_fresh_answers_alone_and_calls_no_backend() -> None:
+    ticker, backend = Ticker(), FakeBackend(ALICE)
+    asked = directory(backend, ticker=ticker)
+    assert asked.get_cached(QUERY) is None
+    answer = await asked.find(QUERY)
+    assert asked.get_cached(QUERY) is answer
+    ticker.now += 300
+    assert asked.get_cached(QUERY) is None
+    assert backend.source.asked == 1
+
+
 # Refreshes
 
 
@@ -527,7 +504,7 @@ async def landed(asked: Directory) -> None:
 
 
 async def refreshed(asked: Directory, backend: FakeBackend, ticker: Ticker, answer: object) -> None:
-    """Alice is asked for, hit late in her life, and meanwhile asked for anew.
+    """Alice is looked up, hit late in her TTL, and refreshed meanwhile.
 
     The hit does not wait for that.
     """
@@ -565,7 +542,7 @@ async def test_a_refresh_that_fails_leaves_what_is_remembered_to_its_end(error: 
     assert (await asked.find(QUERY)).stale
 
 
-async def test_a_refresh_that_finds_nobody_drops_the_user() -> None:
+async def test_a_refresh_that_finds_no_user_drops_the_entry() -> None:
     ticker, backend = Ticker(), FakeBackend(ALICE)
     asked = directory(backend, ticker=ticker)
     await refreshed(asked, backend, ticker, None)

@@ -1,4 +1,4 @@
-"""Whatever a backend does, its guard gives a right answer, or says that it could not tell."""
+"""Whatever a backend does, its guard gives a right answer, or raises LookupFailed."""
 
 import asyncio
 import logging
@@ -111,7 +111,7 @@ async def test_who_does_not_match_as_a_whole_is_not_known_here_and_not_asked_for
 
 
 @pytest.mark.parametrize("kind", [Unavailable, Broken])
-async def test_a_backend_that_could_not_tell_is_named(kind: type[LookupFailed]) -> None:
+async def test_a_failure_names_its_backend(kind: type[LookupFailed]) -> None:
     error = await failure(guard(FakeBackend(kind("down for the night"))))
     assert type(error) is kind
     assert (error.backend, error.reason) == ("crm", "down for the night")
@@ -148,7 +148,7 @@ async def test_a_time_out_of_the_backend_s_own_is_unavailable() -> None:
     assert isinstance(await failure(guard(FakeBackend(TimeoutError("alice")))), Unavailable)
 
 
-async def test_an_unforeseen_error_is_broken_and_its_text_is_in_no_log(
+async def test_an_unexpected_error_is_broken_and_its_text_is_in_no_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -574,7 +574,7 @@ async def test_what_one_backend_does_leaves_the_guard_of_another_alone() -> None
     ],
     ids=["found", "not known", "unavailable", "unforeseen", "no user"],
 )
-async def test_every_end_of_a_lookup_is_told_with_its_time(answer: object, said: str) -> None:
+async def test_every_outcome_is_reported_with_its_duration(answer: object, said: str) -> None:
     told: list[BackendCall] = []
     ticker, backend = Ticker(), FakeBackend(answer)
     backend.source.hold()

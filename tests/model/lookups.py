@@ -1,7 +1,7 @@
 """A state machine over the real chain, guards and cache, with a clock that a test moves.
 
 It makes histories: users come and go, backends fail and hang and lie, time passes, callers
-ask and leave, operators purge. What the callers were told is judged in `promises`.
+ask and leave, operators purge. The callers' results are judged in `promises`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TURNS = 30
 
 
 class TickedLoop(asyncio.SelectorEventLoop):
-    """A loop whose time passes when it is told."""
+    """A loop whose time passes when the test moves it."""
 
     now = 1000.0
 
@@ -99,7 +99,7 @@ class Lookups(RuleBasedStateMachine):
     @precondition(lambda self: any(each.hangs for each in self.backends))
     @rule(which=WHICH)
     def release(self, which: int) -> None:
-        """Whoever waited is told, and asks again."""
+        """Every waiter gets its result, and asks again."""
         hanging = [each for each in self.backends if each.hangs]
         waiting = {lookup.query: None for lookup in self.callers.values()}
         _one_of(hanging, which).release()
@@ -157,7 +157,7 @@ class Lookups(RuleBasedStateMachine):
         assert self.unhandled == []
 
     @invariant()
-    def nobody_is_asked_for_anything_else(self) -> None:
+    def no_backend_is_called_for_anything_else(self) -> None:
         assert self.record.strays == 0
 
     @invariant()
@@ -200,7 +200,7 @@ class Lookups(RuleBasedStateMachine):
             users[nickname] = User(f"v{self.versions}", card_number, nickname)
 
     def _changed(self, which: int) -> None:
-        """Says that the data changed; a later backend's answers may be forestalled now."""
+        """Says that the data changed; it may pre-empt a later backend's answers now."""
         first = which % len(self.backends)
         names = {each.name for each in self.backends[first:]}
         self.backends[first].notify_changed()
@@ -232,7 +232,7 @@ class Lookups(RuleBasedStateMachine):
         self._settle()
 
     def _settle(self) -> None:
-        """Lets the loop go on as far as it can, and judges who was told something."""
+        """Lets the loop go on as far as it can, and judges the callers that got a result."""
         checked = sum(map(len, self.record.runs.values()))
         self._turn()
         if sum(map(len, self.record.runs.values())) > checked:

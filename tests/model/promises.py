@@ -1,6 +1,6 @@
-"""What must hold of every lookup, told from the record of what really happened alone.
+"""What must hold for every lookup, derived from the record of what really happened.
 
-A lookup may be told what a whole way down the chain amounts to: if it was recent enough,
+A lookup may return what a whole pass through the chain amounts to: if it was recent enough,
 nothing forgot it, and nothing newer replaced it.
 """
 
@@ -27,7 +27,7 @@ class Promises:
     limits: CacheLimits
 
     def check(self, lookup: Lookup) -> None:
-        """Raises `AssertionError` if what a caller was told breaks a promise."""
+        """Raises `AssertionError` if a caller's result breaks a promise."""
         if lookup.left:
             assert isinstance(lookup.told, asyncio.CancelledError | Answer | Unavailable | Broken)
             return
@@ -65,10 +65,10 @@ class Promises:
             < verdict.ttl + self.limits.stale_if_error
             for run, verdict in self._tellable(lookup, lookup.ended)
         ), "a stale answer that is forgotten, replaced or too old"
-        assert self._could_not_tell(lookup), "a stale answer without need"
+        assert self._may_fail(lookup), "a stale answer without need"
 
     def _check_failure(self, lookup: Lookup) -> None:
-        assert self._could_not_tell(lookup), "a failure that is none"
+        assert self._may_fail(lookup), "a failure that is none"
         assert lookup.ended is not None
         kept = self._surely_kept(lookup, lookup.ended)
         if kept is not None:
@@ -78,7 +78,7 @@ class Promises:
             assert not stale, "a failure in spite of a stale answer"
 
     def _check_memory(self, lookup: Lookup) -> None:
-        """What is surely remembered is told, and not asked for."""
+        """What is certainly cached is returned without a call."""
         kept = self._surely_kept(lookup, lookup.begun)
         if kept is not None and _age(kept[0], lookup.begun) < self.chain.shortest(kept[1]):
             told = lookup.told
@@ -91,7 +91,7 @@ class Promises:
             assert not self._began_within(lookup), "a failure is not remembered"
 
     def _tellable(self, lookup: Lookup, until: At) -> Iterator[tuple[Run, Verdict]]:
-        """What could be told to this caller, as far as it is not from before a barrier."""
+        """What this caller could get, unless it is from before a barrier."""
         for run in self.record.runs.get(lookup.query, []):
             verdict = self.chain.verdict(run)
             if verdict is None or not _over_for(lookup, run):
@@ -159,7 +159,7 @@ class Promises:
             for run in self.record.runs.get(lookup.query, [])
         )
 
-    def _could_not_tell(self, lookup: Lookup) -> bool:
+    def _may_fail(self, lookup: Lookup) -> bool:
         assert lookup.ended is not None
         if lookup.ended.time - lookup.begun.time >= TIMEOUT:
             return True
@@ -209,7 +209,7 @@ def _over(run: Run, at: At) -> bool:
 
 
 def _over_for(lookup: Lookup, run: Run) -> bool:
-    """Whether it was over when the caller was told; which task hears of it first is chance."""
+    """Whether it had ended when the caller got its result; the order of tasks is chance."""
     assert lookup.ended is not None
     return (
         run.ended is not None

@@ -26,7 +26,7 @@ Staged = Callable[..., "Stage"]
 
 
 class Observer:
-    """Fails whenever it is told of a lookup."""
+    """Raises for each lookup."""
 
     @hookimpl
     def idv_lookup_finished(self, query: Query) -> None:
@@ -44,7 +44,7 @@ class Intruder:
 class Stage:
     """A directory over one backend, on a loop whose time a test moves.
 
-    ``said`` is what it was told of each asking.
+    ``said`` has the outcome of each call.
     """
 
     def __init__(self, kind: Kind = PATIENT, plugins: Sequence[object] = ()) -> None:
@@ -117,7 +117,7 @@ def test_a_backend_with_as_much_time_as_the_request_has_is_itself_too_slow(stage
     assert stage.said == ["no answer within 2 s"]
 
 
-def test_who_waits_for_a_place_is_told_so_before_the_request_is_over(staged: Staged) -> None:
+def test_a_wait_for_a_permit_ends_before_the_request(staged: Staged) -> None:
     stage = staged(ONE_AT_A_TIME)
     stage.backend.hangs = True
     callers = [stage.find("alice"), stage.find("bob")]
@@ -127,7 +127,7 @@ def test_who_waits_for_a_place_is_told_so_before_the_request_is_over(staged: Sta
     assert "timed out in its queue" in str(callers[1].exception())
 
 
-def test_the_queue_is_as_long_as_before_after_those_who_waited_were_told(staged: Staged) -> None:
+def test_the_queue_has_its_full_length_again_after_waiters_timed_out(staged: Staged) -> None:
     stage = staged(ONE_AT_A_TIME)
     for nicknames in (("alice", "bob", "carol"), ("dave", "eve", "frank")):
         stage.backend.hangs = True
@@ -146,7 +146,7 @@ def test_letters_of_a_match_are_ascii_letters(staged: Staged) -> None:
     assert not stage.find("ünal").result().found
 
 
-def test_a_failure_that_nobody_waits_for_any_more_is_no_warning(staged: Staged) -> None:
+def test_a_failure_without_waiters_is_no_warning(staged: Staged) -> None:
     stage = staged()
     stage.backend.hangs = True
     stage.find().cancel()
@@ -177,7 +177,7 @@ def test_an_observer_that_fails_is_logged_with_the_kind_of_its_error_last(
     assert (first, last) == ("an observer of lookups failed:", "KeyError")
 
 
-def test_a_plugin_that_answers_what_is_no_answer_is_told_as_that(staged: Staged) -> None:
+def test_a_plugin_that_returns_no_answer_is_broken(staged: Staged) -> None:
     failure = staged(plugins=[Intruder()]).find("bob").exception()
     assert isinstance(failure, Broken)
     assert failure.reason == "a plugin's idv_identify returned something other than an Answer"

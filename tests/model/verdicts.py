@@ -35,7 +35,7 @@ class Chain:
     calls: Mapping[str, Sequence[Call]]
 
     def verdict(self, run: Run) -> Verdict | None:
-        """What the backends said, taken together; `None` if they could not tell."""
+        """The result of the whole chain; `None` if it could not be determined."""
         skipped = False
         for backend in self._serving(run.query):
             call = run.calls.get(backend.name)
@@ -76,7 +76,7 @@ class Chain:
         return [*edges, self.limits.degraded_ttl, shortest + stale, verdict.ttl + stale]
 
     def has_cause(self, run: Run) -> bool:
-        """Whether somebody failed, or was rightly not asked."""
+        """Whether a backend failed, or was rightly not called."""
         for backend in self._serving(run.query):
             call = run.calls.get(backend.name)
             if call is None:
@@ -121,7 +121,7 @@ class Chain:
         return [each for each in self.backends if type(query) in each.serves]
 
     def _serving(self, query: Query) -> list[Witness]:
-        """Whom the query is for: ``match`` is here the start of a nickname, or nothing."""
+        """Whether the query matches: ``match`` is here the start of a nickname, or nothing."""
         text = query.text
         matches = {None: True, "@a.*": text.startswith("@a")}
         return [each for each in self._of_this_kind(query) if matches[each.options.match]]

@@ -1,6 +1,6 @@
 """What really happens: backends that fail at will, and a record of all they were asked.
 
-Nothing here is taken from the code under test but its contract: a chain is told from
+Nothing here is taken from the code under test but its contract: a chain is computed from
 another by the task that it runs in, and its beginning by a hook of our own.
 """
 
@@ -46,7 +46,7 @@ class Trouble(Enum):
 
 
 UNFIT = "unfit"
-"""The plan of a user whom the service cannot answer."""
+"""The plan of a user that no response can contain."""
 _RAISED: Mapping[Trouble, type[BaseException]] = {
     Trouble.ITS_OWN_TIME_OUT: TimeoutError,
     Trouble.UNFORESEEN: KeyError,
@@ -79,7 +79,7 @@ class Run:
 
 @dataclass(slots=True)
 class Lookup:
-    """What one caller asked and was told; ``left`` says that the caller did not wait."""
+    """One caller's query and result; ``left`` says that the caller did not wait."""
 
     query: Query
     begun: At
@@ -91,7 +91,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A purge or a data change: what it ``names`` must not be told from before it."""
+    """A purge or a data change: what it ``names`` must not be served from before it."""
 
     at: At
     names: Callable[[User, str], bool]

@@ -1,18 +1,28 @@
-"""The SQLite backend: the promises of every backend, its start, and which tables fit."""
+"""The SQLite backend: conformance, its start, and the tables it accepts."""
 
 import logging
 import os
 import re
 import sqlite3
 import tempfile
-import threading
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from sqlite_databases import (
+    ALICE,
+    BOB,
+    USERS,
+    insert,
+    levels,
+    run,
+    serving,
+    start_error,
+    write,
+)
 
 import idv_sqlite
 from idv_sqlite import table
@@ -22,64 +32,7 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, opened, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
-ALICE = User("Free", "4000123412341234", "alice")
-BOB = User("Pro", "0012345670", "bob", "https://elsewhere.example/bob")
 README = Path(idv_sqlite.__file__).with_name("README.md").read_text(encoding="utf-8")
-USERS = """CREATE TABLE users (
-    nickname TEXT PRIMARY KEY, card_number TEXT NOT NULL UNIQUE, plan TEXT NOT NULL,
-    profile_url TEXT
-);"""
-
-
-def run(path: Path, script: str) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(script)
-
-
-def insert(path: Path, *users: User, into: str = "users") -> None:
-    rows = [(user.nickname, user.card_number, user.plan, user.profile_url) for user in users]
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executemany(f"INSERT INTO {into} VALUES (?, ?, ?, ?)", rows)
-
-
-def write(path: Path, *users: User) -> Path:
-    run(path, USERS)
-    insert(path, *users)
-    return path
-
-
-@asynccontextmanager
-async def serving(path: Path, **options: Any) -> AsyncIterator[SqliteBackend]:
-    """An open backend that looks at its file only when it is told to."""
-    backend = make_backend(SqliteBackend, path.parent, path=path.name, **options)
-    assert isinstance(backend, SqliteBackend)
-    backend.look_every = 3600
-    async with opened([backend]):
-        yield backend
-
-
-def levels(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.levelno == level]
-
-
-async def start_error(backend: AnyBackend) -> str:
-    """Why the backend does not open; no thread is left behind, also if it opens after all."""
-    try:
-        with pytest.raises(StartError) as caught, no_thread_left():
-            await backend.open()
-    finally:
-        await backend.close()
-    return str(caught.value)
-
-
-@contextmanager
-def no_thread_left() -> Iterator[None]:
-    """Every thread begun within has ended, or is about to without being asked again."""
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join(timeout=5)
-        assert not thread.is_alive()
 
 
 class TestConformance(BackendConformance):
@@ -257,7 +210,7 @@ async def test_what_is_no_file_stops_the_start(tmp_path: Path, path: str, messag
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """Runs the block as the user `nobody`, for whom permissions count, if this one is root."""
+    """Run the block as user 65534, whose permissions are checked, unless already unprivileged."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)
@@ -378,7 +331,7 @@ async def test_a_damaged_database_too_large_to_check_is_broken_where_it_is(
             await backend.find(ByCard("4000"))
 
 
-async def test_a_backend_that_is_not_open_cannot_tell(tmp_path: Path) -> None:
+async def test_a_backend_that_is_not_open_is_unavailable(tmp_path: Path) -> None:
     backend = make_backend(SqliteBackend, tmp_path, path="users.db")
     with pytest.raises(Unavailable, match="not open"):
         await backend.find(ByNickname("alice"))
@@ -434,16 +387,16 @@ CAUTIONS: dict[str, tuple[str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("script", "cautions"), list(CAUTIONS.values()), ids=list(CAUTIONS))
+@pytest.mark.parametrize(("script", "warnings"), list(CAUTIONS.values()), ids=list(CAUTIONS))
 async def test_the_start_warns_of_what_is_slow_or_not_sure(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, cautions: list[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, warnings: list[str]
 ) -> None:
     run(tmp_path / "users.db", script)
     async with serving(tmp_path / "users.db"):
         logged = levels(caplog, logging.WARNING)
-    assert len(logged) == len(cautions)
-    for caution in cautions:
-        assert any(caution in line for line in logged)
+    assert len(logged) == len(warnings)
+    for warning in warnings:
+        assert any(warning in line for line in logged)
 
 
 @pytest.mark.parametrize(
@@ -504,7 +457,7 @@ NOT_TEXT: dict[str, tuple[str, str]] = {
 async def test_a_user_whose_values_are_not_text_is_broken(
     tmp_path: Path, script: str, row: str
 ) -> None:
-    """The user is there: "not known" would be a lie, and what zeros were lost nobody can tell."""
+    """The user is there: "not known" would be wrong, and lost zeros cannot be restored."""
     path = tmp_path / "users.db"
     run(path, script)
     run(path, f"INSERT INTO users VALUES ({row}, 'Free'), ('bob', '4001', 'Free')")
@@ -567,7 +520,7 @@ async def test_a_huge_number_is_found_by_no_query_that_it_does_not_equal(
     ids=["untyped", "sum", "coalesce", "bytes", "real"],
 )
 async def test_a_view_of_values_that_are_not_text_is_broken(tmp_path: Path, column: str) -> None:
-    """Newer releases of SQLite tell that some of these are numbers; then the start is refused."""
+    """Newer releases of SQLite report some of these as numbers, and the start is rejected."""
     path = tmp_path / "users.db"
     run(
         path,

@@ -9,7 +9,7 @@ from unittest import mock
 
 import aiosqlite
 import pytest
-from test_sqlite import run, serving
+from sqlite_databases import run, serving
 
 from idv_sqlite.backend import SqliteBackend
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
@@ -42,7 +42,7 @@ def counted() -> Iterator[list[str]]:
 
 
 async def outcomes(backend: SqliteBackend, queries: Sequence[Query]) -> list[Any]:
-    """What each of the callers, all at once, is told."""
+    """The results of concurrent callers."""
     return await asyncio.gather(*map(backend.find, queries), return_exceptions=True)
 
 
@@ -67,9 +67,7 @@ async def test_each_of_many_callers_gets_its_own_user(tmp_path: Path) -> None:
     ],
     ids=["no UTF-8", "bytes"],
 )
-async def test_a_row_that_cannot_be_right_harms_nobody_else(
-    tmp_path: Path, row: str, reason: str
-) -> None:
+async def test_a_bad_row_affects_no_other_lookup(tmp_path: Path, row: str, reason: str) -> None:
     queries = [ByNickname(user.nickname) for user in USERS]
     queries.insert(7, ByNickname("bad"))
     path = table(tmp_path / "users.db", more=f"INSERT INTO users VALUES {row};")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_sqlite import ALICE, BOB, USERS, insert, levels, no_thread_left, run, serving, write
+from sqlite_databases import ALICE, BOB, USERS, insert, levels, no_thread_left, run, serving, write
 
 from idv_sqlite.backend import SqliteBackend
 from idv_sqlite.openfile import OpenFile
@@ -43,16 +43,16 @@ def overwrite(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-async def test_rows_written_are_answered_and_told_of(path: Path) -> None:
+async def test_written_rows_are_found_and_reported_as_a_change(path: Path) -> None:
     async with serving(path) as backend:
         changes = changes_of(backend)
         assert await backend.find(ByNickname("bob")) is None
-        await backend.look()
+        await backend.check()
         assert changes == []
         insert(path, BOB)
         assert await backend.find(ByNickname("bob")) == BOB
-        await backend.look()
-        await backend.look()
+        await backend.check()
+        await backend.check()
         assert changes == ["changed"]
 
 
@@ -85,12 +85,12 @@ async def test_a_look_speaks_for_no_rows_that_come_after_it(
         await begun.wait()
         try:
             assert await asyncio.wait_for(file.find(ABSENT), 5) is None
-            assert file.is_untouched()
+            assert file.is_unmodified()
             os.utime(path)
         finally:
             gate.set()
         assert await late == ALICE
-        assert not file.is_untouched()
+        assert not file.is_unmodified()
         assert [reader.waiting for reader in file._readers] == [0, 0]
 
 
@@ -102,7 +102,7 @@ async def test_a_look_under_way_is_not_believed_of_what_came_after_it(
         assert await backend.find(KNOWN) == ALICE
         assert await backend.find(ByNickname("bob")) is None
         gate, seen, doubted = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        look, is_untouched = OpenFile.look, OpenFile.is_untouched
+        look, is_unmodified = OpenFile.check, OpenFile.is_unmodified
 
         async def slow(file: OpenFile) -> Any:
             state = await look(file)
@@ -112,11 +112,11 @@ async def test_a_look_under_way_is_not_believed_of_what_came_after_it(
 
         def doubting(file: OpenFile) -> bool:
             doubted.set()
-            return is_untouched(file)
+            return is_unmodified(file)
 
-        monkeypatch.setattr(OpenFile, "look", slow)
-        monkeypatch.setattr(OpenFile, "is_untouched", doubting)
-        looking = asyncio.create_task(backend.look())
+        monkeypatch.setattr(OpenFile, "check", slow)
+        monkeypatch.setattr(OpenFile, "is_unmodified", doubting)
+        looking = asyncio.create_task(backend.check())
         await seen.wait()
         overwrite(path, write(tmp_path / "other.db", BOB).read_bytes())
         asking = asyncio.create_task(backend.find(ByNickname("bob")))
@@ -126,7 +126,7 @@ async def test_a_look_under_way_is_not_believed_of_what_came_after_it(
         assert await asking == BOB
 
 
-async def test_rows_written_in_wal_mode_are_told_of(path: Path) -> None:
+async def test_rows_written_in_wal_mode_are_reported_as_a_change(path: Path) -> None:
     """There the file itself does not change until a checkpoint."""
     run(path, "PRAGMA journal_mode = WAL")
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
@@ -135,11 +135,11 @@ async def test_rows_written_in_wal_mode_are_told_of(path: Path) -> None:
             before = path.stat()
             writer.execute("INSERT INTO users VALUES ('bob', '0012345670', 'Pro', NULL)")
             assert path.stat().st_mtime_ns == before.st_mtime_ns
-            await backend.look()
+            await backend.check()
             assert changes == ["changed"]
             assert await backend.find(ByCard("0012345670")) is not None
             writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            await backend.look()
+            await backend.check()
             assert await backend.find(KNOWN) == ALICE
             assert await backend.find(ABSENT) is None
 
@@ -164,7 +164,7 @@ async def test_a_locked_database_is_unavailable_for_every_caller_at_once(path: P
             assert {(type(each), str(each)) for each in outcomes} == {
                 (Unavailable, "the database is locked")
             }
-            await backend.look()
+            await backend.check()
             writer.execute("COMMIT")
             assert await backend.find(KNOWN) == ALICE
 
@@ -185,14 +185,14 @@ async def test_a_file_renamed_over_the_old_one_answers(
         async with serving(path) as backend:
             changes = changes_of(backend)
             write(path.with_name("new.db"), BOB).replace(path)
-            await backend.look()
+            await backend.check()
             assert changes == ["changed"]
             assert await backend.find(ByNickname("bob")) == BOB
             assert await backend.find(KNOWN) is None
-            assert "the new one answers" in caplog.messages[-1]
+            assert "opened the new one" in caplog.messages[-1]
 
 
-async def test_a_replaced_file_is_never_not_known_before_the_look(path: Path) -> None:
+async def test_a_replaced_file_is_never_not_known_before_the_run_check(path: Path) -> None:
     async with serving(path) as backend:
         write(path.with_name("new.db"), BOB).replace(path)
         assert await backend.find(ByNickname("bob")) == BOB
@@ -205,7 +205,7 @@ async def test_a_link_that_is_switched_is_followed(path: Path) -> None:
         new = path.with_name("new-link")
         new.symlink_to(write(path.with_name("new.db"), BOB))
         new.replace(link)
-        await backend.look()
+        await backend.check()
         assert await backend.find(ByNickname("bob")) == BOB
 
 
@@ -247,7 +247,7 @@ async def test_a_table_that_gets_a_column_is_read_with_it(path: Path) -> None:
         assert bob is not None
         assert bob.profile_url is None
         run(path, "ALTER TABLE users RENAME COLUMN homepage TO profile_url")
-        await backend.look()
+        await backend.check()
         assert await backend.find(ByNickname("bob")) == BOB
 
 
@@ -269,7 +269,7 @@ async def test_a_file_damaged_in_place_is_never_not_known(
     error: type[LookupFailed],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Before the look and after it; it is logged once, and mends itself."""
+    """Before the look and after it; it is logged once, and recovers."""
     good = path.read_bytes()
     async with serving(path) as backend:
         changes = changes_of(backend)
@@ -277,13 +277,13 @@ async def test_a_file_damaged_in_place_is_never_not_known(
         with pytest.raises(LookupFailed):
             await backend.find(ABSENT)
         for _ in range(3):
-            await backend.look()
+            await backend.check()
             for query in (KNOWN, ABSENT, ByCard("4000123412341234")):
                 with pytest.raises(error):
                     await backend.find(query)
         assert len(levels(caplog, logging.ERROR)) == 1
         overwrite(path, good)
-        await backend.look()
+        await backend.check()
         assert await backend.find(KNOWN) == ALICE
         assert await backend.find(ABSENT) is None
         assert changes == ["changed"]
@@ -320,14 +320,14 @@ def replace_by_at_signs(path: Path) -> None:
         (replace_by_garbage, "not a database"),
         (replace_by_nothing, "the file is empty"),
         (replace_by_another_schema, 'no table "users"; there are: "cars"'),
-        (replace_by_at_signs, 'mends them: UPDATE "users" SET "nickname" = '),
+        (replace_by_at_signs, 'repairs them: UPDATE "users" SET "nickname" = '),
     ],
     ids=["deleted", "garbage renamed over it", "an empty file", "another schema", "with @"],
 )
 async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_rest(
     path: Path, fault: Callable[[Path], None], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its pages are intact behind the open connections; it is logged once, and mends itself."""
+    """Its pages are intact behind the open connections; it is logged once, and recovers."""
     async with serving(path) as backend:
         changes = changes_of(backend)
         fault(path)
@@ -335,10 +335,10 @@ async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_res
             assert await backend.find(KNOWN) == ALICE
             with pytest.raises(LookupFailed, match=reason):
                 await backend.find(ABSENT)
-            await backend.look()
+            await backend.check()
         assert len(levels(caplog, logging.ERROR)) == 1
         path.with_name("aside.db").replace(path)
-        await backend.look()
+        await backend.check()
         assert await backend.find(ABSENT) is None
         assert changes == ["changed"]  # to rename a file changes its status time
 
@@ -349,13 +349,13 @@ async def test_a_file_set_aside_answers_what_it_knows_and_is_not_sure_of_the_res
     ids=["table", "column"],
 )
 async def test_a_table_or_column_that_goes_is_unavailable(path: Path, script: str) -> None:
-    """A quoted name of no column would be a text to SQLite, and nobody would be known."""
+    """A quoted name of no column would be a text to SQLite, and no user would be found."""
     async with serving(path) as backend:
         run(path, script)
         for query in (KNOWN, ABSENT):
             with pytest.raises(Unavailable, match="is gone"):
                 await backend.find(query)
-        await backend.look()
+        await backend.check()
         for query in (KNOWN, ABSENT):
             with pytest.raises(Unavailable, match="users"):
                 await backend.find(query)
@@ -391,7 +391,7 @@ async def begun(backend: SqliteBackend) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_query_that_nobody_waits_for_holds_up_no_other(slow_path: Path) -> None:
+async def test_a_query_without_callers_delays_no_other(slow_path: Path) -> None:
     """Neither the one that runs nor those that wait behind it."""
     async with serving(slow_path) as backend:
         slow = [asyncio.create_task(backend.find(ByNickname("slow"))) for _ in range(5)]
@@ -433,7 +433,7 @@ async def test_a_query_that_is_waited_for_survives_the_end_of_others(slow_path: 
 
 
 async def test_closing_ends_what_still_runs(slow_path: Path) -> None:
-    """Whoever waits is told, and no thread stays."""
+    """Callers get an error, and no thread stays."""
     with no_thread_left():
         async with serving(slow_path) as backend:
             asked = [asyncio.create_task(backend.find(ByNickname("slow"))) for _ in range(3)]
@@ -450,7 +450,7 @@ async def test_the_file_is_looked_at_by_itself(path: Path) -> None:
     backend = make_backend(SqliteBackend, path.parent, path=path.name)
     changed = asyncio.Event()
     backend.on_change(changed.set)
-    backend.look_every = 0.01
+    backend.check_interval = 0.01
     await backend.open()
     try:
         insert(path, BOB)
@@ -470,7 +470,7 @@ async def test_a_look_that_fails_is_logged_and_not_the_last(
         raise RuntimeError("the listener's own fault")
 
     backend.on_change(listener)
-    backend.look_every = 0.01
+    backend.check_interval = 0.01
     await backend.open()
     try:
         insert(path, BOB)
@@ -479,7 +479,7 @@ async def test_a_look_that_fails_is_logged_and_not_the_last(
         await asyncio.wait_for(told.get(), timeout=5)
     finally:
         await backend.close()
-    assert "a look at the file failed" in caplog.text
+    assert "checking the file failed" in caplog.text
 
 
 async def test_a_lookup_that_comes_after_the_close_is_unavailable(path: Path) -> None:
@@ -491,14 +491,14 @@ async def test_a_lookup_that_comes_after_the_close_is_unavailable(path: Path) ->
         await file.find(KNOWN)
 
 
-async def test_a_caller_that_leaves_does_not_end_the_look(path: Path) -> None:
+async def test_a_caller_that_leaves_does_not_end_the_run_check(path: Path) -> None:
     async with serving(path) as backend:
         changes = changes_of(backend)
         insert(path, BOB)
-        leaving = asyncio.create_task(backend.look())
+        leaving = asyncio.create_task(backend.check())
         await asyncio.sleep(0)
         leaving.cancel()
-        await backend.look()
+        await backend.check()
         assert changes == ["changed"]
 
 
@@ -520,7 +520,7 @@ class Held:
 async def test_a_lookup_that_has_its_rows_opens_nothing_after_the_close(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sees that the file was written, and nobody would close what it opened to follow that."""
+    """It sees that the file was written, and nothing would close what it opened."""
     with no_thread_left():
         async with serving(path) as backend:
             assert backend._file is not None
@@ -541,7 +541,7 @@ async def test_closing_waits_for_the_check_that_reopens_the_file(
     """What it opened is closed, and a lookup that waits for it gets no answer from either file."""
     backend = make_backend(SqliteBackend, path.parent, path=path.name)
     assert isinstance(backend, SqliteBackend)
-    backend.look_every = 3600
+    backend.check_interval = 3600
     with no_thread_left():
         await backend.open()
         held = Held(OpenFile.open)
@@ -565,22 +565,22 @@ async def test_a_look_that_was_asked_for_before_the_close_does_not_begin_after_i
     with no_thread_left():
         async with serving(path) as backend:
             write(path.with_name("new.db"), BOB).replace(path)
-            looking = asyncio.create_task(backend.look())
+            looking = asyncio.create_task(backend.check())
             await asyncio.sleep(0)
             await backend.close()
             await asyncio.wait_for(looking, timeout=5)
-            await backend.look()
+            await backend.check()
             was_opened = backend._file is not None
             await backend._drop()
             assert not was_opened
 
 
-async def test_a_query_under_way_when_the_damage_is_seen_is_told_of_it(slow_path: Path) -> None:
+async def test_a_query_that_runs_when_the_damage_is_seen_raises_its_reason(slow_path: Path) -> None:
     """Not that the connection was closed, which the chain might pass over."""
     async with serving(slow_path) as backend:
         asked = asyncio.create_task(backend.find(ByNickname("slow")))
         await begun(backend)
-        await backend._suffer(Broken("the database is damaged"))
+        await backend._mark_failed(Broken("the database is damaged"))
         await backend._drop()
         with pytest.raises(Broken, match="the database is damaged"):
             await asyncio.wait_for(asked, timeout=5)

@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def unwatched(path: Path) -> AsyncIterator[tuple[YamlBackend, list[str]]]:
-    """A backend that reloads when it is told to, and the changes it told of."""
+    """A backend that reloads when the test calls it, and its reported changes."""
     backend = make_backend(YamlBackend, path.parent, path=path.name, watch="false")
     assert isinstance(backend, YamlBackend)
     changes: list[str] = []
@@ -152,7 +152,7 @@ async def test_a_file_cut_at_any_byte_keeps_the_old_users(path: Path, counted: s
     ],
     ids=["empty", "invalid", "missing"],
 )
-async def test_a_bad_file_is_told_once_and_the_old_users_kept(
+async def test_a_bad_file_is_reported_once_and_the_old_users_are_kept(
     path: Path, text: str | None, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with unwatched(path) as (backend, changes):
@@ -162,12 +162,12 @@ async def test_a_bad_file_is_told_once_and_the_old_users_kept(
         assert await backend.find(ByNickname("alice")) == ALICE
         assert changes == []
     (warning,) = warnings(caplog)
-    assert "backend tested keeps its old users: " in warning
+    assert "backend tested: fixture rejected, keeping the old users: " in warning
     assert told in warning
     assert "canary" not in caplog.text
 
 
-async def test_a_bad_file_after_a_good_one_is_told_again(
+async def test_another_bad_file_after_a_good_one_is_reported(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with unwatched(path) as (backend, _):

@@ -170,9 +170,7 @@ def test_a_bad_fixture_is_refused(text: str | bytes, place: str, message: str) -
         pytest.param("nickname: bob\n    card_number: 1", 6, "card_number", id="card number"),
     ],
 )
-def test_a_second_user_of_one_name_is_told_with_both_lines(
-    second: str, line: int, name: str
-) -> None:
+def test_a_duplicate_user_is_reported_with_both_lines(second: str, line: int, name: str) -> None:
     text = of_one() + f"  - {second}\n    plan: Pro\n"
     first = line - 3
     assert problems(text) == [
@@ -180,7 +178,7 @@ def test_a_second_user_of_one_name_is_told_with_both_lines(
     ]
 
 
-def test_all_problems_are_told_in_the_order_of_the_file() -> None:
+def test_all_problems_are_reported_in_the_order_of_the_file() -> None:
     text = "count: 9\nuser: 1\nusers:\n- {nickname: a b, card_number: x}\n- {plan: Free}\n"
     places = [told.rpartition(": ")[0] for told in problems(text)]
     assert [re.sub(r"^u.yaml:(\d+):\d+: ", r"\1 ", place) for place in places] == [
@@ -229,7 +227,7 @@ def test_a_count_that_was_there_is_missed() -> None:
     ]
 
 
-def test_a_count_that_does_not_match_is_told_with_what_to_do() -> None:
+def test_a_wrong_count_is_reported_with_what_to_do() -> None:
     assert problems(COUNTED.replace("count: 2", "count: 3")) == [
         (
             "u.yaml:1:1: count: says 3, the users are 2; the file may be cut; "

@@ -107,7 +107,7 @@ async def test_a_swapped_link_is_seen(tmp_path: Path) -> None:
 
 
 async def test_a_link_changed_further_up_is_seen(tmp_path: Path) -> None:
-    """No watched folder tells of it; the look at the file does."""
+    """No watched directory has an event; the check of the file notices it."""
     for nickname in ("alice", "bob"):
         (tmp_path / nickname).mkdir()
         write(tmp_path / nickname / "users.yaml", nickname)
@@ -120,9 +120,9 @@ async def test_a_link_changed_further_up_is_seen(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_comes_back_is_seen(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its users were answered all the while, and one warning told."""
+    """Its users are found all the while, and there is one warning."""
     async with watched(path) as (backend, next_user):
-        told = logged("keeps its old users")
+        told = logged("keeping the old users")
         move(path, path.with_suffix(".old"))
         await told
         assert await backend.find(ByNickname("alice")) is not None
@@ -137,16 +137,16 @@ async def test_a_replaced_folder_is_seen(path: Path, caplog: pytest.LogCaptureFi
         for nickname in ("carol", "dave"):
             write(path, nickname)
             await next_user(nickname)
-        told = [logged("cannot watch its file"), logged("keeps its old users")]
+        told = [logged("cannot watch the fixture"), logged("keeping the old users")]
         move(path.parent, path.parent.with_name("old"))
         await asyncio.gather(*told)
         assert await backend.find(ByNickname("dave")) is not None
         path.parent.mkdir()
         write(path, "bob")
         await next_user("bob")
-    assert sorted(text.partition(": ")[0] for text in warnings(caplog)) == [
-        "backend tested cannot watch its file, and looks at it each 0.5 s",
-        "backend tested keeps its old users",
+    assert sorted(text.split(": ")[1] for text in warnings(caplog)) == [
+        "cannot watch the fixture, checking it every 0.5 s",
+        "fixture rejected, keeping the old users",
     ]
 
 
@@ -161,18 +161,18 @@ async def test_edits_are_seen_where_nothing_can_be_watched(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A watch that dies is told once, and looking takes its place."""
+    """A failed watch is logged once, and checks take its place."""
 
     def failing(*folders: Path, **options: object) -> AsyncIterator[Any]:
         raise error
 
     monkeypatch.setattr(backend_module, "awatch", failing)
-    monkeypatch.setattr(backend_module, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(backend_module, "_CHECK_INTERVAL", 0.01)
     async with watched(path) as (_, next_user):
         for nickname in ("bob", "carol", "alice"):
             write(path, nickname)
             await next_user(nickname)
-        told = logged("keeps its old users")
+        told = logged("keeping the old users")
         move(path, path.with_suffix(".old"))
         await told
     assert len(warnings(caplog)) == 2
@@ -184,7 +184,7 @@ async def test_a_file_that_becomes_a_symlink_loop_keeps_the_old_users(
 ) -> None:
     """One warning, without a traceback; and the next good file is read."""
     async with watched(path) as (backend, next_user):
-        told = logged("keeps its old users")
+        told = logged("keeping the old users")
         loop = path.with_name("loop")
         loop.symlink_to(path.name)
         move(loop, path)
@@ -204,12 +204,12 @@ async def test_an_edit_that_keeps_size_and_modification_time_is_seen(path: Path)
     backend = make_backend(YamlBackend, path.parent, path=path.name, watch="false")
     assert isinstance(backend, YamlBackend)
     async with opened([backend]):
-        await backend._look()
+        await backend._check()
         before = path.stat()
         write(path, "carol")
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert path.stat().st_size == before.st_size
-        await backend._look()
+        await backend._check()
         assert await backend.find(ByNickname("carol")) is not None
 
 

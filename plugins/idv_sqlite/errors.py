@@ -1,6 +1,6 @@
-"""What SQLite's errors mean for a lookup, in words that hold no data.
+"""SQLite's errors as `LookupFailed`, with reasons that contain no data.
 
-SQLite's own messages are not passed on: one of them quotes the value it stumbled over.
+SQLite's own messages are not passed on: some quote a value of the table.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _UNAVAILABLE_EXTENDED = {
 
 
 def is_locked(error: sqlite3.Error) -> bool:
-    """Whether the same query may succeed a moment later, when a writer has finished."""
+    """Return whether the same query may succeed when a writer has finished."""
     return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
-def could_not_tell(error: sqlite3.Error) -> LookupFailed:
-    """The `Unavailable` or `Broken` that an error of SQLite comes to."""
+def to_lookup_failed(error: sqlite3.Error) -> LookupFailed:
+    """Return the `Unavailable` or `Broken` for an error of SQLite."""
     code = _primary_code(error)
     if code is None:
         return _without_code(error)
@@ -71,13 +71,13 @@ def _reason(error: sqlite3.Error, code: int) -> str:
 
 
 def _primary_code(error: sqlite3.Error) -> int | None:
-    """The low byte of the result code; ``None`` for errors that Python's module raises itself."""
+    """Return the low byte of the result code; ``None`` for errors raised by Python's module."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
 
 def _without_code(error: sqlite3.Error) -> LookupFailed:
-    """Of these, an `OperationalError` is text that cannot be decoded; the rest are closing."""
+    """Of these, an `OperationalError` is text that cannot be decoded; the rest is a closed file."""
     if type(error) is sqlite3.OperationalError:
         return Broken("a value in the table is not valid UTF-8")
     return Unavailable("the connection is closed")

@@ -1,0 +1,17 @@
+"""A cache whose time a test moves."""
+
+import pytest
+from caches import LIMITS
+from fakes import Ticker, steady_cache
+
+from tornado_idv.lookup.cache import AnswerCache
+
+
+@pytest.fixture
+def ticker() -> Ticker:
+    return Ticker()
+
+
+@pytest.fixture
+def cache(ticker: Ticker) -> AnswerCache:
+    return steady_cache(LIMITS, ticker)

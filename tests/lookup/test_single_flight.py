@@ -1,0 +1,136 @@
+"""Concurrent callers with one query share one lookup."""
+
+import asyncio
+import gc
+
+import pytest
+from caches import (
+    ABSENT,
+    ALICE,
+    BOB,
+    ELSEWHERE,
+    FOUND,
+    FOUND_BOB,
+    PATIENCE,
+    as_is,
+    begin,
+    held,
+    leave,
+    remember,
+)
+from fakes import Source, running
+from msgspec import structs
+
+from tornado_idv.errors import Unavailable
+from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.model import ByCard
+
+
+async def test_500_callers_at_once_ask_once(cache: AnswerCache) -> None:
+    """All but the first get an answer that is marked as coalesced."""
+    source = Source(FOUND)
+    first = await held(cache, source)
+    others = [begin(cache, source) for _ in range(499)]
+    asyncio.get_running_loop().call_soon(source.release)
+    answers = await asyncio.wait_for(asyncio.gather(first, *others), timeout=5)
+    assert answers == [FOUND] + [structs.replace(FOUND, coalesced=True)] * 499
+    assert source.asked == 1
+    assert cache.get(ALICE) is FOUND
+
+
+async def test_two_queries_are_asked_side_by_side(cache: AnswerCache) -> None:
+    source = Source(FOUND)
+    waiting = await held(cache, source)
+    await remember(cache, ByCard("1"), ABSENT)
+    assert not waiting.done()
+    source.release()
+    assert await waiting is FOUND
+
+
+async def test_a_first_caller_that_leaves_affects_no_other(cache: AnswerCache) -> None:
+    source = Source(FOUND)
+    leader = await held(cache, source)
+    follower = begin(cache, source)
+    await leave(leader)
+    source.release()
+    answer = await asyncio.wait_for(follower, timeout=5)
+    assert (answer.user, answer.coalesced) == (FOUND.user, True)
+    assert source.asked == 1
+
+
+async def test_a_later_caller_that_leaves_affects_no_other(cache: AnswerCache) -> None:
+    source = Source(FOUND)
+    leader = await held(cache, source)
+    follower = begin(cache, source)
+    await remember(cache, BOB, FOUND_BOB)
+    await leave(follower)
+    source.release()
+    assert await asyncio.wait_for(leader, timeout=5) is FOUND
+    assert source.asked == 1
+
+
+async def test_an_answer_without_waiters_is_cached(cache: AnswerCache) -> None:
+    source = Source(FOUND)
+    await leave(await held(cache, source))
+    source.release()
+    assert (await cache.fetch(ALICE, source.ask, PATIENCE, as_is)).found
+    assert cache.get(ALICE) is FOUND
+    assert source.asked == 1
+
+
+async def test_a_failure_without_waiters_logs_nothing(
+    cache: AnswerCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Source(Unavailable("down"))
+    leader = await held(cache, source)
+    (flight,) = running(cache)
+    await leave(leader)
+    source.release()
+    await asyncio.wait([flight], timeout=5)
+    del flight
+    gc.collect()
+    assert not caplog.records
+
+
+async def test_an_end_of_the_service_ends_a_flight_and_all_who_wait(cache: AnswerCache) -> None:
+    source = Source(FOUND)
+    caller = await held(cache, source)
+    (flight,) = running(cache)
+    flight.cancel()
+    await asyncio.wait([caller], timeout=5)
+    assert caller.cancelled()
+    source.release()
+    assert await cache.fetch(ALICE, source.ask, PATIENCE, as_is) is FOUND
+    assert source.asked == 2
+
+
+async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_remembered(
+    cache: AnswerCache,
+) -> None:
+    """Those who wait for it go on waiting."""
+    old = Source(FOUND)
+    early = await held(cache, old)
+    with pytest.raises(TimeoutError):
+        await cache.fetch(ALICE, old.ask, 0, as_is)
+    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask, PATIENCE, as_is) is ELSEWHERE
+    old.release()
+    assert await early is FOUND
+    assert cache.get(ALICE) is ELSEWHERE
+
+
+async def test_who_waited_too_long_ends_no_later_flight(cache: AnswerCache) -> None:
+    old, later = Source(FOUND), Source(ELSEWHERE)
+    early = await held(cache, old)
+    impatient = cache.fetch(ALICE, old.ask, 0, as_is)
+    await asyncio.sleep(0)
+    cache.purge()
+    second = await held(cache, later)
+    with pytest.raises(TimeoutError):
+        await impatient
+    third = begin(cache, later)
+    asyncio.get_running_loop().call_soon(later.release)
+    assert await second is ELSEWHERE
+    assert (await third).coalesced
+    assert later.asked == 1
+    old.release()
+    await early

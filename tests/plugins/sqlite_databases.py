@@ -1,0 +1,74 @@
+"""SQLite files with users, and backends over them."""
+
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idv_sqlite.backend import SqliteBackend
+from tornado_idv import StartError, User
+from tornado_idv.backend import AnyBackend
+from tornado_idv.registry import opened
+from tornado_idv.testing import make_backend
+
+ALICE = User("Free", "4000123412341234", "alice")
+BOB = User("Pro", "0012345670", "bob", "https://elsewhere.example/bob")
+USERS = """CREATE TABLE users (
+    nickname TEXT PRIMARY KEY, card_number TEXT NOT NULL UNIQUE, plan TEXT NOT NULL,
+    profile_url TEXT
+);"""
+
+
+def run(path: Path, script: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+
+
+def insert(path: Path, *users: User, into: str = "users") -> None:
+    rows = [(user.nickname, user.card_number, user.plan, user.profile_url) for user in users]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executemany(f"INSERT INTO {into} VALUES (?, ?, ?, ?)", rows)
+
+
+def write(path: Path, *users: User) -> Path:
+    run(path, USERS)
+    insert(path, *users)
+    return path
+
+
+@asynccontextmanager
+async def serving(path: Path, **options: Any) -> AsyncIterator[SqliteBackend]:
+    """An open backend that checks its file only when the test calls it."""
+    backend = make_backend(SqliteBackend, path.parent, path=path.name, **options)
+    assert isinstance(backend, SqliteBackend)
+    backend.check_interval = 3600
+    async with opened([backend]):
+        yield backend
+
+
+def levels(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == level]
+
+
+async def start_error(backend: AnyBackend) -> str:
+    """Why the backend does not open; no thread is left behind, also if it opens after all."""
+    try:
+        with pytest.raises(StartError) as caught, no_thread_left():
+            await backend.open()
+    finally:
+        await backend.close()
+    return str(caught.value)
+
+
+@contextmanager
+def no_thread_left() -> Iterator[None]:
+    """Every thread begun within has ended, or is about to without being asked again."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=5)
+        assert not thread.is_alive()
