@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import uvloop
+from calling import reject
 from running import eventually
 from serving import KEY, Client, Reply, serving
+from tornado.testing import bind_unused_port
+from tornado.web import Application
 
 from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
 
 CONFIG = f"""\
 profile_sites: [https://profiles.example]
@@ -101,3 +108,31 @@ def test_connections_are_bounded_by_descriptors(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
     limits = HttpLimits(max_body=1, max_connections=wanted).within_descriptors()
     assert limits == HttpLimits(max_body=1, max_connections=given)
+
+
+def test_several_connections_are_accepted_per_iteration() -> None:
+    """On uvloop, where one socket gives one; each is answered 503 as it is accepted."""
+
+    async def iterations(clients: list[socket.socket]) -> int:
+        server = HttpServer(Application(), reject, HttpLimits(max_connections=0))
+        sock, port = bind_unused_port()
+        await server.listen([sock])
+        for client in clients:
+            client.connect(("127.0.0.1", port))
+        counted = 0
+        while not all(has_response(client) for client in clients):
+            await asyncio.sleep(0)
+            counted += 1
+        server.close()
+        return counted
+
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket()) for _ in range(64)]
+        assert uvloop.run(iterations(clients)) < 32
+
+
+def has_response(client: socket.socket) -> bool:
+    try:
+        return bool(client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return False

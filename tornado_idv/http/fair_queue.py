@@ -5,9 +5,8 @@ requests, and whoever connects meanwhile waits for several iterations. So pipeli
 for `PIPELINED_BUDGET` seconds, and the rest in later iterations.
 
 Requests of connections that have not shown a valid key start one per iteration, and more only
-while they take at most half as long as everything else did since the last time. So a flood of
-invalid keys slows other traffic down by at most a half, and a busy service does not starve new
-clients.
+while they take at most as long as everything else did since the last time. So a flood of invalid
+keys takes at most half of the time, and a busy service does not starve new clients.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 PIPELINED_BUDGET = 0.01
-UNAUTHENTICATED_SHARE = 0.5
+UNAUTHENTICATED_SHARE = 1.0
 _MAX_BUDGET = 0.05
 """Seconds: an upper bound, also after the process was suspended."""
 

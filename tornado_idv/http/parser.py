@@ -41,7 +41,7 @@ class RequestParser:
     @property
     def has_started(self) -> bool:
         """Whether a byte of a request was received; half an empty line is none."""
-        return self.head is not None or self._buffer not in (b"", b"\r")
+        return self.head is not None or (bool(self._buffer) and self._buffer != b"\r")
 
     @property
     def has_head(self) -> bool:

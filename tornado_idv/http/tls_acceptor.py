@@ -17,8 +17,8 @@ from functools import partial
 
 _log = logging.getLogger(__name__)
 
-_ACCEPT_BATCH = 64
-"""Connections accepted per readiness event, so that a burst does not delay other traffic."""
+_ACCEPT_BATCH = 8
+"""Connections accepted per iteration, so that a burst does not delay other traffic."""
 _MAX_ABORTING = 16
 """Aborted handshakes whose descriptors are not closed yet, which takes some iterations."""
 _READ_BUFFER = 16 * 1024
