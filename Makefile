@@ -61,7 +61,7 @@ bench: $(VENV)/.dev $(PEERS)/.installed
 	$(BIN)/python -m benchmarks --json bench.json
 
 faults: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python tests/faults/oracle.py --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=tests $(BIN)/python -m support.faults.oracle --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(RECIPE_MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis

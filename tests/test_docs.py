@@ -18,14 +18,14 @@ from typing import get_args, get_origin
 
 import click
 import pytest
-from editor import as_editor_reads
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
-from running import command
-from serving import Client, serving
 
 import tornado_idv
 from benchmarks.suite import BENCHMARKS
+from support.editor import as_editor_reads
+from support.process import command
+from support.service import Client, serving
 from tornado_idv import BackendOptions, hookspecs
 from tornado_idv.cli import main
 from tornado_idv.config.load import load_without_references

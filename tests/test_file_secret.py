@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from fakes import Ticker
 
+from support.fakes import Ticker
 from tornado_idv.config.load import load
 from tornado_idv.file_secret import FileSecret
 from tornado_idv.registry import backend_kinds, plugin_manager

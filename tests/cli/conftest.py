@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from loggers import put_back
-from running import Invoke
 
+from support.loggers import put_back
+from support.process import Invoke
 from tornado_idv.cli import main
 from tornado_idv.registry import plugin_manager
 

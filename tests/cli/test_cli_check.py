@@ -12,10 +12,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from certificate import ENCRYPTED_KEY, OTHER_KEY, SELF_SIGNED
-from editor import as_editor_reads
-from running import Invoke
 
+from support.certificate import ENCRYPTED_KEY, OTHER_KEY, SELF_SIGNED
+from support.editor import as_editor_reads
+from support.process import Invoke
 from tornado_idv.keys.token import issue
 
 ROOT = Path(__file__).parents[2]

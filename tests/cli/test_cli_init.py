@@ -8,9 +8,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-from running import Invoke, command
-from serving import Client, serving
 
+from support.process import Invoke, command
+from support.service import Client, serving
 from tornado_idv.keys.token import check_token
 
 FILES = ["config.schema.json", "config.yaml", "users.yaml"]

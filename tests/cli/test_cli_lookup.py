@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from running import Invoke, command
-from serving import make_database
 
+from support.process import Invoke, command
+from support.service import make_database
 from tornado_idv.lookup.guard import BackendCall
 
 Config = Callable[..., Path]

@@ -20,9 +20,9 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from running import COMMAND, PATIENCE, Invoke, command, eventually, running
-from serving import KEY, Client
 
+from support.process import COMMAND, PATIENCE, Invoke, command, eventually, running
+from support.service import KEY, Client
 from tornado_idv.cli.common import load_settings
 from tornado_idv.cli.serve import announce
 from tornado_idv.config.settings import Settings

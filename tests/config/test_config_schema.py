@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from editor import as_editor_reads
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
+from support.editor import as_editor_reads
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config import settings as settings_module
 from tornado_idv.config.schema import json_schema

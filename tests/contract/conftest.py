@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from serving import Client, serving_sqlite, serving_upstream, serving_yaml
+
+from support.service import Client, serving_sqlite, serving_upstream, serving_yaml
 
 SERVICES = {"yaml": serving_yaml, "sqlite": serving_sqlite, "upstream": serving_upstream}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from serving import CARDS_ONLY_KEY, KEY, Client, Reply
+
+from support.service import CARDS_ONLY_KEY, KEY, Client, Reply
 
 ALICE = (
     b'{"status":"ok","plan":"Free","card_number":"4000123412341234","nickname":"@alice",'

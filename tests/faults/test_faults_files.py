@@ -11,7 +11,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from damages import (
+
+from idv_sqlite.backend import SqliteBackend
+from support.faults.client import (
+    ALICE,
+    AMY,
+    CAROL,
+    FORGETFUL,
+    MATCH,
+    REMEMBERING,
+    Person,
+    Witness,
+    all_of,
+    fixture,
+    nobody,
+)
+from support.faults.file_faults import (
     BOMBS,
     GARBAGE,
     Damage,
@@ -25,22 +40,7 @@ from damages import (
     overwrite,
     renamed_over,
 )
-from serving import make_database, serving
-from witness import (
-    ALICE,
-    AMY,
-    CAROL,
-    FORGETFUL,
-    MATCH,
-    REMEMBERING,
-    Person,
-    Witness,
-    all_of,
-    fixture,
-    nobody,
-)
-
-from idv_sqlite.backend import SqliteBackend
+from support.service import make_database, serving
 
 Fault = Callable[[Path], AbstractContextManager[None]]
 TABLE = "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT)"

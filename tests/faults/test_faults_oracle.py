@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from ground import QUIET
-from judge import Asked, Episode, Judge, Times, Told, Verdict
-from oracle import rows, run
-from troubles import Trouble, of_database
-from truth import SqliteSource, Truth
-from witness import Person
+
+from support.faults.checker import Asked, Episode, Judge, Times, Told, Verdict
+from support.faults.client import Person
+from support.faults.fault_catalogue import Trouble, of_database
+from support.faults.harness import QUIET
+from support.faults.oracle import rows, run
+from support.faults.reference import SqliteSource, Truth
 
 TIMES = Times(ttl=1, negative_ttl=1, stale=10, timeout=1, lag=1)
 ALICE, NOW_PRO = Person("a-1", "1"), Person("a-1", "1", "Pro")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from running import Running, running
-from witness import (
+
+from support.faults.client import (
     ALICE,
     AMY,
     CAROL,
@@ -21,6 +21,7 @@ from witness import (
     fixture,
     nobody,
 )
+from support.process import Running, running
 
 PLUGIN = f"""\
 import asyncio

@@ -11,23 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from proxy import (
-    Fault,
-    ThreadedProxy,
-    answering,
-    cutting,
-    dripping,
-    flooding,
-    freezing,
-    http,
-    passing,
-    proxying_in_thread,
-    refusing,
-    resetting,
-)
-from running import running
-from serving import KEY, serving
-from witness import (
+
+from support.faults.client import (
     ALICE,
     AMY,
     CAROL,
@@ -41,6 +26,22 @@ from witness import (
     fixture,
     nobody,
 )
+from support.faults.proxy import (
+    Fault,
+    ThreadedProxy,
+    answering,
+    cutting,
+    dripping,
+    flooding,
+    freezing,
+    http,
+    passing,
+    proxying_in_thread,
+    refusing,
+    resetting,
+)
+from support.process import running
+from support.service import KEY, serving
 
 PEOPLE = (ALICE, AMY, CAROL)
 NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from calling import reject
 from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler, stream_request_body
 
+from support.http_server import reject
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 

@@ -9,8 +9,8 @@ import weakref
 from typing import cast
 
 import pytest
-from calling import POST, calling, until
 
+from support.http_server import POST, calling, until
 from tornado_idv.http.connection import State
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head

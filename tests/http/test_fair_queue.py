@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from fakes import Ticker
 
+from support.fakes import Ticker
 from tornado_idv.http.fair_queue import FairQueue
 
 MS = 1 / 1024

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from calling import reject
-from running import eventually
-from serving import KEY, Client, Reply, serving
 from tornado.testing import bind_unused_port
 from tornado.web import Application
 
+from support.http_server import reject
+from support.process import eventually
+from support.service import KEY, Client, Reply, serving
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 

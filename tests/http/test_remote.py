@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from serving import CONFIG, FIXTURE, KEY
 
+from support.service import CONFIG, FIXTURE, KEY
 from tornado_idv.config.load import load
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.service import listening

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import LIMITS, POST, calling, until
-from certificate import SELF_SIGNED
-from serving import CONFIG, FIXTURE, KEY, serving
 
+from support.certificate import SELF_SIGNED
+from support.http_server import LIMITS, POST, calling, until
+from support.service import CONFIG, FIXTURE, KEY, serving
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.errors import StartError
 from tornado_idv.server.service import tls_context

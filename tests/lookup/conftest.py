@@ -1,9 +1,9 @@
 """A cache whose time a test moves."""
 
 import pytest
-from caches import LIMITS
-from fakes import Ticker, steady_cache
 
+from support.caches import LIMITS
+from support.fakes import Ticker, steady_cache
 from tornado_idv.lookup.cache import AnswerCache
 
 

@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 import pytest
-from directories import ALICE, DOWN, QUERY, directory, failure, lifetime
-from fakes import FakeBackend, Ticker
 
+from support.directories import ALICE, DOWN, QUERY, directory, failure, lifetime
+from support.fakes import FakeBackend, Ticker
 from tornado_idv.errors import Broken
 from tornado_idv.model import BackendResult, User
 

@@ -8,7 +8,9 @@ import weakref
 from collections.abc import Callable
 
 import pytest
-from caches import (
+from msgspec import structs
+
+from support.caches import (
     ABSENT,
     ALICE,
     ALICE_S_CARD,
@@ -24,9 +26,7 @@ from caches import (
     held,
     remember,
 )
-from fakes import Source, Ticker, steady_cache
-from msgspec import structs
-
+from support.fakes import Source, Ticker, steady_cache
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.model import Answer, ByCard, ByNickname, Query

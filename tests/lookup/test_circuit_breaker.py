@@ -1,8 +1,8 @@
 """A circuit opens after failures in a row, and closes when a probe of its own succeeds."""
 
 import pytest
-from fakes import Ticker
 
+from support.fakes import Ticker
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 

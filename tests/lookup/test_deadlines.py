@@ -1,8 +1,8 @@
 import asyncio
 
 import pytest
-from fakes import LoopClock
 
+from support.fakes import LoopClock
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
 
 

@@ -6,7 +6,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from directories import (
+from msgspec import structs
+
+from support.directories import (
     ALICE,
     BROKEN,
     DOWN,
@@ -19,9 +21,7 @@ from directories import (
     failure,
     lifetime,
 )
-from fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, running
-from msgspec import structs
-
+from support.fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, running
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.lookup.directory import Directory

@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from fakes import CardsOnly, FakeBackend, LoopClock, Ticker
 
+from support.fakes import CardsOnly, FakeBackend, LoopClock, Ticker
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.lookup.guard import BackendCall, Guard
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User

@@ -4,7 +4,9 @@ import asyncio
 import gc
 
 import pytest
-from caches import (
+from msgspec import structs
+
+from support.caches import (
     ABSENT,
     ALICE,
     BOB,
@@ -18,9 +20,7 @@ from caches import (
     leave,
     remember,
 )
-from fakes import Source, running
-from msgspec import structs
-
+from support.fakes import Source, running
 from tornado_idv.errors import Unavailable
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.model import ByCard

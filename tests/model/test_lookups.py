@@ -5,7 +5,8 @@ import logging
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
-from lookups import Lookups
+
+from support.model.lookup_machine import Lookups
 
 
 def test_no_history_leads_to_a_lie(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,8 +5,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 
 import pytest
-from bugs import BUGS, hunt
-from seeded import Bug
+
+from support.model.mutants import Bug
+from support.model.mutations import BUGS, hunt
 
 _PROCESSES = 2
 

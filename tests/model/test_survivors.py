@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from lookups import TickedLoop
-from setups import Kind
-from witnesses import Record, Trouble, Witness
 
+from support.model.lookup_machine import TickedLoop
+from support.model.recording_backends import Record, Trouble, Witness
+from support.model.strategies import Kind
 from tornado_idv.errors import Broken, Unavailable
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits

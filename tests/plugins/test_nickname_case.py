@@ -9,8 +9,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from running import command
-from serving import CONFIG, KEY, Client, Reply, serving
+
+from support.process import command
+from support.service import CONFIG, KEY, Client, Reply, serving
 
 FOLD = "identifiers: {nickname_case: fold, nickname_pattern: '[a-z.]+'}\n"
 YAML = "  - {name: users, kind: yaml, path: users.yaml}\n"

@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from sqlite_databases import (
+
+import idv_sqlite
+from idv_sqlite import table
+from idv_sqlite.backend import SqliteBackend
+from support.sqlite_databases import (
     ALICE,
     BOB,
     USERS,
@@ -23,10 +27,6 @@ from sqlite_databases import (
     start_error,
     write,
 )
-
-import idv_sqlite
-from idv_sqlite import table
-from idv_sqlite.backend import SqliteBackend
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yaml_loader
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, opened, plugin_manager

@@ -9,9 +9,9 @@ from unittest import mock
 
 import aiosqlite
 import pytest
-from sqlite_databases import run, serving
 
 from idv_sqlite.backend import SqliteBackend
+from support.sqlite_databases import run, serving
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 
 MANY = 200

@@ -11,10 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlite_databases import ALICE, BOB, USERS, insert, levels, no_thread_left, run, serving, write
 
 from idv_sqlite.backend import SqliteBackend
 from idv_sqlite.openfile import OpenFile
+from support.sqlite_databases import (
+    ALICE,
+    BOB,
+    USERS,
+    insert,
+    levels,
+    no_thread_left,
+    run,
+    serving,
+    write,
+)
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Unavailable, User
 from tornado_idv.testing import make_backend
 

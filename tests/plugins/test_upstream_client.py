@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import aiohttp
 import pytest
-from scripted import http, serving
-from transports import ask, opened
 
 from idv_upstream.request.template import Request
+from support.scripted_server import http, serving
+from support.upstream_transport import ask, opened
 from tornado_idv import Broken
 
 ANSWER = http(200, b"{}")

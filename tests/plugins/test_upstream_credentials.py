@@ -14,14 +14,24 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fakes import LoopClock, Ticker
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
-from scripted import Said, Scripted, closed_port, header, http, serving
-from transports import GET, POST, TIMEOUT, ask, asked, failure_of, given_up, opened, traceback_of
 
 from idv_upstream.request.template import Request
 from idv_upstream.transport.credentials import Credential, KeyInPlace
 from idv_upstream.transport.transport import Transport
+from support.fakes import LoopClock, Ticker
+from support.scripted_server import Said, Scripted, closed_port, header, http, serving
+from support.upstream_transport import (
+    GET,
+    POST,
+    TIMEOUT,
+    ask,
+    asked,
+    failure_of,
+    given_up,
+    opened,
+    traceback_of,
+)
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 GOOD = http(200, b"{}")

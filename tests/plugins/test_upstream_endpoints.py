@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-from fakes import Ticker
 
 from idv_upstream.transport.endpoints import Endpoint, Endpoints
+from support.fakes import Ticker
 from tornado_idv import Unavailable
 
 

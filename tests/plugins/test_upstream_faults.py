@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import LoopClock
-from scripted import Said, Scripted, chunked, http, serving
 
 from idv_upstream import UpstreamBackend
+from support.fakes import LoopClock
+from support.scripted_server import Said, Scripted, chunked, http, serving
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import opened

@@ -8,13 +8,13 @@ import threading
 from typing import Any
 
 import pytest
-from fakes import LoopClock
-from scripted import http, serving
-from transports import ask, failure_of, opened
 
 from idv_upstream.request.template import Request
 from idv_upstream.transport import client
 from idv_upstream.transport.resolver import ThreadResolver
+from support.fakes import LoopClock
+from support.scripted_server import http, serving
+from support.upstream_transport import ask, failure_of, opened
 from tornado_idv import Unavailable
 
 GOOD = http(200, b"{}")

@@ -8,12 +8,22 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from fakes import LoopClock, Ticker
-from scripted import Said, closed_port, http, serving
-from transports import GET, POST, TIMEOUT, Pauses, ask, asked, failure_of, given_up, opened
 
 from idv_upstream.request.template import Request
 from idv_upstream.transport.retries import retry_after
+from support.fakes import LoopClock, Ticker
+from support.scripted_server import Said, closed_port, http, serving
+from support.upstream_transport import (
+    GET,
+    POST,
+    TIMEOUT,
+    Pauses,
+    ask,
+    asked,
+    failure_of,
+    given_up,
+    opened,
+)
 from tornado_idv import LookupFailed, Unavailable
 
 GOOD = http(200, b"{}")

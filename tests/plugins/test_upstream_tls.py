@@ -22,12 +22,12 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from fakes import Ticker
 from pydantic import ValidationError
-from scripted import Scripted, http, serving
-from transports import POST, ask, failure_of, opened
 
 from idv_upstream.transport.tls import Tls, TlsOptions
+from support.fakes import Ticker
+from support.scripted_server import Scripted, http, serving
+from support.upstream_transport import POST, ask, failure_of, opened
 from tornado_idv import Broken, LookupFailed, StartError, Unavailable
 
 GOOD = http(200, b"{}")

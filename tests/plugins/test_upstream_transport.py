@@ -13,9 +13,14 @@ import zlib
 
 import pytest
 from aiohttp import connector
-from fakes import LoopClock
-from scripted import Said, chunked, closed_port, header, http, serving
-from transports import (
+
+from idv_upstream.request.template import Request
+from idv_upstream.response.raw import MAX_BODY
+from idv_upstream.transport import client
+from idv_upstream.transport.credentials import BearerToken
+from support.fakes import LoopClock
+from support.scripted_server import Said, chunked, closed_port, header, http, serving
+from support.upstream_transport import (
     GET,
     POST,
     TIMEOUT,
@@ -27,11 +32,6 @@ from transports import (
     traceback_of,
     transport,
 )
-
-from idv_upstream.request.template import Request
-from idv_upstream.response.raw import MAX_BODY
-from idv_upstream.transport import client
-from idv_upstream.transport.credentials import BearerToken
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 GOOD = http(200, b"{}")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from scripted import a_request, http
 
+from support.scripted_server import a_request, http
 from tornado_idv import Answer, ByCard, ByNickname, Query
 from tornado_idv.config.load import load
 from tornado_idv.lookup.directory import Directory

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from peer_process import Servers
+
+from support.recipes.peer_process import Servers
 
 
 @pytest.fixture(scope="session")

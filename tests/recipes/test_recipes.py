@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import recipe_servers as peers
-from peer_process import Serve, Servers
-from recipe_servers import COUCH_PASSWORD, PROFILE, SCIM_TOKEN, USERS
-from serving import KEY, Client, serving
 
 import idv_upstream
+from support.recipes import servers as peers
+from support.recipes.peer_process import Serve, Servers
+from support.recipes.servers import COUCH_PASSWORD, PROFILE, SCIM_TOKEN, USERS
+from support.service import KEY, Client, serving
 from tornado_idv import User
 
 PAGE = Path(idv_upstream.__file__).with_name("RECIPES.md").read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Running, eventually, running
-from serving import CARDS_ONLY_KEY, EXPIRED_KEY, KEY, Client
 
+from support.process import Running, eventually, running
+from support.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY, Client
 from tornado_idv.config.load import load
 from tornado_idv.errors import Unavailable
 from tornado_idv.keys.token import issue

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from running import Running, eventually, running
-from serving import KEY, Client
+
+from support.process import Running, eventually, running
+from support.service import KEY, Client
 
 PLUGIN = """\
 import asyncio

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from loggers import put_back
-from running import Running, eventually, running
-from serving import Client, make_database, serving
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
+from support.loggers import put_back
+from support.process import Running, eventually, running
+from support.service import Client, make_database, serving
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
 from tornado_idv.identifiers import Identifiers

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from serving import Client
 
+from support.service import Client
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.config.load import load
 from tornado_idv.errors import StartError

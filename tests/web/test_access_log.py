@@ -7,8 +7,8 @@ import json
 import re
 
 import pytest
-from fakes import LoopClock
 
+from support.fakes import LoopClock
 from tornado_idv.web.access_log import AccessLog, Failure
 
 TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 import pytest
-from serving import KEY
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 from tornado.httputil import HTTPConnection
 from tornado.ioloop import IOLoop
 from tornado.testing import bind_unused_port
 from tornado.web import HTTPError
 
+from support.service import KEY
 from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, Unavailable
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head

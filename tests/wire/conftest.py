@@ -1,14 +1,11 @@
-"""The tests of the wire play the tables of the contract too."""
+"""Servers for the tests of the HTTP side."""
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from inprocess import Ground, grounds
-from serving import Client, serving_yaml
 
-sys.path.append(str(Path(__file__).parents[1] / "contract"))
+from support.in_process import Ground, grounds
+from support.service import Client, serving_yaml
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from inprocess import Ground, ask_for, grounds
 
+from support.in_process import Ground, ask_for, grounds
 from tornado_idv.http.limits import HttpLimits
 
 

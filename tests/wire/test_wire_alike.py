@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inprocess import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for, grounds
-from serving import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 
+from support.in_process import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for, grounds
+from support.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 

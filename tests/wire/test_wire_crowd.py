@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from inprocess import Ground, ask_for, grounds
 
+from support.in_process import Ground, ask_for, grounds
 from tornado_idv.http import connections
 from tornado_idv.http.limits import HttpLimits
 

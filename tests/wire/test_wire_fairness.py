@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from inprocess import Caller, Ground, ask_for
-from serving import CARDS_ONLY_KEY
 
+from support.in_process import Caller, Ground, ask_for
+from support.service import CARDS_ONLY_KEY
 from tornado_idv.http.limits import HttpLimits
 
 MS = 1 / 1024

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from inprocess import HIGH_WATER, Caller, Ground, ask_for, grounds
-from test_http import CHUNKS, HOST, request
 
+from support.in_process import HIGH_WATER, Caller, Ground, ask_for, grounds
+from support.raw_requests import CHUNKS, HOST, request
 from tornado_idv.http.limits import HttpLimits
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "300"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from serving import KEY, Client
+
+from support.service import KEY, Client
 
 BODY = b'{"input": "@alice"}'
 MAX_HEAD = 16 * 1024

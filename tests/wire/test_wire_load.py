@@ -17,11 +17,10 @@ from http.client import HTTPException, HTTPResponse
 from itertools import islice
 from pathlib import Path
 
-from inprocess import ask_for
-from process_limits import descriptors
-from running import Running, eventually, running
-from serving import KEY
-
+from support.in_process import ask_for
+from support.process import Running, eventually, running
+from support.process_limits import descriptors
+from support.service import KEY
 from tornado_idv.web.errors import ApiError
 
 HARD = "WIRE_HARD" in os.environ

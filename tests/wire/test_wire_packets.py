@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
-from inprocess import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for, reachable
-from serving import CARDS_ONLY_KEY, KEY
 
+from support.in_process import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for, reachable
+from support.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.model import ByNickname, User
 from tornado_idv.web import packet_cache
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from inprocess import HIGH_WATER, Ground
-from serving import KEY, Client, serving
 
+from support.in_process import HIGH_WATER, Ground
+from support.service import KEY, Client, serving
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.model import User
 

@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Running, eventually, running
-from serving import CONFIG, FIXTURE
-from test_wire_framing import spellings
-from test_wire_splits import TABLE
+
+from support.contract_requests import TABLE
+from support.framing_spellings import spellings
+from support.process import Running, eventually, running
+from support.service import CONFIG, FIXTURE
 
 HARD = "WIRE_HARD" in os.environ
 ODD = {f"spelling {each.lines!r}": each.odd for each in [*spellings()][:: 10 if HARD else 199]}

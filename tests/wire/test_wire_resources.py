@@ -10,11 +10,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from certificate import SELF_SIGNED
-from inprocess import ask_for
-from process_limits import descriptors
-from running import Running, eventually, running
-from serving import KEY
+
+from support.certificate import SELF_SIGNED
+from support.in_process import ask_for
+from support.process import Running, eventually, running
+from support.process_limits import descriptors
+from support.service import KEY
 
 GREEDY = 100
 SILENT = 400

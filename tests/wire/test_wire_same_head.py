@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from inprocess import SHORT_LIVED_KEY, Caller, Ground, ask_for, reachable
-from serving import CARDS_ONLY_KEY, KEY
+
+from support.in_process import SHORT_LIVED_KEY, Caller, Ground, ask_for, reachable
+from support.service import CARDS_ONLY_KEY, KEY
 
 SAME_EACH_TIME = {
     "a good one": (ask_for("alice"), 200),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import socket
 from collections.abc import Callable
@@ -10,21 +9,11 @@ from http.client import HTTPResponse
 from itertools import pairwise
 
 import pytest
-from inprocess import Caller, Ground
-from serving import KEY, Client
-from test_bad_inputs import (
-    ABSENT,
-    BAD_BODIES,
-    BAD_CARDS,
-    BAD_INPUTS,
-    BAD_KEYS,
-    CARD,
-    FOUND,
-    GOOD_BODIES,
-    GOOD_KEYS,
-    URL,
-)
-from test_http import CHUNKS, HOST, LENGTH, READ, REFUSED, request
+
+from support.contract_requests import TABLE
+from support.in_process import Caller, Ground
+from support.raw_requests import CHUNKS, HOST, LENGTH, request
+from support.service import Client
 
 GOOD = request(HOST, LENGTH, b"Content-Type: application/json")
 FOUND_LENGTH = 131
@@ -32,31 +21,6 @@ SEED = 4
 TIMES = 3
 END = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 """Follows each request, so that one that is read too far or too short is found out."""
-
-
-def post(path: str, body: bytes, key: str | None = f"Bearer {KEY}") -> bytes:
-    """A request as the tests of the contract send it."""
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
-    lines += [] if key is None else [f"Authorization: {key}"]
-    return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-def member(name: str, value: str) -> bytes:
-    return json.dumps({name: value}).encode()
-
-
-TABLE = {
-    **{f"good body: {name}": post(URL, body) for name, body in GOOD_BODIES.items()},
-    **{f"bad body: {name}": post(URL, body) for name, body in BAD_BODIES.items()},
-    **{f"input: {text}": post(URL, member("input", text)) for text in [*FOUND, *ABSENT]},
-    **{f"input: {name}": post(URL, member("input", text)) for name, text in BAD_INPUTS.items()},
-    **{f"card: {name}": post(CARD, member("card_number", v)) for name, v in BAD_CARDS.items()},
-    **{f"key: {name}": post(URL, b'{"input": "@alice"}', k) for name, k in GOOD_KEYS.items()},
-    **{f"key: {name}": post(URL, b'{"input": "@alice"}', k) for name, k in BAD_KEYS.items()},
-    **{f"read: {name}": data for name, data in READ.items()},
-    **{f"refused: {name}": data for name, (data, *_) in REFUSED.items()},
-}
-"""The contract's good and bad requests, as bytes."""
 
 
 def cut(data: bytes, *places: int) -> list[bytes]:

@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from troubles import Trouble
-from truth import Truth
-from witness import Person
+from support.faults.client import Person
+from support.faults.fault_catalogue import Trouble
+from support.faults.reference import Truth
 
 Verdict = Literal["fresh", "stale", "404", "503", "422", "wrong"]
 

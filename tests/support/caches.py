@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from fakes import Source
 
+from support.fakes import Source
 from tornado_idv.errors import LookupFailed
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User

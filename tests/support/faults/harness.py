@@ -10,13 +10,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from judge import Episode, Judge, Tally, Times
-from proxy import proxying
-from running import Running, running
-from serving import KEY
-from troubles import Trouble, of_database, of_fixture, of_upstream
-from truth import Source, SqliteSource, Truth, YamlSource
-from witness import FORGETFUL, SITE
+from support.faults.checker import Episode, Judge, Tally, Times
+from support.faults.client import FORGETFUL, SITE
+from support.faults.fault_catalogue import Trouble, of_database, of_fixture, of_upstream
+from support.faults.proxy import proxying
+from support.faults.reference import Source, SqliteSource, Truth, YamlSource
+from support.process import Running, running
+from support.service import KEY
 
 QUIET = "no fault"
 TIMES = Times()

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
 
-from fakes import LoopClock
 from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler
 
+from support.fakes import LoopClock
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer

@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from sqlite3 import connect
 
-from serving import make_database
-from witness import Person, fixture
+from support.faults.client import Person, fixture
+from support.service import make_database
 
 
 @dataclass

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from running import PATIENCE
 
-HERE = Path(__file__).parent
-MODULES = HERE / "node_modules"
-PROGRAMS = HERE.parents[1] / ".venv-recipes" / "bin"
+from support.process import PATIENCE
+
+ROOT = Path(__file__).parents[3]
+MODULES = ROOT / "tests" / "recipes" / "node_modules"
+PROGRAMS = ROOT / ".venv-recipes" / "bin"
 
 _BETWEEN_TWO_LOOKS = 0.02
 

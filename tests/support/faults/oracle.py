@@ -20,14 +20,15 @@ from pathlib import Path
 from random import Random
 
 import aiohttp
-from ground import QUIET, Site, ground
-from judge import Asked, Episode, Told, Verdict
 from rich.console import Console
 from rich.table import Table
-from serving import KEY
-from troubles import Trouble
-from truth import Source
-from witness import SITE, Person
+
+from support.faults.checker import Asked, Episode, Told, Verdict
+from support.faults.client import SITE, Person
+from support.faults.fault_catalogue import Trouble
+from support.faults.harness import QUIET, Site, ground
+from support.faults.reference import Source
+from support.service import KEY
 
 BAD = ("alice", "@a b", "@", "https://evil.example/m/alice", f"{SITE}/m/..", "12x", "٤٠", "")
 _CALLERS = 8

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from serving import KEY, Client, Reply
+from support.service import KEY, Client, Reply
 
 SITE = "https://profiles.example"
 CONFIG = f"""\

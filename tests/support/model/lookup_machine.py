@@ -13,12 +13,22 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from promises import Promises, encode
-from seeded import Core, core
-from setups import ASKED, CARD_NUMBERS, INDEX, NICKNAMES, QUERIES, SETUPS, TROUBLES, WHICH, Setup
-from verdicts import TICK, TIMEOUT, Chain
-from witnesses import UNFIT, Lookup, Record, Trouble, Witness
 
+from support.model.invariants import Promises, encode
+from support.model.mutants import Core, core
+from support.model.recording_backends import UNFIT, Lookup, Record, Trouble, Witness
+from support.model.reference_chain import TICK, TIMEOUT, Chain
+from support.model.strategies import (
+    ASKED,
+    CARD_NUMBERS,
+    INDEX,
+    NICKNAMES,
+    QUERIES,
+    SETUPS,
+    TROUBLES,
+    WHICH,
+    Setup,
+)
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 

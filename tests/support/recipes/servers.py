@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from peer_process import node_program, python_program, started
-from running import PATIENCE, running
-from serving import KEY, make_database
-
+from support.process import PATIENCE, running
+from support.recipes.peer_process import node_program, python_program, started
+from support.service import KEY, make_database
 from tornado_idv import User
 
 PROFILE = "https://people.example/of/alice"

@@ -6,8 +6,9 @@ import logging
 
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from lookups import Lookups
-from seeded import Bug, core
+
+from support.model.lookup_machine import Lookups
+from support.model.mutants import Bug, core
 
 BUGS = (
     Bug(

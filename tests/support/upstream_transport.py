@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fakes import LoopClock
-from scripted import Said, Scripted, serving
 
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import Response
 from idv_upstream.transport.credentials import NoCredential
 from idv_upstream.transport.tls import TlsOptions
 from idv_upstream.transport.transport import Transport
+from support.fakes import LoopClock
+from support.scripted_server import Said, Scripted, serving
 from tornado_idv import LookupFailed
 
 GET = Request("GET", "/people/alice?plan=1", {}, None, repeatable=True)

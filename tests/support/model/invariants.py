@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from verdicts import TICK, TIMEOUT, Chain, Verdict
-from witnesses import At, Lookup, Record, Run
-
+from support.model.recording_backends import At, Lookup, Record, Run
+from support.model.reference_chain import TICK, TIMEOUT, Chain, Verdict
 from tornado_idv.errors import Broken, Unavailable
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.model import Answer, Query, User

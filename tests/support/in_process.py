@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 import pluggy
-from serving import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 
+from support.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.errors import Unavailable
 from tornado_idv.http.connection import Connection

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from fakes import FakeBackend, Source, Ticker, steady_cache
 
+from support.fakes import FakeBackend, Source, Ticker, steady_cache
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.lookup.directory import Directory

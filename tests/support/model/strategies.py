@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
-from witnesses import Trouble
 
+from support.model.recording_backends import Trouble
 from tornado_idv.backend import BackendOptions, BreakerOptions
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.model import ByCard, ByNickname, Query

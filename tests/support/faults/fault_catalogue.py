@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass
 from pathlib import Path
 
-from damages import (
+from support.faults.client import Person
+from support.faults.file_faults import (
     BOMBS,
     GARBAGE,
     Damage,
@@ -21,7 +22,7 @@ from damages import (
     overwrite,
     renamed_over,
 )
-from proxy import (
+from support.faults.proxy import (
     Fault,
     FaultProxy,
     answering,
@@ -34,9 +35,8 @@ from proxy import (
     refusing,
     resetting,
 )
-from running import Running
-from truth import Source
-from witness import Person
+from support.faults.reference import Source
+from support.process import Running
 
 _NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
 

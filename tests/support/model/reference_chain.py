@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from witnesses import Call, Failed, Run, Witness
-
+from support.model.recording_backends import Call, Failed, Run, Witness
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.model import Query, User
 
