@@ -62,7 +62,7 @@ def test_each_kind_of_text_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "example.py"
     path.write_text(
         '"""Told."""\n'
-        "def exit_on_error(): ...\n"
+        "def told_as(): ...\n"
         "x = 1  # anew\n"
         "log.info('to mend %s', x)\n"
         "raise ValueError(f'{x} whoever')\n"
