@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from support.service import EXPIRED_KEY, KEY
 
 URL = "/api/v1/identify/url"
