@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from pydantic import SecretStr
 
+from tornado_idv.file_signature import FileSignature
 from tornado_idv.files import read_text
 
 
@@ -27,7 +28,7 @@ class FileSecret(SecretStr):
         self._path = path
         self._timer = timer
         self._checked_at = timer()
-        self._stamp: tuple[int, int, int] | None = None
+        self._signature: FileSignature | None = None
 
     def get_secret_value(self) -> str:
         """Return the secret as it is now."""
@@ -39,12 +40,11 @@ class FileSecret(SecretStr):
 
     def _check(self) -> None:
         try:
-            status = self._path.stat()
-            stamp = status.st_ino, status.st_size, status.st_mtime_ns
-            if stamp == self._stamp:
+            signature = FileSignature.of(self._path)
+            if signature == self._signature:
                 return
             text = read_text(self._path)
         except (OSError, ValueError):
             return
         if text:
-            self._text, self._stamp = text, stamp
+            self._text, self._signature = text, signature

@@ -60,7 +60,7 @@ def test_built_in_commands_work_beside_a_broken_plugin(
 
 def test_exit_codes_are_in_the_help(invoke: Invoke) -> None:
     text = " ".join(invoke("--help").stdout.split())
-    for code in ("0 done", "1 the answer is no", "2 wrong use", "3 could not tell"):
+    for code in ("0 done", "1 the answer is no", "2 wrong use", "3 could not be determined"):
         assert code in text
 
 

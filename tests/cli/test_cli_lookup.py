@@ -39,7 +39,7 @@ def test_a_user_is_found_however_asked_for(invoke: Invoke, config: Config, who: 
     assert json.loads(result.stdout) == {**ALICE, "backend": "users"}
 
 
-def test_a_user_is_told_in_lines(invoke: Invoke, config: Config) -> None:
+def test_a_user_is_printed_in_lines(invoke: Invoke, config: Config) -> None:
     result = invoke("lookup", "@alice", "-c", config(USERS))
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
@@ -57,7 +57,7 @@ def test_an_absent_user_is_the_answer_no(invoke: Invoke, config: Config) -> None
     assert (result.exit_code, json.loads(result.stdout)) == (1, NOT_FOUND)
 
 
-def test_who_could_not_tell_says_so_and_why(invoke: Invoke, config: Config) -> None:
+def test_a_failed_lookup_prints_the_reason(invoke: Invoke, config: Config) -> None:
     result = invoke("lookup", "@alice", "-c", config(NOBODY_LISTENS), "--json")
     assert result.exit_code == 3
     record = json.loads(result.stdout)
@@ -70,8 +70,8 @@ def test_who_could_not_tell_says_so_and_why(invoke: Invoke, config: Config) -> N
     ["alice", "@", "", "@a b", "https://evil.example/m/alice", "1" * 33, "\u0664\u0660"],
     ids=ascii,
 )
-def test_what_names_nobody_is_wrong_use(invoke: Invoke, config: Config, who: str) -> None:
-    """The forms that are right are told."""
+def test_an_invalid_identifier_is_wrong_use(invoke: Invoke, config: Config, who: str) -> None:
+    """The valid forms are printed."""
     result = invoke("lookup", "-c", config(USERS), "--", who)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "write @nick, https://profiles.example/m/nick, or a card's digits" in result.stderr
@@ -95,7 +95,7 @@ def test_a_guess_is_made_at_what_was_meant(
     assert result.stderr.splitlines()[-1].endswith(hint)
 
 
-def test_wrong_use_is_told_to_scripts(invoke: Invoke, config: Config) -> None:
+def test_wrong_use_is_reported_as_json(invoke: Invoke, config: Config) -> None:
     result = invoke("lookup", "alice", "-c", config(USERS), "--json")
     assert (result.exit_code, result.stderr) == (2, "")
     record = json.loads(result.stdout)
@@ -135,7 +135,7 @@ def test_a_failure_is_explained(invoke: Invoke, config: Config) -> None:
     assert "  asked origin: " in result.stdout
 
 
-def test_a_backend_that_cannot_be_opened_could_not_tell(invoke: Invoke, config: Config) -> None:
+def test_a_backend_that_cannot_be_opened_fails_the_lookup(invoke: Invoke, config: Config) -> None:
     result = invoke("lookup", "@alice", "-c", config("name: gone, kind: yaml, path: gone.yaml"))
     assert (result.exit_code, result.stdout) == (3, "")
     assert "gone.yaml" in result.stderr
@@ -146,7 +146,7 @@ def test_a_backend_that_cannot_be_opened_could_not_tell(invoke: Invoke, config: 
     [("name: users, kind: yml", 3), ("name: gone, kind: yaml, path: gone.yaml", None)],
     ids=["a bad configuration", "a backend that cannot be opened"],
 )
-def test_what_could_not_be_opened_is_told_to_scripts(
+def test_a_backend_that_cannot_be_opened_is_reported_as_json(
     invoke: Invoke, config: Config, backend: str, line: int | None
 ) -> None:
     result = invoke("lookup", "@alice", "-c", config(backend), "--json")
@@ -157,14 +157,14 @@ def test_what_could_not_be_opened_is_told_to_scripts(
     assert record["problems"][0]["message"] in record["reason"]
 
 
-def test_a_failure_is_told_once(config: Config) -> None:
+def test_a_failure_is_printed_once(config: Config) -> None:
     """Of a real process: what the service would log of it is left out."""
     result = command("lookup", "@alice", "-c", str(config(NOBODY_LISTENS)))
     assert (result.returncode, result.stderr) == (3, "")
     assert len(result.stdout.splitlines()) == 2
 
 
-def test_a_bad_configuration_could_not_tell(invoke: Invoke, config: Config) -> None:
+def test_an_invalid_configuration_fails_the_lookup(invoke: Invoke, config: Config) -> None:
     path = config("name: users, kind: yml")
     result = invoke("lookup", "@alice", "-c", path)
     assert (result.exit_code, result.stdout) == (3, "")
@@ -257,7 +257,7 @@ def test_errors_that_libraries_log_hold_no_value(
     assert "tweety" not in result.stdout + result.stderr
 
 
-def test_times_are_told_in_milliseconds(
+def test_times_are_in_milliseconds(
     invoke: Invoke, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def find(

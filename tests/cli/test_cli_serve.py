@@ -1,4 +1,4 @@
-"""``tornado-idv serve``: a real process that says where it is, and stops when told."""
+"""``tornado-idv serve``: a real process that prints its address and stops on a signal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ASKING = f"auth: {{keys: [{{id: caller, token: {KEY}}}]}}\n"
 ANY_PORT = "server: {port: 0}\n"
 
 
-def test_it_says_where_it_is_and_whom_it_asks(config: Config) -> None:
+def test_serve_prints_its_address_and_backends(config: Config) -> None:
     """No key is shown outside of a demo."""
     path = config(USERS, "name: more, kind: yaml, path: users.yaml", more=ANY_PORT + ASKING)
     with running(path) as service:
@@ -130,7 +130,7 @@ def _run(line: list[str]) -> dict[str, str]:
     return record
 
 
-def test_a_port_in_use_is_told_in_a_sentence(config: Config) -> None:
+def test_a_port_in_use_is_reported(config: Config) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         path = config(USERS, more=f"server: {{port: {port}}}\n")
@@ -152,7 +152,7 @@ def test_a_port_in_use_is_told_in_a_sentence(config: Config) -> None:
     ],
     ids=["a bad configuration", "a bad fixture", "no fixture", "no database"],
 )
-def test_what_stops_the_start_is_told_in_a_sentence(
+def test_what_prevents_the_start_is_reported(
     config: Config, backend: str, code: int, told: str
 ) -> None:
     """The exit code says whether it is the operator's file or the environment."""
@@ -170,7 +170,7 @@ def test_serving_is_set_up_as_configured(
     capfd: pytest.CaptureFixture[str],
     demo: str,
 ) -> None:
-    """In this process: it announces itself, is told to stop, and has logged in its format."""
+    """In this process: it prints its address, stops on a signal, and logs in its format."""
 
     def announce_and_stop(service: Service, settings: Settings) -> None:
         announce(service, settings)
@@ -239,7 +239,7 @@ def test_it_serves_where_nothing_can_be_printed(config: Config, redirections: st
 
 
 @pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-"])
-def test_the_exit_code_tells_what_cannot_be_printed(config: Config, redirections: str) -> None:
+def test_the_exit_code_is_set_if_nothing_can_be_printed(config: Config, redirections: str) -> None:
     path = config("name: users, kind: yaml, path: gone.yaml", more=ANY_PORT)
     with served(path, redirections) as process:
         assert process.wait(PATIENCE) == 3

@@ -23,7 +23,7 @@ def main() -> None:
     Begin with `tornado-idv init`, then `tornado-idv serve`.
 
     Exit codes: 0 done; 1 the answer is no (not found, check failed); 2 wrong use;
-    3 could not tell. Those of serve are in `serve --help`.
+    3 could not be determined. Those of serve are in `serve --help`.
     """
     open_closed_streams()
 

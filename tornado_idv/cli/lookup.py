@@ -37,29 +37,31 @@ from tornado_idv.server.service import open_directory
 @click.command()
 @click.argument("who", metavar="@NICK|URL|DIGITS")
 @config_option
-@click.option("--explain", is_flag=True, help="Show which backend said what, in how many ms.")
+@click.option(
+    "--explain", is_flag=True, help="Show the result of each backend, and its time in ms."
+)
 @json_option
 def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  # noqa: FBT001
-    """Ask the configured backends who this is.
+    """Look a user up in the configured backends.
 
-    They are asked directly, without the HTTP service and its cache.
+    They are queried directly, without the HTTP service and its cache.
     """
     keep_out_secrets()
-    asked: list[BackendCall] = []
-    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json, record=_could_not_tell):
+    calls: list[BackendCall] = []
+    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json, record=_failure_record):
         settings, manager = load_settings(config_path)
         try:
             query = settings.make_identifiers().parse_any(who)
         except InvalidFormat as error:
             _refuse(f"{error}; {_advice(settings, who)}", as_json=as_json)
-        with _own_log_left_out():
-            code, record = asyncio.run(_find(settings, manager, query, asked))
+        with mute_own_logger():
+            code, record = asyncio.run(_find(settings, manager, query, calls))
     how = record.pop("answer", None)
     if explain:
         record["answer"] = how
         record["asked"] = [
             {"backend": each.backend, "said": each.outcome, "ms": round(each.seconds * 1000, 2)}
-            for each in asked
+            for each in calls
         ]
     if as_json:
         print_json(record)
@@ -68,7 +70,7 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
     sys.exit(code)
 
 
-def _could_not_tell(error: IdvError) -> Record:
+def _failure_record(error: IdvError) -> Record:
     return {"status": "could_not_tell", "reason": str(error), **failure(error)}
 
 
@@ -80,7 +82,7 @@ def _refuse(message: str, *, as_json: bool) -> NoReturn:
 
 
 def _advice(settings: Settings, who: str) -> str:
-    """What to write instead, with a guess at what was meant."""
+    """The valid forms, with a suggestion if one is likely."""
     sites = ", ".join(f"{site}/m/nick" for site in settings.profile_sites)
     advice = f"write @nick, {sites}, or a card's digits"
     if re.fullmatch(r"[0-9][0-9 .-]*", who):
@@ -92,8 +94,8 @@ def _advice(settings: Settings, who: str) -> str:
 
 
 @contextmanager
-def _own_log_left_out() -> Iterator[None]:
-    """What we would log of a failure is what the command tells; plugins may say more."""
+def mute_own_logger() -> Iterator[None]:
+    """Keep our own log quiet: the command prints the failure itself. Plugins may still log."""
     log, nowhere = logging.getLogger(tornado_idv.__name__), logging.NullHandler()
     log.addHandler(nowhere)
     log.propagate = False
@@ -105,9 +107,9 @@ def _own_log_left_out() -> Iterator[None]:
 
 
 async def _find(
-    settings: Settings, manager: pluggy.PluginManager, query: Query, asked: list[BackendCall]
+    settings: Settings, manager: pluggy.PluginManager, query: Query, calls: list[BackendCall]
 ) -> tuple[Exit, Record]:
-    async with open_directory(settings, manager, asked.append) as directory:
+    async with open_directory(settings, manager, calls.append) as directory:
         try:
             answer = await directory.find(query)
         except LookupFailed as error:
