@@ -122,12 +122,15 @@ class RequestOptions(Options):
         parameters = encoding.compile_url_query(self.url, known)
         parameters += encoding.compile_parameters(self.query, known)
         body = self._body(known)
+        headers = self._headers(known)
+        constants = {name: each.render({}) for name, each in headers.items() if not each.names}
         method = self.method or ("GET" if body is None else "POST")
         return RequestTemplate(
             method=method,
             path=encoding.compile_path(self.url, known),
             query=encoding.join_parameters("?", parameters) if parameters else None,
-            headers=self._headers(known),
+            headers={name: each for name, each in headers.items() if each.names},
+            constant_headers=constants,
             body=body,
             repeatable=method in _SAFE_METHODS if self.repeatable is None else self.repeatable,
             profile_site=profile_site,

@@ -33,6 +33,8 @@ class RequestTemplate:
     path: Compiled
     query: Compiled | None
     headers: Mapping[str, Compiled]
+    """Those that depend on the query."""
+    constant_headers: Mapping[str, str]
     body: Compiled | None
     repeatable: bool
     profile_site: str
@@ -75,7 +77,9 @@ class RequestTemplate:
         return values
 
     def _render_headers(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        headers = {name: value.render(values) for name, value in self.headers.items()}
-        if not all(map(is_header_value, headers.values())):
-            raise Broken("the query cannot be part of a header", counts_against_breaker=False)
+        headers = dict(self.constant_headers)
+        for name, value in self.headers.items():
+            headers[name] = value.render(values)
+            if not is_header_value(headers[name]):
+                raise Broken("the query cannot be part of a header", counts_against_breaker=False)
         return headers

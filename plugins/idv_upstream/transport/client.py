@@ -132,7 +132,6 @@ class Client:
                 limit=self._limit, keepalive_timeout=_KEEPALIVE_TIMEOUT, resolver=ThreadResolver()
             ),
             headers=HEADERS,
-            skip_auto_headers=("Content-Type",),
             cookie_jar=_NoCookies(),
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT),
