@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationInfo, field_validator
 
-from tornado_idv import ConfigPath, Options, StartError
+from tornado_idv import ConfigPath, FileSignature, Options, StartError
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Tls:
         return self._context
 
     async def _check(self) -> None:
-        if await asyncio.to_thread(_states, self._files) == self._loaded:
+        if await asyncio.to_thread(_signatures, self._files) == self._loaded:
             return
         try:
             self._loaded, self._context = await asyncio.to_thread(self._load)
@@ -98,20 +98,19 @@ class Tls:
             _log.info("backend %s: TLS files reloaded", self._name)
 
     def _load(self) -> tuple[Any, ssl.SSLContext]:
-        states = _states(self._files)  # first, so that a change while they are read is seen
-        return states, (_context if self._files else _shared_context)(self._options)
+        signatures = _signatures(self._files)  # first, so that a change while they are read is seen
+        return signatures, (_context if self._files else _shared_context)(self._options)
 
 
-def _states(files: list[Path]) -> list[tuple[int, int, int] | None]:
-    return [_state(file) for file in files]
+def _signatures(files: list[Path]) -> list[FileSignature | None]:
+    return [_signature(file) for file in files]
 
 
-def _state(file: Path) -> tuple[int, int, int] | None:
+def _signature(file: Path) -> FileSignature | None:
     try:
-        stat = file.stat()
+        return FileSignature.of(file)
     except OSError:
         return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 @cache
