@@ -19,17 +19,20 @@ def check_media_types(headers: HTTPHeaders) -> None:
     An absent or empty header means JSON; so does an ``Accept`` that cannot be parsed. A header
     of more than 1,024 characters cannot be parsed.
     """
-    content_type = headers.get("Content-Type", "").strip()
-    if content_type and content_type != _JSON and not _is_json(content_type):
+    content_type = headers.get("Content-Type")
+    if content_type not in (None, _JSON) and not _is_json(content_type.strip()):
         raise ApiException(ApiError.MEDIA_TYPE)
-    if headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
+    coding = headers.get("Content-Encoding")
+    if coding is not None and coding.strip().lower() not in ("identity", ""):
         raise ApiException(ApiError.MEDIA_TYPE)
-    accept = headers.get("Accept", "").strip()
-    if accept not in ("", "*/*", _JSON) and _excludes_json(accept):
+    accept = headers.get("Accept")
+    if accept not in (None, "*/*", _JSON) and _excludes_json(accept.strip()):
         raise ApiException(ApiError.NOT_ACCEPTABLE)
 
 
 def _is_json(content_type: str) -> bool:
+    if not content_type:
+        return True
     if len(content_type) > _MAX_LENGTH:
         return False
     try:
@@ -43,7 +46,7 @@ def _is_json(content_type: str) -> bool:
 
 
 def _excludes_json(accept: str) -> bool:
-    if len(accept) > _MAX_LENGTH:
+    if not accept or len(accept) > _MAX_LENGTH:
         return False
     try:
         return not mimeparse.best_match([_JSON], accept.lower())
