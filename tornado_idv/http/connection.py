@@ -299,7 +299,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _wake_writers(self) -> None:
-        """Complete the future of handlers that wait to write, even if no one will read it."""
+        """Complete the future of handlers that wait to write, also after a disconnect."""
         writable, self._writable = self._writable, None
         if writable is not None:
             writable.set_result(None)

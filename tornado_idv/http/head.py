@@ -107,7 +107,7 @@ def _unknown_method(match: re.Match[bytes]) -> RequestHead:
 def _keep_alive(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
     """Return whether the client wants a persistent connection (RFC 9112, 9.3).
 
-    llhttp knows too, but forgets it by the end of a request without a body.
+    llhttp has this flag as well, but resets it by the end of a request without a body.
     """
     options = [each.strip().lower() for each in headers.get("Connection", "").split(",")]
     if start_line.version == "HTTP/1.0" and "keep-alive" not in options:
