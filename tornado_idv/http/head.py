@@ -29,9 +29,11 @@ _ORIGIN = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RequestHead:
     """The start line, the header fields, and what they say of framing and the connection.
+
+    No repr, since a target may contain a nickname.
 
     ``content_length`` is the length of the body in bytes, ``None`` for a chunked body.
     Requests whose heads are the same bytes may share one instance.
