@@ -63,10 +63,6 @@ class FairQueue:
         """Remove ``waiter``, if it waits."""
         self._waiters.pop(waiter, None)
 
-    def __contains__(self, waiter: Waiter) -> bool:
-        """Whether ``waiter`` waits."""
-        return waiter in self._waiters
-
     def _schedule(self) -> None:
         self._scheduled = True
         self._scheduled_at = self._timer()
