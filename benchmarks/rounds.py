@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from typing import Any, NamedTuple, TypeVar
 
 from benchmarks.plan import Plan
-from tornado_idv.server.run import settle_memory
+from tornado_idv.server.run import tune_gc
 
 
 class Timing(NamedTuple):
@@ -41,7 +41,7 @@ async def interleave(
             advance()
         for number in range(plan.rounds):
             for name in reversed(names) if number % 2 else names:
-                settle_memory()
+                tune_gc()
                 timings[name].append(await sides[name]())
                 advance()
     return timings

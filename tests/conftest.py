@@ -45,7 +45,7 @@ async def _end_other_tasks() -> None:
 def the_collector_stays_as_it_is() -> Iterator[None]:
     """A service that runs in this process settles the collector; tests are no service."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("tornado_idv.server.run.settle_memory", lambda: None)
+    patch.setattr("tornado_idv.server.run.tune_gc", lambda: None)
     patch.setattr("tornado_idv.server.run.skip_last_collection", lambda: None)
     yield
     patch.undo()

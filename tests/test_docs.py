@@ -30,7 +30,7 @@ from tornado_idv import BackendOptions, hookspecs
 from tornado_idv.cli import main
 from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import KeySettings, Settings
-from tornado_idv.http.connection import State
+from tornado_idv.http.state import State
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import ApiError

@@ -110,8 +110,8 @@ class ConfigError(StartError):
 
 
 def format_traceback(error: BaseException) -> str:
-    """The kind of an unforeseen error and the code it passed, for a log.
+    """Return the type of an unexpected exception and its stack trace, for a log.
 
-    The error's own text is left out: it may hold what was asked for.
+    Its message is omitted, since that may contain the query.
     """
     return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__

@@ -101,7 +101,7 @@ class Answer(_Record, frozen=True):
         return self.user is not None
 
     def is_of(self, named: Query) -> bool:
-        """Whether it is about the user whom the query names, by nickname or by card."""
+        """Return whether the answer is the user that the query names, by nickname or by card."""
         user = self.user
         return user is not None and named in (
             ByNickname(user.nickname),

@@ -76,7 +76,7 @@ def build_backends(
 
 
 @asynccontextmanager
-async def opened(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequence[AnyBackend]]:
+async def open_backends(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequence[AnyBackend]]:
     """Open the backends in order; close them in reverse order.
 
     If one fails to open, those opened before it are closed, and its error is raised.

@@ -15,7 +15,7 @@ import pytest
 from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import LookupFailed, StartError
 from tornado_idv.model import ByCard, ByNickname, Query, User
-from tornado_idv.registry import opened
+from tornado_idv.registry import open_backends
 
 ALICE = User(plan="Free", card_number="4000123412341234", nickname="alice")
 BOB = User(
@@ -47,13 +47,13 @@ class BackendConformance:
 
     async def test_a_user_is_found_by_nickname(self, make_backend: MakeBackend) -> None:
         """Every field comes back as it was put in."""
-        async with opened([make_backend(self.users)]) as (backend,):
+        async with open_backends([make_backend(self.users)]) as (backend,):
             for user in self.users:
                 assert await backend.find(ByNickname(user.nickname)) == user
 
     async def test_a_user_is_found_by_card(self, make_backend: MakeBackend) -> None:
         """Every field comes back as it was put in."""
-        async with opened([make_backend(self.users)]) as (backend,):
+        async with open_backends([make_backend(self.users)]) as (backend,):
             for user in self.users:
                 assert await backend.find(ByCard(user.card_number)) == user
 
@@ -79,29 +79,29 @@ class BackendConformance:
         self, make_backend: MakeBackend, query: Query
     ) -> None:
         """Case, zeros in front and wild cards make another user, not the same one."""
-        async with opened([make_backend(self.users)]) as (backend,):
+        async with open_backends([make_backend(self.users)]) as (backend,):
             assert await backend.find(query) is None
 
     async def test_an_empty_source_has_no_users(self, make_backend: MakeBackend) -> None:
         """No users is a valid state, not a failure."""
-        async with opened([make_backend(())]) as (backend,):
+        async with open_backends([make_backend(())]) as (backend,):
             assert await backend.find(ByNickname("alice")) is None
 
     async def test_lookups_at_once_do_not_mix_up_users(self, make_backend: MakeBackend) -> None:
         """Each of many concurrent lookups gets its own answer."""
         queries = [ByNickname(user.nickname) for user in self.users] * 20
-        async with opened([make_backend(self.users)]) as (backend,):
+        async with open_backends([make_backend(self.users)]) as (backend,):
             answers = await asyncio.gather(*(backend.find(query) for query in queries))
         assert answers == list(self.users) * 20
 
     async def test_opening_and_closing_twice_works(self, make_backend: MakeBackend) -> None:
         """A second backend over the same source is independent of the first."""
         for _ in range(2):
-            async with opened([make_backend(self.users)]) as (backend,):
+            async with open_backends([make_backend(self.users)]) as (backend,):
                 assert await backend.find(ByNickname("alice")) == self.users[0]
 
     async def test_a_failing_source_is_never_not_found(self, failing_backend: AnyBackend) -> None:
         """It refuses to open, or its lookups raise; ``None`` would be a lie."""
         with pytest.raises((StartError, LookupFailed)):
-            async with opened([failing_backend]) as (backend,):
+            async with open_backends([failing_backend]) as (backend,):
                 await backend.find(ByNickname("alice"))

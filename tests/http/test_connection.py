@@ -11,9 +11,9 @@ from typing import cast
 import pytest
 
 from support.http_server import POST, calling, until
-from tornado_idv.http.connection import State
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
+from tornado_idv.http.state import State
 
 LARGE = b"x" * 4_000_000
 

@@ -123,8 +123,6 @@ async def test_a_cancelled_waiter_is_not_resumed() -> None:
         harness.queue.enqueue(waiter)
     harness.queue.cancel(first)
     harness.queue.cancel(third)
-    assert first not in harness.queue
-    assert second in harness.queue
     assert await harness.iterate() == ["second"]
     harness.queue.enqueue(third)
     harness.queue.cancel(third)

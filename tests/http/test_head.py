@@ -199,3 +199,9 @@ def test_header_fields_can_be_set_and_taken_away() -> None:
     del headers["X-A"]
     assert "X-A" not in headers
     assert None not in headers
+
+
+def test_the_repr_of_a_head_has_no_target() -> None:
+    """Clients may put a nickname into a wrong path, and an exception group shows locals."""
+    head = parse_head(b"GET /@alice HTTP/1.1\r\nHost: h\r\n\r\n", 1)
+    assert "alice" not in repr(head)

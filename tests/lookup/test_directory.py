@@ -1,6 +1,7 @@
 """The directory: order, outcomes, cache, observers and deadlines."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Coroutine
 from typing import Any
@@ -57,6 +58,14 @@ class OwnDispatch:
     @hookimpl
     def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None]:
         return self.source.ask(query)
+
+
+class FailingDispatch:
+    """A plugin whose hook raises, instead of returning a coroutine."""
+
+    @hookimpl
+    def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None]:
+        raise RuntimeError
 
 
 # The chain
@@ -668,3 +677,12 @@ async def test_a_failure_is_logged_with_its_cause_and_without_the_user(
     assert last.levelno == level
     assert str(told) in last.getMessage()
     assert "alice" not in caplog.text
+
+
+async def test_a_hook_that_raises_leaves_no_coroutine_behind() -> None:
+    """One that is never awaited would be a warning, which fails this test."""
+    backend = FakeBackend(ALICE)
+    with pytest.raises(RuntimeError):
+        await directory(backend, plugins=[FailingDispatch()]).find(QUERY)
+    gc.collect()
+    assert backend.source.asked == 0

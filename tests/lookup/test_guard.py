@@ -650,3 +650,12 @@ async def test_no_log_holds_personal_data(
         await asyncio.gather(ask(asked, query), return_exceptions=True)
     for personal in ("alice", "bob", "4000"):
         assert personal not in caplog.text
+
+
+async def test_reasons_that_differ_each_time_take_bounded_memory() -> None:
+    backend = FakeBackend(None)
+    asked = guard(backend, timer=Ticker())
+    for number in range(300):
+        backend.source.answer = Unavailable(f"down {number}", counts_against_breaker=False)
+        await failure(asked)
+    assert len(asked._quiet_until) <= 100

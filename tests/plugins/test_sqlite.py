@@ -29,7 +29,7 @@ from support.sqlite_databases import (
 )
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yaml_loader
 from tornado_idv.backend import AnyBackend
-from tornado_idv.registry import backend_kinds, opened, plugin_manager
+from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 README = Path(idv_sqlite.__file__).with_name("README.md").read_text(encoding="utf-8")
@@ -587,7 +587,7 @@ async def test_every_example_of_the_readme_finds_its_user(
     """By nickname and by card, without a warning."""
     run(tmp_path / "users.db", script)
     (options,) = yaml_loader.read(entry.encode(), "README.md")["backends"]
-    async with opened([make_backend(SqliteBackend, tmp_path, **options)]) as (backend,):
+    async with open_backends([make_backend(SqliteBackend, tmp_path, **options)]) as (backend,):
         assert await backend.find(ByNickname("alice")) == ALICE
         assert await backend.find(ByCard("4000123412341234")) == ALICE
         assert await backend.find(ByNickname("Alice")) is None

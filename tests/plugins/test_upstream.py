@@ -17,7 +17,7 @@ import idv_upstream
 from idv_upstream import UpstreamBackend
 from tornado_idv import ByCard, ByNickname, Query, Unavailable, User
 from tornado_idv.backend import AnyBackend
-from tornado_idv.registry import backend_kinds, opened, plugin_manager
+from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, make_backend
 
 TOKEN = "idv_shop_Zm9v+/=="
@@ -138,7 +138,7 @@ async def test_request_to_another_instance_has_no_other_headers(
 ) -> None:
     """The query is encoded in the body, and cannot reach the path or the headers."""
     backend = upstreams([], auth={"kind": "bearer", "token": TOKEN})
-    async with opened([backend]):
+    async with open_backends([backend]):
         assert await backend.find(query) is None
     (request,) = upstreams.seen
     assert (request.method, request.uri, request.body) == ("POST", path, body)
@@ -163,7 +163,7 @@ async def test_no_credential_is_sent_without_one_configured(
     monkeypatch.setenv("NETRC", str(netrc))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     backend = upstreams([ALICE])
-    async with opened([backend]):
+    async with open_backends([backend]):
         assert await backend.find(ByCard(ALICE.card_number)) is not None
     assert "Authorization" not in upstreams.seen[0].headers
 
@@ -171,7 +171,7 @@ async def test_no_credential_is_sent_without_one_configured(
 async def test_one_connection_serves_many_lookups(upstreams: Upstreams) -> None:
     """It is kept whether the user is found or not."""
     backend = upstreams([ALICE])
-    async with opened([backend]):
+    async with open_backends([backend]):
         for _ in range(25):
             assert await backend.find(ByNickname("alice")) is not None
             assert await backend.find(ByNickname("nobody")) is None
@@ -191,7 +191,7 @@ async def test_cookies_are_not_kept(upstreams: Upstreams, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Identify, "prepare", prepare)
     backend = upstreams([ALICE])
-    async with opened([backend]):
+    async with open_backends([backend]):
         for _ in range(2):
             await backend.find(ByNickname("alice"))
     assert [request.headers.get("Cookie") for request in upstreams.seen] == [None, None]
@@ -203,7 +203,7 @@ async def test_upstream_may_start_after_this_service(
     """Opening sends no request, and the first lookup after it started finds it."""
     address = f"http://127.0.0.1:{unused_port}/below"
     backend = make_backend(UpstreamBackend, tmp_path, base_url=address, timeout="5s")
-    async with opened([backend]):
+    async with open_backends([backend]):
         with pytest.raises(Unavailable, match="connection failed"):
             await backend.find(ByNickname("alice"))
         upstreams([ALICE])

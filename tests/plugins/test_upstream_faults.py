@@ -17,7 +17,7 @@ from support.fakes import LoopClock
 from support.scripted_server import Said, Scripted, chunked, http, serving
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
 from tornado_idv.backend import AnyBackend
-from tornado_idv.registry import opened
+from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
 NICKNAME, CARD, TOKEN = "canary-nick", "40009998887776", "canary-token+/="
@@ -43,7 +43,7 @@ def asking(port: int, scheme: str = "http", **options: Any) -> AnyBackend:
 
 
 async def failure_of(backend: AnyBackend, query: Query) -> LookupFailed:
-    async with opened([backend]):
+    async with open_backends([backend]):
         with pytest.raises(LookupFailed) as caught:
             await asyncio.wait_for(backend.find(query), 10)
     return caught.value
@@ -249,7 +249,7 @@ async def test_closed_port_is_unavailable() -> None:
 )
 async def test_valid_response_is_accepted_in_any_form(answer: bytes) -> None:
     """Whatever HTTP and JSON allow."""
-    async with serving(answer) as upstream, opened([asking(upstream.port)]) as (backend,):
+    async with serving(answer) as upstream, open_backends([asking(upstream.port)]) as (backend,):
         for query in QUERIES:
             user = await backend.find(query)
             assert isinstance(user, User)
@@ -260,7 +260,7 @@ async def test_failed_lookup_does_not_affect_the_next() -> None:
     """The unread rest of a response is never taken for another response."""
     async with (
         serving(http(200, LONG)) as upstream,
-        opened([asking(upstream.port)]) as (backend,),
+        open_backends([asking(upstream.port)]) as (backend,),
     ):
         for _ in range(3):
             with pytest.raises(Broken, match="more than 65536 bytes"):

@@ -20,7 +20,7 @@ from idv_upstream.transport.credentials import BearerToken, Credential
 from idv_upstream.transport.tls import TlsOptions
 from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_loader
 from tornado_idv.config.load import load
-from tornado_idv.registry import backend_kinds, opened, plugin_manager
+from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 
 README = (Path(idv_upstream.__file__).parent / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -178,7 +178,7 @@ async def test_every_example_of_the_readme_opens(example: str) -> None:
     filled = re.sub(r"\$\{(?:env|file):[A-Za-z_.]+\}", "a-key", example)
     entries = yaml_loader.read(filled.encode(), "README.md")["backends"]
     built = [UpstreamBackend(UpstreamOptions.model_validate(entry)) for entry in entries]
-    async with opened(built):
+    async with open_backends(built):
         assert {backend.options.kind for backend in built} == {"upstream"}
     assert len(EXAMPLES) == 3
 

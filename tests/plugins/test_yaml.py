@@ -15,7 +15,7 @@ from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from tornado_idv import ByCard, ByNickname, ConfigError, StartError, User
 from tornado_idv.backend import AnyBackend
-from tornado_idv.registry import backend_kinds, opened, plugin_manager
+from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 ALICE = User("Free", "4000123412341234", "alice")
@@ -54,7 +54,7 @@ async def unwatched(path: Path) -> AsyncIterator[tuple[YamlBackend, list[str]]]:
     assert isinstance(backend, YamlBackend)
     changes: list[str] = []
     backend.on_change(lambda: changes.append("changed"))
-    async with opened([backend]):
+    async with open_backends([backend]):
         yield backend, changes
 
 

@@ -8,7 +8,7 @@ import pytest
 import idv_yaml
 from idv_yaml.backend import YamlBackend
 from tornado_idv import BackendOptions, ByNickname, User, yaml_loader
-from tornado_idv.registry import opened
+from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
 README = Path(idv_yaml.__file__).with_name("README.md")
@@ -30,7 +30,7 @@ async def test_every_example_of_the_readme_boots(tmp_path: Path, entry: str, fix
     (options,) = yaml_loader.read(entry.encode(), "README.md")["backends"]
     assert options["kind"] == "yaml"
     (tmp_path / options["path"]).write_text(fixture, encoding="utf-8")
-    async with opened([make_backend(YamlBackend, tmp_path, **options)]) as (backend,):
+    async with open_backends([make_backend(YamlBackend, tmp_path, **options)]) as (backend,):
         assert await backend.find(ByNickname("alice")) == ALICE
 
 

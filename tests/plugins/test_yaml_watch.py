@@ -14,7 +14,7 @@ from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from tornado_idv import ByNickname
 from tornado_idv.backend import AnyBackend
-from tornado_idv.registry import opened
+from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
 AwaitUser = Callable[[str], Awaitable[None]]
@@ -51,7 +51,7 @@ async def watched(path: Path) -> AsyncIterator[tuple[AnyBackend, AwaitUser]]:
         changed.clear()
         assert await backend.find(ByNickname(nickname)) is not None
 
-    async with opened([backend]):
+    async with open_backends([backend]):
         yield backend, next_user
 
 
@@ -203,7 +203,7 @@ async def test_an_edit_that_keeps_size_and_modification_time_is_seen(path: Path)
     """As a copy that preserves times makes it; the status change time differs."""
     backend = make_backend(YamlBackend, path.parent, path=path.name, watch="false")
     assert isinstance(backend, YamlBackend)
-    async with opened([backend]):
+    async with open_backends([backend]):
         await backend._check()
         before = path.stat()
         write(path, "carol")
@@ -261,7 +261,7 @@ async def test_a_listener_that_raises_does_not_end_the_watch(
         raise ValueError("a mistake of the listener")
 
     backend.on_change(failing)
-    async with opened([backend]):
+    async with open_backends([backend]):
         for nickname in ("bob", "carol"):
             write(path, nickname)
             await asyncio.wait_for(changed.get(), timeout=10)

@@ -12,7 +12,7 @@ import pytest
 from idv_sqlite.backend import SqliteBackend
 from tornado_idv import StartError, User
 from tornado_idv.backend import AnyBackend
-from tornado_idv.registry import opened
+from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
 ALICE = User("Free", "4000123412341234", "alice")
@@ -46,7 +46,7 @@ async def serving(path: Path, **options: Any) -> AsyncIterator[SqliteBackend]:
     backend = make_backend(SqliteBackend, path.parent, path=path.name, **options)
     assert isinstance(backend, SqliteBackend)
     backend.check_interval = 3600
-    async with opened([backend]):
+    async with open_backends([backend]):
         yield backend
 
 

@@ -9,11 +9,13 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tornado.httputil import HTTPHeaders
 
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.model import User
 from tornado_idv.web.errors import ApiError
+from tornado_idv.web.handler import Request
 from tornado_idv.web.json_body import encode_user, parse_field
 
 IDENTIFIERS = Identifiers((ProfileSite.parse("https://profiles.example"),))
@@ -100,3 +102,7 @@ def test_plans_are_answered_in_utf_8() -> None:
 
 def test_nobody_is_answered_with_the_record() -> None:
     assert encode_user(None, IDENTIFIERS) is ApiError.NOT_FOUND.body
+
+
+def test_the_repr_of_a_request_has_no_body() -> None:
+    assert "alice" not in repr(Request("POST", HTTPHeaders(), b'{"input": "@alice"}'))

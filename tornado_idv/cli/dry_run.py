@@ -14,7 +14,7 @@ from tornado_idv.config.names import dotted
 from tornado_idv.config.patterns import slow_patterns
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, IdvError, Problem, StartError
-from tornado_idv.registry import build_backends, opened
+from tornado_idv.registry import build_backends, open_backends
 from tornado_idv.server.service import tls_context
 
 _SLOW = (
@@ -57,7 +57,7 @@ def _problem(path: Path, *steps: int | str, message: str) -> Problem:
 
 async def _open(kinds: Mapping[str, type[AnyBackend]], options: BackendOptions) -> list[str]:
     try:
-        async with opened(build_backends(kinds, [options])):
+        async with open_backends(build_backends(kinds, [options])):
             return []
     except ConfigError as error:
         return error.lines(error.problems)

@@ -4,7 +4,7 @@ Modules, in the order in which a request meets them:
 
 - `server`: sockets, admission of connections, drain.
 - `connections`: the open connections, their number and their timeouts.
-- `connection`: one connection: its states, back-pressure, one request at a time.
+- `connection`, `state`: one connection: its states, back-pressure, one request at a time.
 - `parser`, `head`, `body`: bytes to requests, without I/O. Framing that two readers could
   understand differently is rejected (RFC 9112, section 11.2).
 - `fair_queue`: the order of requests from unauthenticated clients.

@@ -17,7 +17,7 @@ _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
 
 
 class ChunkedBody:
-    """Gathers chunks until the last; extensions and trailers are read over."""
+    """Collects chunks until the last one; extensions and trailers are ignored."""
 
     def __init__(self, max_body: int) -> None:
         self.content = bytearray()
@@ -26,7 +26,7 @@ class ChunkedBody:
         self._trailers: int | None = None  # bytes of them; None before the last chunk
 
     def take(self, buffer: bytearray) -> bool:
-        """Takes what is whole off the front of ``buffer``; says whether the body has ended.
+        """Remove complete lines and chunks from ``buffer``; return whether the body has ended.
 
         Raises `HttpError` for a body or chunk framing over the limit, or with any other framing.
         """
@@ -41,7 +41,7 @@ class ChunkedBody:
                 self._count_trailer(line)
             elif size := self._size(line):
                 if len(buffer) < at + size + 2:
-                    at = end - len(line)  # the whole chunk is waited for
+                    at = end - len(line)  # wait for the complete chunk
                     break
                 if buffer[at + size : at + size + 2] != b"\r\n":
                     raise HttpError(HTTPStatus.BAD_REQUEST)
@@ -54,7 +54,7 @@ class ChunkedBody:
         return False
 
     def _end(self, buffer: bytearray, at: int) -> int | None:
-        """Where the line that begins at ``at`` ends; ``None`` while it is not whole."""
+        """Return where the line that begins at ``at`` ends; ``None`` while it is incomplete."""
         end = buffer.find(b"\r\n", at, at + _MAX_LINE)
         if end < 0:
             rest = buffer[at : at + _MAX_LINE]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future, Transport
-from enum import Enum, auto
 from http import HTTPStatus
 from math import inf
 from typing import cast
@@ -15,6 +14,7 @@ from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.head import RequestHead
 from tornado_idv.http.parser import MAX_HEAD, RequestParser
+from tornado_idv.http.state import NOT_READING, State
 from tornado_idv.http.tls_acceptor import limit_tls_read_buffer
 from tornado_idv.http.trusted_proxies import normalize_address
 
@@ -27,36 +27,6 @@ _MAX_UNSENT = 16 * 1024
 _LINGER_TIMEOUT = 1.0
 """Seconds during which a client may go on sending after the last response. A connection closed
 with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6)."""
-
-
-class State(Enum):
-    """What a connection is doing.
-
-    ::
-
-        IDLE -> READING -> RESPONDING -> IDLE
-                   |            ^  |
-                   +--> QUEUED -+<-+            unauthenticated, or pipelined
-        every state -> CLOSING -> CLOSED
-
-    Beside it a connection knows two conditions that occur in every state: the client does not
-    read (`pause_writing`), and the client sends no more (`eof_received`).
-    """
-
-    IDLE = auto()
-    """No byte of a request has arrived."""
-    READING = auto()
-    """A request is arriving, or waits until the client reads the response before it."""
-    QUEUED = auto()
-    """A request waits in a fair queue."""
-    RESPONDING = auto()
-    """The application has a request."""
-    CLOSING = auto()
-    """The last response is being sent; input is discarded."""
-    CLOSED = auto()
-
-
-_NOT_READING = (State.RESPONDING, State.CLOSING, State.CLOSED)
 
 
 class Connection(asyncio.Protocol):
@@ -214,7 +184,7 @@ class Connection(asyncio.Protocol):
 
     def resume(self) -> None:
         """Start the next request if it is complete."""
-        if self.state in _NOT_READING:
+        if self.state in NOT_READING:
             return
         self.state = State.READING
         if self._writable is not None:
@@ -268,7 +238,7 @@ class Connection(asyncio.Protocol):
         """
         if self._authenticated or not self._parser.has_head:
             self.resume()
-        elif self.state not in _NOT_READING:
+        elif self.state not in NOT_READING:
             self._enqueue()
 
     def _enqueue(self) -> None:
@@ -329,7 +299,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _wake_writers(self) -> None:
-        """Complete the future of handlers that wait to write, even if no one will read it."""
+        """Complete the future of handlers that wait to write, also after a disconnect."""
         writable, self._writable = self._writable, None
         if writable is not None:
             writable.set_result(None)

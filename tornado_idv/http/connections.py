@@ -53,7 +53,7 @@ class ConnectionTable:
         self._empty.set()
         self._warned_at = -inf
         self.draining = False
-        """Whether the server accepts no more; one that was accepted just before may come yet."""
+        """Whether the server is draining; a connection accepted just before may still register."""
         self._unswept: list[TimedConnection] = []
         self._batch = _SWEEP_BATCH
         self._pause = _SWEEP_INTERVAL

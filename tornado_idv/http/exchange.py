@@ -101,7 +101,7 @@ class Exchange(HTTPConnection):
         self._keep_alive = False
 
     def on_disconnect(self) -> None:
-        """Tell the handler that its response will reach no one."""
+        """Call the handler's close callback: the client has disconnected."""
         callback, self._on_close = self._on_close, None
         if callback is not None:
             callback()

@@ -1,8 +1,8 @@
 """Fair queues: how many requests that wait start in one event-loop iteration.
 
 Without a bound, a thousand clients that pipeline make each iteration as long as a thousand
-requests, and whoever connects meanwhile waits for several iterations. So pipelined requests start
-for `PIPELINED_BUDGET` seconds, and the rest in later iterations.
+requests, and a client that connects meanwhile waits for several iterations. So pipelined
+requests start for `PIPELINED_BUDGET` seconds, and the rest in later iterations.
 
 Requests of connections that have not shown a valid key start one per iteration, and more only
 while they take at most as long as everything else did since the last time. So a flood of invalid
@@ -62,10 +62,6 @@ class FairQueue:
     def cancel(self, waiter: Waiter) -> None:
         """Remove ``waiter``, if it waits."""
         self._waiters.pop(waiter, None)
-
-    def __contains__(self, waiter: Waiter) -> bool:
-        """Whether ``waiter`` waits."""
-        return waiter in self._waiters
 
     def _schedule(self) -> None:
         self._scheduled = True

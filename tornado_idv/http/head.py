@@ -29,9 +29,11 @@ _ORIGIN = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RequestHead:
     """The start line, the header fields, and what they say of framing and the connection.
+
+    No repr, since a target may contain a nickname.
 
     ``content_length`` is the length of the body in bytes, ``None`` for a chunked body.
     Requests whose heads are the same bytes may share one instance.
@@ -107,7 +109,7 @@ def _unknown_method(match: re.Match[bytes]) -> RequestHead:
 def _keep_alive(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
     """Return whether the client wants a persistent connection (RFC 9112, 9.3).
 
-    llhttp knows too, but forgets it by the end of a request without a body.
+    llhttp has this flag as well, but resets it by the end of a request without a body.
     """
     options = [each.strip().lower() for each in headers.get("Connection", "").split(",")]
     if start_line.version == "HTTP/1.0" and "keep-alive" not in options:

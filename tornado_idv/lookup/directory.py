@@ -122,11 +122,11 @@ class Directory:
         """Call the backends and complete the answer for the cache and the response."""
         deadline = asyncio.get_running_loop().time() + self._timeout
         coroutines = [guard.find(query, deadline) for guard in self.guards if guard.serves(query)]
-        if self._identify_hook is not None:
-            coroutines += self._identify_hook(query=query, deadline=deadline)
-        if not coroutines:
-            raise Unavailable(f"no backend answers {type(query).__name__}")
         try:
+            if self._identify_hook is not None:
+                coroutines += self._identify_hook(query=query, deadline=deadline)
+            if not coroutines:
+                raise Unavailable(f"no backend answers {type(query).__name__}")
             answer = await _first_found(coroutines)
         finally:
             for coroutine in coroutines:

@@ -30,6 +30,8 @@ _MIN_TIME_LEFT = 0.05
 """Seconds: with less of the request's time left the backend is not called."""
 _LOG_INTERVAL = 10.0
 """Seconds in which one kind of failure of a backend is logged at most once."""
+_MAX_REASONS = 100
+"""Kinds of failure for which this is tracked; plugins may word their reasons freely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,8 @@ class Guard:
         kind = error.reason.partition(",")[0]  # figures follow the comma
         if now < self._quiet_until.get(kind, now):
             return
+        if len(self._quiet_until) >= _MAX_REASONS:
+            self._quiet_until.clear()
         self._quiet_until[kind] = now + _LOG_INTERVAL
         where = f"\n{format_traceback(error.__cause__)}" if error.__cause__ else ""
         level = logging.WARNING if isinstance(error, Unavailable) else logging.ERROR

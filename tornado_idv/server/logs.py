@@ -1,4 +1,4 @@
-"""Where log lines go and what they look like; what must never be in them is kept out."""
+"""Destination and format of log lines, and filters that keep secrets out of them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ LogFormat = Literal["auto", "console", "json"]
 _log = logging.getLogger(__name__)
 _STDERR = 2
 
-# Tornado logs what it refuses, header values with the key among them.
-_TALKATIVE = "tornado.general"
-# These log errors that nobody foresaw, with the text of the error.
-_LAST_RESORTS = ("tornado.application", "asyncio")
+# Tornado logs the bytes of requests it rejects, the key among them.
+_LOGS_REQUEST_BYTES = "tornado.general"
+# These log unhandled exceptions with their messages, which may contain user input.
+_LOG_UNHANDLED = ("tornado.application", "asyncio")
 # At DEBUG these log bound parameters and URLs.
 _PINNED = ("aiosqlite", "asyncio", "aiohttp")
 
 
 @dataclass(frozen=True)
 class LogOutput:
-    """Where the lines of the log go; ``access`` is none where answers are not logged."""
+    """The destination of log lines; ``access`` is ``None`` if responses are not logged."""
 
     writer: LogWriter
     access: AccessLog | None
@@ -50,7 +50,7 @@ def configure_logging(level: str, log_format: LogFormat) -> LogOutput:
     """
     for_people = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
     formatter = _formatter(for_people=for_people)
-    writer = LogWriter(_write_to_stderr, lambda lines: _loss(formatter, lines))
+    writer = LogWriter(_write_to_stderr, lambda lines: _describe_loss(formatter, lines))
     handler = _BufferedHandler(writer)
     handler.setFormatter(formatter)
     root = logging.getLogger()
@@ -99,8 +99,8 @@ def _formatter(*, for_people: bool) -> logging.Formatter:
     )
 
 
-def _loss(formatter: logging.Formatter, lines: int) -> str:
-    """The log line about lines that were dropped."""
+def _describe_loss(formatter: logging.Formatter, lines: int) -> str:
+    """Return the log line that reports dropped lines."""
     text = "%d log lines dropped: standard error could not be written to in time"
     record = _log.makeRecord(_log.name, logging.WARNING, __file__, 0, text, (lines,), None)
     return f"{formatter.format(record)}\n"
@@ -120,24 +120,24 @@ def _write_to_stderr(data: memoryview) -> int:
 
 
 def keep_out_secrets() -> None:
-    """Silences the libraries' loggers that tell what was sent."""
-    logging.getLogger(_TALKATIVE).addFilter(_name_only)
-    for name in _LAST_RESORTS:
-        logging.getLogger(name).addFilter(_trace_only)
+    """Filter the loggers of libraries that log what clients sent."""
+    logging.getLogger(_LOGS_REQUEST_BYTES).addFilter(_without_request_bytes)
+    for name in _LOG_UNHANDLED:
+        logging.getLogger(name).addFilter(_without_message)
     for name in _PINNED:
         logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
 
 
-def _name_only(record: logging.LogRecord) -> bool:
-    """Keeps the fact that Tornado refused a request, and drops its bytes."""
+def _without_request_bytes(record: logging.LogRecord) -> bool:
+    """Log that Tornado rejected a request, without its bytes."""
     if record.args:
         record.msg, record.args = "a request could not be read", None
     record.exc_info = None
     return True
 
 
-def _trace_only(record: logging.LogRecord) -> bool:
-    """Keeps where code failed, and drops the values it failed with."""
+def _without_message(record: logging.LogRecord) -> bool:
+    """Log the stack trace of an unhandled exception, without its message."""
     if record.exc_info and record.exc_info[1]:
         record.msg = f"unhandled exception:\n{format_traceback(record.exc_info[1])}"
         record.args = record.exc_info = None

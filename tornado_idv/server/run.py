@@ -18,7 +18,7 @@ from tornado_idv.server.service import Service, listening
 from tornado_idv.server.signals import Signals
 
 _log = logging.getLogger(__name__)
-_YOUNG_OBJECTS = 20_000
+_GC_THRESHOLD = 20_000
 _KILLED_BY = 128
 """What a shell adds to the number of the signal that ended a process, for its exit code."""
 
@@ -31,26 +31,26 @@ def run(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight.
 
-    ``announce`` is called once the service can be asked. A signal during the start ends it. A
+    ``announce`` is called once the service listens. A signal during the start ends it. A
     second signal exits the process with 128 plus its number, and aborts the connections.
     Raises `StartError`.
     """
     uvloop.run(_serve(settings, manager, announce, logs))
 
 
-def settle_memory() -> None:
-    """Spares the garbage collector what lives as long as the process, and frequent rounds.
+def tune_gc() -> None:
+    """Exclude long-lived objects from garbage collection, and make collections less frequent.
 
-    By default it looks at the young objects every few requests, and now and then, in the
-    middle of one of them, at everything there is.
+    By default the youngest generation is collected every few requests, and at times all
+    generations, which delays the request that triggers it.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS)
+    gc.set_threshold(_GC_THRESHOLD)
 
 
 def skip_last_collection() -> None:
-    """Keep the garbage collector from a round at exit: with 300,000 users it takes 2 s."""
+    """Disable the garbage collection at exit: with 300,000 users it takes 2 s."""
     gc.freeze()
 
 
@@ -71,7 +71,7 @@ async def _serve(
     try:
         async with listening(settings, manager, logs.access) as service:
             signals.ready()
-            settle_memory()
+            tune_gc()
             announce(service)
             await signals.stop.wait()
             _log.info("stopping: no new connections, finishing the requests in flight")

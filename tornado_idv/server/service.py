@@ -30,14 +30,14 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
-from tornado_idv.registry import backend_kinds, build_backends, opened
+from tornado_idv.registry import backend_kinds, build_backends, open_backends
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.handler import Services
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.packet_cache import PacketCache
 
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 names to ask by, not to bind
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 shown in URLs, not bound
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def open_directory(
     manager: pluggy.PluginManager,
     on_backend_result: Callable[[BackendCall], None] | None = None,
 ) -> AsyncIterator[Directory]:
-    """The configured backends, open, behind a directory.
+    """Open the configured backends and yield a directory of them.
 
     ``on_backend_result`` is called with each call of a backend.
     Raises `StartError` if one cannot be opened.
@@ -64,7 +64,7 @@ async def open_directory(
         timeout=settings.server.request_timeout,
         on_backend_result=on_backend_result,
     )
-    async with opened(backends), directory.refreshing():
+    async with open_backends(backends), directory.refreshing():
         yield directory
 
 
@@ -79,16 +79,16 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Where the service can be asked, without a slash at the end."""
-        host = _EVERYWHERE.get(self.host, self.host)
+        """The base URL for requests from this machine, without a trailing slash."""
+        host = _LOOPBACK_OF.get(self.host, self.host)
         host = f"[{host}]" if ":" in host else host
         return f"{self._scheme}://{host}:{self.port}"
 
     async def drain(self, limits: DrainSettings) -> bool:
-        """Stops listening and waits for the requests in flight; tells whether all were answered.
+        """Stop listening and wait for requests in flight; return whether all were answered.
 
-        For ``limits.delay`` seconds requests are still taken, so that a load balancer
-        can learn of the stop; then those in flight have ``limits.timeout`` seconds.
+        For ``limits.delay`` seconds new connections are still accepted, so that a load balancer
+        notices the stop; then requests in flight have ``limits.timeout`` seconds.
         """
         await asyncio.sleep(limits.delay)
         try:
@@ -129,7 +129,7 @@ async def listening(
 
 
 def api_key(entry: KeySettings) -> ApiKey:
-    """A key as it is written in ``config.yaml``."""
+    """Return a key of ``config.yaml``."""
     return ApiKey(
         id=entry.id,
         digest=entry.digest,
@@ -141,7 +141,7 @@ def api_key(entry: KeySettings) -> ApiKey:
 
 
 def http_limits(settings: ServerSettings) -> HttpLimits:
-    """The limits of the HTTP side, as far as the process has descriptors for them."""
+    """Return the limits of the HTTP server, within the process's file descriptors."""
     return HttpLimits(
         max_body=settings.max_body,
         idle_timeout=settings.idle_timeout,
@@ -151,7 +151,7 @@ def http_limits(settings: ServerSettings) -> HttpLimits:
 
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
-    """The server's TLS context: 1.2 or newer.
+    """Return the server's TLS context: TLS 1.2 or newer.
 
     Raises `StartError` unless the files hold a certificate and its unencrypted key.
     """

@@ -37,9 +37,12 @@ class Services:
     access_log: AccessLog | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Request:
-    """One request, as far as handlers may read it: no query, form or cookie."""
+    """One request, as far as handlers may read it: no query, form or cookie.
+
+    No repr, since the body has a nickname or card number.
+    """
 
     method: str
     headers: HTTPHeaders

@@ -21,7 +21,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 class ResponseReader:
     """Reads the responses of one upstream.
 
-    ``statuses`` override what single statuses mean, ``hints`` tells whether
+    ``statuses`` override what single statuses mean, ``hints`` says whether
     ``Cache-Control`` is followed, ``credential`` whether one is configured, ``folds_nicknames``
     whether the case of nicknames is ignored.
     """
@@ -56,7 +56,7 @@ class ResponseReader:
     def document(self, response: Response) -> Any:
         """Return the JSON document; raises `Broken` if there is none.
 
-        An empty body is null if ``found_when`` is configured, which tells what it means.
+        An empty body is null if ``found_when`` is configured, which defines what it means.
         """
         if not response.body and self._empty_is_null:
             return None

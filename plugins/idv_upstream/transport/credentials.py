@@ -201,4 +201,4 @@ Credential = Annotated[
     NoCredential | BearerToken | BasicPassword | KeyInPlace | ClientCredentials,
     Field(discriminator="kind"),
 ]
-"""Our credential; the member ``kind`` tells which of them it is."""
+"""Our credential; selected by its member ``kind``."""

@@ -1,0 +1,36 @@
+"""The states of a connection."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class State(Enum):
+    """What a connection is doing.
+
+    ::
+
+        IDLE -> READING -> RESPONDING -> IDLE
+                   |            ^  |
+                   +--> QUEUED -+<-+            unauthenticated, or pipelined
+        every state -> CLOSING -> CLOSED
+
+    Beside it a connection has two conditions that occur in every state: the client does not
+    read (`pause_writing`), and the client sends no more (`eof_received`).
+    """
+
+    IDLE = auto()
+    """No byte of a request has arrived."""
+    READING = auto()
+    """A request is arriving, or waits until the client reads the response before it."""
+    QUEUED = auto()
+    """A request waits in a fair queue."""
+    RESPONDING = auto()
+    """The application has a request."""
+    CLOSING = auto()
+    """The last response is being sent; input is discarded."""
+    CLOSED = auto()
+
+
+NOT_READING = (State.RESPONDING, State.CLOSING, State.CLOSED)
+"""The states in which no request is started."""
