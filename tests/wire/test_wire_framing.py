@@ -18,6 +18,8 @@ from support.framing_spellings import framing, spellings
 from support.in_process import grounds
 from support.service import Client
 
+pytestmark = pytest.mark.slow
+
 
 class Told(HTTPServerConnectionDelegate):
     """An application that answers at once, and remembers what it was asked."""
