@@ -1,6 +1,8 @@
 # make run    serve the demo and print a curl line that works (PORT=9000 where 8080 is in use)
 # make chain  serve the demo of three backends chained
-# make test   run all tests
+# make test   run all tests, in two processes (WORKERS=4 in four)
+# make test-fast  run the tests for daily work: all but those marked slow
+# make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
 # make test-tools  install what some tests need: nginx, haproxy, wrk, and the directories of the recipes
 # make check  lint, types, layers
@@ -17,11 +19,16 @@ RECIPE_MODULES := tests/recipes/node_modules
 SECONDS_ ?= 300
 SEED ?=
 
+WORKERS ?= 2
+# Each worker runs whole modules in their order, so that their fixtures start services once, and
+# takes tests from the other worker only when it has none left.
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
 EXAMPLES ?= 100000
 PORT ?=
 DEMO := $(if $(PORT),.demo.yaml,config.yaml)
 
-.PHONY: run chain test test-tools hard check bench faults clean FORCE
+.PHONY: run chain test test-fast coverage test-tools hard check bench faults clean FORCE
 
 run: $(VENV)/.run $(DEMO)
 	$(BIN)/tornado-idv serve --config $(DEMO)
@@ -34,7 +41,13 @@ chain: $(VENV)/.run
 	deploy/demo/chain.sh $(CURDIR)/$(BIN)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(PYTEST)
+
+test-fast: $(VENV)/.dev
+	$(PYTEST) -m "not slow"
+
+coverage: $(VENV)/.dev
+	$(PYTEST) --cov --cov-report=term
 
 hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/wire

@@ -16,7 +16,9 @@ TESTS = [
     "jsonschema>=4.20",
     "pytest>=9,<10",
     "pytest-cov>=6",
+    "pytest-timeout>=2.3",
     "pytest-tornasync>=0.6.0.post2",
+    "pytest-xdist>=3.6",
     "setuptools>=77",
     "trustme>=1.2",
 ]

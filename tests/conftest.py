@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +31,7 @@ def io_loop() -> Iterator[IOLoop]:
     loop = IOLoop(make_current=False)
     yield loop
     loop.run_sync(_end_other_tasks)
+    _join_database_threads()
     loop.close(all_fds=True)
 
 
@@ -39,6 +41,16 @@ async def _end_other_tasks() -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=5)
+
+
+def _join_database_threads() -> None:
+    """Waits for threads of aiosqlite that are ending; each reports to the loop last of all.
+
+    After a failure to connect it does not wait for them itself.
+    """
+    for thread in threading.enumerate():
+        if thread.name.endswith("(_connection_worker_thread)"):
+            thread.join(timeout=5)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.suite import BENCHMARKS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 TOY = ("--keys=20", "--users=20", "--users=60", "--rounds=2")
 OWN = ("--only=hit", "--only=dispatch", "--only=sqlite", "--only=memory")

@@ -160,6 +160,7 @@ def test_the_documents_have_configurations() -> None:
     assert len(CONFIGURATIONS) > 15
 
 
+@pytest.mark.slow
 def test_documented_plugin_passes_its_documented_suite(pytester: pytest.Pytester) -> None:
     plugin, suite = code_blocks(PLUGINS, "python")
     pytester.makepyfile(idv_csv=plugin, test_idv_csv=suite)
@@ -168,6 +169,7 @@ def test_documented_plugin_passes_its_documented_suite(pytester: pytest.Pytester
     outcome.assert_outcomes(passed=18)
 
 
+@pytest.mark.slow
 def test_documented_plugin_reports_a_wrong_header(tmp_path: Path) -> None:
     """The operator learns what to do, and no content of the file is shown."""
     plugin, _ = code_blocks(PLUGINS, "python")
@@ -242,6 +244,7 @@ def test_first_request_of_the_readme_gets_its_response(tmp_path: Path) -> None:
     assert (reply.status, reply.body.decode()) == (200, response)
 
 
+@pytest.mark.slow
 def test_walkthrough_of_your_users_works(tmp_path: Path) -> None:
     """`init`, a table from the page's SQL, the page's backend, `check`, and a lookup."""
     folder = tmp_path / "my-directory"

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 NOT_SOURCE = shutil.ignore_patterns(
     ".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules", "htmlcov"

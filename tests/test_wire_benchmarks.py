@@ -22,6 +22,8 @@ from benchmarks.wire import attack, attackers, conformance, contenders, proxy, t
 from benchmarks.wire.contenders import Contender
 from benchmarks.wire.process import Server, post
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 USERS = 50
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")

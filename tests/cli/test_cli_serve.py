@@ -28,6 +28,8 @@ from tornado_idv.cli.serve import announce
 from tornado_idv.config.settings import Settings
 from tornado_idv.server.service import Service
 
+pytestmark = pytest.mark.slow
+
 Config = Callable[..., Path]
 USERS = "name: users, kind: yaml, path: users.yaml"
 ASKING = f"auth: {{keys: [{{id: caller, token: {KEY}}}]}}\n"

@@ -42,6 +42,8 @@ from support.faults.file_faults import (
 )
 from support.service import make_database, serving
 
+pytestmark = pytest.mark.slow
+
 Fault = Callable[[Path], AbstractContextManager[None]]
 TABLE = "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT)"
 RESTORED = Person("alice", ALICE.card, "Restored")

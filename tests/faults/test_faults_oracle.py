@@ -119,6 +119,7 @@ def test_a_503_without_retry_after_is_wrong(judge: Judge) -> None:
     assert judge.verdict(Asked("text", ALICE, 150), Told(503, OUT, None, 150.1)) == "wrong"
 
 
+@pytest.mark.slow
 def test_a_short_run_meets_no_wrong_answer() -> None:
     """Each service has its troubles, recovers, and is right all along."""
     sites = asyncio.run(run(seconds=3, seed=7))

@@ -23,6 +23,8 @@ from support.faults.client import (
 )
 from support.process import Running, running
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = f"""\
 import asyncio
 import time

@@ -43,6 +43,8 @@ from support.faults.proxy import (
 from support.process import running
 from support.service import KEY, serving
 
+pytestmark = pytest.mark.slow
+
 PEOPLE = (ALICE, AMY, CAROL)
 NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}
 WELL = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | nobody(404)

@@ -8,6 +8,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from support.model.lookup_machine import Lookups
 
+pytestmark = pytest.mark.slow
+
 
 def test_no_history_leads_to_a_lie(caplog: pytest.LogCaptureFixture) -> None:
     """Every answer of every history is one that the promises allow."""

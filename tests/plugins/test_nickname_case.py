@@ -125,6 +125,7 @@ def test_fixture_users_that_fold_to_one_nickname_are_a_problem(tmp_path: Path) -
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "warned"),
     [

@@ -18,6 +18,8 @@ from support.recipes.servers import COUCH_PASSWORD, PROFILE, SCIM_TOKEN, USERS
 from support.service import KEY, Client, serving
 from tornado_idv import User
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(idv_upstream.__file__).with_name("RECIPES.md").read_text(encoding="utf-8")
 SECTIONS = dict(section.split("\n", 1) for section in PAGE.split("\n## ")[1:])
 BASE = f"""\

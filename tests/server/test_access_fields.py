@@ -57,8 +57,8 @@ def ask(service: Running, nickname: str, key: str | None = KEY, path: str = URL)
     def is_logged() -> bool:
         found[:] = [
             record
-            for line in service.told().splitlines()
-            if (record := json.loads(line)).get("request_id") == request_id
+            for line in service.told().splitlines(keepends=True)
+            if line.endswith("\n") and (record := json.loads(line)).get("request_id") == request_id
         ]
         return bool(found)
 

@@ -15,6 +15,8 @@ import pytest
 from support.process import Running, eventually, running
 from support.service import KEY, Client
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = """\
 import asyncio
 

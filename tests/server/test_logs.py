@@ -170,6 +170,7 @@ def ask(client: Client, text: str) -> int:
     return client.post(URL, body, {"Authorization": f"Bearer {KEY}"}).status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_format", ["console", "json"])
 @pytest.mark.parametrize("kind", PREPARE)
 def test_no_secret_is_ever_logged(make: Make, kind: str, log_format: str) -> None:

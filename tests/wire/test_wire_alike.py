@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from support.in_process import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for, 
 from support.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "100"))
 PROXIES = ("127.0.0.1", "2001:db8::/32")

@@ -18,6 +18,8 @@ from support.in_process import HIGH_WATER, Caller, Ground, ask_for, grounds
 from support.raw_requests import CHUNKS, HOST, request
 from tornado_idv.http.limits import HttpLimits
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "300"))
 LIMITS = HttpLimits(max_body=1024, idle_timeout=3.0, body_timeout=2.0, max_connections=3)
 MOST_BUFFERED = 64 * 1024 + 1024 + 256 * 1024

@@ -17,11 +17,15 @@ from http.client import HTTPException, HTTPResponse
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
 from support.in_process import ask_for
 from support.process import Running, eventually, running
 from support.process_limits import descriptors
 from support.service import KEY
 from tornado_idv.web.errors import ApiError
+
+pytestmark = pytest.mark.slow
 
 HARD = "WIRE_HARD" in os.environ
 SLOW = 2_000 if HARD else 500

@@ -17,6 +17,8 @@ from support.process import Running, eventually, running
 from support.process_limits import descriptors
 from support.service import KEY
 
+pytestmark = pytest.mark.slow
+
 GREEDY = 100
 SILENT = 400
 DESCRIPTORS = 256

@@ -26,7 +26,10 @@ def overwrite(path: Path, content: bytes) -> None:
 
 
 def garble(path: Path) -> None:
-    overwrite(path, GARBAGE)
+    """In place, and never empty meanwhile, which would be another fault."""
+    with path.open("r+b") as file:
+        file.write(GARBAGE)
+        file.truncate()
 
 
 def cut(path: Path) -> None:
