@@ -49,6 +49,7 @@ class Connection(asyncio.Protocol):
         self._authenticated = False  # whether the last request was
         self._draining = False
         self._eof = False
+        self._reading_paused = False
         self._writable: Future[None] | None = None  # pending while the client does not read
         self._transport: Transport
         self._peer: Peer
@@ -227,6 +228,7 @@ class Connection(asyncio.Protocol):
         if not had_started and self.state is State.READING and parser.has_started:
             self._set_timeout(self._limits.idle_timeout)
         if parser.buffered > self._max_buffered:
+            self._reading_paused = True
             self._transport.pause_reading()
         if self.state is not State.RESPONDING and self._writable is None:
             self._start_next()
@@ -305,7 +307,8 @@ class Connection(asyncio.Protocol):
             writable.set_result(None)
 
     def _resume_reading(self) -> None:
-        if self._parser.buffered <= self._max_buffered:
+        if self._reading_paused and self._parser.buffered <= self._max_buffered:
+            self._reading_paused = False
             self._transport.resume_reading()
 
     @property
