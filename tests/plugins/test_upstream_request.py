@@ -20,6 +20,7 @@ from yarl import URL
 
 from idv_upstream.request.options import CardRequest, NicknameRequest, RequestOptions
 from idv_upstream.request.template import Request
+from idv_upstream.request.templates import Compiled
 from tornado_idv import Broken, ByCard, ByNickname, Query
 
 SITE = "https://profiles.example"
@@ -506,3 +507,10 @@ def test_header_of_the_client_cannot_be_set(name: str) -> None:
     """It would change how the request or its response is framed."""
     with pytest.raises(ValidationError, match="this header is not set here"):
         render(url="/{nickname}", headers={name: "x"})
+
+
+def test_the_repr_of_a_request_has_no_value() -> None:
+    """Its URL has the query, and its headers may have a credential."""
+    request = Request("GET", "/u/alice", {"X-Key": "tweety"}, b"alice", repeatable=True)
+    template = Compiled("tweety")
+    assert not any(value in repr([request, template]) for value in ("alice", "tweety"))

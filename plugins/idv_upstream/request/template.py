@@ -24,8 +24,12 @@ class Request(NamedTuple):
     body: bytes | None
     repeatable: bool
 
+    def __repr__(self) -> str:
+        """Without values: they include the query, and may include a credential."""
+        return "Request()"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class RequestTemplate:
     """The compiled parts of a request; ``profile_site`` is the prefix of the first site."""
 

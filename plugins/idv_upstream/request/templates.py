@@ -93,7 +93,7 @@ def _quotes(shown: str, around: str) -> Iterator[str]:
     yield from [around] * shown.count(_SLOT, done)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Placeholders:
     """The names of placeholders, and the values of those that are the same for all queries."""
 
@@ -119,7 +119,7 @@ class Placeholders:
         return Compiled(pattern, slots)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Compiled:
     """A compiled text: a ``%`` format, and how the value of each slot is encoded."""
 
