@@ -39,6 +39,7 @@ def test_each_init_makes_another_key(invoke: Invoke, tmp_path: Path) -> None:
     assert len(keys) == 2
 
 
+@pytest.mark.slow
 def test_the_default_is_the_current_folder(tmp_path: Path) -> None:
     result = command("init", cwd=tmp_path)
     assert (result.returncode, result.stderr) == (0, "")

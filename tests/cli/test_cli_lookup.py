@@ -157,6 +157,7 @@ def test_a_backend_that_cannot_be_opened_is_reported_as_json(
     assert record["problems"][0]["message"] in record["reason"]
 
 
+@pytest.mark.slow
 def test_a_failure_is_printed_once(config: Config) -> None:
     """Of a real process: what the service would log of it is left out."""
     result = command("lookup", "@alice", "-c", str(config(NOBODY_LISTENS)))
@@ -171,6 +172,7 @@ def test_an_invalid_configuration_fails_the_lookup(invoke: Invoke, config: Confi
     assert result.stderr.startswith(f"{path}:3:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "who", "code"),
     [
@@ -243,6 +245,7 @@ def plugins(tmp_path: Path) -> Path:
     return tmp_path / "plugins"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"), [(("lookup", "@tweety"), 1), (("check",), 0)], ids=["lookup", "check"]
 )

@@ -113,6 +113,7 @@ def test_a_nickname_stored_as_bytes_is_never_not_found(tmp_path: Path) -> None:
         assert asked.by_input("@carol").status == 404
 
 
+@pytest.mark.slow
 def test_fixture_users_that_fold_to_one_nickname_are_a_problem(tmp_path: Path) -> None:
     write_fixture(tmp_path, "Alice", "bob", "alicE")
     path = tmp_path / "config.yaml"
