@@ -13,7 +13,7 @@ from support.caches import (
     ELSEWHERE,
     FOUND,
     FOUND_BOB,
-    PATIENCE,
+    TIMEOUT,
     as_is,
     begin,
     held,
@@ -73,7 +73,7 @@ async def test_an_answer_without_waiters_is_cached(cache: AnswerCache) -> None:
     source = Source(FOUND)
     await leave(await held(cache, source))
     source.release()
-    assert (await cache.fetch(ALICE, source.ask, PATIENCE, as_is)).found
+    assert (await cache.fetch(ALICE, source.ask, TIMEOUT, as_is)).found
     assert cache.get(ALICE) is FOUND
     assert source.asked == 1
 
@@ -100,7 +100,7 @@ async def test_an_end_of_the_service_ends_a_flight_and_all_who_wait(cache: Answe
     await asyncio.wait([caller], timeout=5)
     assert caller.cancelled()
     source.release()
-    assert await cache.fetch(ALICE, source.ask, PATIENCE, as_is) is FOUND
+    assert await cache.fetch(ALICE, source.ask, TIMEOUT, as_is) is FOUND
     assert source.asked == 2
 
 
@@ -112,7 +112,7 @@ async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_reme
     early = await held(cache, old)
     with pytest.raises(TimeoutError):
         await cache.fetch(ALICE, old.ask, 0, as_is)
-    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask, PATIENCE, as_is) is ELSEWHERE
+    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask, TIMEOUT, as_is) is ELSEWHERE
     old.release()
     assert await early is FOUND
     assert cache.get(ALICE) is ELSEWHERE

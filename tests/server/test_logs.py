@@ -17,7 +17,7 @@ import pytest
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
 from support.loggers import put_back
-from support.process import Running, eventually, running
+from support.process import ServiceProcess, eventually, running
 from support.service import Client, make_database, serving
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
@@ -74,7 +74,7 @@ MALFORMED = {
 class Case:
     """A running service, and how to make its backend fail."""
 
-    service: Running
+    service: ServiceProcess
     fail: Callable[[], object]
 
     @property
@@ -84,7 +84,7 @@ class Case:
     def fails_visibly(self, words: str) -> bool:
         """Asks once more, and looks whether the log says so."""
         ask(self.client, f"@{NICKNAME}")
-        return words in self.service.told()
+        return words in self.service.read_log()
 
 
 Make = Callable[[str, str], Case]
@@ -179,14 +179,14 @@ def test_no_secret_is_ever_logged(make: Make, kind: str, log_format: str) -> Non
     case.fail()
     eventually(lambda: case.fails_visibly(FAILED[kind]))
     assert ask(case.client, "@tweety-the-unknown") != 401
-    case.service.tell()
-    assert case.service.ended() == 0
-    told = case.service.told() + "".join(case.service.announced)
+    case.service.send_signal()
+    assert case.service.wait() == 0
+    told = case.service.read_log() + "".join(case.service.announced)
     assert "identify/url" in told
     assert [secret for secret in SECRETS if secret in told.lower()] == []
     assert "Traceback" not in told
     if log_format == "json":
-        assert all(json.loads(line)["event"] for line in case.service.told().splitlines())
+        assert all(json.loads(line)["event"] for line in case.service.read_log().splitlines())
 
 
 class Logged:

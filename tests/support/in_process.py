@@ -49,7 +49,7 @@ _NEVER_THE_SAME = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
 _NEVER_LOGGED_THE_SAME = re.compile(r'"(?:ms|request_id|timestamp)": [^,}]+')
 
 
-class TurnedLoop(asyncio.SelectorEventLoop):
+class SteppedLoop(asyncio.SelectorEventLoop):
     """A loop that moves when it is told, and whose time passes when it is told."""
 
     now = 1_800_000_000.0
@@ -108,7 +108,7 @@ class Users(Backend[BackendOptions]):
 class FakeSocket(asyncio.Transport):
     """What a connection knows of a socket; it objects to whatever asyncio or uvloop objects to."""
 
-    def __init__(self, loop: TurnedLoop, connection: Connection, ip: str) -> None:
+    def __init__(self, loop: SteppedLoop, connection: Connection, ip: str) -> None:
         super().__init__({"peername": (ip, 50_000)})
         self.sent = bytearray()
         self.arrived = bytearray()
@@ -121,12 +121,12 @@ class FakeSocket(asyncio.Transport):
         self._connection = connection
         self._reading = True
         self._ended = False
-        self._eof = self._eof_told = False
+        self._eof = self._eof_sent = False
         self._closing = self._gone = False
         self._waiting = 0
         self._paused = False
 
-    # What the caller does.
+    # What the client does.
 
     def arrive(self, data: bytes) -> None:
         """Bytes come in; the connection gets them when it reads."""
@@ -134,12 +134,12 @@ class FakeSocket(asyncio.Transport):
         self._loop.call_soon(self._deliver)
 
     def end(self) -> None:
-        """The caller sends no more."""
+        """The client sends no more."""
         self._eof = True
         self._loop.call_soon(self._deliver)
 
     def read_on(self) -> None:
-        """The caller reads all that waits."""
+        """The client reads all that waits."""
         self.reads, self._waiting = True, 0
         if self._closing:
             self._loop.call_soon(self._lose)
@@ -154,7 +154,7 @@ class FakeSocket(asyncio.Transport):
 
     @property
     def closed(self) -> bool:
-        """Whether the caller sees the end of what is sent."""
+        """Whether the client sees the end of what is sent."""
         return self._ended or self._closing or self._gone
 
     # What the connection calls.
@@ -218,8 +218,8 @@ class FakeSocket(asyncio.Transport):
             del self.arrived[: len(data)]
             self._connection.data_received(data)
             self._loop.call_soon(self._deliver)
-        elif self._eof and not self._eof_told:
-            self._eof_told = True
+        elif self._eof and not self._eof_sent:
+            self._eof_sent = True
             if not self._connection.eof_received():
                 self.close()
 
@@ -229,17 +229,17 @@ class FakeSocket(asyncio.Transport):
             self._connection.connection_lost(None)
 
 
-class Caller:
+class FakeClient:
     """One connection, seen from the other end."""
 
-    def __init__(self, ground: Ground, ip: str) -> None:
-        self._loop = ground.loop
-        self.connection = ground.server.connect()
-        self.socket = FakeSocket(ground.loop, self.connection, ip)
+    def __init__(self, harness: Harness, ip: str) -> None:
+        self._loop = harness.loop
+        self.connection = harness.server.connect()
+        self.socket = FakeSocket(harness.loop, self.connection, ip)
         self._loop.call_soon(self.connection.connection_made, self.socket)
         self._loop.settle()
 
-    def send(self, *pieces: bytes) -> Caller:
+    def send(self, *pieces: bytes) -> FakeClient:
         """Sends pieces, each of which is dealt with before the next."""
         for piece in pieces:
             self.socket.arrive(piece)
@@ -294,12 +294,12 @@ class Counted(HTTPServerConnectionDelegate):
         return self._app.start_request(server_conn, request_conn)
 
 
-class Ground:
-    """The application on a listener without sockets; closed by `grounds`."""
+class Harness:
+    """The application on a listener without sockets; closed by `harnesses`."""
 
     def __init__(
         self,
-        loop: TurnedLoop,
+        loop: SteppedLoop,
         *,
         packets: bool = True,
         limits: HttpLimits | None = None,
@@ -356,17 +356,17 @@ class Ground:
         self._log.flush()
         return _NEVER_LOGGED_THE_SAME.sub("", "".join(self.logged)).splitlines()
 
-    def call(self, ip: str = "127.0.0.1") -> Caller:
+    def call(self, ip: str = "127.0.0.1") -> FakeClient:
         """A new connection, from an address."""
-        return Caller(self, ip)
+        return FakeClient(self, ip)
 
-    def ask(self, *pieces: bytes) -> Caller:
+    def ask(self, *pieces: bytes) -> FakeClient:
         """A new connection on which these bytes are sent."""
         return self.call().send(*pieces)
 
 
 def _keys() -> list[ApiKey]:
-    now = TurnedLoop.now
+    now = SteppedLoop.now
     return [
         ApiKey("caller", digest(KEY)),
         ApiKey("expired", digest(EXPIRED_KEY), expires=now - 1),
@@ -394,18 +394,18 @@ def ask_for(
 
 
 @contextmanager
-def grounds() -> Iterator[Callable[..., Ground]]:
-    """Makes grounds on one loop, which hold that nothing ever went wrong unforeseen."""
-    loop = TurnedLoop()
-    unforeseen: list[Any] = []
-    loop.set_exception_handler(lambda _, told: unforeseen.append(told))
+def harnesses() -> Iterator[Callable[..., Harness]]:
+    """Makes harnesses on one loop, which hold that nothing ever went wrong unexpected."""
+    loop = SteppedLoop()
+    unexpected: list[Any] = []
+    loop.set_exception_handler(lambda _, told: unexpected.append(told))
     errors = logging.Handler(logging.ERROR)
-    errors.emit = unforeseen.append  # type: ignore[method-assign]
+    errors.emit = unexpected.append  # type: ignore[method-assign]
     logging.getLogger().addHandler(errors)
-    made: list[Ground] = []
+    made: list[Harness] = []
 
-    def make(**options: Any) -> Ground:
-        made.append(Ground(loop, **options))
+    def make(**options: Any) -> Harness:
+        made.append(Harness(loop, **options))
         return made[-1]
 
     try:
@@ -416,7 +416,7 @@ def grounds() -> Iterator[Callable[..., Ground]]:
         loop.settle()
         loop.close()
         logging.getLogger().removeHandler(errors)
-    assert unforeseen == []
+    assert unexpected == []
 
 
 def reachable(*roots: object) -> Iterator[object]:

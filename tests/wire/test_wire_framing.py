@@ -15,7 +15,7 @@ from tornado.httputil import (
 )
 
 from support.framing_spellings import framing, spellings
-from support.in_process import grounds
+from support.in_process import harnesses
 from support.service import Client
 
 
@@ -53,16 +53,16 @@ def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
     told = Told()
     wrong = []
     seen: Counter[str] = Counter()
-    with grounds() as ground_of:
-        ground = ground_of(app=told)
+    with harnesses() as new_harness:
+        harness = new_harness(app=told)
         for spelling in spellings():
             told.asked.clear()
-            caller = ground.ask(spelling.data)
-            got = caller.statuses, [*told.asked], caller.socket.closed
+            client = harness.ask(spelling.data)
+            got = client.statuses, [*told.asked], client.socket.closed
             seen[framing(spelling.lines)] += 1
             if got != spelling.expected:
                 wrong.append((spelling.lines, got, spelling.expected))
-            caller.socket.vanish()
+            client.socket.vanish()
     assert wrong == []
     assert seen.total() == 6 * 257 * 7 * 3
     assert min(seen.values()) > 5, seen
@@ -86,9 +86,9 @@ METHODS = ["GET", "HEAD", "POST", "OPTIONS", "DELETE", "BREW", "PRI", "CONNECT",
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_and_target_gets_one_answer(method: str) -> None:
-    with grounds() as ground_of:
-        ground = ground_of()
+    with harnesses() as new_harness:
+        harness = new_harness()
         for target in TARGETS:
-            caller = ground.ask(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            answers = caller.socket.sent.count(b"HTTP/1.1 ")
+            client = harness.ask(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answers = client.socket.sent.count(b"HTTP/1.1 ")
             assert answers == 1, target
