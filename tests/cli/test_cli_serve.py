@@ -82,9 +82,11 @@ def test_the_line_of_a_demo_has_a_key_that_is_good_now(
     more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
     settings, _ = load_settings(config(USERS, more=more))
     announce(cast("Service", SimpleNamespace(url="http://127.0.0.1:1")), settings)
-    told = capsys.readouterr().out
-    assert ("curl" in told) is ("Demo mode" in told) is (f"Bearer {KEY}'" in told) is works
-    assert "key-" not in told
+    reported = capsys.readouterr().out
+    assert (
+        ("curl" in reported) is ("Demo mode" in reported) is (f"Bearer {KEY}'" in reported) is works
+    )
+    assert "key-" not in reported
 
 
 def test_the_demo_of_the_repository_answers_its_own_line(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_a_port_in_use_is_reported(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "code", "told"),
+    ("backend", "code", "reported"),
     [
         ("name: users, kind: yml", 1, "config.yaml:4:"),
         ("name: users, kind: yaml, path: config.yaml", 1, "config.yaml:1:"),
@@ -153,12 +155,12 @@ def test_a_port_in_use_is_reported(config: Config) -> None:
     ids=["a bad configuration", "a bad fixture", "no fixture", "no database"],
 )
 def test_what_prevents_the_start_is_reported(
-    config: Config, backend: str, code: int, told: str
+    config: Config, backend: str, code: int, reported: str
 ) -> None:
     """The exit code says whether it is the operator's file or the environment."""
     result = command("serve", "--config", str(config(backend, more=ANY_PORT)))
     assert (result.returncode, result.stdout) == (code, "")
-    assert told in result.stderr
+    assert reported in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -126,7 +126,7 @@ def test_a_503_without_retry_after_is_wrong(checker: Checker) -> None:
     assert checker.outcome(Request("text", ALICE, 150), Response(503, OUT, None, 150.1)) == "wrong"
 
 
-def test_a_short_run_meets_no_wrong_answer() -> None:
+def test_short_run_has_no_wrong_response() -> None:
     """Each service has faults, recovers, and sends no wrong response."""
     sites = asyncio.run(run(seconds=3, seed=7))
     table = rows(sites)

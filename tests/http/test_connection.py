@@ -27,7 +27,7 @@ async def test_a_request_byte_by_byte_is_one_request() -> None:
         assert client.control.asked == [b"hello"]
 
 
-async def test_requests_sent_ahead_wait_their_turn() -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
     async with connected_client() as client:
         client.control.may_answer.clear()
         client.send(POST + POST.replace(b"hello", b"world"))
@@ -38,7 +38,7 @@ async def test_requests_sent_ahead_wait_their_turn() -> None:
         assert client.control.asked == [b"hello", b"world"]
 
 
-async def test_what_is_sent_ahead_is_bounded() -> None:
+async def test_pipelined_data_is_bounded() -> None:
     """Reading stops meanwhile, and goes on after it."""
     async with connected_client() as client:
         client.control.may_answer.clear()
@@ -51,7 +51,7 @@ async def test_what_is_sent_ahead_is_bounded() -> None:
         client.writer.transport.abort()
 
 
-async def test_reading_goes_on_once_there_is_room() -> None:
+async def test_reading_resumes_when_the_buffer_has_room() -> None:
     async with connected_client() as client:
         client.control.may_answer.clear()
         client.send(POST * 3000)
@@ -64,7 +64,7 @@ async def test_reading_goes_on_once_there_is_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "seconds", "told"),
+    ("sent", "seconds", "reported"),
     [
         (b"", 10.0, b""),
         (POST[:20], 10.0, b"HTTP/1.1 408"),
@@ -72,7 +72,7 @@ async def test_reading_goes_on_once_there_is_room() -> None:
     ],
     ids=["nothing", "half a head", "half a body"],
 )
-async def test_patience_has_an_end(sent: bytes, seconds: float, told: bytes) -> None:
+async def test_silent_connection_times_out(sent: bytes, seconds: float, reported: bytes) -> None:
     async with connected_client() as client:
         client.send(sent)
         await until(lambda: client.connections)
@@ -80,12 +80,12 @@ async def test_patience_has_an_end(sent: bytes, seconds: float, told: bytes) -> 
         await until(lambda: (connection.state is State.IDLE) is (sent == b""))
         await asyncio.sleep(0)  # it has its turn
         client.clock.forward(seconds + 0.5)
-        assert (await client.rest())[:12] == told
+        assert (await client.rest())[:12] == reported
         client.clock.forward(1.5)
         await client.forgotten()
 
 
-async def test_one_who_does_not_read_is_left_in_the_end() -> None:
+async def test_client_that_does_not_read_is_closed_eventually() -> None:
     async with connected_client(receive=1024) as client:
         client.control.answer = LARGE
         client.send(POST)
@@ -94,7 +94,7 @@ async def test_one_who_does_not_read_is_left_in_the_end() -> None:
         await client.forgotten()
 
 
-async def test_one_who_reads_slowly_gets_everything() -> None:
+async def test_slow_reader_gets_everything() -> None:
     """The next request waits until the answer before it has left."""
     async with connected_client(receive=1024) as client:
         client.control.answer = LARGE
@@ -104,14 +104,14 @@ async def test_one_who_reads_slowly_gets_everything() -> None:
         assert [await client.status(), await client.status()] == [200, 200]
 
 
-async def test_an_answer_in_parts_waits_for_its_reader() -> None:
+async def test_streamed_response_waits_for_its_reader() -> None:
     async with connected_client(receive=1024) as client:
         client.control.answer = LARGE
         client.send(POST.replace(b"/", b"/parts", 1) + POST)
         assert [await client.status(), await client.status()] == [200, 200]
 
 
-async def test_the_last_answer_too_is_sent_whole() -> None:
+async def test_last_response_is_sent_completely() -> None:
     async with connected_client(receive=1024) as client:
         client.control.answer = LARGE
         client.send(POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
@@ -162,7 +162,7 @@ async def test_a_closed_server_is_released() -> None:
     assert released() is None
 
 
-async def test_a_request_is_begun_once() -> None:
+async def test_request_is_dispatched_once() -> None:
     """Whatever would have the next one begun while it is under way."""
     async with connected_client() as client:
         client.control.may_answer.clear()
@@ -176,7 +176,7 @@ async def test_a_request_is_begun_once() -> None:
         assert [await client.status(), await client.status()] == [200, 200]
 
 
-async def test_an_answer_to_one_who_has_left_goes_nowhere() -> None:
+async def test_response_to_a_disconnected_client_is_discarded() -> None:
     async with connected_client() as client:
         client.control.may_answer.clear()
         client.send(POST)
@@ -190,7 +190,7 @@ async def test_an_answer_to_one_who_has_left_goes_nowhere() -> None:
         await client.forgotten()
 
 
-async def test_one_who_has_no_more_to_say_is_answered_and_left_at_once() -> None:
+async def test_half_closed_connection_is_answered_and_closed() -> None:
     async with connected_client() as client:
         client.control.may_answer.clear()
         client.send(POST)
@@ -203,7 +203,7 @@ async def test_one_who_has_no_more_to_say_is_answered_and_left_at_once() -> None
         await client.forgotten()
 
 
-async def test_one_who_asked_ahead_and_has_no_more_to_say_gets_every_answer() -> None:
+async def test_half_closed_pipeline_gets_every_response() -> None:
     async with connected_client() as client:
         client.send(POST * 3 + POST[:-1])
         client.writer.write_eof()
@@ -211,14 +211,14 @@ async def test_one_who_asked_ahead_and_has_no_more_to_say_gets_every_answer() ->
         await client.forgotten()
 
 
-async def test_one_who_ends_amid_a_request_is_left() -> None:
+async def test_connection_half_closed_within_a_request_is_closed() -> None:
     async with connected_client() as client:
         client.send(POST[:-1])
         client.writer.write_eof()
         assert await client.rest() == b""
 
 
-async def test_what_follows_a_refusal_is_dropped() -> None:
+async def test_data_after_a_rejected_request_is_discarded() -> None:
     async with connected_client() as client:
         client.send(b"NONSENSE\r\n\r\n")
         await until(lambda: any(each.state is State.CLOSING for each in client.connections))
@@ -228,13 +228,13 @@ async def test_what_follows_a_refusal_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\nHost: x\n\n", b"\n"])
-async def test_lines_without_cr_are_refused_before_they_end(sent: bytes) -> None:
+async def test_lines_without_cr_are_rejected_before_they_end(sent: bytes) -> None:
     async with connected_client() as client:
         client.send(sent)
         assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_drain_waits_for_what_was_begun() -> None:
+async def test_drain_waits_for_started_requests() -> None:
     """Also for a request of which only a part is here; an idle client is left at once."""
     async with connected_client() as client:
         client.send(POST[:-1])
@@ -252,7 +252,7 @@ async def test_a_drain_waits_for_what_was_begun() -> None:
         await asyncio.wait_for(drained, 5)
 
 
-async def test_a_drain_waits_for_an_answer_and_makes_it_the_last() -> None:
+async def test_drain_closes_the_connection_after_the_current_response() -> None:
     async with connected_client() as client:
         client.control.may_answer.clear()
         client.send(POST + POST)

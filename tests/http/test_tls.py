@@ -57,7 +57,7 @@ def test_a_client_without_tls_gets_no_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pem", ["", "nonsense", SELF_SIGNED[:300]], ids=["empty", "no PEM", "cut"])
-def test_a_certificate_that_does_not_serve_is_told(tmp_path: Path, pem: str) -> None:
+def test_unusable_certificate_is_reported(tmp_path: Path, pem: str) -> None:
     with (
         pytest.raises(StartError, match="cannot be used for TLS"),
         serving(configured(tmp_path, pem), tmp_path),
@@ -65,7 +65,7 @@ def test_a_certificate_that_does_not_serve_is_told(tmp_path: Path, pem: str) -> 
         pass
 
 
-def test_a_certificate_that_is_a_fifo_is_refused(tmp_path: Path) -> None:
+def test_certificate_that_is_a_fifo_is_rejected(tmp_path: Path) -> None:
     """Loading it would block for ever, as nothing writes to it."""
     text = configured(tmp_path, SELF_SIGNED)
     (tmp_path / "tls.pem").unlink()
@@ -101,7 +101,7 @@ async def test_http_is_negotiated(contexts: Contexts) -> None:
         assert await client.status() == 200
 
 
-def test_tls_is_of_version_1_2_or_newer(
+def test_tls_before_1_2_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contexts: Contexts
 ) -> None:
     """Also where the system's configuration would allow older versions."""
@@ -113,7 +113,7 @@ def test_tls_is_of_version_1_2_or_newer(
     assert made.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-async def test_a_handshake_has_three_seconds(contexts: Contexts) -> None:
+async def test_handshake_times_out_after_three_seconds(contexts: Contexts) -> None:
     server, client_tls = contexts
     async with connected_client(server_tls=server, tls=client_tls) as client:
         silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
@@ -130,7 +130,7 @@ async def test_a_handshake_has_three_seconds(contexts: Contexts) -> None:
         assert await client.status() == 200
 
 
-async def test_a_client_that_ends_its_tls_is_no_half_closed_one(
+async def test_tls_close_notify_is_not_a_half_close(
     contexts: Contexts, caplog: pytest.LogCaptureFixture
 ) -> None:
     """TLS has no half-closed connections, and asyncio warns of who expects them."""
@@ -176,7 +176,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_one_connection_too_many_is_answered_503(contexts: Contexts) -> None:
+async def test_connection_over_the_limit_gets_503(contexts: Contexts) -> None:
     server, client_tls = contexts
     limits = replace(LIMITS, max_connections=1)
     async with connected_client(limits, server_tls=server, tls=client_tls) as client:
@@ -187,7 +187,7 @@ async def test_one_connection_too_many_is_answered_503(contexts: Contexts) -> No
         writer.close()
 
 
-async def test_a_drain_waits_for_responses_and_for_no_handshake(contexts: Contexts) -> None:
+async def test_drain_waits_for_responses_but_not_for_handshakes(contexts: Contexts) -> None:
     server, client_tls = contexts
     async with connected_client(server_tls=server, tls=client_tls) as client:
         silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
@@ -216,7 +216,7 @@ class Exhausted(socket.socket):
         return super().accept()
 
 
-async def test_accepting_goes_on_when_there_are_descriptors_again(
+async def test_accepting_resumes_when_descriptors_are_available(
     contexts: Contexts, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, client_tls = contexts

@@ -150,7 +150,7 @@ async def test_a_later_answer_replaces_an_earlier_one(
 # How many
 
 
-async def test_the_user_not_asked_for_longest_makes_room(cache: AnswerCache) -> None:
+async def test_least_recently_used_user_is_evicted(cache: AnswerCache) -> None:
     for number in range(10):
         await remember(cache, ByCard(str(number)), FOUND)
     cache.get(ByCard("0"))
@@ -160,7 +160,7 @@ async def test_the_user_not_asked_for_longest_makes_room(cache: AnswerCache) -> 
 
 
 @pytest.mark.parametrize(("answer", "room"), [(FOUND, 10), (ABSENT, 3)], ids=["found", "not found"])
-async def test_who_is_asked_for_all_the_time_stays(
+async def test_frequently_used_user_is_not_evicted(
     ticker: Ticker, answer: Answer, room: int
 ) -> None:
     """Though not each hit renews a place."""
@@ -217,7 +217,7 @@ async def test_the_last_guesses_are_those_remembered(cache: AnswerCache) -> None
 # Failures
 
 
-async def test_a_failure_reaches_all_who_wait(cache: AnswerCache) -> None:
+async def test_failure_reaches_every_waiter(cache: AnswerCache) -> None:
     source = Source(Unavailable("down"))
     first = await held(cache, source)
     others = [begin(cache, source) for _ in range(9)]
@@ -251,7 +251,7 @@ async def test_a_failure_of_one_query_is_none_of_another(cache: AnswerCache) -> 
     assert cache.get(BOB) is FOUND_BOB
 
 
-async def test_a_remembered_failure_is_an_error_of_its_own_for_each_who_hears_it(
+async def test_memoized_failure_is_a_new_error_for_each_caller(
     cache: AnswerCache,
 ) -> None:
     """Else the traceback of one would grow with every caller."""
@@ -263,7 +263,7 @@ class Record:
     """Stands for what a backend holds while it answers."""
 
 
-async def test_a_remembered_failure_keeps_nothing_alive_of_what_failed(
+async def test_memoized_failure_holds_no_traceback(
     cache: AnswerCache,
 ) -> None:
     alive: list[weakref.ref[Record]] = []
@@ -282,7 +282,7 @@ async def test_a_remembered_failure_keeps_nothing_alive_of_what_failed(
         await cache.fetch(ALICE, ask, TIMEOUT, as_is)
 
 
-async def test_a_failure_that_is_forgotten_between_two_looks_is_no_error() -> None:
+async def test_failure_that_expires_between_two_reads_is_no_error() -> None:
     """Real time goes on within one call."""
     cache = AnswerCache(LIMITS, Hurrying(0.25))
     source = Source(Unavailable("down"))
@@ -299,7 +299,7 @@ async def test_an_unexpected_error_is_raised_and_not_cached(cache: AnswerCache) 
     assert await cache.fetch(ALICE, source.ask, TIMEOUT, as_is) is FOUND
 
 
-async def test_a_failure_leaves_what_is_remembered_alone(cache: AnswerCache) -> None:
+async def test_failure_leaves_the_cached_answer(cache: AnswerCache) -> None:
     await remember(cache, ALICE, FOUND)
     await failure(cache, Source(Unavailable("down")))
     assert cache.get(ALICE) is FOUND
@@ -433,7 +433,7 @@ async def test_a_refresh_that_finds_no_user_drops_the_entry(
     assert cache.get_stale(ALICE) is None
 
 
-async def test_a_refresh_of_what_is_asked_for_already_asks_not_again(cache: AnswerCache) -> None:
+async def test_refresh_of_a_running_lookup_starts_no_other(cache: AnswerCache) -> None:
     source = Source(FOUND)
     caller = await held(cache, source)
     await asyncio.wait_for(cache.refresh(ALICE, source.ask, TIMEOUT), timeout=5)
@@ -442,7 +442,7 @@ async def test_a_refresh_of_what_is_asked_for_already_asks_not_again(cache: Answ
     assert source.asked == 1
 
 
-async def test_who_comes_while_a_refresh_is_under_way_shares_its_answer(
+async def test_caller_during_a_refresh_shares_its_answer(
     cache: AnswerCache,
 ) -> None:
     source = Source(FOUND)
@@ -554,7 +554,7 @@ async def test_an_answer_begun_before_a_purge_is_neither_remembered_nor_joined(
 
 
 @each_purge
-async def test_nothing_begun_before_a_purge_enters_after_it(
+async def test_result_computed_before_a_purge_is_not_stored(
     cache: AnswerCache, purge: Callable[[AnswerCache], None]
 ) -> None:
     """A user, an absence, a failure; for a caller, or as a refresh."""

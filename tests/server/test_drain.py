@@ -54,7 +54,7 @@ HEAD = (
     b"Authorization: Bearer %s\r\n" % (len(BODY), KEY.encode())
 )
 RESET = struct.pack("ii", 1, 0)
-"""The option with which a socket is closed by a reset: nobody is there any more."""
+"""The socket option for closing with a reset."""
 REQUEST = HEAD + b"\r\n" + BODY
 
 
@@ -89,7 +89,7 @@ def caller(service: ServiceProcess) -> Iterator[socket.socket]:
 
 
 def refuses(port: int) -> bool:
-    """Whether nobody listens at the port any more."""
+    """Return whether the port is closed."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=10).close()
     except ConnectionRefusedError:
@@ -145,7 +145,7 @@ def test_an_idle_connection_holds_nothing_up(tmp_path: Path, asked: socket.socke
 
 
 @pytest.mark.parametrize("sent", [BODY[:5], BODY], ids=["half the body", "the body"])
-def test_a_caller_who_left_is_not_waited_for(
+def test_drain_does_not_wait_for_a_disconnected_client(
     tmp_path: Path, asked: socket.socket, sent: bytes
 ) -> None:
     with waiting_service(tmp_path, asked, "{timeout: 10s}") as service:
@@ -163,9 +163,7 @@ def test_a_caller_who_left_is_not_waited_for(
     assert "Traceback" not in service.read_log()
 
 
-def test_a_caller_who_only_has_no_more_to_say_is_answered(
-    tmp_path: Path, asked: socket.socket
-) -> None:
+def test_drain_answers_a_half_closed_connection(tmp_path: Path, asked: socket.socket) -> None:
     with waiting_service(tmp_path, asked) as service, caller(service) as sock:
         sock.sendall(REQUEST)
         sock.shutdown(socket.SHUT_WR)

@@ -181,10 +181,10 @@ def test_no_secret_is_ever_logged(make: Make, kind: str, log_format: str) -> Non
     assert ask(case.client, "@tweety-the-unknown") != 401
     case.service.send_signal()
     assert case.service.wait() == 0
-    told = case.service.read_log() + "".join(case.service.announced)
-    assert "identify/url" in told
-    assert [secret for secret in SECRETS if secret in told.lower()] == []
-    assert "Traceback" not in told
+    reported = case.service.read_log() + "".join(case.service.announced)
+    assert "identify/url" in reported
+    assert [secret for secret in SECRETS if secret in reported.lower()] == []
+    assert "Traceback" not in reported
     if log_format == "json":
         assert all(json.loads(line)["event"] for line in case.service.read_log().splitlines())
 
@@ -296,9 +296,7 @@ def test_the_bytes_that_tornado_refuses_are_left_out(
 
 
 @pytest.mark.parametrize("name", ["tornado.application", "asyncio"])
-def test_of_an_error_that_nobody_caught_only_the_way_is_logged(
-    logged: Configure, name: str
-) -> None:
+def test_unhandled_exception_is_logged_without_its_message(logged: Configure, name: str) -> None:
     stream = logged("debug", "json")
     try:
         int(NICKNAME)
@@ -350,9 +348,9 @@ def respond(method: str, access_log: AccessLog | None) -> None:
     Found(services, exchange, Request(method, headers)).run()
 
 
-@pytest.mark.parametrize(("method", "told"), [("POST", "POST"), ("TWEETY", "other")])
+@pytest.mark.parametrize(("method", "reported"), [("POST", "POST"), ("TWEETY", "other")])
 async def test_an_access_line_holds_nothing_of_the_input(
-    monkeypatch: pytest.MonkeyPatch, method: str, told: str
+    monkeypatch: pytest.MonkeyPatch, method: str, reported: str
 ) -> None:
     monkeypatch.setattr("tornado_idv.web.handler.monotonic", lambda: 0.0125)
     written: list[str] = []
@@ -361,7 +359,7 @@ async def test_an_access_line_holds_nothing_of_the_input(
     access_log.flush()
     (line,) = written
     fields = json.loads(line)
-    assert (fields["method"], fields["route"], fields["status"]) == (told, "none", 200)
+    assert (fields["method"], fields["route"], fields["status"]) == (reported, "none", 200)
     assert (fields["key"], fields["request_id"]) == ("caller", "some-id")
     assert fields["remote"] == "192.0.2.7"
     assert fields["ms"] == 12.5

@@ -1,4 +1,4 @@
-"""The transport in this process: real connections and handlers, made-up sockets and time."""
+"""The HTTP stack in this process: real connections and handlers, fake sockets and time."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _ANSWER = re.compile(
     rb"HTTP/1\.1 (\d{3}) [A-Za-z ]+\r\n((?:[A-Za-z-]+: [^\r\n]*\r\n)*)\r\n", re.ASCII
 )
 _LENGTH = re.compile(rb"Content-Length: (\d+)\r\n")
-_NEVER_THE_SAME = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
+_VARIABLE_HEADERS = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
 
-_NEVER_LOGGED_THE_SAME = re.compile(r'"(?:ms|request_id|timestamp)": [^,}]+')
+_VARIABLE_LOG_FIELDS = re.compile(r'"(?:ms|request_id|timestamp)": [^,}]+')
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):
-    """A loop that moves when it is told, and whose time passes when it is told."""
+    """An event loop that a test runs step by step, and whose clock it sets."""
 
     now = 1_800_000_000.0
 
@@ -58,25 +58,25 @@ class SteppedLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def turn(self) -> None:
-        """Runs what is due now, and nothing that comes of it."""
+        """Run one iteration."""
         self.call_soon(self.stop)
         self.run_forever()
 
     def settle(self) -> None:
-        """Runs what is due now and what comes of it, up to the end."""
+        """Run iterations until nothing is ready."""
         self.turn()
         while self._ready:  # type: ignore[attr-defined]
             self.turn()
 
     def forward(self, seconds: float) -> None:
-        """Lets time pass in steps of which each is shorter than a sweep."""
+        """Advance the clock in steps that are shorter than a sweep."""
         for _ in range(round(seconds / 0.05)):
             self.now += 0.05
             self.settle()
 
 
 class Users(Backend[BackendOptions]):
-    """Users in a dictionary, of which it is known how often they were looked up."""
+    """A backend over a dictionary that counts its lookups."""
 
     def __init__(self, *users: User) -> None:
         super().__init__(BackendOptions(name="users", kind="users"))
@@ -106,7 +106,7 @@ class Users(Backend[BackendOptions]):
 
 
 class FakeSocket(asyncio.Transport):
-    """What a connection knows of a socket; it objects to whatever asyncio or uvloop objects to."""
+    """A transport without a socket; it raises where asyncio or uvloop raise."""
 
     def __init__(self, loop: SteppedLoop, connection: Connection, ip: str) -> None:
         super().__init__({"peername": (ip, 50_000)})
@@ -148,7 +148,7 @@ class FakeSocket(asyncio.Transport):
             self._loop.call_soon(self._connection.resume_writing)
 
     def vanish(self) -> None:
-        """The network is gone; the connection is told soon."""
+        """The network is gone; the connection is notified soon."""
         self._gone = True
         self._loop.call_soon(self._lose)
 
@@ -230,7 +230,7 @@ class FakeSocket(asyncio.Transport):
 
 
 class FakeClient:
-    """One connection, seen from the other end."""
+    """A client of one connection."""
 
     def __init__(self, harness: Harness, ip: str) -> None:
         self._loop = harness.loop
@@ -240,7 +240,7 @@ class FakeClient:
         self._loop.settle()
 
     def send(self, *pieces: bytes) -> FakeClient:
-        """Sends pieces, each of which is dealt with before the next."""
+        """Send pieces, each of which is processed before the next."""
         for piece in pieces:
             self.socket.arrive(piece)
             self._loop.settle()
@@ -262,12 +262,12 @@ class FakeClient:
 
     @property
     def steady(self) -> bytes:
-        """All that was sent, without what is never the same twice."""
-        return _NEVER_THE_SAME.sub(b"", bytes(self.socket.sent))
+        """All that was sent, without the fields that always differ."""
+        return _VARIABLE_HEADERS.sub(b"", bytes(self.socket.sent))
 
 
 def read_answers(sent: bytes) -> Iterator[tuple[int, bytes]]:
-    """Takes answers apart; there is nothing between them, nor after them."""
+    """Parse responses; there must be nothing between or after them."""
     at = 0
     while at < len(sent):
         head = _ANSWER.match(sent, at)
@@ -352,9 +352,9 @@ class Harness:
         self.loop.run_until_complete(self._refreshing.__aexit__(None, None, None))
 
     def access(self) -> list[str]:
-        """The lines of the access log, without what is never the same twice."""
+        """The lines of the access log, without the fields that always differ."""
         self._log.flush()
-        return _NEVER_LOGGED_THE_SAME.sub("", "".join(self.logged)).splitlines()
+        return _VARIABLE_LOG_FIELDS.sub("", "".join(self.logged)).splitlines()
 
     def call(self, ip: str = "127.0.0.1") -> FakeClient:
         """A new connection, from an address."""
@@ -395,10 +395,10 @@ def ask_for(
 
 @contextmanager
 def harnesses() -> Iterator[Callable[..., Harness]]:
-    """Makes harnesses on one loop, which hold that nothing ever went wrong unexpected."""
+    """Yield a function that makes harnesses on one loop; fail at any unexpected error."""
     loop = SteppedLoop()
     unexpected: list[Any] = []
-    loop.set_exception_handler(lambda _, told: unexpected.append(told))
+    loop.set_exception_handler(lambda _, context: unexpected.append(context))
     errors = logging.Handler(logging.ERROR)
     errors.emit = unexpected.append  # type: ignore[method-assign]
     logging.getLogger().addHandler(errors)
@@ -420,7 +420,7 @@ def harnesses() -> Iterator[Callable[..., Harness]]:
 
 
 def reachable(*roots: object) -> Iterator[object]:
-    """All objects that are held by these, code and its modules aside."""
+    """Yield all objects that are reachable from these, except code and modules."""
     code = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
     seen: set[int] = set()
     waiting = [*roots]

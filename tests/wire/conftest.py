@@ -17,6 +17,6 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture
 def make_harness() -> Iterator[Callable[..., Harness]]:
-    """Makes the application on listeners without sockets; they are closed after the test."""
+    """Yield a function that makes harnesses without sockets; they are closed after the test."""
     with harnesses() as make:
         yield make

@@ -31,7 +31,7 @@ def lines(harness: Harness) -> list[dict[str, object]]:
     ],
     ids=["no HTTP", "an expectation", "too long"],
 )
-def test_a_refusal_is_a_line(harness: Harness, sent: bytes, status: int, code: str) -> None:
+def test_rejected_request_is_logged(harness: Harness, sent: bytes, status: int, code: str) -> None:
     client = harness.call("192.0.2.7").send(sent)
     assert client.statuses == [status]
     (line,) = lines(harness)
@@ -51,7 +51,7 @@ def test_a_refusal_is_a_line(harness: Harness, sent: bytes, status: int, code: s
     }
 
 
-def test_one_too_slow_and_one_too_many_are_lines(harness: Harness) -> None:
+def test_timed_out_and_excess_connections_are_logged(harness: Harness) -> None:
     harness.ask(ask_for("alice")[:20])
     harness.call()
     harness.call()
@@ -62,7 +62,7 @@ def test_one_too_slow_and_one_too_many_are_lines(harness: Harness) -> None:
     ]
 
 
-def test_who_leaves_without_a_word_leaves_no_line(harness: Harness) -> None:
+def test_silent_disconnect_is_not_logged(harness: Harness) -> None:
     harness.call()
     harness.loop.forward(10.2)
     assert lines(harness) == []

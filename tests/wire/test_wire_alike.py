@@ -1,4 +1,4 @@
-"""With the packet cache and without it: nobody can tell which, by whatever happens."""
+"""The packet cache does not change behaviour, whatever happens."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Side:
 
     @property
     def seen(self) -> tuple[object, ...]:
-        """Everything that may be told from outside."""
+        """Everything that is visible from outside."""
         return (
             [(each.steady, each.socket.closed, each.socket.misuse) for each in self.clients],
             [(query, answer.user, answer.stale) for query, answer in self.observer.heard],
@@ -190,7 +190,7 @@ def histories(draw: st.DrawFn) -> list[Step | float]:
 
 @settings(max_examples=EXAMPLES)
 @given(histories())
-def test_nobody_can_tell_the_packet_cache_from_the_long_way(steps: list[Step | float]) -> None:
+def test_packet_cache_does_not_change_behaviour(steps: list[Step | float]) -> None:
     """And whatever came before, it answers the third of the same requests."""
     with harnesses() as make:
         sides = [Side(make, packets=True), Side(make, packets=False)]

@@ -1,4 +1,4 @@
-"""More clients than there is room for: each is told so, and none of them counts."""
+"""More clients than the connection limit, and many clients at the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def harness() -> Iterator[Harness]:
         yield make(limits=HttpLimits(max_connections=2))
 
 
-def test_few_who_are_refused_may_hold_a_descriptor(harness: Harness) -> None:
+def test_rejected_connections_hold_few_descriptors(harness: Harness) -> None:
     """The others are closed with their answer; who waits is closed a second later."""
     taken = [harness.call() for _ in range(2)]
     refused = [harness.call() for _ in range(MOST + 10)]
@@ -36,7 +36,7 @@ def test_few_who_are_refused_may_hold_a_descriptor(harness: Harness) -> None:
     assert [each.send(ask_for("alice")).statuses for each in taken] == [[200]] * 2
 
 
-def test_who_is_refused_takes_nobody_s_place(harness: Harness) -> None:
+def test_rejected_connection_does_not_count(harness: Harness) -> None:
     taken = [harness.call() for _ in range(2)]
     for _ in range(MOST):
         assert harness.ask(ask_for("alice")).statuses == [503]
@@ -46,18 +46,20 @@ def test_who_is_refused_takes_nobody_s_place(harness: Harness) -> None:
     assert harness.ask(ask_for("alice")).statuses == [503]
 
 
-def test_it_is_told_once_a_minute(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+def test_connection_limit_is_logged_once_a_minute(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     for _ in range(2):
         for _ in range(12):
             harness.call()
         harness.loop.forward(61)
-    told = [record.message for record in caplog.records]
-    assert told == ["server.max_connections reached (2): new connections get 503"] * 2
+    logged = [record.message for record in caplog.records]
+    assert logged == ["server.max_connections reached (2): new connections get 503"] * 2
 
 
-def test_a_crowd_that_is_late_at_once_holds_nobody_up() -> None:
-    """It is left by and by: in between the others have their turn."""
+def test_many_simultaneous_timeouts_do_not_delay_other_clients() -> None:
+    """They are closed in batches, and other clients are served in between."""
     with harnesses() as make:
         harness = make()
         crowd = [harness.call() for _ in range(2 * AT_ONCE + 1)]
@@ -71,7 +73,7 @@ def test_a_crowd_that_is_late_at_once_holds_nobody_up() -> None:
             assert len(left) < 20
 
 
-def test_a_crowd_that_comes_and_goes_delays_no_look() -> None:
+def test_many_connects_and_disconnects_do_not_delay_the_event_loop() -> None:
     """A round of looks is not made longer by those who have left meanwhile."""
     with harnesses() as make:
         harness = make(limits=HttpLimits(max_connections=5000))
@@ -88,7 +90,7 @@ def test_a_crowd_that_comes_and_goes_delays_no_look() -> None:
         assert slow.socket.closed
 
 
-def test_who_has_left_is_not_late() -> None:
+def test_disconnected_client_does_not_time_out() -> None:
     with harnesses() as make:
         harness = make()
         gone = [harness.call() for _ in range(AT_ONCE)]
@@ -101,7 +103,7 @@ def test_who_has_left_is_not_late() -> None:
         assert all(each.connection.deadline > late.connection.deadline for each in gone)
 
 
-def test_those_late_among_many_are_left_within_a_tenth_of_a_second_and_not_together() -> None:
+def test_timed_out_connections_are_closed_in_batches_within_a_tenth_of_a_second() -> None:
     with harnesses() as make:
         harness = make(limits=HttpLimits(max_connections=1000))
         crowd = [harness.call() for _ in range(100 * AT_ONCE)]
@@ -122,8 +124,8 @@ def test_those_late_among_many_are_left_within_a_tenth_of_a_second_and_not_toget
 
 
 @pytest.mark.parametrize("guesses", [1, 3], ids=["one each", "several ahead"])
-def test_a_crowd_that_guesses_at_once_holds_nobody_up(guesses: int) -> None:
-    """Who was understood before is answered before most of them, also by the long way."""
+def test_many_concurrent_bad_keys_do_not_delay_other_clients(guesses: int) -> None:
+    """Authenticated clients are answered before most of them, also without the packet cache."""
     with harnesses() as make:
         harness = make()
         known = harness.ask(ask_for("alice"))
@@ -140,7 +142,7 @@ def test_a_crowd_that_guesses_at_once_holds_nobody_up(guesses: int) -> None:
         assert [guesser.statuses for guesser in guessers] == [[401] * guesses] * 20
 
 
-def test_a_crowd_whose_guesses_begin_alike_takes_turns_too() -> None:
+def test_bad_keys_with_a_common_prefix_are_queued_too() -> None:
     with harnesses() as make:
         harness = make()
         guess = ask_for("alice", key="guessed")
@@ -154,7 +156,7 @@ def test_a_crowd_whose_guesses_begin_alike_takes_turns_too() -> None:
         assert [guesser.statuses for guesser in guessers] == [[401] * 2] * 20
 
 
-def test_who_was_understood_waits_for_no_turn() -> None:
+def test_authenticated_client_is_not_queued() -> None:
     with harnesses() as make:
         harness = make(packets=False)
         clients = [harness.ask(ask_for("alice", key="guessed")) for _ in range(20)]
@@ -166,7 +168,7 @@ def test_who_was_understood_waits_for_no_turn() -> None:
         assert [client.statuses for client in clients] == [[401, 200, 200]] * 20
 
 
-def test_who_was_answered_from_its_bytes_waits_for_no_turn() -> None:
+def test_client_answered_from_the_packet_cache_is_not_queued() -> None:
     with harnesses() as make:
         harness = make()
         for _ in range(2):
@@ -178,8 +180,8 @@ def test_who_was_answered_from_its_bytes_waits_for_no_turn() -> None:
         assert [client.statuses for client in clients] == [[200, 422]] * 20
 
 
-def test_a_crowd_that_guesses_and_says_no_more_holds_nobody_up() -> None:
-    """All are answered, one after the other, though they have ended their side."""
+def test_half_closed_connections_with_bad_keys_do_not_delay_other_clients() -> None:
+    """All are answered, one after the other, though half-closed."""
     with harnesses() as make:
         harness = make()
         guessers = [harness.call() for _ in range(20)]
@@ -195,7 +197,7 @@ def test_a_crowd_that_guesses_and_says_no_more_holds_nobody_up() -> None:
         assert all(guesser.socket.closed for guesser in guessers)
 
 
-def test_who_has_left_waits_for_no_turn() -> None:
+def test_disconnected_client_is_not_queued() -> None:
     with harnesses() as make:
         harness = make()
         harness.ask(ask_for("alice"))
@@ -213,7 +215,7 @@ def test_who_has_left_waits_for_no_turn() -> None:
         assert asked.statuses == [200]
 
 
-def test_who_waits_for_a_turn_is_not_late() -> None:
+def test_queued_client_does_not_time_out() -> None:
     with harnesses() as make:
         harness = make(limits=HttpLimits(idle_timeout=0.05))
         guessers = [harness.call() for _ in range(50)]
@@ -227,7 +229,7 @@ def test_who_waits_for_a_turn_is_not_late() -> None:
         assert [guesser.statuses for guesser in guessers] == [[401]] * 50
 
 
-def test_who_sends_a_byte_at_a_time_in_a_crowd_is_late_all_the_same() -> None:
+def test_client_sending_single_bytes_times_out_under_load() -> None:
     """Though the last byte may wait for its turn just when the time is up."""
     with harnesses() as make:
         harness = make(limits=HttpLimits(body_timeout=1.0))

@@ -19,8 +19,8 @@ from support.in_process import harnesses
 from support.service import Client
 
 
-class Told(HTTPServerConnectionDelegate):
-    """An application that answers at once, and remembers what it was asked."""
+class RecordingApp(HTTPServerConnectionDelegate):
+    """An application that responds immediately and records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -32,15 +32,15 @@ class Told(HTTPServerConnectionDelegate):
 
 
 class _Telling(HTTPMessageDelegate):
-    def __init__(self, told: Told, connection: HTTPConnection) -> None:
-        self._told = told
+    def __init__(self, app: RecordingApp, connection: HTTPConnection) -> None:
+        self._app = app
         self._connection = connection
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> None:
         assert isinstance(start_line, RequestStartLine)
-        self._told.asked.append(start_line.path)
+        self._app.asked.append(start_line.path)
 
     def finish(self) -> None:
         headers = HTTPHeaders({"Content-Length": "2"})
@@ -50,15 +50,15 @@ class _Telling(HTTPMessageDelegate):
 
 def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
     """Each is refused, or read in the one way that every strict reader reads it."""
-    told = Told()
+    app = RecordingApp()
     wrong = []
     seen: Counter[str] = Counter()
     with harnesses() as new_harness:
-        harness = new_harness(app=told)
+        harness = new_harness(app=app)
         for spelling in spellings():
-            told.asked.clear()
+            app.asked.clear()
             client = harness.ask(spelling.data)
-            got = client.statuses, [*told.asked], client.socket.closed
+            got = client.statuses, [*app.asked], client.socket.closed
             seen[framing(spelling.lines)] += 1
             if got != spelling.expected:
                 wrong.append((spelling.lines, got, spelling.expected))
@@ -71,7 +71,7 @@ def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
 SAMPLE = [*spellings()][::499]
 
 
-def test_nor_does_it_over_a_real_socket(wire: Client) -> None:
+def test_no_byte_around_the_coding_gets_two_answers_over_a_real_socket(wire: Client) -> None:
     for spelling in SAMPLE:
         statuses, paths, closed = spelling.expected
         data = spelling.data + (b"" if closed else b"POST /end HTTP/1.0\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Whatever comes in and whatever happens: nothing breaks, and nobody gets one answer too many.
+"""Whatever comes in and whatever happens: nothing breaks, and no client gets an excess response.
 
 ``HYPOTHESIS_EXAMPLES=1000000`` makes it as long as there is time for.
 """
@@ -145,7 +145,7 @@ STEPS = st.lists(
 
 
 class Watched:
-    """A client, and what was told of it up to now."""
+    """A client, and what was recorded of it so far."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -174,7 +174,7 @@ class Watched:
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(max_examples=EXAMPLES)
 @given(steps=STEPS, late=st.sampled_from([None, None, *LATE]), packets=st.booleans())
-def test_nothing_breaks_and_no_answer_is_one_too_many(
+def test_random_input_gets_at_most_one_answer_per_request(
     *,
     steps: list[tuple[int, Callable[[Harness, FakeClient], None]]],
     late: Happen | None,

@@ -69,7 +69,7 @@ def answer(sock: socket.socket) -> tuple[int, HTTPResponse, bytes]:
     return response.status, response, response.read()
 
 
-def troubles(service: ServiceProcess) -> Counter[str]:
+def errors(service: ServiceProcess) -> Counter[str]:
     """How often each line was logged, those of answers and of start and stop aside."""
     events = [json.loads(line)["event"] for line in service.read_log().splitlines()]
     return Counter(each for each in events if each not in ("answered", "stopped"))
@@ -132,7 +132,7 @@ SLOW_BEGINNINGS = {
 }
 
 
-def test_clients_of_a_byte_at_a_time_are_left_and_hold_nobody_up(tmp_path: Path) -> None:
+def test_clients_sending_single_bytes_are_closed_and_delay_no_others(tmp_path: Path) -> None:
     with served(tmp_path) as service:
         good = [KeepAliveClient(service, keeps=True), KeepAliveClient(service, keeps=False)]
         beginnings = [*SLOW_BEGINNINGS.values()] * (SLOW // len(SLOW_BEGINNINGS))
@@ -152,34 +152,34 @@ def test_clients_of_a_byte_at_a_time_are_left_and_hold_nobody_up(tmp_path: Path)
                 client.ask()
         for each in slow:
             assert each.got.startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 400 ")) or not each.got
-        told = sum(each.got.startswith(b"HTTP/1.1 408 ") for each in slow)
-        assert told > SLOW // 2
+        timed_out = sum(each.got.startswith(b"HTTP/1.1 408 ") for each in slow)
+        assert timed_out > SLOW // 2
         assert max(each.slowest for each in good) < 1.0
         for client in good:
             client.ask()
             client.close()
-        assert max(troubles(service).values(), default=0) <= 1
+        assert max(errors(service).values(), default=0) <= 1
 
 
-def test_more_clients_than_descriptors_are_told_so_and_forgotten(tmp_path: Path) -> None:
-    """Who came first is served all along; when the others are gone, everybody is."""
+def test_more_clients_than_descriptors_get_503_and_are_closed(tmp_path: Path) -> None:
+    """Existing clients are served throughout; afterwards all clients are served again."""
     with served(tmp_path, most_descriptors=256) as service:
         good = KeepAliveClient(service, keeps=True)
         good.ask()
         idle = [connect(service) for _ in range(IDLE)]
         good.ask()
-        told: Counter[bytes] = Counter()
+        statuses: Counter[bytes] = Counter()
         for sock in idle[127:]:
-            told[sock.recv(12)] += 1
+            statuses[sock.recv(12)] += 1
             good.ask()
-        assert told == {b"HTTP/1.1 503": IDLE - 127}
+        assert statuses == {b"HTTP/1.1 503": IDLE - 127}
         assert good.slowest < 1.0
         for sock in idle:
             sock.close()
         eventually(lambda: recovered(service))
         good.ask()
         good.close()
-        assert [*troubles(service).values()] == [1]
+        assert [*errors(service).values()] == [1]
         assert "server.max_connections reached (128)" in service.read_log()
 
 
@@ -189,7 +189,7 @@ def recovered(service: ServiceProcess) -> bool:
         return answer(sock)[0] == 200
 
 
-def test_who_never_reads_is_answered_until_little_is_owed_and_then_left(tmp_path: Path) -> None:
+def test_client_that_never_reads_is_closed_with_bounded_unsent_data(tmp_path: Path) -> None:
     """By itself the kernel would hold megabytes of answers, each of which was work."""
     pipeline = ask_for("alice") * 100
     with served(tmp_path) as service:
@@ -204,7 +204,7 @@ def test_who_never_reads_is_answered_until_little_is_owed_and_then_left(tmp_path
         assert 100 < answers < MOST_OWED // LENGTH_OF_AN_ANSWER
 
 
-def test_a_flood_of_wrong_keys_holds_nobody_up(tmp_path: Path) -> None:
+def test_flood_of_wrong_keys_does_not_delay_other_clients(tmp_path: Path) -> None:
     """Each gets its 401, and nothing but the line of the answer is logged."""
     flood = ask_for("alice", key="B" * 40) * 250
     with served(tmp_path) as service:
@@ -231,7 +231,7 @@ def test_a_flood_of_wrong_keys_holds_nobody_up(tmp_path: Path) -> None:
         assert good.asked > 10
         assert good.slowest < 1.0
         good.close()
-        assert not troubles(service)
+        assert not errors(service)
 
 
 class Kept:
@@ -242,8 +242,8 @@ class Kept:
 
     def __init__(self, service: ServiceProcess) -> None:
         self.answered = 0
-        self.told = self.left = False
-        self.trouble: BaseException | None = None
+        self.closed_by_header = self.left = False
+        self.error: BaseException | None = None
         self._sock = connect(service)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -253,11 +253,11 @@ class Kept:
             with self._sock:
                 self._ask_on()
         except (OSError, AssertionError, HTTPException) as error:
-            self.trouble = error
+            self.error = error
 
     def _ask_on(self) -> None:
         data = ask_for("alice", b"Expect: 100-continue")
-        while not self.told:
+        while not self.closed_by_header:
             self._sock.sendall(data[:-19])
             begin = self._sock.recv(25)
             if not begin:
@@ -268,13 +268,13 @@ class Kept:
             status, response, body = answer(self._sock)
             assert (status, len(body)) == (200, 131)
             self.answered += 1
-            self.told = response.getheader("Connection") == "close"
+            self.closed_by_header = response.getheader("Connection") == "close"
         assert self._sock.recv(1) == b""
 
 
-def test_a_stop_under_load_loses_no_request_that_was_read(tmp_path: Path) -> None:
-    """Whoever has a request under way is answered and told to leave; all leave in peace."""
-    told = 0
+def test_stop_under_load_answers_every_request_that_was_read(tmp_path: Path) -> None:
+    """Requests in progress get a response with ``Connection: close``, and no reset."""
+    closed = 0
     for stop in range(STOPS):
         folder = tmp_path / str(stop)
         folder.mkdir()
@@ -284,11 +284,11 @@ def test_a_stop_under_load_loses_no_request_that_was_read(tmp_path: Path) -> Non
             service.send_signal()
             for each in clients:
                 each.thread.join(SOON)
-            assert [each.trouble for each in clients if each.trouble] == []
-            assert all(each.told or each.left for each in clients)
+            assert [each.error for each in clients if each.error] == []
+            assert all(each.closed_by_header or each.left for each in clients)
             assert service.wait() == 0
-            told += sum(each.told for each in clients)
+            closed += sum(each.closed_by_header for each in clients)
         answers = sum('"event": "answered"' in line for line in service.read_log().splitlines())
         assert answers == sum(each.answered for each in clients)
         assert "unanswered" not in service.read_log()
-    assert told
+    assert closed

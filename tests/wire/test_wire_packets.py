@@ -59,20 +59,20 @@ def is_known(harness: Harness, data: bytes) -> bool:
     return harness.app.asked == before
 
 
-def test_what_was_understood_is_answered_by_its_bytes(harness: Harness) -> None:
+def test_repeated_request_is_answered_from_the_packet_cache(harness: Harness) -> None:
     teach(harness, ask_for("alice"))
     assert is_known(harness, ask_for("alice"))
 
 
-def test_what_is_asked_once_is_not_kept(harness: Harness) -> None:
-    """Who guesses, and asks for nobody twice, pushes nothing out."""
+def test_single_request_is_not_cached(harness: Harness) -> None:
+    """Requests for users that are never repeated evict nothing."""
     assert harness.packets is not None
     for nickname in ("alice", "nobody", "someone"):
         harness.ask(ask_for(nickname))
     assert [*harness.packets._queries["identify/url"].by_body] == []
 
 
-def test_a_known_head_learns_further_bodies(harness: Harness) -> None:
+def test_cached_head_stores_further_bodies(harness: Harness) -> None:
     """Of its own length, for any head of the route; another length is another head."""
     teach(harness, ask_for("alice"))
     teach(harness, ask_for("alicf"))
@@ -81,7 +81,9 @@ def test_a_known_head_learns_further_bodies(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("data", OTHER_WAYS.values(), ids=OTHER_WAYS)
-def test_all_else_takes_the_long_way(make_harness: Callable[..., Harness], data: bytes) -> None:
+def test_other_requests_bypass_the_packet_cache(
+    make_harness: Callable[..., Harness], data: bytes
+) -> None:
     """However often it comes, and answered as if there were no packet cache."""
     harness, plain = make_harness(), make_harness(packets=False)
     for _ in range(3):
@@ -93,7 +95,9 @@ def test_all_else_takes_the_long_way(make_harness: Callable[..., Harness], data:
 
 
 @pytest.mark.parametrize("difference", [0, 3, 4, 5])
-def test_half_a_request_is_never_taken_for_a_whole_one(harness: Harness, difference: int) -> None:
+def test_partial_request_is_never_answered_from_the_packet_cache(
+    harness: Harness, difference: int
+) -> None:
     """Not even if its first half is as long as its body, give or take the end of a head."""
     for pad in range(400):
         data = ask_for("alice", pad=pad)
@@ -107,9 +111,7 @@ def test_half_a_request_is_never_taken_for_a_whole_one(harness: Harness, differe
 
 
 @pytest.mark.parametrize("known", [0, 1, 2])
-def test_a_body_of_another_length_than_announced_is_waited_for_or_cut(
-    harness: Harness, known: int
-) -> None:
+def test_body_of_another_length_is_awaited_or_split(harness: Harness, known: int) -> None:
     data = ask_for("alice")
     for _ in range(known):
         harness.ask(data)
@@ -122,7 +124,7 @@ def test_a_body_of_another_length_than_announced_is_waited_for_or_cut(
         assert long.send(b" / HTTP/1.1\r\n\r\n").statuses == [200, 400]
 
 
-def test_who_still_waits_for_an_answer_gets_it_first(harness: Harness) -> None:
+def test_pending_answer_is_sent_before_a_cached_one(harness: Harness) -> None:
     teach(harness, ask_for("alice"))
     client = harness.call()
     client.socket.arrive(ask_for("nobody", b"X-Request-ID: 1"))
@@ -131,7 +133,7 @@ def test_who_still_waits_for_an_answer_gets_it_first(harness: Harness) -> None:
     assert client.statuses == [404, 200]
 
 
-def test_a_purge_is_seen_at_the_next_request(harness: Harness) -> None:
+def test_purge_takes_effect_at_the_next_request(harness: Harness) -> None:
     for purge in (
         harness.cache.purge,
         lambda: harness.cache.purge_user(ByNickname("alice")),
@@ -146,7 +148,7 @@ def test_a_purge_is_seen_at_the_next_request(harness: Harness) -> None:
         assert harness.users.asked == before + 1
 
 
-def test_a_change_of_the_data_is_seen_at_the_next_request(harness: Harness) -> None:
+def test_data_change_takes_effect_at_the_next_request(harness: Harness) -> None:
     pro = User(plan="Pro", card_number=ALICE.card_number, nickname="alice")
     for change, status, plan in (
         (lambda: None, 200, b'"plan":"Free"'),
@@ -160,7 +162,7 @@ def test_a_change_of_the_data_is_seen_at_the_next_request(harness: Harness) -> N
             assert (got, plan in body) == (status, True)
 
 
-def test_an_expired_key_is_seen_at_the_next_request(harness: Harness) -> None:
+def test_key_expiry_takes_effect_at_the_next_request(harness: Harness) -> None:
     data = ask_for("alice", key=SHORT_LIVED_KEY)
     teach(harness, data)
     assert is_known(harness, data)
@@ -170,14 +172,14 @@ def test_an_expired_key_is_seen_at_the_next_request(harness: Harness) -> None:
     assert harness.ask(data).statuses == [401]
 
 
-def test_an_answer_past_its_time_is_asked_for_anew(harness: Harness) -> None:
+def test_expired_answer_is_looked_up_again(harness: Harness) -> None:
     teach(harness, ask_for("alice"))
     harness.loop.now += 300
     assert not is_known(harness, ask_for("alice"))
     assert harness.users.asked == 2
 
 
-def test_a_known_request_asks_again_ahead_of_time(harness: Harness) -> None:
+def test_cached_request_is_refreshed_before_expiry(harness: Harness) -> None:
     teach(harness, ask_for("alice"))
     harness.loop.now += 250
     assert is_known(harness, ask_for("alice"))
@@ -185,7 +187,7 @@ def test_a_known_request_asks_again_ahead_of_time(harness: Harness) -> None:
     assert harness.users.asked == 2
 
 
-def test_a_drain_is_seen_at_the_next_request(harness: Harness) -> None:
+def test_drain_takes_effect_at_the_next_request(harness: Harness) -> None:
     teach(harness, ask_for("alice"))
     busy = harness.call().send(ask_for("alice")[:9])
     draining = harness.loop.create_task(harness.server.drain())
@@ -196,7 +198,7 @@ def test_a_drain_is_seen_at_the_next_request(harness: Harness) -> None:
     assert draining.done()
 
 
-def test_who_comes_during_a_drain_is_told_to_leave(harness: Harness) -> None:
+def test_connection_during_a_drain_is_closed_after_its_response(harness: Harness) -> None:
     """A connection may be accepted just before the socket is closed, and be here just after."""
     teach(harness, ask_for("alice"))
     busy = harness.call().send(ask_for("alice")[:9])
@@ -210,7 +212,9 @@ def test_who_comes_during_a_drain_is_told_to_leave(harness: Harness) -> None:
     assert draining.done()
 
 
-def test_heads_are_bounded(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_heads_is_bounded(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They make room for the newest, which is answered."""
     monkeypatch.setattr(packet_cache, "_MAX_HEADS", 5)
     sent = [ask_for(f"n{number:02}", b"X-A: %d" % number) for number in range(20)]
@@ -221,7 +225,7 @@ def test_heads_are_bounded(harness: Harness, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_an_entry_is_bounded(harness: Harness, more: int) -> None:
+def test_size_of_an_entry_is_bounded(harness: Harness, more: int) -> None:
     head = len(ask_for("alice")) - 19
     for data in (
         ask_for("alice", b"X: " + b"a" * (LONGEST - head - 5 + more)),
@@ -232,7 +236,7 @@ def test_an_entry_is_bounded(harness: Harness, more: int) -> None:
         assert is_known(harness, data) == (more == 0)
 
 
-def test_no_key_is_kept_but_as_a_digest(harness: Harness) -> None:
+def test_keys_are_stored_only_as_digests(harness: Harness) -> None:
     """Neither of a known request nor of one that came in halves, once its client has left."""
     for nickname in ("alice", "nobody"):
         data = ask_for(nickname)
@@ -246,8 +250,10 @@ def test_no_key_is_kept_but_as_a_digest(harness: Harness) -> None:
     assert not [text for text in texts if any(secret in text for secret in secrets)]
 
 
-def test_clients_of_the_same_bytes_are_told_apart(make_harness: Callable[..., Harness]) -> None:
-    """A head is known to all connections; whether its word is believed hangs on each."""
+def test_same_bytes_of_different_clients_are_logged_with_their_own_addresses(
+    make_harness: Callable[..., Harness],
+) -> None:
+    """A cached head is shared by connections; whether its address is trusted depends on each."""
     harness = make_harness(proxies=["127.0.0.1"])
     first, second = (
         ask_for("alice", b"X-Forwarded-For: " + ip) for ip in (b"192.0.2.1", b"192.0.2.2")
@@ -263,7 +269,9 @@ def test_clients_of_the_same_bytes_are_told_apart(make_harness: Callable[..., Ha
     assert harness.app.asked == 3
 
 
-def test_a_client_is_told_in_the_log_alike(make_harness: Callable[..., Harness]) -> None:
+def test_client_address_is_logged_with_and_without_the_packet_cache(
+    make_harness: Callable[..., Harness],
+) -> None:
     with_it, without = make_harness(), make_harness(packets=False)
     for harness in (with_it, without):
         for nickname in ("alice",) * 3 + ("nobody",) * 3 + ("a b",):

@@ -1,4 +1,4 @@
-"""Many requests ahead of their answers, and answers that nobody reads."""
+"""Many pipelined requests, and responses that the client does not read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ids(sent: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-def test_a_thousand_are_answered_in_their_order(
+def test_thousand_pipelined_requests_are_answered_in_order(
     make_harness: Callable[..., Harness], *, packets: bool
 ) -> None:
     harness = make_harness(packets=packets)
@@ -61,7 +61,7 @@ def test_a_thousand_are_answered_in_their_order(
             assert status == 404 or b'"nickname":"@%s"' % name.encode() in body
 
 
-def test_they_are_over_a_real_socket(wire: Client) -> None:
+def test_pipelined_requests_are_answered_in_order_over_a_real_socket(wire: Client) -> None:
     pipeline = b"".join(ask_for("alice", number) for number in range(MANY))
     with socket.create_connection(("127.0.0.1", wire.port), timeout=10) as sock:
         threading.Thread(target=sock.sendall, args=[pipeline]).start()
@@ -70,7 +70,7 @@ def test_they_are_over_a_real_socket(wire: Client) -> None:
     assert ids(b"".join(got)) == [*range(MANY)]
 
 
-def test_a_pipeline_without_end_costs_bounded_memory(make_harness: Callable[..., Harness]) -> None:
+def test_endless_pipeline_uses_bounded_memory(make_harness: Callable[..., Harness]) -> None:
     """What was sent too far ahead is left in the socket until its turn."""
     harness = make_harness()
     client = harness.call()
@@ -87,7 +87,7 @@ def test_a_pipeline_without_end_costs_bounded_memory(make_harness: Callable[...,
 
 @pytest.mark.parametrize("ahead", [1, MANY], ids=["one at a time", "a pipeline"])
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-def test_who_never_reads_costs_bounded_memory_and_is_left(
+def test_client_that_never_reads_uses_bounded_memory_and_is_closed(
     make_harness: Callable[..., Harness], *, packets: bool, ahead: int
 ) -> None:
     harness = make_harness(packets=packets, limits=HttpLimits(idle_timeout=10.0))
@@ -106,7 +106,7 @@ def test_who_never_reads_costs_bounded_memory_and_is_left(
 
 
 @pytest.mark.parametrize("line", [b"\r\n", b"\r"])
-def test_who_sends_empty_lines_is_as_idle_as_others(
+def test_client_sending_empty_lines_is_idle(
     make_harness: Callable[..., Harness], line: bytes
 ) -> None:
     harness = make_harness(limits=HttpLimits(idle_timeout=10.0))
@@ -120,7 +120,7 @@ def test_who_sends_empty_lines_is_as_idle_as_others(
 
 
 @pytest.mark.parametrize("pieces", [(b"\r\n", b""), (b"\r", b"\n"), (b"", b"\r\n")])
-def test_who_sends_an_empty_line_first_has_the_time_of_others(
+def test_client_sending_an_empty_line_first_has_the_normal_timeout(
     make_harness: Callable[..., Harness], pieces: tuple[bytes, bytes]
 ) -> None:
     harness = make_harness(limits=HttpLimits(idle_timeout=10.0))
@@ -134,7 +134,7 @@ def test_who_sends_an_empty_line_first_has_the_time_of_others(
     assert client.statuses == [200]
 
 
-def test_who_reads_after_a_pause_misses_nothing(make_harness: Callable[..., Harness]) -> None:
+def test_client_that_pauses_reading_gets_every_answer(make_harness: Callable[..., Harness]) -> None:
     harness = make_harness()
     client = harness.ask(ask_for("alice", 0))
     client.socket.reads = False
@@ -150,7 +150,7 @@ def test_who_reads_after_a_pause_misses_nothing(make_harness: Callable[..., Harn
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-def test_who_ends_during_a_pause_misses_nothing(
+def test_client_that_half_closes_during_a_pause_gets_every_answer(
     make_harness: Callable[..., Harness], *, packets: bool
 ) -> None:
     """A half-close does not drop what was asked before it."""
@@ -187,7 +187,9 @@ def test_a_body_in_many_small_chunks_is_read_to_its_end(
     assert client.statuses == [200]
 
 
-def test_what_one_asks_is_not_learned_for_another(make_harness: Callable[..., Harness]) -> None:
+def test_request_of_one_client_is_not_cached_for_another(
+    make_harness: Callable[..., Harness],
+) -> None:
     """A request that waited for its client to read leaves the meaning of the one before alone."""
     harness = make_harness()
     harness.users.put(User(plan="Pro", card_number="2", nickname="beate"))
@@ -204,7 +206,7 @@ def test_what_one_asks_is_not_learned_for_another(make_harness: Callable[..., Ha
     assert harness.ask(alice).answers == [known]
 
 
-def test_who_never_reads_is_left_by_a_real_service_too(tmp_path: Path) -> None:
+def test_client_that_never_reads_is_closed_by_a_real_service(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text("users: []\n")
     with serving(CONFIG, tmp_path) as service:
         taken = send_for_ever(service.port, plainly_for("nobody") * 100)

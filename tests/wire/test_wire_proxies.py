@@ -2,7 +2,7 @@
 
 Each request is followed by one more, which has an id of its own. If proxy and service saw the
 end of the first in different places, the service would answer what no client asked for, or a
-client would get the answer to somebody else's request.
+client would get the answer to another client's request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from support.service import CONFIG, FIXTURE
 HARD = "WIRE_HARD" in os.environ
 ODD = {f"spelling {each.lines!r}": each.odd for each in [*spellings()][:: 10 if HARD else 199]}
 CASES = {name: data for name, data in {**TABLE, **ODD}.items() if b" HTTP/" in data}
-"""Without HTTP/0.9, which nginx answers without a head, so that nothing can be told."""
+"""Without HTTP/0.9, which nginx answers without a head, so that nothing can be determined."""
 AT_ONCE = 16
 _STATUS = re.compile(rb"HTTP/1\.[01] ([2-5]\d\d) ")
 _ID = re.compile(rb"X-Request-ID: (\S+)", re.IGNORECASE)
@@ -218,7 +218,7 @@ def test_behind_a_proxy_no_request_is_smuggled(
 
 
 @pytest.mark.parametrize("name", PROXIES)
-def test_behind_a_proxy_it_is_known_who_asked(
+def test_behind_a_proxy_the_client_address_is_logged(
     service: ServiceProcess, name: str, tmp_path: Path
 ) -> None:
     """Whether or not the client writes the header, to which a proxy adds a word or a line."""
@@ -232,8 +232,8 @@ def test_behind_a_proxy_it_is_known_who_asked(
                 hear(port, f"{data}Connection: close\r\n\r\n".encode(), ip)
                 asked[mark] = ip
     answered(service)
-    told = {line["request_id"]: line["remote"] for line in access(service)}
-    assert {mark: told[mark] for mark in asked} == asked
+    reported = {line["request_id"]: line["remote"] for line in access(service)}
+    assert {mark: reported[mark] for mark in asked} == asked
 
 
 def check_clients(

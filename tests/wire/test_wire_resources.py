@@ -113,7 +113,7 @@ def fill(sock: socket.socket, data: bytes) -> None:
         return
 
 
-def test_silent_tls_clients_take_no_place_from_others(tmp_path: Path) -> None:
+def test_silent_tls_clients_do_not_block_others(tmp_path: Path) -> None:
     with served(tmp_path, TLS) as service, ExitStack() as stack:
 
         def ask() -> bytes:

@@ -46,18 +46,20 @@ def harness(make_harness: Callable[..., Harness]) -> Harness:
 
 
 @pytest.mark.parametrize(("data", "status"), SAME_EACH_TIME.values(), ids=list(SAME_EACH_TIME))
-def test_it_is_answered_the_same_each_time(harness: Harness, data: bytes, status: int) -> None:
+def test_repeated_request_gets_the_same_response(
+    harness: Harness, data: bytes, status: int
+) -> None:
     assert harness.ask(data, data, data).statuses == [status] * 3
 
 
-def test_a_key_that_expires_is_seen_at_the_next_request(harness: Harness) -> None:
+def test_expired_key_is_rejected_at_the_next_request(harness: Harness) -> None:
     data = ask_for("alice", key=SHORT_LIVED_KEY)
     client = harness.ask(data, data)
     harness.loop.now += 100
     assert client.send(data, data).statuses == [200, 200, 401, 401]
 
 
-def test_a_key_that_is_taken_away_is_seen_at_the_next_request(harness: Harness) -> None:
+def test_removed_key_is_rejected_at_the_next_request(harness: Harness) -> None:
     data = ask_for("alice")
     client = harness.ask(data, data)
     taken = dict(harness.keys._keys)
@@ -67,7 +69,7 @@ def test_a_key_that_is_taken_away_is_seen_at_the_next_request(harness: Harness) 
     assert client.send(data).statuses == [200, 200, 401, 401, 200]
 
 
-def test_the_client_s_request_id_comes_back_each_time(harness: Harness) -> None:
+def test_request_id_of_the_client_is_returned_each_time(harness: Harness) -> None:
     data = ask_for("alice", b"X-Request-ID: mine")
     client = harness.ask(data, data)
     assert client.socket.sent.count(b"X-Request-ID: mine\r\n") == 2
@@ -75,7 +77,7 @@ def test_the_client_s_request_id_comes_back_each_time(harness: Harness) -> None:
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
 @pytest.mark.parametrize("data", OFTEN.values(), ids=list(OFTEN))
-def test_one_connection_gets_what_many_would(
+def test_one_connection_gets_the_same_responses_as_many(
     make_harness: Callable[..., Harness], data: bytes, *, packets: bool
 ) -> None:
     """Whatever came before on it, and also if a request comes in two pieces."""
@@ -95,7 +97,7 @@ def test_one_connection_gets_what_many_would(
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-def test_what_is_sent_ahead_comes_after_it(
+def test_pipelined_data_is_answered_after_the_current_request(
     make_harness: Callable[..., Harness], *, packets: bool
 ) -> None:
     """Also while it waits for its turn."""
@@ -107,7 +109,7 @@ def test_what_is_sent_ahead_comes_after_it(
     assert client.statuses == [401, 401, 401, 200, 200]
 
 
-def test_it_is_the_last_before_an_end(harness: Harness) -> None:
+def test_last_request_before_eof_is_answered(harness: Harness) -> None:
     for data, status in ((GOOD, 200), (WRONG, 401)):
         client = harness.ask(data, data)
         client.socket.arrive(data)
@@ -117,7 +119,7 @@ def test_it_is_the_last_before_an_end(harness: Harness) -> None:
         assert client.socket.closed
 
 
-def test_who_was_refused_is_known_to_the_packet_cache_once_understood(
+def test_rejected_head_is_cached_after_it_was_accepted(
     make_harness: Callable[..., Harness],
 ) -> None:
     harness = make_harness()
@@ -127,7 +129,7 @@ def test_who_was_refused_is_known_to_the_packet_cache_once_understood(
     assert harness.app.asked == before
 
 
-def test_what_one_connection_has_learned_another_knows(
+def test_cached_head_is_shared_by_connections(
     make_harness: Callable[..., Harness],
 ) -> None:
     """Though it may never have read the head itself, and must for a body that is new."""
@@ -142,7 +144,7 @@ def test_what_one_connection_has_learned_another_knows(
 
 
 @pytest.mark.parametrize("turns", range(8))
-def test_what_comes_while_another_is_answered_is_not_taken_for_it(
+def test_data_received_during_a_request_is_not_part_of_it(
     make_harness: Callable[..., Harness], turns: int
 ) -> None:
     """Though both have the same head, and the packet cache is to learn what each of them meant."""
@@ -160,7 +162,7 @@ def test_what_comes_while_another_is_answered_is_not_taken_for_it(
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
 @pytest.mark.parametrize("key", [KEY, "B" * 40], ids=["good", "wrong"])
-def test_a_long_head_is_not_kept(
+def test_long_head_is_not_cached(
     make_harness: Callable[..., Harness], key: str, *, packets: bool
 ) -> None:
     """There may be thousands of connections."""
@@ -171,7 +173,7 @@ def test_a_long_head_is_not_kept(
     assert largest_held(client) <= 4096
 
 
-def test_what_was_refused_is_not_kept(harness: Harness) -> None:
+def test_rejected_request_is_not_cached(harness: Harness) -> None:
     client = harness.ask(b"a" * 200_000)
     assert client.statuses == [431]
     assert largest_held(client) <= 4096

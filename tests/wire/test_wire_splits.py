@@ -35,7 +35,7 @@ def heard(client: FakeClient) -> tuple[bytes, bool]:
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-def test_a_good_request_cut_anywhere_is_answered(
+def test_valid_request_split_anywhere_is_answered(
     make_harness: Callable[..., Harness], *, packets: bool
 ) -> None:
     """In chunks and by its length, alone and as the second on a connection."""
@@ -49,7 +49,7 @@ def test_a_good_request_cut_anywhere_is_answered(
             assert client.send(*cut(data, place)).steady == whole * 2, place
 
 
-def test_it_is_over_a_real_socket(wire: Client) -> None:
+def test_split_request_is_answered_over_a_real_socket(wire: Client) -> None:
     with socket.create_connection(("127.0.0.1", wire.port), timeout=10) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for place in range(1, len(GOOD)):
@@ -60,13 +60,13 @@ def test_it_is_over_a_real_socket(wire: Client) -> None:
             assert (response.status, len(response.read())) == (200, FOUND_LENGTH), place
 
 
-def test_a_good_request_comes_a_byte_at_a_time(make_harness: Callable[..., Harness]) -> None:
+def test_valid_request_sent_byte_by_byte_is_answered(make_harness: Callable[..., Harness]) -> None:
     client = make_harness().ask(*cut(GOOD * 3, *range(1, len(GOOD) * 3)))
     assert client.statuses == [200] * 3
 
 
 @pytest.mark.parametrize("data", TABLE.values(), ids=TABLE)
-def test_what_is_cut_in_three_places_gets_the_same_answers(
+def test_requests_split_in_three_places_get_the_same_responses(
     make_harness: Callable[..., Harness], data: bytes
 ) -> None:
     harness = make_harness()

@@ -1,6 +1,6 @@
 """What really happens: backends with injectable faults, and a record of all their calls.
 
-This uses only the public contract of the code under test: runs of the chain are told apart by
+This uses only the public contract of the code under test: runs of the chain are identified by
 the task that they run in, and a hook sees them begin.
 """
 

@@ -32,7 +32,7 @@ Serve = Callable[[Path], AbstractContextManager[str]]
 
 
 class Servers:
-    """The servers that run at present; each is started by whoever needs it first."""
+    """The running servers; each is started when it is first needed."""
 
     def __init__(self, new_folder: Callable[[str], Path]) -> None:
         self._new_folder = new_folder
