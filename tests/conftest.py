@@ -25,8 +25,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def io_loop() -> Iterator[IOLoop]:
     """As pytest-tornasync has it, but nothing of it is left for the collector to complain of.
 
-    Its own makes the loop the current one, by which asyncio makes another that nobody
-    closes; and what a test left running would be told of in the middle of a later test.
+    Its own makes the loop the current one, so that asyncio creates another that is
+    never closed; and tasks that a test left running would be reported in a later test.
     """
     loop = IOLoop(make_current=False)
     yield loop

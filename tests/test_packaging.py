@@ -119,10 +119,10 @@ def test_the_wheel_says_what_it_is(built: Built) -> None:
     names = contents(built.wheel)
     (metadata,) = (names[name].decode() for name in names if name.endswith("/METADATA"))
     (points,) = (names[name].decode() for name in names if name.endswith("/entry_points.txt"))
-    told = email.message_from_string(metadata)
-    assert told["Name"] == "tornado-idv"
-    assert "Apache-2.0" in (told["License-Expression"], told["License"])
-    assert set(told["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
+    reported = email.message_from_string(metadata)
+    assert reported["Name"] == "tornado-idv"
+    assert "Apache-2.0" in (reported["License-Expression"], reported["License"])
+    assert set(reported["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     assert any(name.endswith("/LICENSE") for name in names)
     assert "tornado-idv = tornado_idv.cli:main" in points
     assert all(f"= {plugin}\n" in points for plugin in PLUGINS)

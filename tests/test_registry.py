@@ -18,7 +18,7 @@ from tornado_idv.registry import backend_kinds, build_backends, open_backends, p
 
 
 class Recorder(Backend[BackendOptions]):
-    """Writes down when it is opened and closed, and fails when it is told to."""
+    """Records when it is opened and closed, and fails if configured to."""
 
     def __init__(
         self,
@@ -148,18 +148,18 @@ def test_kinds_of_all_plugins_come_in_the_order_of_the_plugins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plugin", "told"),
+    ("plugin", "reported"),
     [(Misspelt(), "idv_backend_kindz"), (WrongArguments(), "nickname")],
     ids=["unknown hook", "unknown argument"],
 )
-def test_a_plugin_that_does_not_fit_stops_the_start(plugin: object, told: str) -> None:
+def test_a_plugin_that_does_not_fit_stops_the_start(plugin: object, reported: str) -> None:
     with pytest.raises(StartError, match="a plugin cannot be loaded") as caught:
         plugin_manager(entry_points=False, plugins=[plugin])
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("plugin", "told"),
+    ("plugin", "reported"),
     [
         (Waiting(), "idv_lookup_finished must be a plain function"),
         (Wrapping(), "idv_lookup_finished must not be a wrapper"),
@@ -168,10 +168,10 @@ def test_a_plugin_that_does_not_fit_stops_the_start(plugin: object, told: str) -
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_a_plugin_that_would_be_called_in_vain_stops_the_start(plugin: object, told: str) -> None:
+def test_plugin_with_an_unsuitable_hook_stops_the_start(plugin: object, reported: str) -> None:
     with pytest.raises(StartError, match="a plugin cannot be loaded") as caught:
         plugin_manager(entry_points=False, plugins=[Plain(), plugin])
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_an_observer_that_is_a_plain_function_is_taken() -> None:
@@ -243,7 +243,7 @@ async def test_when_one_fails_to_open_those_before_it_are_closed(error: BaseExce
     assert log == ["open a", "open b", "close b", "close a"]
 
 
-async def test_a_foreign_error_while_opening_is_told_by_its_kind_and_place_alone(
+async def test_error_while_opening_is_reported_without_its_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its text may hold a credential; the log at its lowest level has the way it came."""

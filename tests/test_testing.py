@@ -71,7 +71,7 @@ class StripsZeros(Honest):
 
 
 class LooksForBeginnings(Honest):
-    """Finds whoever's name begins so."""
+    """Finds users by a prefix of the nickname."""
 
     def fits(self, user: User, query: Query) -> bool:
         if isinstance(query, ByNickname):
@@ -116,7 +116,7 @@ class TypesPlans(Honest):
 
 
 class ServesNoCards(Honest):
-    """Knows nobody by card."""
+    """Finds no user by card."""
 
     def fits(self, user: User, query: Query) -> bool:
         return isinstance(query, ByNickname) and super().fits(user, query)

@@ -16,8 +16,8 @@ def problem(content: bytes) -> str:
     """Return the problem of a document."""
     with pytest.raises(ConfigError) as caught:
         read(content, FILE)
-    (told,) = caught.value.problems
-    return str(told)
+    (reported,) = caught.value.problems
+    return str(reported)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("content", "told"), REFUSED.values(), ids=REFUSED)
-def test_misleading_syntax_is_rejected_at_its_position(content: bytes, told: str) -> None:
+@pytest.mark.parametrize(("content", "reported"), REFUSED.values(), ids=REFUSED)
+def test_misleading_syntax_is_rejected_at_its_position(content: bytes, reported: str) -> None:
     assert f"{FILE}:" in problem(content)
-    assert told in problem(content)
+    assert reported in problem(content)
 
 
 def test_messages_do_not_repeat_values() -> None:
@@ -181,10 +181,10 @@ def test_any_bytes_are_a_document_or_a_problem_with_a_position(content: bytes) -
     try:
         root = read(content, FILE)
     except ConfigError as error:
-        (told,) = error.problems
-        assert told.file == FILE
-        assert told.message
-        assert (told.line, told.column) >= (1, 1)
+        (reported,) = error.problems
+        assert reported.file == FILE
+        assert reported.message
+        assert (reported.line, reported.column) >= (1, 1)
     else:
         assert_marked(root)
 

@@ -181,8 +181,8 @@ def test_tls_files_are_loaded(
     result = invoke("check", "-c", path)
     assert (result.exit_code, result.stdout) == (1, "")
     both = f"{folder}/cert.pem and {folder}/key.pem cannot be used for TLS"
-    told = problem.format(folder=folder, both=both)
-    assert result.stderr == f"{path}:2:10: server.tls: {told}\n"
+    reported = problem.format(folder=folder, both=both)
+    assert result.stderr == f"{path}:2:10: server.tls: {reported}\n"
     assert invoke("check", "-c", path, "--config-only").exit_code == 0
 
 

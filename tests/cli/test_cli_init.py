@@ -83,18 +83,18 @@ def test_a_folder_with_a_space_is_quoted(invoke: Invoke, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [("my-service", None), ("my service", None), ("my\nservice", "config.yaml")],
     ids=["plain", "blank", "line break"],
 )
 def test_the_configuration_names_the_check_command(
-    invoke: Invoke, tmp_path: Path, name: str, told: str | None
+    invoke: Invoke, tmp_path: Path, name: str, reported: str | None
 ) -> None:
     """But for a folder that no comment can name."""
     invoke("init", tmp_path / name)
     path = tmp_path / name / "config.yaml"
     (line,) = re.findall(r"^# After a change: (.*)$", path.read_text(), re.MULTILINE)
-    assert shlex.split(line) == ["tornado-idv", "check", "--config", told or str(path)]
+    assert shlex.split(line) == ["tornado-idv", "check", "--config", reported or str(path)]
     assert invoke("check", "--config", path).exit_code == 0
 
 

@@ -192,9 +192,9 @@ def test_the_exit_code_is_the_answer(config: Config, backend: str, who: str, cod
 
 def test_an_answer_is_explained_as_fresh(invoke: Invoke, config: Config) -> None:
     path = config(USERS)
-    told = json.loads(invoke("lookup", "@nobody", "-c", path, "--explain", "--json").stdout)
-    assert (told["answer"]["stale"], told["answer"]["coalesced"]) == (False, False)
-    assert 0 <= told["answer"]["age_s"] < 60
+    reported = json.loads(invoke("lookup", "@nobody", "-c", path, "--explain", "--json").stdout)
+    assert (reported["answer"]["stale"], reported["answer"]["coalesced"]) == (False, False)
+    assert 0 <= reported["answer"]["age_s"] < 60
     lines = invoke("lookup", "@alice", "-c", path, "--explain").stdout.splitlines()
     assert any(re.fullmatch(r"  fresh, [0-9.e-]+ s old", line) for line in lines)
 

@@ -21,7 +21,7 @@ from typing import cast
 
 import pytest
 
-from support.process import COMMAND, PATIENCE, Invoke, command, eventually, running
+from support.process import COMMAND, TIMEOUT, Invoke, command, eventually, running
 from support.service import KEY, Client
 from tornado_idv.cli.common import load_settings
 from tornado_idv.cli.serve import announce
@@ -41,14 +41,14 @@ def test_serve_prints_its_address_and_backends(config: Config) -> None:
     path = config(USERS, "name: more, kind: yaml, path: users.yaml", more=ANY_PORT + ASKING)
     with running(path) as service:
         assert Client(service.port).by_input("@alice").status == 200
-        service.tell()
-        assert service.ended() == 0
+        service.send_signal()
+        assert service.wait() == 0
     assert service.announced == [
         f"Listening on http://127.0.0.1:{service.port}\n",
         "Asking, in this order: users (yaml), more (yaml)\n",
         "Keys: 1\n",
     ]
-    assert "Traceback" not in service.told()
+    assert "Traceback" not in service.read_log()
 
 
 @pytest.mark.parametrize("base_path", ["", "/identity"])
@@ -57,8 +57,8 @@ def test_the_line_of_a_demo_works_when_pasted(config: Config, base_path: str) ->
     with running(config(USERS, more=f"demo: true\n{server}{ASKING}")) as service:
         line = shlex.split(service.read_up_to("curl"))
         assert _run(line)["nickname"] == "@alice"
-        service.tell()
-        assert service.ended() == 0
+        service.send_signal()
+        assert service.wait() == 0
 
 
 GOOD_KEY = f"{{id: good, token: {KEY}}}"
@@ -84,9 +84,11 @@ def test_the_line_of_a_demo_has_a_key_that_is_good_now(
     more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
     settings, _ = load_settings(config(USERS, more=more))
     announce(cast("Service", SimpleNamespace(url="http://127.0.0.1:1")), settings)
-    told = capsys.readouterr().out
-    assert ("curl" in told) is ("Demo mode" in told) is (f"Bearer {KEY}'" in told) is works
-    assert "key-" not in told
+    reported = capsys.readouterr().out
+    assert (
+        ("curl" in reported) is ("Demo mode" in reported) is (f"Bearer {KEY}'" in reported) is works
+    )
+    assert "key-" not in reported
 
 
 def test_the_demo_of_the_repository_answers_its_own_line(tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_a_port_in_use_is_reported(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "code", "told"),
+    ("backend", "code", "reported"),
     [
         ("name: users, kind: yml", 1, "config.yaml:4:"),
         ("name: users, kind: yaml, path: config.yaml", 1, "config.yaml:1:"),
@@ -155,12 +157,12 @@ def test_a_port_in_use_is_reported(config: Config) -> None:
     ids=["a bad configuration", "a bad fixture", "no fixture", "no database"],
 )
 def test_what_prevents_the_start_is_reported(
-    config: Config, backend: str, code: int, told: str
+    config: Config, backend: str, code: int, reported: str
 ) -> None:
     """The exit code says whether it is the operator's file or the environment."""
     result = command("serve", "--config", str(config(backend, more=ANY_PORT)))
     assert (result.returncode, result.stdout) == (code, "")
-    assert told in result.stderr
+    assert reported in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -208,7 +210,7 @@ def served(path: Path, redirections: str, **streams: int) -> Iterator[subprocess
     """The service, started by a shell with some of its standard streams elsewhere."""
     line = f"exec {shlex.join(COMMAND)} serve --config {shlex.quote(str(path))} {redirections}"
     process = subprocess.Popen(["/bin/sh", "-c", line], **streams)  # type: ignore[call-overload]
-    net = threading.Timer(PATIENCE, process.kill)
+    net = threading.Timer(TIMEOUT, process.kill)
     net.start()
     try:
         yield process
@@ -232,7 +234,7 @@ def test_it_serves_where_nothing_can_be_printed(config: Config, redirections: st
         for _ in range(3):
             assert Client(port).by_input("@alice").status == 200
         process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate(timeout=PATIENCE)
+        _, stderr = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0
     assert b"Traceback" not in stderr
     assert b"Exception ignored" not in stderr
@@ -244,7 +246,7 @@ def test_it_serves_where_nothing_can_be_printed(config: Config, redirections: st
 def test_the_exit_code_is_set_if_nothing_can_be_printed(config: Config, redirections: str) -> None:
     path = config("name: users, kind: yaml, path: gone.yaml", more=ANY_PORT)
     with served(path, redirections) as process:
-        assert process.wait(PATIENCE) == 3
+        assert process.wait(TIMEOUT) == 3
 
 
 def test_a_stalled_reader_of_the_log_stalls_no_response_and_no_stop(config: Config) -> None:
@@ -258,5 +260,5 @@ def test_a_stalled_reader_of_the_log_stalls_no_response_and_no_stop(config: Conf
         request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
         assert len(Client(port).raw(request * 500, expect=500)) == 500
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
         os.close(reader)

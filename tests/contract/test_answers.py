@@ -28,13 +28,13 @@ def check_headers(reply: Reply) -> None:
 
 
 @pytest.mark.parametrize("text", ["@alice", "https://profiles.example/m/alice"])
-def test_a_user_found_by_input_is_answered_in_full(client: Client, text: str) -> None:
+def test_user_found_by_input_gives_the_full_record(client: Client, text: str) -> None:
     reply = client.by_input(text)
     assert (reply.status, reply.body) == (200, ALICE)
     check_headers(reply)
 
 
-def test_a_user_found_by_card_is_answered_in_full(client: Client) -> None:
+def test_user_found_by_card_gives_the_full_record(client: Client) -> None:
     reply = client.by_card("4000123412341234")
     assert (reply.status, reply.body) == (200, ALICE)
     check_headers(reply)
@@ -46,13 +46,13 @@ def test_an_absent_user_is_not_found(client: Client) -> None:
         check_headers(reply)
 
 
-def test_a_value_in_no_valid_form_is_refused(client: Client) -> None:
+def test_value_in_an_invalid_format_is_rejected(client: Client) -> None:
     for reply in (client.by_input("alice"), client.by_card("4000-1234")):
         assert (reply.status, reply.body) == (422, INVALID_FORMAT)
         check_headers(reply)
 
 
-def test_a_bad_key_is_refused_before_all_else(client: Client) -> None:
+def test_bad_key_is_rejected_before_any_other_check(client: Client) -> None:
     """No stranger learns whether a body or a media type was right."""
     headers = {"Authorization": f"Bearer {KEY[:-1]}x", "Content-Type": "text/plain"}
     reply = client.post("/api/v1/identify/url", b"{", headers)
@@ -61,7 +61,7 @@ def test_a_bad_key_is_refused_before_all_else(client: Client) -> None:
     check_headers(reply)
 
 
-def test_a_key_without_the_scope_may_not(wire: Client) -> None:
+def test_key_without_the_scope_is_rejected(wire: Client) -> None:
     headers = {"Authorization": f"Bearer {CARDS_ONLY_KEY}"}
     refused = wire.post("/api/v1/identify/url", b"{", headers)
     assert (refused.status, refused.code) == (403, "insufficient_scope")
@@ -69,13 +69,13 @@ def test_a_key_without_the_scope_may_not(wire: Client) -> None:
     assert allowed.status == 404
 
 
-def test_the_caller_s_request_id_comes_back_if_it_is_one(wire: Client) -> None:
+def test_valid_request_id_of_the_client_is_returned(wire: Client) -> None:
     for asked, echoed in (("Job-1_2.3", True), ("x" * 64, True), ("x" * 65, False), ("a b", False)):
         reply = wire.post("/api/v1/identify/url", b"{}", {"X-Request-ID": asked})
         assert (reply.headers["x-request-id"] == asked) is echoed
 
 
-def test_every_answer_on_every_path_is_the_error_record(wire: Client) -> None:
+def test_every_error_on_every_path_is_the_error_record(wire: Client) -> None:
     """A wrong path never reads as "no such user"."""
     for method, path, status, code in (
         ("GET", "/", 404, "no_such_route"),
@@ -89,7 +89,7 @@ def test_every_answer_on_every_path_is_the_error_record(wire: Client) -> None:
         check_headers(reply)
 
 
-def test_a_wrong_method_is_told_the_right_one(wire: Client) -> None:
+def test_wrong_method_gets_allow(wire: Client) -> None:
     reply = wire.send("DELETE", "/api/v1/identify/url", {"Host": "x"})
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
     (head,) = wire.raw(

@@ -22,17 +22,17 @@ from support.service import KEY, Client
 
 
 @pytest.mark.parametrize("body", GOOD_BODIES.values(), ids=GOOD_BODIES)
-def test_a_body_that_is_odd_but_right_is_read(client: Client, body: bytes) -> None:
+def test_unusual_valid_body_is_accepted(client: Client, body: bytes) -> None:
     assert client.post(URL, body).status == 200
 
 
 @pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES)
-def test_a_body_that_is_wrong_is_refused(client: Client, body: bytes) -> None:
+def test_invalid_body_is_rejected(client: Client, body: bytes) -> None:
     reply = client.post(URL, body)
     assert (reply.status, reply.code) == (422, "invalid_format")
 
 
-def test_a_body_over_the_limit_is_refused(wire: Client) -> None:
+def test_body_over_the_limit_is_rejected(wire: Client) -> None:
     (reply,) = wire.until_closed(
         b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nContent-Length: 16385\r\n\r\n"
         + b" " * 16385
@@ -46,43 +46,43 @@ def test_every_spelling_of_a_user_finds_the_user(client: Client, text: str) -> N
 
 
 @pytest.mark.parametrize("text", ABSENT)
-def test_another_name_is_another_user(client: Client, text: str) -> None:
+def test_similar_name_is_another_user(client: Client, text: str) -> None:
     reply = client.by_input(text)
     assert (reply.status, reply.code) == (404, "not_found")
 
 
 @pytest.mark.parametrize("text", BAD_INPUTS.values(), ids=BAD_INPUTS)
-def test_input_in_no_valid_form_is_refused(client: Client, text: str) -> None:
+def test_input_in_an_invalid_format_is_rejected(client: Client, text: str) -> None:
     reply = client.by_input(text)
     assert (reply.status, reply.code) == (422, "invalid_format")
 
 
 @pytest.mark.parametrize("text", ["0", "00", "04000123412341234", "400012341234123", "9" * 32])
-def test_another_number_is_another_card(client: Client, text: str) -> None:
+def test_similar_number_is_another_card(client: Client, text: str) -> None:
     reply = client.by_card(text)
     assert (reply.status, reply.code) == (404, "not_found")
 
 
 @pytest.mark.parametrize("text", BAD_CARDS.values(), ids=BAD_CARDS)
-def test_a_card_number_in_no_valid_form_is_refused(client: Client, text: str) -> None:
+def test_card_number_in_an_invalid_format_is_rejected(client: Client, text: str) -> None:
     reply = client.by_card(text)
     assert (reply.status, reply.code) == (422, "invalid_format")
 
 
 @pytest.mark.parametrize("value", [4000123412341234, 4.0, True, None, ["1"], {"a": "1"}], ids=repr)
-def test_a_card_number_that_is_no_text_is_refused(client: Client, value: object) -> None:
+def test_card_number_that_is_not_a_string_is_rejected(client: Client, value: object) -> None:
     reply = client.post(CARD, json.dumps({"card_number": value}).encode())
     assert (reply.status, reply.code) == (422, "invalid_format")
 
 
 @pytest.mark.parametrize("value", GOOD_KEYS.values(), ids=GOOD_KEYS)
-def test_the_scheme_s_case_and_blanks_are_free(wire: Client, value: str) -> None:
+def test_case_and_spaces_of_the_scheme_are_ignored(wire: Client, value: str) -> None:
     headers = {"Authorization": value}
     assert wire.post(URL, b'{"input": "@alice"}', headers).status == 200
 
 
 @pytest.mark.parametrize("value", BAD_KEYS.values(), ids=BAD_KEYS)
-def test_what_is_no_good_key_is_refused_alike(wire: Client, value: str | None) -> None:
+def test_invalid_keys_get_the_same_response(wire: Client, value: str | None) -> None:
     reply = wire.post(URL, b'{"input": "@alice"}', {"Authorization": value})
     assert (reply.status, reply.code) == (401, "token_invalid_or_expired")
     assert reply.headers["www-authenticate"] == "Bearer"
@@ -99,12 +99,14 @@ def test_what_is_no_good_key_is_refused_alike(wire: Client, value: str | None) -
     ],
     ids=["query", "cookie", "other header", "proxy header", "forwarded"],
 )
-def test_a_key_is_read_nowhere_else(wire: Client, path: str, headers: dict[str, str]) -> None:
+def test_key_is_accepted_only_in_the_authorization_header(
+    wire: Client, path: str, headers: dict[str, str]
+) -> None:
     reply = wire.send("POST", path, {"Host": "x", **headers}, b'{"input": "@alice"}')
     assert reply.status == 401
 
 
-def test_two_authorization_headers_are_no_key(wire: Client) -> None:
+def test_two_authorization_headers_are_rejected(wire: Client) -> None:
     key = f"Authorization: Bearer {KEY}\r\n".encode()
     head = b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
     (reply,) = wire.raw(head + key + key + b"\r\n{}")

@@ -21,15 +21,13 @@ from support.service import Client
 
 
 @pytest.mark.parametrize("data", READ.values(), ids=READ)
-def test_a_request_that_is_odd_but_right_is_answered(wire: Client, data: bytes) -> None:
+def test_unusual_valid_request_is_answered(wire: Client, data: bytes) -> None:
     (reply,) = wire.raw(data)
     assert reply.status == 200
 
 
 @pytest.mark.parametrize(("data", "status"), REFUSED.values(), ids=REFUSED)
-def test_a_request_that_two_readers_could_take_apart_is_refused(
-    wire: Client, data: bytes, status: int
-) -> None:
+def test_ambiguous_request_is_rejected(wire: Client, data: bytes, status: int) -> None:
     """Refused once, and the connection closed: what follows is never run."""
     (reply,) = wire.until_closed(data + request(HOST, LENGTH))
     assert (reply.status, reply.code) == (status, CODES[status])
@@ -37,7 +35,7 @@ def test_a_request_that_two_readers_could_take_apart_is_refused(
 
 
 @pytest.mark.parametrize("data", LAST.values(), ids=LAST)
-def test_after_some_requests_the_connection_is_closed(wire: Client, data: bytes) -> None:
+def test_connection_is_closed_after_a_last_or_ambiguous_request(wire: Client, data: bytes) -> None:
     """What the caller wants to be the last is; so is what two readers could end elsewhere."""
     (reply,) = wire.until_closed(data + request(HOST, LENGTH))
     assert reply.headers["connection"] == "close"
@@ -52,17 +50,17 @@ def test_after_some_requests_the_connection_is_closed(wire: Client, data: bytes)
     ],
     ids=["with a body", "without"],
 )
-def test_a_caller_of_http_1_0_may_stay(wire: Client, data: bytes) -> None:
+def test_http_1_0_client_may_keep_the_connection(wire: Client, data: bytes) -> None:
     first, second = wire.raw(data * 2, expect=2)
     assert first.headers["connection"] == second.headers["connection"] == "keep-alive"
 
 
-def test_empty_lines_before_a_request_are_let_pass(wire: Client) -> None:
+def test_empty_lines_before_a_request_are_ignored(wire: Client) -> None:
     replies = wire.raw(b"\r\n\r\n" + request(HOST, LENGTH) + b"\r\n" + request(HOST, LENGTH), 2)
     assert [reply.status for reply in replies] == [200, 200]
 
 
-def test_what_follows_a_request_is_a_request_of_its_own(wire: Client) -> None:
+def test_data_after_a_request_is_the_next_request(wire: Client) -> None:
     replies = wire.raw(request(HOST, LENGTH) * 5, expect=5)
     assert [reply.status for reply in replies] == [200] * 5
     good, bad = wire.until_closed(request(HOST, LENGTH) + b"NONSENSE\r\n\r\n")
@@ -70,7 +68,7 @@ def test_what_follows_a_request_is_a_request_of_its_own(wire: Client) -> None:
 
 
 @pytest.mark.parametrize("value", [b"100-continue", b"100-Continue"])
-def test_a_caller_who_waits_is_told_to_go_on(wire: Client, value: bytes) -> None:
+def test_expect_100_continue_is_answered(wire: Client, value: bytes) -> None:
     replies = wire.raw(request(HOST, LENGTH, b"Expect: " + value), expect=2)
     assert [reply.status for reply in replies] == [100, 200]
 
@@ -80,24 +78,24 @@ def test_a_caller_who_waits_is_told_to_go_on(wire: Client, value: bytes) -> None
     [b"\r", request(HOST)[:-30], request(HOST, LENGTH)[:-3], STALLED_CHUNKS],
     ids=["half a line", "half the headers", "half the body", "half a chunk"],
 )
-def test_a_caller_who_stalls_is_told_so(wire: Client, data: bytes) -> None:
+def test_stalled_request_gets_408(wire: Client, data: bytes) -> None:
     (reply,) = wire.until_closed(data)
     assert (reply.status, reply.code) == (408, "request_timeout")
     assert reply.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("data", [b"", b"\r\n"], ids=["nothing", "an empty line"])
-def test_a_caller_who_began_nothing_is_left(wire: Client, data: bytes) -> None:
+def test_idle_connection_is_closed_silently(wire: Client, data: bytes) -> None:
     assert wire.until_closed(data) == []
 
 
-def test_a_caller_who_was_answered_and_stalls_is_left(wire: Client) -> None:
+def test_stalled_keep_alive_connection_is_closed_silently(wire: Client) -> None:
     (reply,) = wire.until_closed(request(HOST, LENGTH))
     assert reply.status == 200
 
 
 @pytest.mark.parametrize("path", NO_ROUTES)
-def test_a_route_has_one_spelling(wire: Client, path: str) -> None:
+def test_route_has_exactly_one_path(wire: Client, path: str) -> None:
     reply = wire.post(path, BODY)
     assert (reply.status, reply.code) == (404, "no_such_route")
 
@@ -121,7 +119,7 @@ def test_a_route_has_one_spelling(wire: Client, path: str) -> None:
         ("nonsense", 415),
     ],
 )
-def test_only_json_is_read(wire: Client, value: str | None, status: int) -> None:
+def test_only_json_bodies_are_accepted(wire: Client, value: str | None, status: int) -> None:
     assert wire.post(URL, BODY, {"Content-Type": value}).status == status
 
 
@@ -129,7 +127,7 @@ def test_only_json_is_read(wire: Client, value: str | None, status: int) -> None
     ("value", "status"),
     [("identity", 200), ("IDENTITY", 200), ("gzip", 415), ("identity, br", 415)],
 )
-def test_no_coding_is_undone(wire: Client, value: str, status: int) -> None:
+def test_content_coding_is_rejected(wire: Client, value: str, status: int) -> None:
     assert wire.post(URL, BODY, {"Content-Encoding": value}).status == status
 
 
@@ -148,5 +146,5 @@ def test_no_coding_is_undone(wire: Client, value: str, status: int) -> None:
         ("text/*", 406),
     ],
 )
-def test_only_json_is_answered(wire: Client, value: str, status: int) -> None:
+def test_only_json_responses_are_offered(wire: Client, value: str, status: int) -> None:
     assert wire.post(URL, BODY, {"Accept": value}).status == status

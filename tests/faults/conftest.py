@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("witness")
+pytest.register_assert_rewrite("support.faults.client")

@@ -1,4 +1,4 @@
-"""What callers see while the files behind the service are locked, damaged, cut or replaced."""
+"""Responses while the files of backends are locked, damaged, truncated or replaced."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from support.faults.client import (
     FORGETFUL,
     MATCH,
     REMEMBERING,
+    CheckingClient,
     Person,
-    Witness,
+    absent,
     all_of,
     fixture,
-    nobody,
 )
 from support.faults.file_faults import (
     BOMBS,
@@ -58,7 +58,7 @@ LONG_LIVED = REMEMBERING.replace("ttl: 0s, negative_ttl: 0s", "ttl: 1h, negative
 
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database that knows Alice, looked at often."""
+    """A database with Alice, checked for changes often."""
     monkeypatch.setattr(SqliteBackend, "check_interval", 0.05)
     make_database(tmp_path / "users.db", ALICE.row)
     (tmp_path / "others.yaml").write_text(fixture(AMY, CAROL))
@@ -89,7 +89,7 @@ def table_dropped(path: Path) -> Iterator[None]:
 
 
 def damaged(damage: Damage) -> Fault:
-    """A fault that a good file renamed over the bad one mends."""
+    """Return a fault that is repaired by renaming a good file over the bad one."""
 
     @contextmanager
     def fault(path: Path) -> Iterator[None]:
@@ -101,7 +101,7 @@ def damaged(damage: Damage) -> Fault:
 
 
 class Row(NamedTuple):
-    """What a forgetful service answers: who is known, who is not, who is in the next backend."""
+    """Responses without a cache: for an existing user, an absent one, one of the next backend."""
 
     fault: Fault
     known: int = 503
@@ -123,32 +123,34 @@ FAULTS = {
 
 
 @contextmanager
-def services(backends: str, folder: Path, *people: Person) -> Iterator[tuple[Witness, Witness]]:
-    """Witnesses of two services over the same files: a forgetful one and one that remembers."""
+def services(
+    backends: str, folder: Path, *people: Person
+) -> Iterator[tuple[CheckingClient, CheckingClient]]:
+    """Yield clients of two services over the same files: without and with stale answers."""
     with ExitStack() as stack:
         started = [
             stack.enter_context(serving(cache + backends, folder))
             for cache in (FORGETFUL, REMEMBERING)
         ]
-        forgetful, remembering = (Witness(each.port, *people) for each in started)
+        forgetful, remembering = (CheckingClient(each.port, *people) for each in started)
         yield forgetful, remembering
 
 
 @pytest.mark.parametrize("row", FAULTS.values(), ids=FAULTS.keys())
-def test_a_bad_database_is_could_not_tell_or_the_old_answer(row: Row, database: Path) -> None:
-    """Nobody is "not found" meanwhile; who is in another backend notices nothing."""
+def test_bad_database_gives_503_or_the_stale_answer(row: Row, database: Path) -> None:
+    """No user is "not found" meanwhile; users of other backends are not affected."""
     people = (ALICE, AMY, CAROL)
     with services(SQLITE + OTHERS, database.parent, *people) as (forgetful, remembering):
-        well = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | nobody(404)
-        for witness in (forgetful, remembering):
-            witness.sees(well, steady=0)
-            witness.knows(RESTORED)
+        well = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | absent(404)
+        for client in (forgetful, remembering):
+            client.wait_for(well, steady=0)
+            client.expect_found(RESTORED)
         with row.fault(database):
-            out = nobody(row.absent) | {"@carol": 200}
-            forgetful.sees(out | all_of(ALICE, row.known) | {"@amy": row.next})
-            remembering.sees(out | all_of(ALICE, ALICE.body) | {"@amy": 200})
-        for witness in (forgetful, remembering):
-            witness.sees(well | all_of(ALICE, RESTORED.body), steady=0)
+            out = absent(row.absent) | {"@carol": 200}
+            forgetful.wait_for(out | all_of(ALICE, row.known) | {"@amy": row.next})
+            remembering.wait_for(out | all_of(ALICE, ALICE.body) | {"@amy": 200})
+        for client in (forgetful, remembering):
+            client.wait_for(well | all_of(ALICE, RESTORED.body), steady=0)
 
 
 def copy_over(path: Path, *people: Person) -> None:
@@ -171,55 +173,55 @@ def write_rows(path: Path, *people: Person) -> None:
 REPLACEMENTS = {
     "renamed over the old one": replace,
     "copied over the old one": copy_over,
-    "deleted and made anew": delete_and_make,
+    "deleted and created again": delete_and_make,
     "written by SQLite": write_rows,
 }
 
 
 @pytest.mark.parametrize("write", REPLACEMENTS.values(), ids=REPLACEMENTS.keys())
-def test_a_new_database_answers_though_answers_are_remembered(
+def test_replaced_database_is_served_in_spite_of_cached_answers(
     write: Callable[..., object], database: Path
 ) -> None:
-    """Records change, users come and go within a look, whatever the times to live."""
+    """Changed, added and removed users are seen at the next check, whatever the TTLs."""
     newcomer, bob = Person("anybody", "4000000000000000"), Person("abe", "41")
     replace(database, ALICE, bob)
     with serving(LONG_LIVED + SQLITE + OTHERS, database.parent) as service:
-        witness = Witness(service.port, ALICE, bob, CAROL)
-        witness.sees(all_of(ALICE, 200) | all_of(bob, 200) | nobody(404) | {"@carol": 200})
-        witness.knows(RESTORED)
-        witness.awaits(newcomer, bob)
+        client = CheckingClient(service.port, ALICE, bob, CAROL)
+        client.wait_for(all_of(ALICE, 200) | all_of(bob, 200) | absent(404) | {"@carol": 200})
+        client.expect_found(RESTORED)
+        client.allow_changes(newcomer, bob)
         write(database, RESTORED, newcomer)
         now = all_of(RESTORED, RESTORED.body) | all_of(newcomer, 200) | all_of(bob, 404)
-        witness.sees(now | {"@carol": 200})
+        client.wait_for(now | {"@carol": 200})
 
 
-def test_two_rows_for_one_card_are_nobody_s_card(database: Path) -> None:
-    """Neither of the two is answered for it; by nickname each is found."""
+def test_card_number_of_two_rows_gives_503(database: Path) -> None:
+    """Neither user is returned for it; each is found by nickname."""
     twin = Person("alan", ALICE.card)
     row = "INSERT INTO users VALUES ('{0.nickname}', '{0.card}', '{0.plan}')"
     execute(database, "DROP TABLE users", TABLE, row.format(ALICE))
     people = (ALICE, AMY, CAROL)
-    with services(SQLITE + OTHERS, database.parent, *people) as witnesses:
-        for witness in witnesses:
-            witness.sees(all_of(ALICE, ALICE.body))
+    with services(SQLITE + OTHERS, database.parent, *people) as clients:
+        for client in clients:
+            client.wait_for(all_of(ALICE, ALICE.body))
         execute(database, row.format(twin))
-        for witness in witnesses:
-            witness.knows(Person("alan", "-"))
-            witness.sees({ALICE.card: 503, "@alice": ALICE.body, CAROL.card: 200})
+        for client in clients:
+            client.expect_found(Person("alan", "-"))
+            client.wait_for({ALICE.card: 503, "@alice": ALICE.body, CAROL.card: 200})
         execute(database, "DELETE FROM users WHERE nickname = 'alan'")
-        for witness in witnesses:
-            witness.sees(all_of(ALICE, ALICE.body) | nobody(404))
+        for client in clients:
+            client.wait_for(all_of(ALICE, ALICE.body) | absent(404))
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> int:
-    """How many bad states of fixtures were noticed."""
+    """Return how many rejected fixtures were logged."""
     return sum("keeping the old users" in each.getMessage() for each in caplog.records)
 
 
-def test_a_fixture_cut_at_any_of_200_points_hides_nobody(
+def test_fixture_truncated_at_any_of_200_points_hides_no_user(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each cut is made in place, noticed and refused; nobody in the file is lost."""
+    """Each truncation in place is noticed and rejected; every user is still found."""
     files, rounds = 20, 10
     crowd = [[Person(f"u{f}-{n}", f"{f}00{n}") for n in range(5)] for f in range(files)]
     backends = ""
@@ -229,19 +231,19 @@ def test_a_fixture_cut_at_any_of_200_points_hides_nobody(
         backends += f"  - {{name: f{f}, kind: yaml, path: {f}/users.yaml}}\n"
     last = [people[-1] for people in crowd]
     with serving(FORGETFUL + backends, tmp_path) as service:
-        witness = Witness(service.port, *last)
+        client = CheckingClient(service.port, *last)
         for turn in range(rounds):
             for f, people in enumerate(crowd):
                 whole = fixture(*people).encode()
                 size = len(whole) * (turn * files + f) // (files * rounds)
                 overwrite(tmp_path / f"{f}/users.yaml", whole[:size])
             while warnings(caplog) < files * (turn + 1):
-                witness.sees({f"@{each.nickname}": each.body for each in last}, steady=0)
+                client.wait_for({f"@{each.nickname}": each.body for each in last}, steady=0)
         for f, people in enumerate(crowd):
             people[-1].plan = "Restored"
             (tmp_path / f"{f}/users.yaml").write_text(fixture(*people))
-        witness.knows(*last)
-        witness.sees({f"@{each.nickname}": each.body for each in last} | nobody(404))
+        client.expect_found(*last)
+        client.wait_for({f"@{each.nickname}": each.body for each in last} | absent(404))
 
 
 BAD_FIXTURES = {
@@ -254,55 +256,57 @@ BAD_FIXTURES = {
 
 
 @pytest.mark.parametrize("content", BAD_FIXTURES.values(), ids=BAD_FIXTURES.keys())
-def test_a_bad_fixture_changes_nothing(
+def test_bad_fixture_is_ignored(
     content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The old users are answered on, and quickly, bombs or not; a good file is seen again."""
+    """The old users are still served, without delay; a good file is loaded again."""
     path = tmp_path / "users.yaml"
     path.write_text(fixture(ALICE, CAROL))
     with serving(LONG_LIVED + SPARE.format("users"), tmp_path) as service:
-        witness = Witness(service.port, ALICE, CAROL)
-        asked = all_of(ALICE, ALICE.body) | {"@carol": 200} | nobody(404)
+        client = CheckingClient(service.port, ALICE, CAROL)
+        wanted = all_of(ALICE, ALICE.body) | {"@carol": 200} | absent(404)
         path.write_bytes(content.encode("utf-8", "surrogateescape"))
         while not warnings(caplog):
-            witness.sees(asked, steady=0)
-        witness.sees(asked)
-        witness.knows(RESTORED)
+            client.wait_for(wanted, steady=0)
+        client.wait_for(wanted)
+        client.expect_found(RESTORED)
         path.write_text(fixture(RESTORED, CAROL))
-        witness.sees(asked | all_of(RESTORED, RESTORED.body))
+        client.wait_for(wanted | all_of(RESTORED, RESTORED.body))
 
 
-def test_a_deleted_fixture_is_answered_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_users_of_a_deleted_fixture_are_still_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "users.yaml"
     path.write_text(fixture(ALICE))
     with serving(FORGETFUL + SPARE.format("users"), tmp_path) as service:
-        witness = Witness(service.port, ALICE)
+        client = CheckingClient(service.port, ALICE)
         path.unlink()
         while not warnings(caplog):
-            witness.sees(all_of(ALICE, ALICE.body) | nobody(404), steady=0)
+            client.wait_for(all_of(ALICE, ALICE.body) | absent(404), steady=0)
         path.write_text(fixture(RESTORED))
-        witness.knows(RESTORED)
-        witness.sees(all_of(RESTORED, RESTORED.body))
+        client.expect_found(RESTORED)
+        client.wait_for(all_of(RESTORED, RESTORED.body))
 
 
-def test_a_fixture_replaced_each_100_ms_is_followed_under_load(tmp_path: Path) -> None:
-    """No answer is older than the edits of two seconds, and none goes back in time."""
+def test_fixture_replaced_every_100_ms_is_followed_under_load(tmp_path: Path) -> None:
+    """No answer is older than two seconds of edits, and none is older than the one before."""
     path = tmp_path / "users.yaml"
     path.write_text(fixture(Person("alice", ALICE.card, "0")))
     written = [time.monotonic()]
     with serving(LONG_LIVED + SPARE.format("users"), tmp_path) as service:
-        witness, newest = Witness(service.port, Person("alice", ALICE.card, "0")), 0
+        client, newest = CheckingClient(service.port, Person("alice", ALICE.card, "0")), 0
         while len(written) <= 15:
             if time.monotonic() > written[-1] + 0.1:
                 person = Person("alice", ALICE.card, str(len(written)))
-                witness.knows(person)
+                client.expect_found(person)
                 path.with_name("new").write_text(fixture(person))
                 path.with_name("new").replace(path)
                 written.append(time.monotonic())
             begun = time.monotonic()
-            seen = int(json.loads(witness.ask("@alice").body)["plan"])
+            seen = int(json.loads(client.ask("@alice").body)["plan"])
             assert seen >= newest
             assert seen == len(written) - 1 or begun < written[seen + 1] + 2
             newest = seen
         assert newest > 0
-        witness.sees(all_of(person, person.body))
+        client.wait_for(all_of(person, person.body))

@@ -1,4 +1,4 @@
-"""The oracle knows a lie when it is told one, and a short run meets none."""
+"""The checker detects wrong responses, and a short run of the oracle meets none."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
-from support.faults.checker import Asked, Episode, Judge, Times, Told, Verdict
+from support.faults.checker import Checker, Episode, Outcome, Request, Response, Times
 from support.faults.client import Person
-from support.faults.fault_catalogue import Trouble, of_database
+from support.faults.fault_catalogue import Scenario, of_database
 from support.faults.harness import QUIET
 from support.faults.oracle import rows, run
-from support.faults.reference import SqliteSource, Truth
+from support.faults.reference import Reference, SqliteSource
 
 TIMES = Times(ttl=1, negative_ttl=1, stale=10, timeout=1, lag=1)
 ALICE, NOW_PRO = Person("a-1", "1"), Person("a-1", "1", "Pro")
@@ -29,7 +29,7 @@ KEY = b'{"status":"error","code":"token_invalid_or_expired","message":"Token inv
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that a test sets."""
 
     now = 0.0
 
@@ -38,14 +38,14 @@ class Clock:
 
 
 @pytest.fixture
-def judge(tmp_path: Path) -> Judge:
-    """Knows Alice since 100 s, Pro since 200 s, gone since 300 s; Bob came at 200 s.
+def checker(tmp_path: Path) -> Checker:
+    """Alice exists from 100 s, is Pro from 200 s, is removed at 300 s; Bob exists from 200 s.
 
-    There was trouble from 250 s to 260 s, and from 320 s on the database could not be asked.
-    Zoe, of whom the service learns by asking, was there from 300 s to 315 s.
+    There was a fault from 250 s to 260 s, and from 320 s the database was unavailable. Zoe,
+    a user of an upstream, existed from 300 s to 315 s.
     """
     clock = Clock()
-    truth = Truth(clock)
+    reference = Reference(clock)
     for at, nickname, plan in (
         (100, "a-1", "Free"),
         (200, "a-1", "Pro"),
@@ -55,79 +55,86 @@ def judge(tmp_path: Path) -> Judge:
         (315, "z-1", None),
     ):
         clock.now = at
-        truth.begin(nickname, plan)
-        truth.end()
-    source = SqliteSource(tmp_path / "a.db", "a", Truth(clock))
+        reference.begin(nickname, plan)
+        reference.end()
+    source = SqliteSource(tmp_path / "a.db", "a", Reference(clock))
     blind = next(of_database(source))
     seeing = replace(blind, blind=False)
-    return Judge(truth, TIMES, "z", [_episode(seeing, 250), _episode(blind, 320)])
+    return Checker(reference, TIMES, "z", [_episode(seeing, 250), _episode(blind, 320)])
 
 
-def _episode(trouble: Trouble, begun: float) -> Episode:
-    return Episode(trouble, begun, lifted=begun + 10, recovered=begun + 11)
+def _episode(scenario: Scenario, begun: float) -> Episode:
+    return Episode(scenario, begun, lifted=begun + 10, recovered=begun + 11)
 
 
 class Case(NamedTuple):
-    """An answer to a question about somebody at some time, and what it was."""
+    """A response to a request about a user at some time, and how it is classified."""
 
     at: float
     person: Person | None
     status: int
     body: bytes
-    verdict: Verdict
+    outcome: Outcome
 
 
 ANSWERS = {
-    "the truth": Case(150, ALICE, 200, ALICE.body, "fresh"),
-    "the truth of a moment ago": Case(200.5, ALICE, 200, ALICE.body, "stale"),
-    "the truth within its time to live": Case(316.5, ZOE, 200, ZOE.body, "stale"),
-    "the truth of long ago, where edits are seen": Case(201.5, ALICE, 200, ALICE.body, "wrong"),
-    "the truth of longer ago": Case(318, ZOE, 200, ZOE.body, "wrong"),
-    "what is not yet true": Case(150, ALICE, 200, NOW_PRO.body, "wrong"),
+    "the current record": Case(150, ALICE, 200, ALICE.body, "fresh"),
+    "the record before a recent edit": Case(200.5, ALICE, 200, ALICE.body, "stale"),
+    "a removed record within its TTL": Case(316.5, ZOE, 200, ZOE.body, "stale"),
+    "the record before an earlier edit that is noticed": Case(
+        201.5, ALICE, 200, ALICE.body, "wrong"
+    ),
+    "a removed record after its TTL": Case(318, ZOE, 200, ZOE.body, "wrong"),
+    "a future record": Case(150, ALICE, 200, NOW_PRO.body, "wrong"),
     "another's record": Case(150, ALICE, 200, BOB.body, "wrong"),
     "the record with another byte": Case(150, ALICE, 200, ALICE.body + b" ", "wrong"),
-    "a record of who is gone": Case(303, ALICE, 200, NOW_PRO.body, "wrong"),
-    "one remembered in trouble": Case(305, ALICE, 200, NOW_PRO.body, "wrong"),
-    "one remembered while it is out": Case(321, BOB, 200, BOB.body, "stale"),
-    "one not seen to go while it is out": Case(325, ZOE, 200, ZOE.body, "stale"),
-    "one gone for longer than the stale time": Case(329, ZOE, 200, ZOE.body, "wrong"),
-    "one forgotten long ago while it is out": Case(325, ALICE, 200, NOW_PRO.body, "wrong"),
+    "a record of a removed user": Case(303, ALICE, 200, NOW_PRO.body, "wrong"),
+    "a removed record soon after a fault": Case(305, ALICE, 200, NOW_PRO.body, "wrong"),
+    "a cached record during an outage": Case(321, BOB, 200, BOB.body, "stale"),
+    "a record removed during an outage": Case(325, ZOE, 200, ZOE.body, "stale"),
+    "a record removed longer ago than the stale time": Case(329, ZOE, 200, ZOE.body, "wrong"),
+    "a record purged before an outage": Case(325, ALICE, 200, NOW_PRO.body, "wrong"),
     "not found": Case(150, BOB, 404, NOT_FOUND, "404"),
-    "not found a moment after the coming": Case(201, BOB, 404, NOT_FOUND, "404"),
-    "not found long after the coming": Case(203, BOB, 404, NOT_FOUND, "wrong"),
-    "not found who is there": Case(150, ALICE, 404, NOT_FOUND, "wrong"),
-    "not found remembered while it is out": Case(321, ALICE, 404, NOT_FOUND, "404"),
-    "not found made up while it is out": Case(325, ALICE, 404, NOT_FOUND, "wrong"),
-    "not found while it can be told": Case(255, Person("a-9", "9"), 404, NOT_FOUND, "404"),
+    "not found just after the user was added": Case(201, BOB, 404, NOT_FOUND, "404"),
+    "not found long after the user was added": Case(203, BOB, 404, NOT_FOUND, "wrong"),
+    "not found for an existing user": Case(150, ALICE, 404, NOT_FOUND, "wrong"),
+    "cached not found during an outage": Case(321, ALICE, 404, NOT_FOUND, "404"),
+    "not found that no backend determined": Case(325, ALICE, 404, NOT_FOUND, "wrong"),
+    "not found during a fault that hides no user": Case(
+        255, Person("a-9", "9"), 404, NOT_FOUND, "404"
+    ),
     "another 404": Case(150, BOB, 404, NO_ROUTE, "wrong"),
-    "could not tell": Case(150, ALICE, 503, OUT, "503"),
-    "a 503 of another's": Case(150, ALICE, 503, b"<html>", "wrong"),
-    "a key refused": Case(150, ALICE, 401, KEY, "wrong"),
-    "no answer": Case(150, ALICE, 0, b"", "wrong"),
-    "a bad question refused": Case(150, None, 422, FORMAT, "422"),
-    "a bad question answered": Case(150, None, 404, NOT_FOUND, "wrong"),
+    "unavailable": Case(150, ALICE, 503, OUT, "503"),
+    "a 503 of another server": Case(150, ALICE, 503, b"<html>", "wrong"),
+    "a rejected key": Case(150, ALICE, 401, KEY, "wrong"),
+    "no response": Case(150, ALICE, 0, b"", "wrong"),
+    "a bad request rejected": Case(150, None, 422, FORMAT, "422"),
+    "a bad request answered": Case(150, None, 404, NOT_FOUND, "wrong"),
 }
 
 
 @pytest.mark.parametrize("case", ANSWERS.values(), ids=ANSWERS.keys())
-def test_an_answer_is_judged_by_what_was_true_when(judge: Judge, case: Case) -> None:
-    asked, told = Asked("text", case.person, case.at), Told(case.status, case.body, "1", case.at)
-    assert judge.verdict(asked, told) == case.verdict
+def test_response_is_classified_by_the_reference_at_its_time(checker: Checker, case: Case) -> None:
+    request, response = (
+        Request("text", case.person, case.at),
+        Response(case.status, case.body, "1", case.at),
+    )
+    assert checker.outcome(request, response) == case.outcome
 
 
-def test_a_503_without_retry_after_is_wrong(judge: Judge) -> None:
-    assert judge.verdict(Asked("text", ALICE, 150), Told(503, OUT, None, 150.1)) == "wrong"
+def test_a_503_without_retry_after_is_wrong(checker: Checker) -> None:
+    assert checker.outcome(Request("text", ALICE, 150), Response(503, OUT, None, 150.1)) == "wrong"
 
 
 @pytest.mark.slow
-def test_a_short_run_meets_no_wrong_answer() -> None:
-    """Each service has its troubles, recovers, and is right all along."""
+def test_short_run_has_no_wrong_response() -> None:
+    """Each service has faults, recovers, and sends no wrong response."""
     sites = asyncio.run(run(seconds=3, seed=7))
     table = rows(sites)
-    assert [lie for site in sites for lie in site.lies] == []
+    assert [violation for site in sites for violation in site.violations] == []
     assert sum(int(row["wrong"]) for row in table) == 0
     assert {site.name for site in sites} == {"sqlite", "yaml", "upstream", "chain"}
     for site in sites:
         assert set(site.tallies) > {QUIET}
-        assert sum(tally.verdicts["fresh"] for tally in site.tallies.values()) > 0
+        assert sum(tally.outcomes["fresh"] for tally in site.tallies.values()) > 0
     json.dumps(table)

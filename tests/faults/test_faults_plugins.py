@@ -9,19 +9,19 @@ from typing import NamedTuple
 import pytest
 
 from support.faults.client import (
+    ABSENT,
     ALICE,
     AMY,
     CAROL,
     CONFIG,
     MATCH,
-    NOBODY,
     QUICK_BREAKER,
-    Witness,
+    CheckingClient,
+    absent,
     all_of,
     fixture,
-    nobody,
 )
-from support.process import Running, running
+from support.process import ServiceProcess, running
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +108,7 @@ BACKENDS = f"""\
 
 
 class Row(NamedTuple):
-    """A mood; what is answered for Alice, for nobody, for a user of the backend after it."""
+    """A mood; responses for Alice, for the absent user, for a user of the next backend."""
 
     mood: str
     known: int = 503
@@ -136,13 +136,13 @@ MOODS = (
 class Unruly(NamedTuple):
     """A served process with the plugin, and the file with the plugin's mood."""
 
-    witness: Witness
+    client: CheckingClient
     mood: Path
-    service: Running
+    service: ServiceProcess
     remembers: bool
 
     def become(self, mood: str) -> None:
-        """From its next lookup on the plugin is in this mood."""
+        """Set the plugin's mood from its next lookup on."""
         new = self.mood.with_name("new")
         new.write_text(mood)
         new.replace(self.mood)
@@ -152,7 +152,7 @@ class Unruly(NamedTuple):
 def unruly(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Unruly]:
-    """The process in both ways: without stale answers, and with them."""
+    """The process without and with stale answers."""
     folder = tmp_path_factory.mktemp("unruly")
     info = folder / "plugins" / "idv_unruly-1.dist-info"
     info.mkdir(parents=True)
@@ -163,31 +163,31 @@ def unruly(
     (folder / "mood").write_text("well")
     config = folder / "config.yaml"
     config.write_text(CONFIG % request.param + BACKENDS)
-    with running(config, path=info.parent, patience=120) as service:
+    with running(config, path=info.parent, timeout=120) as service:
         remembers = request.param != "0s"
-        witness = Witness(service.port, ALICE, AMY, CAROL)
-        yield Unruly(witness, folder / "mood", service, remembers)
+        client = CheckingClient(service.port, ALICE, AMY, CAROL)
+        yield Unruly(client, folder / "mood", service, remembers)
 
 
 @pytest.mark.parametrize("row", MOODS, ids=[row.mood for row in MOODS])
-def test_a_bad_plugin_is_could_not_tell_or_the_old_answer(row: Row, unruly: Unruly) -> None:
-    """Nobody is "not found" for it; who is in another backend notices nothing."""
-    well = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | nobody(404)
-    unruly.witness.sees(well, steady=0)
+def test_bad_plugin_gives_503_or_the_stale_answer(row: Row, unruly: Unruly) -> None:
+    """No user is "not found" because of it; users of other backends are not affected."""
+    well = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | absent(404)
+    unruly.client.wait_for(well, steady=0)
     unruly.become(row.mood)
-    wanted = nobody(row.absent) | {"@carol": 200}
+    wanted = absent(row.absent) | {"@carol": 200}
     if unruly.remembers:
         wanted |= all_of(ALICE, ALICE.body) | {"@amy": 200}
     else:
         wanted |= all_of(ALICE, row.known) | {"@amy": row.next}
-    unruly.witness.sees(wanted)
+    unruly.client.wait_for(wanted)
     unruly.become("well")
-    unruly.witness.sees(well, steady=0)
+    unruly.client.wait_for(well, steady=0)
 
 
-def test_what_a_plugin_raises_is_logged_without_what_was_asked(unruly: Unruly) -> None:
+def test_error_of_a_plugin_is_logged_without_the_query(unruly: Unruly) -> None:
     unruly.become("raises")
-    unruly.witness.sees(nobody(503))
-    log = unruly.service.told()
+    unruly.client.wait_for(absent(503))
+    log = unruly.service.read_log()
     assert "RuntimeError" in log
-    assert [text for text in (*NOBODY, *ALICE.spellings) if text in log] == []
+    assert [text for text in (*ABSENT, *ALICE.spellings) if text in log] == []

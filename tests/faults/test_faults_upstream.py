@@ -20,11 +20,11 @@ from support.faults.client import (
     MATCH,
     QUICK_BREAKER,
     REMEMBERING,
+    CheckingClient,
     Person,
-    Witness,
+    absent,
     all_of,
     fixture,
-    nobody,
 )
 from support.faults.proxy import (
     Fault,
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.slow
 
 PEOPLE = (ALICE, AMY, CAROL)
 NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}
-WELL = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | nobody(404)
+WELL = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | absent(404)
 
 
 class Row(NamedTuple):
@@ -100,20 +100,20 @@ def origin(folder: Path) -> str:
 
 
 @contextmanager
-def services(port: int, folder: Path) -> Iterator[tuple[Witness, Witness]]:
-    """Two services in front of the port: a forgetful one and one that remembers."""
+def services(port: int, folder: Path) -> Iterator[tuple[CheckingClient, CheckingClient]]:
+    """Yield clients of two services in front of the port: without and with stale answers."""
     (folder / "others.yaml").write_text(fixture(AMY, CAROL))
     with (
         serving(FORGETFUL + upstream(port), folder) as first,
         serving(REMEMBERING + upstream(port), folder) as second,
     ):
-        yield Witness(first.port, *PEOPLE), Witness(second.port, *PEOPLE)
+        yield CheckingClient(first.port, *PEOPLE), CheckingClient(second.port, *PEOPLE)
 
 
 @pytest.fixture(scope="module")
 def proxied(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[ThreadedProxy, Witness, Witness]]:
+) -> Iterator[tuple[ThreadedProxy, CheckingClient, CheckingClient]]:
     """The two services in front of a proxy in front of a third."""
     behind, before = tmp_path_factory.mktemp("origin"), tmp_path_factory.mktemp("services")
     with (
@@ -125,43 +125,47 @@ def proxied(
 
 
 @pytest.mark.parametrize("row", FAULTS.values(), ids=FAULTS.keys())
-def test_a_bad_upstream_is_could_not_tell_or_the_old_answer(
-    row: Row, proxied: tuple[ThreadedProxy, Witness, Witness]
+def test_bad_upstream_gives_503_or_the_stale_answer(
+    row: Row, proxied: tuple[ThreadedProxy, CheckingClient, CheckingClient]
 ) -> None:
-    """Nobody is "not found" meanwhile; who is in another backend notices nothing."""
+    """No user is "not found" meanwhile; users of other backends are not affected."""
     proxy, forgetful, remembering = proxied
-    for witness in (forgetful, remembering):
-        witness.sees(WELL, steady=0)
+    for client in (forgetful, remembering):
+        client.wait_for(WELL, steady=0)
     proxy.become(row.fault)
-    out = nobody(503) | {"@carol": 200}
-    forgetful.sees(out | all_of(ALICE, 503) | {"@amy": row.next})
-    remembering.sees(out | all_of(ALICE, ALICE.body) | {"@amy": 200})
+    out = absent(503) | {"@carol": 200}
+    forgetful.wait_for(out | all_of(ALICE, 503) | {"@amy": row.next})
+    remembering.wait_for(out | all_of(ALICE, ALICE.body) | {"@amy": 200})
     proxy.become(passing)
-    for witness in (forgetful, remembering):
-        witness.sees(WELL, steady=0)
+    for client in (forgetful, remembering):
+        client.wait_for(WELL, steady=0)
 
 
-def test_no_redirect_is_followed(proxied: tuple[ThreadedProxy, Witness, Witness]) -> None:
-    """Nothing but the two operations is ever asked for."""
+def test_redirect_is_not_followed(
+    proxied: tuple[ThreadedProxy, CheckingClient, CheckingClient],
+) -> None:
+    """Only the two operations are ever requested."""
     proxy, forgetful, _ = proxied
     proxy.become(FAULTS["redirect kept"].fault)
-    forgetful.sees(all_of(ALICE, 503))
+    forgetful.wait_for(all_of(ALICE, 503))
     paths = {line.split()[1] for line in proxy.proxy.requests}
     assert paths == {b"/api/v1/identify/url", b"/api/v1/identify/card"}
 
 
-def test_no_flood_is_drunk(proxied: tuple[ThreadedProxy, Witness, Witness]) -> None:
-    """The connection is ended early; what was sent by then fills the buffers of the system."""
+def test_flood_is_not_read_to_its_end(
+    proxied: tuple[ThreadedProxy, CheckingClient, CheckingClient],
+) -> None:
+    """The connection is closed early; only the buffers of the system were filled by then."""
     proxy, forgetful, _ = proxied
     proxy.become(flooding)
-    sent, asked = proxy.proxy.sent, len(proxy.proxy.requests)
-    forgetful.sees(all_of(ALICE, 503))
-    floods = len(proxy.proxy.requests) - asked
+    sent, requests = proxy.proxy.sent, len(proxy.proxy.requests)
+    forgetful.wait_for(all_of(ALICE, 503))
+    floods = len(proxy.proxy.requests) - requests
     assert 0 < proxy.proxy.sent - sent < floods * 20_000_000
 
 
-def test_a_frozen_process_is_could_not_tell_until_it_goes_on(tmp_path: Path) -> None:
-    """The kernel still takes connections for it; nothing is read from them."""
+def test_stopped_process_gives_503_until_it_continues(tmp_path: Path) -> None:
+    """The kernel still accepts its connections; nothing is read from them."""
     (tmp_path / "origin").mkdir()
     config = tmp_path / "origin" / "config.yaml"
     config.write_text(origin(config.parent))
@@ -169,12 +173,12 @@ def test_a_frozen_process_is_could_not_tell_until_it_goes_on(tmp_path: Path) -> 
         running(config) as process,
         services(process.port, tmp_path) as (forgetful, remembering),
     ):
-        for witness in (forgetful, remembering):
-            witness.sees(WELL, steady=0)
-        process.tell(signal.SIGSTOP)
-        out = nobody(503) | {"@carol": 200} | {"@amy": 200}
-        forgetful.sees(out | all_of(ALICE, 503))
-        remembering.sees(out | all_of(ALICE, ALICE.body))
-        process.tell(signal.SIGCONT)
-        for witness in (forgetful, remembering):
-            witness.sees(WELL, steady=0)
+        for client in (forgetful, remembering):
+            client.wait_for(WELL, steady=0)
+        process.send_signal(signal.SIGSTOP)
+        out = absent(503) | {"@carol": 200} | {"@amy": 200}
+        forgetful.wait_for(out | all_of(ALICE, 503))
+        remembering.wait_for(out | all_of(ALICE, ALICE.body))
+        process.send_signal(signal.SIGCONT)
+        for client in (forgetful, remembering):
+            client.wait_for(WELL, steady=0)

@@ -48,7 +48,7 @@ def refusal(data: bytes) -> str:
 
 
 @given(CHUNKS, TRAILERS, st.none() | PRINTABLE, st.lists(st.integers(0, 1000), max_size=6))
-def test_a_body_cut_anywhere_comes_out_whole(
+def test_body_split_anywhere_is_complete(
     chunks: list[tuple[bytes, bytes | None, int]],
     trailers: list[tuple[bytes, bytes]],
     last: bytes | None,
@@ -111,7 +111,7 @@ def test_no_bytes_are_too_much(data: bytes, cuts: list[int]) -> None:
         (b"FFFFFFFF\r\n", 413),
     ],
 )
-def test_what_is_no_chunk_is_refused(data: bytes, code: str) -> None:
+def test_invalid_chunk_is_rejected(data: bytes, code: str) -> None:
     assert refusal(data) == code
 
 
@@ -120,7 +120,7 @@ def test_a_body_may_be_as_large_as_the_limit() -> None:
     assert take([data]) == (b"x" * 32 + b"y" * 32, b"")
 
 
-def test_a_body_that_is_not_whole_is_waited_for() -> None:
+def test_incomplete_body_is_awaited() -> None:
     assert take([b"5\r\nhel"]) == (None, b"5\r\nhel")
     assert take([b"5\r\nhello\r\n0\r\nX: y\r\n"]) == (None, b"")
 

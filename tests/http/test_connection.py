@@ -1,4 +1,4 @@
-"""Connections: callers who are slow, send ahead, do not read, or have left."""
+"""Connections: clients who are slow, send ahead, do not read, or have left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from support.http_server import POST, calling, until
+from support.http_server import POST, connected_client, until
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 from tornado_idv.http.state import State
@@ -19,52 +19,52 @@ LARGE = b"x" * 4_000_000
 
 
 async def test_a_request_byte_by_byte_is_one_request() -> None:
-    async with calling() as caller:
+    async with connected_client() as client:
         for byte in POST:
-            caller.send(bytes([byte]))
-            await caller.writer.drain()
-        assert await caller.status() == 200
-        assert caller.stage.asked == [b"hello"]
+            client.send(bytes([byte]))
+            await client.writer.drain()
+        assert await client.status() == 200
+        assert client.control.asked == [b"hello"]
 
 
-async def test_requests_sent_ahead_wait_their_turn() -> None:
-    async with calling() as caller:
-        caller.stage.may_answer.clear()
-        caller.send(POST + POST.replace(b"hello", b"world"))
-        await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        assert caller.stage.asked == [b"hello"]
-        caller.stage.may_answer.set()
-        assert [await caller.status(), await caller.status()] == [200, 200]
-        assert caller.stage.asked == [b"hello", b"world"]
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with connected_client() as client:
+        client.control.may_answer.clear()
+        client.send(POST + POST.replace(b"hello", b"world"))
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        assert client.control.asked == [b"hello"]
+        client.control.may_answer.set()
+        assert [await client.status(), await client.status()] == [200, 200]
+        assert client.control.asked == [b"hello", b"world"]
 
 
-async def test_what_is_sent_ahead_is_bounded() -> None:
+async def test_pipelined_data_is_bounded() -> None:
     """Reading stops meanwhile, and goes on after it."""
-    async with calling() as caller:
-        caller.stage.may_answer.clear()
+    async with connected_client() as client:
+        client.control.may_answer.clear()
         count = 100_000
-        caller.send(POST * count)
-        await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        (connection,) = caller.connections
+        client.send(POST * count)
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        (connection,) = client.connections
         await until(lambda: not connection._transport.is_reading())
         assert connection._parser.buffered <= 64 * 1024 + 256 * 1024
-        caller.writer.transport.abort()
+        client.writer.transport.abort()
 
 
-async def test_reading_goes_on_once_there_is_room() -> None:
-    async with calling() as caller:
-        caller.stage.may_answer.clear()
-        caller.send(POST * 3000)
-        await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        (connection,) = caller.connections
+async def test_reading_resumes_when_the_buffer_has_room() -> None:
+    async with connected_client() as client:
+        client.control.may_answer.clear()
+        client.send(POST * 3000)
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        (connection,) = client.connections
         await until(lambda: not connection._transport.is_reading())
-        caller.stage.may_answer.set()
+        client.control.may_answer.set()
         for _ in range(3000):
-            assert await caller.status() == 200
+            assert await client.status() == 200
 
 
 @pytest.mark.parametrize(
-    ("sent", "seconds", "told"),
+    ("sent", "seconds", "reported"),
     [
         (b"", 10.0, b""),
         (POST[:20], 10.0, b"HTTP/1.1 408"),
@@ -72,80 +72,80 @@ async def test_reading_goes_on_once_there_is_room() -> None:
     ],
     ids=["nothing", "half a head", "half a body"],
 )
-async def test_patience_has_an_end(sent: bytes, seconds: float, told: bytes) -> None:
-    async with calling() as caller:
-        caller.send(sent)
-        await until(lambda: caller.connections)
-        (connection,) = caller.connections
+async def test_silent_connection_times_out(sent: bytes, seconds: float, reported: bytes) -> None:
+    async with connected_client() as client:
+        client.send(sent)
+        await until(lambda: client.connections)
+        (connection,) = client.connections
         await until(lambda: (connection.state is State.IDLE) is (sent == b""))
         await asyncio.sleep(0)  # it has its turn
-        caller.clock.forward(seconds + 0.5)
-        assert (await caller.rest())[:12] == told
-        caller.clock.forward(1.5)
-        await caller.forgotten()
+        client.clock.forward(seconds + 0.5)
+        assert (await client.rest())[:12] == reported
+        client.clock.forward(1.5)
+        await client.forgotten()
 
 
-async def test_one_who_does_not_read_is_left_in_the_end() -> None:
-    async with calling(receive=1024) as caller:
-        caller.stage.answer = LARGE
-        caller.send(POST)
-        await until(lambda: any(each._writable for each in caller.connections))
-        caller.clock.forward(10.5)
-        await caller.forgotten()
+async def test_client_that_does_not_read_is_closed_eventually() -> None:
+    async with connected_client(receive=1024) as client:
+        client.control.answer = LARGE
+        client.send(POST)
+        await until(lambda: any(each._writable for each in client.connections))
+        client.clock.forward(10.5)
+        await client.forgotten()
 
 
-async def test_one_who_reads_slowly_gets_everything() -> None:
+async def test_slow_reader_gets_everything() -> None:
     """The next request waits until the answer before it has left."""
-    async with calling(receive=1024) as caller:
-        caller.stage.answer = LARGE
-        caller.send(POST)
-        await until(lambda: any(each._writable for each in caller.connections))
-        caller.send(POST)
-        assert [await caller.status(), await caller.status()] == [200, 200]
+    async with connected_client(receive=1024) as client:
+        client.control.answer = LARGE
+        client.send(POST)
+        await until(lambda: any(each._writable for each in client.connections))
+        client.send(POST)
+        assert [await client.status(), await client.status()] == [200, 200]
 
 
-async def test_an_answer_in_parts_waits_for_its_reader() -> None:
-    async with calling(receive=1024) as caller:
-        caller.stage.answer = LARGE
-        caller.send(POST.replace(b"/", b"/parts", 1) + POST)
-        assert [await caller.status(), await caller.status()] == [200, 200]
+async def test_streamed_response_waits_for_its_reader() -> None:
+    async with connected_client(receive=1024) as client:
+        client.control.answer = LARGE
+        client.send(POST.replace(b"/", b"/parts", 1) + POST)
+        assert [await client.status(), await client.status()] == [200, 200]
 
 
-async def test_the_last_answer_too_is_sent_whole() -> None:
-    async with calling(receive=1024) as caller:
-        caller.stage.answer = LARGE
-        caller.send(POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
-        await until(lambda: any(each.state is State.CLOSING for each in caller.connections))
-        assert len(await caller.rest()) > len(LARGE)
+async def test_last_response_is_sent_completely() -> None:
+    async with connected_client(receive=1024) as client:
+        client.control.answer = LARGE
+        client.send(POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+        await until(lambda: any(each.state is State.CLOSING for each in client.connections))
+        assert len(await client.rest()) > len(LARGE)
 
 
 async def test_a_slow_reader_of_the_last_response_has_the_idle_timeout() -> None:
     """Not just the second that a client has to stop sending."""
-    async with calling(receive=1024) as caller:
-        caller.stage.answer = LARGE
-        caller.send(POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
-        begin = await asyncio.wait_for(caller.reader.readexactly(1000), 5)
+    async with connected_client(receive=1024) as client:
+        client.control.answer = LARGE
+        client.send(POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+        begin = await asyncio.wait_for(client.reader.readexactly(1000), 5)
         for _ in range(8):
-            caller.clock.forward(1.0)
+            client.clock.forward(1.0)
             await asyncio.sleep(0.01)
-        assert len(begin + await caller.rest()) > len(LARGE)
+        assert len(begin + await client.rest()) > len(LARGE)
 
 
 async def test_a_handler_that_writes_is_released_when_its_client_disconnects() -> None:
-    async with calling(receive=1024) as caller:
-        caller.stage.answer = LARGE
-        caller.send(POST.replace(b"/", b"/parts", 1))
-        await asyncio.wait_for(caller.reader.readexactly(100), 5)
-        assert not caller.stage.ended.is_set()
-        caller.writer.transport.abort()
-        await asyncio.wait_for(caller.stage.ended.wait(), 5)
+    async with connected_client(receive=1024) as client:
+        client.control.answer = LARGE
+        client.send(POST.replace(b"/", b"/parts", 1))
+        await asyncio.wait_for(client.reader.readexactly(100), 5)
+        assert not client.control.ended.is_set()
+        client.writer.transport.abort()
+        await asyncio.wait_for(client.control.ended.wait(), 5)
 
 
 async def test_headers_of_a_failed_response_are_not_sent_with_the_error() -> None:
-    async with calling() as caller:
-        caller.send(POST.replace(b"/", b"/fails", 1))
-        caller.writer.write_eof()
-        response = await caller.rest()
+    async with connected_client() as client:
+        client.send(POST.replace(b"/", b"/fails", 1))
+        client.writer.write_eof()
+        response = await client.rest()
         assert response.startswith(b"HTTP/1.1 500 ")
         assert b"X-Partial" not in response
         assert b"partial" not in response
@@ -153,116 +153,116 @@ async def test_headers_of_a_failed_response_are_not_sent_with_the_error() -> Non
 
 async def test_a_closed_server_is_released() -> None:
     """No timer of it is left on the loop."""
-    async with calling() as caller:
-        released = weakref.ref(caller.server)
-    del caller
+    async with connected_client() as client:
+        released = weakref.ref(client.server)
+    del client
     for _ in range(3):
         await asyncio.sleep(0)
     gc.collect()
     assert released() is None
 
 
-async def test_a_request_is_begun_once() -> None:
+async def test_request_is_dispatched_once() -> None:
     """Whatever would have the next one begun while it is under way."""
-    async with calling() as caller:
-        caller.stage.may_answer.clear()
-        caller.send(POST + POST)
-        await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        (connection,) = caller.connections
+    async with connected_client() as client:
+        client.control.may_answer.clear()
+        client.send(POST + POST)
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        (connection,) = client.connections
         connection.resume_writing()
         connection.resume()
-        assert len(caller.stage.asked) == 1
-        caller.stage.may_answer.set()
-        assert [await caller.status(), await caller.status()] == [200, 200]
+        assert len(client.control.asked) == 1
+        client.control.may_answer.set()
+        assert [await client.status(), await client.status()] == [200, 200]
 
 
-async def test_an_answer_to_one_who_has_left_goes_nowhere() -> None:
-    async with calling() as caller:
-        caller.stage.may_answer.clear()
-        caller.send(POST)
-        await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        caller.writer.transport.get_extra_info("socket").setsockopt(
+async def test_response_to_a_disconnected_client_is_discarded() -> None:
+    async with connected_client() as client:
+        client.control.may_answer.clear()
+        client.send(POST)
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        client.writer.transport.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0"
         )
-        caller.writer.transport.abort()
-        await asyncio.wait_for(caller.stage.left.wait(), 5)
-        caller.stage.may_answer.set()
-        await caller.forgotten()
+        client.writer.transport.abort()
+        await asyncio.wait_for(client.control.left.wait(), 5)
+        client.control.may_answer.set()
+        await client.forgotten()
 
 
-async def test_one_who_has_no_more_to_say_is_answered_and_left_at_once() -> None:
-    async with calling() as caller:
-        caller.stage.may_answer.clear()
-        caller.send(POST)
-        caller.writer.write_eof()
-        await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        (connection,) = caller.connections
+async def test_half_closed_connection_is_answered_and_closed() -> None:
+    async with connected_client() as client:
+        client.control.may_answer.clear()
+        client.send(POST)
+        client.writer.write_eof()
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        (connection,) = client.connections
         await until(lambda: connection._eof)
-        caller.stage.may_answer.set()
-        assert b"Connection: close\r\n" in await caller.rest()
-        await caller.forgotten()
+        client.control.may_answer.set()
+        assert b"Connection: close\r\n" in await client.rest()
+        await client.forgotten()
 
 
-async def test_one_who_asked_ahead_and_has_no_more_to_say_gets_every_answer() -> None:
-    async with calling() as caller:
-        caller.send(POST * 3 + POST[:-1])
-        caller.writer.write_eof()
-        assert (await caller.rest()).count(b"HTTP/1.1 200") == 3
-        await caller.forgotten()
+async def test_half_closed_pipeline_gets_every_response() -> None:
+    async with connected_client() as client:
+        client.send(POST * 3 + POST[:-1])
+        client.writer.write_eof()
+        assert (await client.rest()).count(b"HTTP/1.1 200") == 3
+        await client.forgotten()
 
 
-async def test_one_who_ends_amid_a_request_is_left() -> None:
-    async with calling() as caller:
-        caller.send(POST[:-1])
-        caller.writer.write_eof()
-        assert await caller.rest() == b""
+async def test_connection_half_closed_within_a_request_is_closed() -> None:
+    async with connected_client() as client:
+        client.send(POST[:-1])
+        client.writer.write_eof()
+        assert await client.rest() == b""
 
 
-async def test_what_follows_a_refusal_is_dropped() -> None:
-    async with calling() as caller:
-        caller.send(b"NONSENSE\r\n\r\n")
-        await until(lambda: any(each.state is State.CLOSING for each in caller.connections))
-        caller.send(POST)
-        assert (await caller.rest()).count(b"HTTP/1.1") == 1
-        assert caller.stage.asked == []
+async def test_data_after_a_rejected_request_is_discarded() -> None:
+    async with connected_client() as client:
+        client.send(b"NONSENSE\r\n\r\n")
+        await until(lambda: any(each.state is State.CLOSING for each in client.connections))
+        client.send(POST)
+        assert (await client.rest()).count(b"HTTP/1.1") == 1
+        assert client.control.asked == []
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\nHost: x\n\n", b"\n"])
-async def test_lines_without_cr_are_refused_before_they_end(sent: bytes) -> None:
-    async with calling() as caller:
-        caller.send(sent)
-        assert (await caller.rest()).startswith(b"HTTP/1.1 400 ")
+async def test_lines_without_cr_are_rejected_before_they_end(sent: bytes) -> None:
+    async with connected_client() as client:
+        client.send(sent)
+        assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_drain_waits_for_what_was_begun() -> None:
-    """Also for a request of which only a part is here; an idle caller is left at once."""
-    async with calling() as caller:
-        caller.send(POST[:-1])
-        await until(lambda: any(each.state is not State.IDLE for each in caller.connections))
-        _, idle = await asyncio.open_connection("127.0.0.1", caller.port)
-        await until(lambda: len(caller.connections) == 2)
-        drained = asyncio.ensure_future(caller.server.drain())
-        await until(lambda: any(each.state is State.CLOSING for each in caller.connections))
+async def test_drain_waits_for_started_requests() -> None:
+    """Also for a request of which only a part is here; an idle client is left at once."""
+    async with connected_client() as client:
+        client.send(POST[:-1])
+        await until(lambda: any(each.state is not State.IDLE for each in client.connections))
+        _, idle = await asyncio.open_connection("127.0.0.1", client.port)
+        await until(lambda: len(client.connections) == 2)
+        drained = asyncio.ensure_future(client.server.drain())
+        await until(lambda: any(each.state is State.CLOSING for each in client.connections))
         idle.close()
-        await until(lambda: len(caller.connections) == 1)
+        await until(lambda: len(client.connections) == 1)
         assert not drained.done()
-        caller.send(POST[-1:])
-        assert b"Connection: close\r\n" in await caller.rest()
-        caller.writer.close()
+        client.send(POST[-1:])
+        assert b"Connection: close\r\n" in await client.rest()
+        client.writer.close()
         await asyncio.wait_for(drained, 5)
 
 
-async def test_a_drain_waits_for_an_answer_and_makes_it_the_last() -> None:
-    async with calling() as caller:
-        caller.stage.may_answer.clear()
-        caller.send(POST + POST)
-        await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        drained = asyncio.ensure_future(caller.server.drain())
-        await until(lambda: caller.server._connections.draining)
-        caller.stage.may_answer.set()
-        answers = await caller.rest()
+async def test_drain_closes_the_connection_after_the_current_response() -> None:
+    async with connected_client() as client:
+        client.control.may_answer.clear()
+        client.send(POST + POST)
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        drained = asyncio.ensure_future(client.server.drain())
+        await until(lambda: client.server._connections.draining)
+        client.control.may_answer.set()
+        answers = await client.rest()
         assert answers.count(b"Connection: close\r\n") == answers.count(b"HTTP/1.1 200") == 1
-        caller.writer.close()
+        client.writer.close()
         await asyncio.wait_for(drained, 5)
 
 

@@ -98,7 +98,7 @@ async def test_a_waiter_is_resumed_at_most_once_per_iteration() -> None:
     assert resumed == ["endless"]
 
 
-async def test_one_that_cancels_another_is_no_trouble() -> None:
+async def test_waiter_may_cancel_another() -> None:
     harness = Harness(budget=100 * MS)
     other = harness.waiter("other")
     harness.queue.enqueue(Waiter(lambda: harness.queue.cancel(other)))
@@ -130,7 +130,7 @@ async def test_a_cancelled_waiter_is_not_resumed() -> None:
 
 
 @pytest.mark.parametrize("other_work", [0.0, 0.1], ids=["idle", "busy"])
-async def test_one_that_enqueues_again_is_the_last(other_work: float) -> None:
+async def test_waiter_that_enqueues_again_is_last(other_work: float) -> None:
     harness = Harness()
     resumed: list[str] = []
 
@@ -146,7 +146,7 @@ async def test_one_that_enqueues_again_is_the_last(other_work: float) -> None:
 
 
 @pytest.mark.parametrize("other_work", [0.0, 0.1], ids=["idle", "busy"])
-async def test_one_that_fails_does_not_stop_the_next(other_work: float) -> None:
+async def test_failing_waiter_does_not_stop_the_next(other_work: float) -> None:
     harness = Harness()
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(

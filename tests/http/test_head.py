@@ -32,7 +32,7 @@ def rejection(*fields: str, line: str = "POST / HTTP/1.1") -> int:
     return caught.value.status
 
 
-def test_a_head_tells_what_it_says() -> None:
+def test_head_has_method_target_and_headers() -> None:
     head = read("Host: x", "Content-Length: 7", "X-Name: \xe9", line="POST /a?b HTTP/1.1")
     assert tuple(head.start_line) == ("POST", "/a?b", "HTTP/1.1")
     assert list(head.headers.get_all()) == [
@@ -47,7 +47,7 @@ def test_a_head_tells_what_it_says() -> None:
     ("target", "path"),
     [("http://x/a?b", "/a?b"), ("HTTPS://x:1", "/"), ("/http://x/", "/http://x/"), ("*", "*")],
 )
-def test_an_absolute_target_is_cut_down_to_its_path(target: str, path: str) -> None:
+def test_absolute_target_is_reduced_to_its_path(target: str, path: str) -> None:
     assert read("Host: x", line=f"GET {target} HTTP/1.1").start_line.path == path
 
 
@@ -59,7 +59,7 @@ def test_an_absolute_target_is_cut_down_to_its_path(target: str, path: str) -> N
         (("Content-Length: 00100",), 100),
         (("Transfer-Encoding: CHUNKED",), None),
     ],
-    ids=["none told", "zero", "zeros in front", "chunks"],
+    ids=["none reported", "zero", "zeros in front", "chunks"],
 )
 def test_a_body_has_a_length_or_chunks(fields: tuple[str, ...], length: int | None) -> None:
     assert read("Host: x", *fields).content_length == length
@@ -79,13 +79,13 @@ def test_a_body_has_a_length_or_chunks(fields: tuple[str, ...], length: int | No
     ],
 )
 @pytest.mark.parametrize("length", [0, 5], ids=["no body", "a body"])
-def test_the_caller_says_whether_to_stay(
+def test_keep_alive_follows_the_request(
     version: str,
     fields: tuple[str, ...],
     stays: bool,  # noqa: FBT001
     length: int,
 ) -> None:
-    """Told the same, whether or not a body follows: llhttp alone would tell it otherwise."""
+    """The result is the same with and without a body, unlike that of llhttp alone."""
     head = read("Host: x", f"Content-Length: {length}", *fields, line=f"POST / HTTP/{version}")
     assert head.keep_alive is stays
 
@@ -93,19 +93,19 @@ def test_the_caller_says_whether_to_stay(
 @pytest.mark.parametrize(
     ("method", "stays"), [("GET", True), ("DELETE", True), ("POST", False), ("PUT", False)]
 )
-def test_a_body_that_nobody_told_of_is_no_request(
+def test_keep_alive_without_a_declared_body_depends_on_the_method(
     method: str,
     stays: bool,  # noqa: FBT001
 ) -> None:
     assert read("Host: x", line=f"{method} / HTTP/1.1").keep_alive is stays
 
 
-def test_an_upgrade_is_passed_over() -> None:
+def test_upgrade_is_ignored() -> None:
     head = read("Host: x", "Connection: upgrade", "Upgrade: h2c", line="GET / HTTP/1.1")
     assert (head.keep_alive, head.content_length) == (True, 0)
 
 
-def test_a_method_that_nobody_knows_is_for_the_route_to_refuse() -> None:
+def test_unknown_method_is_left_to_the_route() -> None:
     head = read("Content-Length: 5", line="BREW http://x/tea HTTP/1.1")
     assert tuple(head.start_line) == ("BREW", "/tea", "HTTP/1.1")
     assert (head.headers["Host"], head.content_length, head.keep_alive) == ("unknown", 0, False)
@@ -122,7 +122,7 @@ def test_a_method_that_nobody_knows_is_for_the_route_to_refuse() -> None:
     ],
     ids=["a length", "chunks", "nothing to send", "HTTP/1.0", "not asked"],
 )
-def test_only_who_asks_and_may_is_told_to_go_on(
+def test_100_continue_is_sent_only_where_it_is_expected_and_allowed(
     fields: tuple[str, ...],
     line: str,
     expects: bool,  # noqa: FBT001
@@ -157,7 +157,7 @@ def test_only_who_asks_and_may_is_told_to_go_on(
         "nothing expected",
     ],
 )
-def test_what_is_refused(fields: tuple[str, ...], line: str, status: int) -> None:
+def test_invalid_head_is_rejected(fields: tuple[str, ...], line: str, status: int) -> None:
     assert rejection(*fields, line=line) == status
 
 
@@ -178,7 +178,7 @@ FIELDS = st.lists(
 
 
 @given(FIELDS)
-def test_header_fields_are_told_as_tornado_s_own_tell_them(fields: list[tuple[str, str]]) -> None:
+def test_header_fields_behave_like_those_of_tornado(fields: list[tuple[str, str]]) -> None:
     theirs = HTTPHeaders()
     for name, value in fields:
         theirs.add(name, value)
@@ -192,7 +192,7 @@ def test_header_fields_are_told_as_tornado_s_own_tell_them(fields: list[tuple[st
         assert ours.get_list(name) == theirs.get_list(name)
 
 
-def test_header_fields_can_be_set_and_taken_away() -> None:
+def test_header_fields_can_be_set_and_removed() -> None:
     headers = RequestHeaders([(b"X-A", b"1"), (b"X-A", b"2")])
     headers["x-A"] = "3"
     assert headers.get_list("X-a") == ["3"]

@@ -1,4 +1,4 @@
-"""How many may be connected, and what one more is told."""
+"""The connection limit, and the response to connections over it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def ask(client: Client) -> Reply:
     return client.by_input("@nobody")
 
 
-def test_one_connection_too_many_is_told_so(full: tuple[Client, list[socket.socket]]) -> None:
+def test_connection_over_the_limit_gets_503(full: tuple[Client, list[socket.socket]]) -> None:
     client, _ = full
     reply = ask(client)
     assert reply.status == 503
@@ -70,7 +70,7 @@ def test_one_connection_too_many_is_told_so(full: tuple[Client, list[socket.sock
     assert 1 <= len(reply.headers["x-request-id"]) <= 64
 
 
-def test_a_refused_connection_counts_for_nothing(
+def test_rejected_connection_is_not_counted(
     full: tuple[Client, list[socket.socket]],
 ) -> None:
     """However many were refused, one that ends makes room for one."""
@@ -81,7 +81,7 @@ def test_a_refused_connection_counts_for_nothing(
     eventually(lambda: ask(client).code == "not_found")
 
 
-def test_who_is_connected_is_served_all_along(
+def test_existing_connections_are_served_at_the_limit(
     full: tuple[Client, list[socket.socket]],
 ) -> None:
     client, held = full

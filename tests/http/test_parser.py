@@ -52,7 +52,7 @@ def test_no_body_can_be_read_before_a_head() -> None:
 
 
 @pytest.mark.parametrize(("size", "accepted"), [(MAX_HEAD, True), (MAX_HEAD + 1, False)])
-def test_a_head_may_have_16_kib(size: int, accepted: bool) -> None:  # noqa: FBT001
+def test_head_of_16_kib_is_accepted(size: int, accepted: bool) -> None:  # noqa: FBT001
     head = b"GET / HTTP/1.1\r\nHost: x\r\nX-A: \r\n\r\n"
     head = head.replace(b"X-A: ", b"X-A: " + b"a" * (size - len(head)))
     parser = RequestParser(1024)
@@ -81,7 +81,7 @@ def test_a_repeated_head_is_parsed_once() -> None:
     assert first is second
 
 
-def test_a_large_head_is_not_kept() -> None:
+def test_large_head_is_not_cached() -> None:
     """Thousands of connections may each keep one."""
     fields = b"".join(b"X-%d: a\r\n" % number for number in range(21))
     many = FIRST.replace(b"Host: x\r\n", b"Host: x\r\n" + fields)
@@ -91,7 +91,7 @@ def test_a_large_head_is_not_kept() -> None:
         assert first is not second
 
 
-def test_an_empty_line_is_no_request() -> None:
+def test_empty_line_is_ignored() -> None:
     parser = RequestParser(1024)
     for piece in (b"\r\n", b"\r", b"\n"):
         parser.feed(piece)

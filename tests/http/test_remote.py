@@ -32,7 +32,7 @@ HEADERS = {
 async def remotes(
     folder: Path, *fields: bytes, packet_cache: bool, trusted: str, host: str = "127.0.0.1"
 ) -> Remotes:
-    """Whom the access log tells of, when one connection asks for the same user three times."""
+    """Return the client addresses in the access log for three equal requests on one connection."""
     (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     server = f"port: 0, host: '{host}', trusted_proxies: {trusted}, packet_cache: {packet_cache}"
     config = folder / "config.yaml"
@@ -69,30 +69,30 @@ async def _ask(host: str, port: int, *fields: bytes) -> None:
 
 @pytest.mark.parametrize("packet_cache", [True, False])
 @pytest.mark.parametrize(("fields", "remote"), HEADERS.values(), ids=HEADERS)
-async def test_behind_a_trusted_proxy_the_caller_is_told(
+async def test_client_address_behind_a_trusted_proxy_is_logged(
     tmp_path: Path,
     fields: tuple[bytes, ...],
     remote: str,
     packet_cache: bool,  # noqa: FBT001
 ) -> None:
     trusted = "[127.0.0.1, 10.0.0.0/8]"
-    told = await remotes(tmp_path, *fields, trusted=trusted, packet_cache=packet_cache)
-    assert told == [remote] * 3
+    reported = await remotes(tmp_path, *fields, trusted=trusted, packet_cache=packet_cache)
+    assert reported == [remote] * 3
 
 
 @pytest.mark.parametrize("packet_cache", [True, False])
 @pytest.mark.parametrize("trusted", ["[]", "[127.0.0.2, 10.0.0.0/8]"], ids=["none", "others"])
-async def test_of_who_is_no_trusted_proxy_the_word_does_not_count(
+async def test_forwarded_address_of_an_untrusted_peer_is_ignored(
     tmp_path: Path,
     trusted: str,
     packet_cache: bool,  # noqa: FBT001
 ) -> None:
     field = b"X-Forwarded-For: 203.0.113.5"
-    told = await remotes(tmp_path, field, trusted=trusted, packet_cache=packet_cache)
-    assert told == ["127.0.0.1"] * 3
+    reported = await remotes(tmp_path, field, trusted=trusted, packet_cache=packet_cache)
+    assert reported == ["127.0.0.1"] * 3
 
 
-async def test_a_proxy_may_call_by_ipv6(tmp_path: Path) -> None:
+async def test_proxy_may_connect_over_ipv6(tmp_path: Path) -> None:
     field = b"X-Forwarded-For: [2001:db8::5]:80"
-    told = await remotes(tmp_path, field, trusted="['::1']", packet_cache=True, host="::1")
-    assert told == ["2001:db8::5"] * 3
+    reported = await remotes(tmp_path, field, trusted="['::1']", packet_cache=True, host="::1")
+    assert reported == ["2001:db8::5"] * 3

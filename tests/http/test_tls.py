@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from support.certificate import SELF_SIGNED
-from support.http_server import LIMITS, POST, calling, until
+from support.http_server import LIMITS, POST, connected_client, until
 from support.service import CONFIG, FIXTURE, KEY, serving
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.errors import StartError
@@ -38,26 +38,26 @@ def test_a_user_is_found_over_tls(tmp_path: Path) -> None:
     with serving(configured(tmp_path, SELF_SIGNED), tmp_path) as service:
         assert service.url.startswith("https://127.0.0.1:")
         trust = ssl.create_default_context(cafile=str(tmp_path / "tls.pem"))
-        caller = http.client.HTTPSConnection("127.0.0.1", service.port, context=trust, timeout=10)
+        client = http.client.HTTPSConnection("127.0.0.1", service.port, context=trust, timeout=10)
         headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
         for _ in range(2):  # the connection is kept
-            caller.request("POST", "/api/v1/identify/url", '{"input": "@alice"}', headers)
-            answer = caller.getresponse()
+            client.request("POST", "/api/v1/identify/url", '{"input": "@alice"}', headers)
+            answer = client.getresponse()
             assert (answer.status, json.load(answer)["nickname"]) == (200, "@alice")
-        caller.close()
+        client.close()
 
 
-def test_a_caller_without_tls_gets_no_answer(tmp_path: Path) -> None:
+def test_a_client_without_tls_gets_no_answer(tmp_path: Path) -> None:
     with (
         serving(configured(tmp_path, SELF_SIGNED), tmp_path) as service,
-        socket.create_connection(("127.0.0.1", service.port), timeout=10) as caller,
+        socket.create_connection(("127.0.0.1", service.port), timeout=10) as client,
     ):
-        caller.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"HTTP/" not in caller.recv(1000)
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"HTTP/" not in client.recv(1000)
 
 
 @pytest.mark.parametrize("pem", ["", "nonsense", SELF_SIGNED[:300]], ids=["empty", "no PEM", "cut"])
-def test_a_certificate_that_does_not_serve_is_told(tmp_path: Path, pem: str) -> None:
+def test_unusable_certificate_is_reported(tmp_path: Path, pem: str) -> None:
     with (
         pytest.raises(StartError, match="cannot be used for TLS"),
         serving(configured(tmp_path, pem), tmp_path),
@@ -65,7 +65,7 @@ def test_a_certificate_that_does_not_serve_is_told(tmp_path: Path, pem: str) -> 
         pass
 
 
-def test_a_certificate_that_is_a_fifo_is_refused(tmp_path: Path) -> None:
+def test_certificate_that_is_a_fifo_is_rejected(tmp_path: Path) -> None:
     """Loading it would block for ever, as nothing writes to it."""
     text = configured(tmp_path, SELF_SIGNED)
     (tmp_path / "tls.pem").unlink()
@@ -92,16 +92,16 @@ Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 
 
 async def test_http_is_negotiated(contexts: Contexts) -> None:
-    server, client = contexts
-    client.set_alpn_protocols(["h2", "http/1.1"])
-    async with calling(server_tls=server, tls=client) as caller:
-        tls = caller.writer.get_extra_info("ssl_object")
+    server, client_tls = contexts
+    client_tls.set_alpn_protocols(["h2", "http/1.1"])
+    async with connected_client(server_tls=server, tls=client_tls) as client:
+        tls = client.writer.get_extra_info("ssl_object")
         assert tls.selected_alpn_protocol() == "http/1.1"
-        caller.send(POST)
-        assert await caller.status() == 200
+        client.send(POST)
+        assert await client.status() == 200
 
 
-def test_tls_is_of_version_1_2_or_newer(
+def test_tls_before_1_2_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contexts: Contexts
 ) -> None:
     """Also where the system's configuration would allow older versions."""
@@ -113,52 +113,52 @@ def test_tls_is_of_version_1_2_or_newer(
     assert made.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-async def test_a_handshake_has_three_seconds(contexts: Contexts) -> None:
-    server, client = contexts
-    async with calling(server_tls=server, tls=client) as caller:
-        silent, writer = await asyncio.open_connection("127.0.0.1", caller.port)
-        caller.send(POST)
-        assert await caller.status() == 200  # by then the silent one is accepted, too
-        caller.clock.forward(2.5)
-        caller.send(POST)
-        assert await caller.status() == 200
+async def test_handshake_times_out_after_three_seconds(contexts: Contexts) -> None:
+    server, client_tls = contexts
+    async with connected_client(server_tls=server, tls=client_tls) as client:
+        silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        client.send(POST)
+        assert await client.status() == 200  # by then the silent one is accepted, too
+        client.clock.forward(2.5)
+        client.send(POST)
+        assert await client.status() == 200
         assert not silent.at_eof()
-        caller.clock.forward(1.0)
+        client.clock.forward(1.0)
         assert await asyncio.wait_for(silent.read(), 2) == b""
         writer.close()
-        caller.send(POST)
-        assert await caller.status() == 200
+        client.send(POST)
+        assert await client.status() == 200
 
 
-async def test_a_client_that_ends_its_tls_is_no_half_closed_one(
+async def test_tls_close_notify_is_not_a_half_close(
     contexts: Contexts, caplog: pytest.LogCaptureFixture
 ) -> None:
     """TLS has no half-closed connections, and asyncio warns of who expects them."""
-    server, client = contexts
-    async with calling(server_tls=server, tls=client) as caller:
-        caller.stage.may_answer.clear()
-        caller.send(POST)
-        await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        caller.writer.close()
-        await asyncio.wait_for(caller.stage.left.wait(), 5)
-        await caller.forgotten()
+    server, client_tls = contexts
+    async with connected_client(server_tls=server, tls=client_tls) as client:
+        client.control.may_answer.clear()
+        client.send(POST)
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        client.writer.close()
+        await asyncio.wait_for(client.control.left.wait(), 5)
+        await client.forgotten()
         assert caplog.records == []
 
 
 async def test_pending_handshakes_make_room_for_new_clients(contexts: Contexts) -> None:
     """The oldest is aborted; connections that have ended their handshake stay."""
-    server, client = contexts
+    server, client_tls = contexts
     limits = replace(LIMITS, max_connections=2)
-    async with calling(limits, server_tls=server, tls=client) as caller:
-        silent = [await asyncio.open_connection("127.0.0.1", caller.port) for _ in range(40)]
+    async with connected_client(limits, server_tls=server, tls=client_tls) as client:
+        silent = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(40)]
         _, writer = await asyncio.wait_for(
             asyncio.open_connection(
-                "127.0.0.1", caller.port, ssl=client, server_hostname="127.0.0.1"
+                "127.0.0.1", client.port, ssl=client_tls, server_hostname="127.0.0.1"
             ),
             5,
         )
-        caller.send(POST)
-        assert await caller.status() == 200
+        client.send(POST)
+        assert await client.status() == 200
         ends = [await ended(reader) for reader, _ in silent]
         assert ends == [True] * ends.count(True) + [False] * ends.count(False)
         assert 20 <= ends.count(True) <= 30
@@ -176,30 +176,30 @@ async def ended(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_one_connection_too_many_is_answered_503(contexts: Contexts) -> None:
-    server, client = contexts
+async def test_connection_over_the_limit_gets_503(contexts: Contexts) -> None:
+    server, client_tls = contexts
     limits = replace(LIMITS, max_connections=1)
-    async with calling(limits, server_tls=server, tls=client) as caller:
+    async with connected_client(limits, server_tls=server, tls=client_tls) as client:
         reader, writer = await asyncio.open_connection(
-            "127.0.0.1", caller.port, ssl=client, server_hostname="127.0.0.1"
+            "127.0.0.1", client.port, ssl=client_tls, server_hostname="127.0.0.1"
         )
         assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503 ")
         writer.close()
 
 
-async def test_a_drain_waits_for_responses_and_for_no_handshake(contexts: Contexts) -> None:
-    server, client = contexts
-    async with calling(server_tls=server, tls=client) as caller:
-        silent, writer = await asyncio.open_connection("127.0.0.1", caller.port)
-        caller.stage.may_answer.clear()
-        caller.send(POST)
-        await asyncio.wait_for(caller.stage.begun.wait(), 5)
-        drained = asyncio.ensure_future(caller.server.drain())
+async def test_drain_waits_for_responses_but_not_for_handshakes(contexts: Contexts) -> None:
+    server, client_tls = contexts
+    async with connected_client(server_tls=server, tls=client_tls) as client:
+        silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        client.control.may_answer.clear()
+        client.send(POST)
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        drained = asyncio.ensure_future(client.server.drain())
         assert await ended(silent)
         assert not drained.done()
-        caller.stage.may_answer.set()
-        assert b"Connection: close\r\n" in await caller.rest()
-        caller.writer.close()
+        client.control.may_answer.set()
+        assert b"Connection: close\r\n" in await client.rest()
+        client.writer.close()
         await asyncio.wait_for(drained, 5)
         writer.close()
 
@@ -216,20 +216,22 @@ class Exhausted(socket.socket):
         return super().accept()
 
 
-async def test_accepting_goes_on_when_there_are_descriptors_again(
+async def test_accepting_resumes_when_descriptors_are_available(
     contexts: Contexts, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, client = contexts
-    async with calling(server_tls=server, tls=client) as caller:
+    server, client_tls = contexts
+    async with connected_client(server_tls=server, tls=client_tls) as client:
         sock = Exhausted()
         sock.bind(("127.0.0.1", 0))
-        await caller.server.listen([sock], server)
+        await client.server.listen([sock], server)
         connecting = asyncio.ensure_future(
-            asyncio.open_connection(*sock.getsockname(), ssl=client, server_hostname="127.0.0.1")
+            asyncio.open_connection(
+                *sock.getsockname(), ssl=client_tls, server_hostname="127.0.0.1"
+            )
         )
         await until(lambda: sock.refused == 1)
         await asyncio.sleep(0)
-        caller.clock.forward(1.5)
+        client.clock.forward(1.5)
         _, writer = await asyncio.wait_for(connecting, 5)
         writer.close()
         assert [record.message for record in caplog.records] == [

@@ -94,7 +94,7 @@ def proxies() -> TrustedProxies:
 
 
 @pytest.mark.parametrize(("peer", "forwarded", "caller"), CASES.values(), ids=CASES)
-def test_the_last_who_is_no_trusted_proxy_is_the_caller(
+def test_last_untrusted_address_is_the_client(
     proxies: TrustedProxies, peer: str, forwarded: str, caller: str
 ) -> None:
     for _ in range(2):
@@ -102,30 +102,30 @@ def test_the_last_who_is_no_trusted_proxy_is_the_caller(
 
 
 @pytest.mark.parametrize("entry", NO_ADDRESS.values(), ids=NO_ADDRESS)
-def test_what_is_no_address_ends_the_walk(proxies: TrustedProxies, entry: str) -> None:
-    """Whoever told of it counts: what stands before it, anyone may have written."""
+def test_invalid_address_ends_the_search(proxies: TrustedProxies, entry: str) -> None:
+    """The peer that sent it counts: any client can have written the entries before it."""
     assert proxies.client_address(PEER, entry) == PEER
     assert proxies.client_address(PEER, f"203.0.113.5, {entry}") == PEER
     assert proxies.client_address(PEER, f"203.0.113.5, {entry}, 10.0.0.2") == "10.0.0.2"
     assert proxies.client_address(PEER, f"{entry}, 203.0.113.5") == "203.0.113.5"
 
 
-def test_where_all_are_trusted_the_first_entry_is_the_caller() -> None:
+def test_first_entry_is_the_client_if_all_are_trusted() -> None:
     everyone = TrustedProxies(["0.0.0.0/0", "::/0"])
     assert everyone.client_address("203.0.113.9", "198.51.100.1, ::1") == "198.51.100.1"
 
 
-def test_where_none_is_trusted_the_peer_is_the_caller() -> None:
+def test_peer_is_the_client_if_none_is_trusted() -> None:
     assert TrustedProxies([]).client_address(PEER, "203.0.113.5") == PEER
 
 
 @given(st.text() | st.lists(st.sampled_from([*"0123456789af.:[]%, "])).map("".join))
-def test_only_addresses_ever_come_out(forwarded: str) -> None:
+def test_result_is_always_an_address(forwarded: str) -> None:
     caller = TrustedProxies(TRUSTED).client_address(PEER, forwarded)
     assert normalize_address(caller) == caller != ""
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxies_module, "_MEMO_SIZE", 10)
     proxies = TrustedProxies(TRUSTED)
     for i in range(100):
@@ -134,7 +134,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "address"),
+    ("reported", "address"),
     [
         ("203.0.113.5", "203.0.113.5"),
         ("2001:db8:0::5", "2001:db8::5"),
@@ -144,5 +144,5 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         ("/run/socket", ""),
     ],
 )
-def test_a_peer_s_address_is_written_in_one_way(told: str, address: str) -> None:
-    assert normalize_address(told) == address
+def test_peer_address_is_normalized(reported: str, address: str) -> None:
+    assert normalize_address(reported) == address

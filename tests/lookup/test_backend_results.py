@@ -21,11 +21,11 @@ HINTS = {
 }
 
 
-@pytest.mark.parametrize(("told", "options", "seconds"), HINTS.values(), ids=HINTS)
+@pytest.mark.parametrize(("reported", "options", "seconds"), HINTS.values(), ids=HINTS)
 async def test_a_backend_may_shorten_how_long_it_is_remembered_and_never_lengthen(
-    told: BackendResult, options: dict[str, float], seconds: float
+    reported: BackendResult, options: dict[str, float], seconds: float
 ) -> None:
-    ticker, backend = Ticker(), FakeBackend(told, **options)
+    ticker, backend = Ticker(), FakeBackend(reported, **options)
     assert await lifetime(ticker, directory(backend, ticker=ticker), backend) == seconds
 
 

@@ -22,7 +22,7 @@ async def test_as_many_enter_as_there_are_places() -> None:
     assert [bulkhead.try_acquire() for _ in range(2)] == [True, False]
 
 
-async def test_as_many_may_wait_as_there_are_places() -> None:
+async def test_queue_is_as_long_as_the_limit() -> None:
     bulkhead = Bulkhead(2)
     assert bulkhead.can_queue
     waiters = [await waiting(bulkhead) for _ in range(2)]
@@ -33,7 +33,7 @@ async def test_as_many_may_wait_as_there_are_places() -> None:
     assert bulkhead.can_queue
 
 
-async def test_a_place_goes_to_who_waits_longest() -> None:
+async def test_permit_goes_to_the_longest_waiter() -> None:
     bulkhead = Bulkhead(2)
     assert bulkhead.try_acquire()
     assert bulkhead.try_acquire()
@@ -48,7 +48,7 @@ async def test_a_place_goes_to_who_waits_longest() -> None:
     assert [bulkhead.try_acquire() for _ in range(2)] == [True, False]
 
 
-async def test_who_leaves_the_queue_is_passed_over() -> None:
+async def test_cancelled_waiter_is_skipped() -> None:
     bulkhead = Bulkhead(2)
     assert bulkhead.try_acquire()
     assert bulkhead.try_acquire()
@@ -63,7 +63,7 @@ async def test_who_leaves_the_queue_is_passed_over() -> None:
     assert [bulkhead.try_acquire() for _ in range(3)] == [True, True, False]
 
 
-async def test_who_was_given_a_place_and_left_passes_it_on() -> None:
+async def test_cancelled_waiter_passes_its_permit_on() -> None:
     bulkhead = Bulkhead(2)
     assert bulkhead.try_acquire()
     assert bulkhead.try_acquire()

@@ -19,7 +19,7 @@ from support.caches import (
     FOUND,
     FOUND_BOB,
     LIMITS,
-    PATIENCE,
+    TIMEOUT,
     as_is,
     begin,
     failure,
@@ -122,7 +122,7 @@ async def test_an_answer_good_for_no_time_is_given_and_not_remembered(
     cache: AnswerCache, answer: Answer
 ) -> None:
     answer = structs.replace(answer, ttl=0.0)
-    assert await cache.fetch(ALICE, Source(answer).ask, PATIENCE, as_is) is answer
+    assert await cache.fetch(ALICE, Source(answer).ask, TIMEOUT, as_is) is answer
     assert cache.get(ALICE) is None
 
 
@@ -150,7 +150,7 @@ async def test_a_later_answer_replaces_an_earlier_one(
 # How many
 
 
-async def test_the_user_not_asked_for_longest_makes_room(cache: AnswerCache) -> None:
+async def test_least_recently_used_user_is_evicted(cache: AnswerCache) -> None:
     for number in range(10):
         await remember(cache, ByCard(str(number)), FOUND)
     cache.get(ByCard("0"))
@@ -160,7 +160,7 @@ async def test_the_user_not_asked_for_longest_makes_room(cache: AnswerCache) -> 
 
 
 @pytest.mark.parametrize(("answer", "room"), [(FOUND, 10), (ABSENT, 3)], ids=["found", "not found"])
-async def test_who_is_asked_for_all_the_time_stays(
+async def test_frequently_used_user_is_not_evicted(
     ticker: Ticker, answer: Answer, room: int
 ) -> None:
     """Though not each hit renews a place."""
@@ -202,7 +202,7 @@ async def _flood(cache: AnswerCache, source: Source, count: int) -> int:
     """The bytes that are held after so many more guesses."""
     for number in range(source.asked, source.asked + count):
         with contextlib.suppress(Unavailable):
-            await cache.fetch(ByCard(f"9{number}"), source.ask, PATIENCE, as_is)
+            await cache.fetch(ByCard(f"9{number}"), source.ask, TIMEOUT, as_is)
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
@@ -217,7 +217,7 @@ async def test_the_last_guesses_are_those_remembered(cache: AnswerCache) -> None
 # Failures
 
 
-async def test_a_failure_reaches_all_who_wait(cache: AnswerCache) -> None:
+async def test_failure_reaches_every_waiter(cache: AnswerCache) -> None:
     source = Source(Unavailable("down"))
     first = await held(cache, source)
     others = [begin(cache, source) for _ in range(9)]
@@ -242,7 +242,7 @@ async def test_a_failure_is_remembered_for_two_seconds(
         assert str(error) == "crm: down"
     assert source.asked == 1
     ticker.now = 1002.0
-    assert await cache.fetch(ALICE, source.ask, PATIENCE, as_is) is FOUND
+    assert await cache.fetch(ALICE, source.ask, TIMEOUT, as_is) is FOUND
 
 
 async def test_a_failure_of_one_query_is_none_of_another(cache: AnswerCache) -> None:
@@ -251,7 +251,7 @@ async def test_a_failure_of_one_query_is_none_of_another(cache: AnswerCache) -> 
     assert cache.get(BOB) is FOUND_BOB
 
 
-async def test_a_remembered_failure_is_an_error_of_its_own_for_each_who_hears_it(
+async def test_memoized_failure_is_a_new_error_for_each_caller(
     cache: AnswerCache,
 ) -> None:
     """Else the traceback of one would grow with every caller."""
@@ -263,7 +263,7 @@ class Record:
     """Stands for what a backend holds while it answers."""
 
 
-async def test_a_remembered_failure_keeps_nothing_alive_of_what_failed(
+async def test_memoized_failure_holds_no_traceback(
     cache: AnswerCache,
 ) -> None:
     alive: list[weakref.ref[Record]] = []
@@ -274,15 +274,15 @@ async def test_a_remembered_failure_keeps_nothing_alive_of_what_failed(
         raise Unavailable("down")
 
     with contextlib.suppress(Unavailable):
-        await cache.fetch(ALICE, ask, PATIENCE, as_is)
+        await cache.fetch(ALICE, ask, TIMEOUT, as_is)
     await remember(cache, BOB, FOUND_BOB)  # the loop lets go of what it did last
     gc.collect()
     assert alive[0]() is None
     with pytest.raises(Unavailable, match="down"):
-        await cache.fetch(ALICE, ask, PATIENCE, as_is)
+        await cache.fetch(ALICE, ask, TIMEOUT, as_is)
 
 
-async def test_a_failure_that_is_forgotten_between_two_looks_is_no_error() -> None:
+async def test_failure_that_expires_between_two_reads_is_no_error() -> None:
     """Real time goes on within one call."""
     cache = AnswerCache(LIMITS, Hurrying(0.25))
     source = Source(Unavailable("down"))
@@ -294,12 +294,12 @@ async def test_a_failure_that_is_forgotten_between_two_looks_is_no_error() -> No
 async def test_an_unexpected_error_is_raised_and_not_cached(cache: AnswerCache) -> None:
     source = Source(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        await cache.fetch(ALICE, source.ask, PATIENCE, as_is)
+        await cache.fetch(ALICE, source.ask, TIMEOUT, as_is)
     source.answer = FOUND
-    assert await cache.fetch(ALICE, source.ask, PATIENCE, as_is) is FOUND
+    assert await cache.fetch(ALICE, source.ask, TIMEOUT, as_is) is FOUND
 
 
-async def test_a_failure_leaves_what_is_remembered_alone(cache: AnswerCache) -> None:
+async def test_failure_leaves_the_cached_answer(cache: AnswerCache) -> None:
     await remember(cache, ALICE, FOUND)
     await failure(cache, Source(Unavailable("down")))
     assert cache.get(ALICE) is FOUND
@@ -398,7 +398,7 @@ async def test_a_refresh_gives_a_new_life_and_may_be_asked_for_again(
     await remember(cache, ALICE, FOUND)
     ticker.now += 250
     cache.get(ALICE)
-    await cache.refresh(cache.refresh_queue.get_nowait(), Source(ELSEWHERE).ask, PATIENCE)
+    await cache.refresh(cache.refresh_queue.get_nowait(), Source(ELSEWHERE).ask, TIMEOUT)
     ticker.now += 239
     assert cache.get(ALICE) is ELSEWHERE
     assert cache.refresh_queue.empty()
@@ -417,7 +417,7 @@ async def test_a_refresh_that_fails_leaves_the_entry_as_it_is(
 ) -> None:
     await remember(cache, ALICE, FOUND)
     ticker.now += 250
-    await cache.refresh(ALICE, Source(error).ask, PATIENCE)
+    await cache.refresh(ALICE, Source(error).ask, TIMEOUT)
     ticker.now = 1299.999
     assert cache.get(ALICE) is FOUND
     ticker.now = 1300.0
@@ -428,26 +428,26 @@ async def test_a_refresh_that_finds_no_user_drops_the_entry(
     cache: AnswerCache, ticker: Ticker
 ) -> None:
     await remember(cache, ALICE, FOUND)
-    await cache.refresh(ALICE, Source(ABSENT).ask, PATIENCE)
+    await cache.refresh(ALICE, Source(ABSENT).ask, TIMEOUT)
     assert cache.get(ALICE) is ABSENT
     assert cache.get_stale(ALICE) is None
 
 
-async def test_a_refresh_of_what_is_asked_for_already_asks_not_again(cache: AnswerCache) -> None:
+async def test_refresh_of_a_running_lookup_starts_no_other(cache: AnswerCache) -> None:
     source = Source(FOUND)
     caller = await held(cache, source)
-    await asyncio.wait_for(cache.refresh(ALICE, source.ask, PATIENCE), timeout=5)
+    await asyncio.wait_for(cache.refresh(ALICE, source.ask, TIMEOUT), timeout=5)
     source.release()
     assert await caller is FOUND
     assert source.asked == 1
 
 
-async def test_who_comes_while_a_refresh_is_under_way_shares_its_answer(
+async def test_caller_during_a_refresh_shares_its_answer(
     cache: AnswerCache,
 ) -> None:
     source = Source(FOUND)
     source.hold()
-    refresh = asyncio.create_task(cache.refresh(ALICE, source.ask, PATIENCE))
+    refresh = asyncio.create_task(cache.refresh(ALICE, source.ask, TIMEOUT))
     await asyncio.wait_for(source.begun.wait(), timeout=5)
     caller = begin(cache, source)
     asyncio.get_running_loop().call_soon(source.release)
@@ -536,7 +536,7 @@ async def test_a_purge_drops_failures_too(
 ) -> None:
     await failure(cache, Source(Unavailable("down")))
     purge(cache)
-    assert await cache.fetch(ALICE, Source(FOUND).ask, PATIENCE, as_is) is FOUND
+    assert await cache.fetch(ALICE, Source(FOUND).ask, TIMEOUT, as_is) is FOUND
 
 
 @each_purge
@@ -547,14 +547,14 @@ async def test_an_answer_begun_before_a_purge_is_neither_remembered_nor_joined(
     early = await held(cache, source)
     purge(cache)
     later = Source(ELSEWHERE)
-    assert await cache.fetch(ALICE, later.ask, PATIENCE, as_is) is ELSEWHERE
+    assert await cache.fetch(ALICE, later.ask, TIMEOUT, as_is) is ELSEWHERE
     source.release()
     assert await early is FOUND
     assert cache.get(ALICE) is ELSEWHERE
 
 
 @each_purge
-async def test_nothing_begun_before_a_purge_enters_after_it(
+async def test_result_computed_before_a_purge_is_not_stored(
     cache: AnswerCache, purge: Callable[[AnswerCache], None]
 ) -> None:
     """A user, an absence, a failure; for a caller, or as a refresh."""
@@ -565,7 +565,7 @@ async def test_nothing_begun_before_a_purge_enters_after_it(
     early = [begin(cache, source, query) for query, source in sources.items()]
     refreshed = Source(FOUND_BOB)
     refreshed.hold()
-    early.append(asyncio.create_task(cache.refresh(ByCard("2"), refreshed.ask, PATIENCE)))
+    early.append(asyncio.create_task(cache.refresh(ByCard("2"), refreshed.ask, TIMEOUT)))
     await asyncio.wait_for(refreshed.begun.wait(), timeout=5)
     purge(cache)
     for source in (*sources.values(), refreshed):
@@ -574,7 +574,7 @@ async def test_nothing_begun_before_a_purge_enters_after_it(
     for query in (*sources, ByCard("2")):
         assert cache.get(query) is None
         assert cache.get_stale(query) is None
-    assert await cache.fetch(BOB, Source(FOUND_BOB).ask, PATIENCE, as_is) is FOUND_BOB
+    assert await cache.fetch(BOB, Source(FOUND_BOB).ask, TIMEOUT, as_is) is FOUND_BOB
 
 
 async def test_an_answer_begun_before_a_purge_does_not_end_a_later_flight(

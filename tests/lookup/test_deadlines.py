@@ -64,7 +64,7 @@ async def test_what_was_cancelled_before_can_still_be_limited() -> None:
     assert await task == "in time"
 
 
-async def test_one_who_will_not_be_cancelled_may_answer_late() -> None:
+async def test_task_that_ignores_cancellation_may_end_late() -> None:
     with after(0) as limit:
         try:
             await asyncio.Event().wait()
@@ -92,50 +92,50 @@ async def test_the_outer_of_two_limits_is_the_one_that_ends() -> None:
 
 
 async def test_only_a_task_can_be_limited() -> None:
-    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    reported: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def limit() -> None:
         try:
             with after(1):
-                told.set_result("limited")
+                reported.set_result("limited")
         except RuntimeError as error:
-            told.set_result(str(error))
+            reported.set_result(str(error))
 
     asyncio.get_running_loop().call_soon(limit)
-    assert await told == "a timeout needs a task to cancel"
+    assert await reported == "a timeout needs a task to cancel"
 
 
 async def test_an_expired_key_is_reported() -> None:
-    told: list[str] = []
-    deadlines, clock = DeadlineQueue(told.append), LoopClock()
+    reported: list[str] = []
+    deadlines, clock = DeadlineQueue(reported.append), LoopClock()
     deadlines.add("late", clock() + 20)
     deadlines.add("early", clock() + 10)
     clock.forward(10)
     await _a_turn()
-    assert told == ["early"]
+    assert reported == ["early"]
     clock.forward(10)
     await _a_turn()
-    assert told == ["early", "late"]
+    assert reported == ["early", "late"]
 
 
 async def test_a_discarded_key_is_not_reported() -> None:
-    told: list[str] = []
-    deadlines, clock = DeadlineQueue(told.append), LoopClock()
+    reported: list[str] = []
+    deadlines, clock = DeadlineQueue(reported.append), LoopClock()
     deadlines.add("done", clock() + 10)
     deadlines.add("late", clock() + 20)
     deadlines.discard("done")
     clock.forward(20)
     await _a_turn()
-    assert told == ["late"]
+    assert reported == ["late"]
 
 
 async def test_the_callback_may_discard_another_key_and_add_a_new_one() -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def over(key: str) -> None:
-        told.append(key)
+        reported.append(key)
         deadlines.discard("second")
-        if len(told) == 1:
+        if len(reported) == 1:
             deadlines.add("third", clock())
 
     deadlines, clock = DeadlineQueue(over), LoopClock()
@@ -145,16 +145,16 @@ async def test_the_callback_may_discard_another_key_and_add_a_new_one() -> None:
     await _a_turn()
     clock.forward(10)
     await _a_turn()
-    assert told == ["first", "third"]
+    assert reported == ["first", "third"]
 
 
 async def test_a_deadline_can_be_taken_back_when_it_is_over() -> None:
-    told: list[str] = []
-    deadlines, clock = DeadlineQueue(told.append), LoopClock()
+    reported: list[str] = []
+    deadlines, clock = DeadlineQueue(reported.append), LoopClock()
     deadlines.add("late", clock())
     await _a_turn()
     deadlines.discard("late")
-    assert told == ["late"]
+    assert reported == ["late"]
 
 
 def after(seconds: float) -> Timeout:

@@ -82,10 +82,10 @@ async def test_a_user_that_no_backend_knows_is_not_found() -> None:
 
 
 async def test_backends_are_asked_in_the_order_of_the_file() -> None:
-    told: list[BackendCall] = []
+    reported: list[BackendCall] = []
     backends = [FakeBackend(None, name) for name in ("c", "a", "b")]
-    await directory(*backends, on_backend_result=told.append).find(QUERY)
-    assert [asked.backend for asked in told] == ["c", "a", "b"]
+    await directory(*backends, on_backend_result=reported.append).find(QUERY)
+    assert [asked.backend for asked in reported] == ["c", "a", "b"]
 
 
 async def test_the_first_user_wins_and_the_rest_are_not_asked() -> None:
@@ -231,7 +231,7 @@ async def test_a_remembered_answer_is_given_without_asking() -> None:
     assert backend.source.asked == 1
 
 
-async def test_a_failure_is_answered_for_two_seconds_and_then_asked_again() -> None:
+async def test_failure_is_memoized_for_two_seconds() -> None:
     ticker, backend = Ticker(), FakeBackend(DOWN)
     asked = directory(backend, ticker=ticker)
     await failure(asked)
@@ -286,7 +286,7 @@ async def test_an_absence_takes_no_time_from_a_backend_that_does_not_serve_it() 
 
 
 @pytest.mark.parametrize("error", [DOWN, BROKEN], ids=repr)
-async def test_a_user_past_the_time_is_served_while_no_backend_can_tell(
+async def test_expired_user_is_served_stale_while_no_backend_is_available(
     error: LookupFailed,
 ) -> None:
     """Marked as stale, for an hour; user and time stay the same."""
@@ -302,7 +302,7 @@ async def test_a_user_past_the_time_is_served_while_no_backend_can_tell(
     assert type(await failure(asked)) is type(error)
 
 
-async def test_a_stale_user_is_served_no_longer_once_a_backend_tells() -> None:
+async def test_stale_user_is_replaced_once_a_backend_answers() -> None:
     ticker, backend = Ticker(), FakeBackend(ALICE)
     asked = directory(backend, ticker=ticker)
     await asked.find(QUERY)
@@ -315,7 +315,7 @@ async def test_a_stale_user_is_served_no_longer_once_a_backend_tells() -> None:
     assert (answer.user, answer.stale) == (OTHER_ALICE, False)
 
 
-async def test_who_is_gone_is_not_found_also_while_backends_fail_later() -> None:
+async def test_removed_user_stays_not_found_while_backends_fail() -> None:
     ticker, backend = Ticker(), FakeBackend(ALICE)
     asked = directory(backend, ticker=ticker)
     await asked.find(QUERY)
@@ -394,7 +394,7 @@ async def test_a_backend_s_change_before_anyone_listens_is_harmless() -> None:
 # Many at once, and the deadline
 
 
-async def test_500_callers_at_once_make_one_call_of_the_backend() -> None:
+async def test_500_concurrent_callers_make_one_backend_call() -> None:
     backend = FakeBackend(ALICE)
     asked = directory(backend)
     answers = await asyncio.gather(*(asked.find(QUERY) for _ in range(500)))
@@ -403,7 +403,7 @@ async def test_500_callers_at_once_make_one_call_of_the_backend() -> None:
     assert backend.source.asked == 1
 
 
-async def test_a_caller_who_leaves_harms_neither_the_backend_nor_the_others() -> None:
+async def test_disconnected_caller_affects_neither_the_backend_nor_other_callers() -> None:
     backend = FakeBackend(ALICE)
     backend.source.hold()
     asked = directory(backend)
@@ -672,10 +672,10 @@ async def test_a_failure_is_logged_with_its_cause_and_without_the_user(
     caplog: pytest.LogCaptureFixture, error: Exception, level: int
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    told = await failure(directory(FakeBackend(error)))
+    reported = await failure(directory(FakeBackend(error)))
     last = caplog.records[-1]
     assert last.levelno == level
-    assert str(told) in last.getMessage()
+    assert str(reported) in last.getMessage()
     assert "alice" not in caplog.text
 
 

@@ -101,13 +101,13 @@ async def test_what_a_backend_serves_it_is_asked() -> None:
     ],
     ids=str,
 )
-async def test_who_does_not_match_as_a_whole_is_not_known_here_and_not_asked_for(
+async def test_query_that_does_not_match_fully_is_not_known_and_not_looked_up(
     match: str, query: Query, *, asked: bool
 ) -> None:
-    told: list[BackendCall] = []
+    calls: list[BackendCall] = []
     backend = FakeBackend(ALICE, match=match)
-    answer = await ask(guard(backend, on_result=told.append), query)
-    assert (answer is not None, backend.source.asked, len(told)) == (asked, asked, asked)
+    answer = await ask(guard(backend, on_result=calls.append), query)
+    assert (answer is not None, backend.source.asked, len(calls)) == (asked, asked, asked)
 
 
 @pytest.mark.parametrize("kind", [Unavailable, Broken])
@@ -212,7 +212,7 @@ async def test_an_empty_answer_is_broken_and_never_not_known(answer: object) -> 
         "plan bytes",
     ],
 )
-async def test_a_user_who_is_not_whole_is_broken(user: User) -> None:
+async def test_incomplete_user_is_broken(user: User) -> None:
     error = await failure(guard(FakeBackend(user)))
     assert isinstance(error, Broken)
     assert error.reason == "returned a user with a field missing or not text"
@@ -240,7 +240,7 @@ async def test_another_user_than_asked_for_is_broken(query: Query, user: User) -
     assert error.reason == "returned another user than requested"
 
 
-async def test_a_user_who_could_not_be_asked_for_is_broken() -> None:
+async def test_user_that_cannot_be_requested_is_broken() -> None:
     error = await failure(guard(FakeBackend(ALICE), accepts=lambda user: user is not ALICE))
     assert isinstance(error, Broken)
     assert error.reason == "returned a user whose nickname or card number is not in a valid format"
@@ -278,15 +278,15 @@ async def test_with_too_little_time_left_a_backend_is_not_asked(left: float, ask
     assert error.reason == ("down" if asked else TOO_LATE)
 
 
-async def test_a_caller_who_leaves_stops_the_backend() -> None:
-    told: list[BackendCall] = []
+async def test_disconnected_caller_cancels_the_backend_call() -> None:
+    calls: list[BackendCall] = []
     backend = FakeBackend(ALICE)
     backend.source.hold()
-    caller = begin(guard(backend, on_result=told.append))
+    caller = begin(guard(backend, on_result=calls.append))
     await begun(backend)
     await leave(caller)
     assert backend.source.under_way == 0
-    assert [each.outcome for each in told] == ["client disconnected"]
+    assert [each.outcome for each in calls] == ["client disconnected"]
 
 
 # How many it lets in
@@ -306,7 +306,7 @@ async def test_so_many_are_asked_at_once_as_many_wait_and_one_more_is_refused() 
     assert (backend.source.asked, backend.source.most_under_way) == (6, 3)
 
 
-async def test_who_waits_for_a_place_is_refused_before_the_request_s_time_is_over() -> None:
+async def test_queued_lookup_fails_before_the_request_timeout() -> None:
     clock, backend = LoopClock(), FakeBackend(ALICE, max_concurrent=1, timeout=60)
     backend.source.hold()
     asked = guard(backend)
@@ -322,7 +322,7 @@ async def test_who_waits_for_a_place_is_refused_before_the_request_s_time_is_ove
     assert backend.source.asked == 2
 
 
-async def test_who_waits_for_a_place_and_leaves_makes_room_for_another() -> None:
+async def test_cancelled_queued_lookup_makes_room_for_another() -> None:
     backend = FakeBackend(ALICE, max_concurrent=1)
     backend.source.hold()
     asked = guard(backend)
@@ -400,7 +400,7 @@ async def test_a_backend_that_never_answers_in_its_time_counts() -> None:
     assert (await failure(asked)).reason.startswith(OPEN)
 
 
-async def test_who_was_not_asked_has_not_answered_either() -> None:
+async def test_skipped_call_does_not_count_as_a_success() -> None:
     """Such a failure does not end a row of others, as an answer would."""
     backend = FakeBackend(DOWN)
     asked = guard(backend)
@@ -413,7 +413,7 @@ async def test_who_was_not_asked_has_not_answered_either() -> None:
     assert (await failure(asked)).reason.startswith(OPEN)
 
 
-async def test_our_own_limits_and_callers_who_leave_do_not_count() -> None:
+async def test_own_limits_and_disconnects_are_no_failures() -> None:
     clock, backend = LoopClock(), FakeBackend(ALICE, timeout=60, max_concurrent=10)
     backend.source.hold()
     asked = guard(backend)
@@ -445,7 +445,7 @@ async def test_what_a_backend_does_not_hold_against_itself_does_not_count() -> N
     assert backend.source.asked == 20
 
 
-async def test_our_own_limits_and_callers_who_leave_are_no_success_either() -> None:
+async def test_own_limits_and_disconnects_are_no_successes() -> None:
     backend = FakeBackend(DOWN)
     asked = guard(backend)
     for _ in range(4):
@@ -575,18 +575,18 @@ async def test_what_one_backend_does_leaves_the_guard_of_another_alone() -> None
     ids=["found", "not known", "unavailable", "unforeseen", "no user"],
 )
 async def test_every_outcome_is_reported_with_its_duration(answer: object, said: str) -> None:
-    told: list[BackendCall] = []
+    calls: list[BackendCall] = []
     ticker, backend = Ticker(), FakeBackend(answer)
     backend.source.hold()
-    caller = begin(guard(backend, on_result=told.append, timer=ticker))
+    caller = begin(guard(backend, on_result=calls.append, timer=ticker))
     await begun(backend)
     ticker.now += 0.25
     backend.source.release()
     await asyncio.gather(caller, return_exceptions=True)
-    assert told == [BackendCall("crm", said, 0.25)]
+    assert calls == [BackendCall("crm", said, 0.25)]
 
 
-async def test_one_line_is_logged_for_each_kind_of_trouble_and_one_when_it_is_over(
+async def test_each_kind_of_failure_and_the_recovery_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Also when two kinds alternate, as they do while the circuit is open."""
@@ -610,7 +610,7 @@ async def test_one_line_is_logged_for_each_kind_of_trouble_and_one_when_it_is_ov
 
 
 @pytest.mark.parametrize("answer", [ALICE, None], ids=["found", "not known"])
-async def test_that_it_answers_again_is_logged_once_and_new_trouble_is_again(
+async def test_recovery_is_logged_once_and_a_new_failure_again(
     caplog: pytest.LogCaptureFixture, answer: User | None
 ) -> None:
     caplog.set_level(logging.DEBUG)

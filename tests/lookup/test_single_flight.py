@@ -13,7 +13,7 @@ from support.caches import (
     ELSEWHERE,
     FOUND,
     FOUND_BOB,
-    PATIENCE,
+    TIMEOUT,
     as_is,
     begin,
     held,
@@ -26,7 +26,7 @@ from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.model import ByCard
 
 
-async def test_500_callers_at_once_ask_once(cache: AnswerCache) -> None:
+async def test_500_concurrent_callers_start_one_lookup(cache: AnswerCache) -> None:
     """All but the first get an answer that is marked as coalesced."""
     source = Source(FOUND)
     first = await held(cache, source)
@@ -73,7 +73,7 @@ async def test_an_answer_without_waiters_is_cached(cache: AnswerCache) -> None:
     source = Source(FOUND)
     await leave(await held(cache, source))
     source.release()
-    assert (await cache.fetch(ALICE, source.ask, PATIENCE, as_is)).found
+    assert (await cache.fetch(ALICE, source.ask, TIMEOUT, as_is)).found
     assert cache.get(ALICE) is FOUND
     assert source.asked == 1
 
@@ -92,7 +92,7 @@ async def test_a_failure_without_waiters_logs_nothing(
     assert not caplog.records
 
 
-async def test_an_end_of_the_service_ends_a_flight_and_all_who_wait(cache: AnswerCache) -> None:
+async def test_service_shutdown_cancels_the_lookup_and_every_waiter(cache: AnswerCache) -> None:
     source = Source(FOUND)
     caller = await held(cache, source)
     (flight,) = running(cache)
@@ -100,7 +100,7 @@ async def test_an_end_of_the_service_ends_a_flight_and_all_who_wait(cache: Answe
     await asyncio.wait([caller], timeout=5)
     assert caller.cancelled()
     source.release()
-    assert await cache.fetch(ALICE, source.ask, PATIENCE, as_is) is FOUND
+    assert await cache.fetch(ALICE, source.ask, TIMEOUT, as_is) is FOUND
     assert source.asked == 2
 
 
@@ -112,13 +112,13 @@ async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_reme
     early = await held(cache, old)
     with pytest.raises(TimeoutError):
         await cache.fetch(ALICE, old.ask, 0, as_is)
-    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask, PATIENCE, as_is) is ELSEWHERE
+    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask, TIMEOUT, as_is) is ELSEWHERE
     old.release()
     assert await early is FOUND
     assert cache.get(ALICE) is ELSEWHERE
 
 
-async def test_who_waited_too_long_ends_no_later_flight(cache: AnswerCache) -> None:
+async def test_timed_out_waiter_does_not_end_a_later_lookup(cache: AnswerCache) -> None:
     old, later = Source(FOUND), Source(ELSEWHERE)
     early = await held(cache, old)
     impatient = cache.fetch(ALICE, old.ask, 0, as_is)

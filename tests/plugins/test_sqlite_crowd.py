@@ -72,11 +72,11 @@ async def test_a_bad_row_affects_no_other_lookup(tmp_path: Path, row: str, reaso
     queries.insert(7, ByNickname("bad"))
     path = table(tmp_path / "users.db", more=f"INSERT INTO users VALUES {row};")
     async with serving(path) as backend:
-        told = await outcomes(backend, queries)
-    bad = told.pop(7)
+        reported = await outcomes(backend, queries)
+    bad = reported.pop(7)
     assert isinstance(bad, Broken)
     assert reason in bad.reason
-    assert told == USERS
+    assert reported == USERS
 
 
 async def test_callers_that_leave_take_nothing_from_the_others(tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ async def test_callers_that_leave_take_nothing_from_the_others(tmp_path: Path) -
                 await asyncio.sleep(0)
             for caller in callers[::3]:
                 caller.cancel()
-            told = await asyncio.gather(*callers, return_exceptions=True)
-            for place, (user, end) in enumerate(zip(USERS, told, strict=True)):
+            reported = await asyncio.gather(*callers, return_exceptions=True)
+            for place, (user, end) in enumerate(zip(USERS, reported, strict=True)):
                 left = place % 3 == 0 and isinstance(end, asyncio.CancelledError)
                 assert left or end == user
 

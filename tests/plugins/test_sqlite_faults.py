@@ -473,10 +473,10 @@ async def test_a_look_that_fails_is_logged_and_not_the_last(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = make_backend(SqliteBackend, path.parent, path=path.name)
-    told: asyncio.Queue[str] = asyncio.Queue()
+    reported: asyncio.Queue[str] = asyncio.Queue()
 
     def listener() -> None:
-        told.put_nowait("changed")
+        reported.put_nowait("changed")
         raise RuntimeError("the listener's own fault")
 
     backend.on_change(listener)
@@ -484,9 +484,9 @@ async def test_a_look_that_fails_is_logged_and_not_the_last(
     await backend.open()
     try:
         insert(path, BOB)
-        await asyncio.wait_for(told.get(), timeout=5)
+        await asyncio.wait_for(reported.get(), timeout=5)
         run(path, "DELETE FROM users")
-        await asyncio.wait_for(told.get(), timeout=5)
+        await asyncio.wait_for(reported.get(), timeout=5)
     finally:
         await backend.close()
     assert "checking the file failed" in caplog.text

@@ -226,7 +226,7 @@ async def test_incomplete_response_times_out(sent: bytes) -> None:
 
 
 async def test_closed_port_is_unavailable() -> None:
-    """Nobody listens there any more."""
+    """The server is closed."""
     async with serving(b"") as upstream:
         pass
     failure = await failure_of(asking(upstream.port), QUERIES[0])

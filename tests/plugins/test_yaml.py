@@ -144,7 +144,7 @@ async def test_a_file_cut_at_any_byte_keeps_the_old_users(path: Path, counted: s
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "messages"),
     [
         ("", "users.yaml:1:1: users: missing or empty"),
         ("users:\n- {nickname: canary canary}\n", "users.yaml:2:4: users[0].nickname: write"),
@@ -153,7 +153,7 @@ async def test_a_file_cut_at_any_byte_keeps_the_old_users(path: Path, counted: s
     ids=["empty", "invalid", "missing"],
 )
 async def test_a_bad_file_is_reported_once_and_the_old_users_are_kept(
-    path: Path, text: str | None, told: str, caplog: pytest.LogCaptureFixture
+    path: Path, text: str | None, messages: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with unwatched(path) as (backend, changes):
         remove(path) if text is None else write(path, text)
@@ -163,7 +163,7 @@ async def test_a_bad_file_is_reported_once_and_the_old_users_are_kept(
         assert changes == []
     (warning,) = warnings(caplog)
     assert "backend tested: fixture rejected, keeping the old users: " in warning
-    assert told in warning
+    assert messages in warning
     assert "canary" not in caplog.text
 
 
@@ -204,7 +204,7 @@ async def test_a_symlink_loop_stops_the_start_with_what_to_do(tmp_path: Path) ->
         await make_backend(YamlBackend, tmp_path, path="users.yaml").open()
 
 
-async def test_a_warning_tells_ten_problems_at_most(
+async def test_warning_lists_at_most_ten_problems(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with unwatched(path) as (backend, _):

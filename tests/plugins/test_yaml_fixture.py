@@ -58,7 +58,7 @@ def test_an_index_cannot_be_changed() -> None:
         parse(BLOCK.encode(), "u.yaml").by_card["1"] = None  # type: ignore[index]
 
 
-def test_a_repr_tells_no_user() -> None:
+def test_repr_contains_no_user() -> None:
     assert "alice" not in repr(parse(BLOCK.encode(), "u.yaml"))
 
 
@@ -80,9 +80,9 @@ def test_a_nickname_may_be_any_printable_ascii(nickname: str) -> None:
 
 @pytest.mark.parametrize("sign", "/?#%\\")
 def test_a_nickname_that_no_profile_url_can_hold_is_refused(sign: str) -> None:
-    (told,) = problems(of_one(nickname=f"'a{sign}b'"))
-    assert told.startswith("u.yaml:2:5: users[0].nickname: write 1 to 64 printable ASCII ")
-    assert "none of / ? # % \\" in told
+    (reported,) = problems(of_one(nickname=f"'a{sign}b'"))
+    assert reported.startswith("u.yaml:2:5: users[0].nickname: write 1 to 64 printable ASCII ")
+    assert "none of / ? # % \\" in reported
 
 
 def test_a_card_number_may_be_as_long_as_can_be_configured() -> None:
@@ -158,9 +158,9 @@ def test_a_card_number_may_be_as_long_as_can_be_configured() -> None:
 )
 def test_a_bad_fixture_is_refused(text: str | bytes, place: str, message: str) -> None:
     """With the place of what is wrong."""
-    told = problems(text)
-    assert told[0].startswith(f"u.yaml:{place}: ")
-    assert message in told[0]
+    reported = problems(text)
+    assert reported[0].startswith(f"u.yaml:{place}: ")
+    assert message in reported[0]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_duplicate_user_is_reported_with_both_lines(second: str, line: int, na
 
 def test_all_problems_are_reported_in_the_order_of_the_file() -> None:
     text = "count: 9\nuser: 1\nusers:\n- {nickname: a b, card_number: x}\n- {plan: Free}\n"
-    places = [told.rpartition(": ")[0] for told in problems(text)]
+    places = [reported.rpartition(": ")[0] for reported in problems(text)]
     assert [re.sub(r"^u.yaml:(\d+):\d+: ", r"\1 ", place) for place in places] == [
         "1 count",
         "u.yaml:2:1",
@@ -192,15 +192,15 @@ def test_all_problems_are_reported_in_the_order_of_the_file() -> None:
     ]
 
 
-def test_no_problem_tells_a_nickname_or_a_card_number() -> None:
+def test_problems_contain_no_nickname_or_card_number() -> None:
     """Not even where one stands for the name of a member."""
     text = of_one(nickname="canary", card_number="'777'", canary="x")
     text += "  - {nickname: canary, card_number: '777', '777': x}\n  - canary\n"
     text += "  - {nickname: canary canary, card_number: 777a, plan: canary}\ncanary: 777\n"
-    told = "\n".join(problems(text))
-    assert told.count("\n") >= 6
-    assert "canary" not in told
-    assert "777" not in told
+    reported = "\n".join(problems(text))
+    assert reported.count("\n") >= 6
+    assert "canary" not in reported
+    assert "777" not in reported
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,9 @@ async def test_a_link_changed_further_up_is_seen(tmp_path: Path) -> None:
 async def test_a_file_that_comes_back_is_seen(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its users are found all the while, and there is one warning."""
     async with watched(path) as (backend, next_user):
-        told = logged("keeping the old users")
+        reported = logged("keeping the old users")
         move(path, path.with_suffix(".old"))
-        await told
+        await reported
         assert await backend.find(ByNickname("alice")) is not None
         write(path, "bob")
         await next_user("bob")
@@ -137,9 +137,9 @@ async def test_a_replaced_folder_is_seen(path: Path, caplog: pytest.LogCaptureFi
         for nickname in ("carol", "dave"):
             write(path, nickname)
             await next_user(nickname)
-        told = [logged("cannot watch the fixture"), logged("keeping the old users")]
+        reported = [logged("cannot watch the fixture"), logged("keeping the old users")]
         move(path.parent, path.parent.with_name("old"))
-        await asyncio.gather(*told)
+        await asyncio.gather(*reported)
         assert await backend.find(ByNickname("dave")) is not None
         path.parent.mkdir()
         write(path, "bob")
@@ -172,9 +172,9 @@ async def test_edits_are_seen_where_nothing_can_be_watched(
         for nickname in ("bob", "carol", "alice"):
             write(path, nickname)
             await next_user(nickname)
-        told = logged("keeping the old users")
+        reported = logged("keeping the old users")
         move(path, path.with_suffix(".old"))
-        await told
+        await reported
     assert len(warnings(caplog)) == 2
     assert why in warnings(caplog)[0]
 
@@ -184,11 +184,11 @@ async def test_a_file_that_becomes_a_symlink_loop_keeps_the_old_users(
 ) -> None:
     """One warning, without a traceback; and the next good file is read."""
     async with watched(path) as (backend, next_user):
-        told = logged("keeping the old users")
+        reported = logged("keeping the old users")
         loop = path.with_name("loop")
         loop.symlink_to(path.name)
         move(loop, path)
-        await told
+        await reported
         assert await backend.find(ByNickname("alice")) is not None
         new = path.with_suffix(".new")
         write(new, "bob")

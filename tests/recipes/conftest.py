@@ -1,4 +1,4 @@
-"""Servers that are started once, and again by whoever comes after one stopped them."""
+"""Servers that are started once, and again by the first test after one stopped them."""
 
 from collections.abc import Iterator
 

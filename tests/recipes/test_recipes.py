@@ -31,7 +31,7 @@ auth: {{keys: [{{id: caller, token: {KEY}}}]}}
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to expect of an entry: whom it asks, with which secret, and what it tells."""
+    """What to expect of a recipe: its server, its secret and the fields that it returns."""
 
     title: str
     serve: Serve
@@ -114,13 +114,13 @@ def replaced(text: str, pattern: str, by: str) -> str:
     return changed
 
 
-def test_every_recipe_of_the_page_is_tried() -> None:
+def test_every_recipe_of_the_page_is_tested() -> None:
     assert list(SECTIONS) == [recipe.title for recipe in RECIPES]
 
 
 @pytest.mark.parametrize("user", USERS, ids=["plain", "odd"])
 @each_recipe
-def test_a_user_is_found(servers: Servers, tmp_path: Path, recipe: Recipe, user: User) -> None:
+def test_user_is_found(servers: Servers, tmp_path: Path, recipe: Recipe, user: User) -> None:
     with in_front_of(servers.address(recipe.serve), recipe, tmp_path) as client:
         replies = [
             client.by_input(f"@{user.nickname}"),
@@ -132,7 +132,7 @@ def test_a_user_is_found(servers: Servers, tmp_path: Path, recipe: Recipe, user:
 
 
 @each_recipe
-def test_whoever_is_absent_is_not_known(servers: Servers, tmp_path: Path, recipe: Recipe) -> None:
+def test_absent_user_is_not_found(servers: Servers, tmp_path: Path, recipe: Recipe) -> None:
     """Part of a name, something longer, and a card without its zeros are other users."""
     nicknames = ["nobody", "alic", "alice2", "a-b-c_D", "...a", "4000123412341234", "null"]
     if not recipe.folds:
@@ -147,14 +147,16 @@ def test_whoever_is_absent_is_not_known(servers: Servers, tmp_path: Path, recipe
     } == dict.fromkeys(asked, (404, "not_found"))
 
 
-def test_what_folds_case_finds_a_user_in_any(servers: Servers, tmp_path: Path) -> None:
+def test_case_insensitive_recipe_finds_a_user_in_any_case(servers: Servers, tmp_path: Path) -> None:
     (recipe,) = [each for each in RECIPES if each.folds]
     with in_front_of(servers.address(recipe.serve), recipe, tmp_path) as client:
         reply = client.by_input("@ALICE")
     assert json.loads(reply.body)["profile_url"] == PROFILE
 
 
-def test_what_folds_case_cannot_tell_of_another_case(servers: Servers, tmp_path: Path) -> None:
+def test_case_insensitive_answer_is_503_where_case_is_preserved(
+    servers: Servers, tmp_path: Path
+) -> None:
     """Where this service preserves it, the answer is of another user than asked for."""
     (recipe,) = [each for each in RECIPES if each.folds]
     misfit = ("nickname_case: fold", "nickname_case: preserve")
@@ -163,20 +165,20 @@ def test_what_folds_case_cannot_tell_of_another_case(servers: Servers, tmp_path:
 
 
 @pytest.mark.parametrize("recipe", WITH_SECRET, ids=title)
-def test_a_refused_secret_is_never_not_known(
+def test_rejected_secret_is_never_not_found(
     servers: Servers, tmp_path: Path, recipe: Recipe
 ) -> None:
     assert recipe.secret
     wrong = replace(recipe, secret=(recipe.secret[0], "another-secret-than-that"))
     with in_front_of(servers.address(recipe.serve), wrong, tmp_path) as client:
-        assert could_not_tell(client)
+        assert is_unavailable(client)
 
 
 @pytest.mark.parametrize("recipe", WITH_PATH, ids=title)
-def test_a_wrong_path_is_never_not_known(servers: Servers, tmp_path: Path, recipe: Recipe) -> None:
+def test_wrong_path_is_never_not_found(servers: Servers, tmp_path: Path, recipe: Recipe) -> None:
     address = servers.address(recipe.serve) + "/elsewhere"
     with in_front_of(address, recipe, tmp_path) as client:
-        assert could_not_tell(client)
+        assert is_unavailable(client)
 
 
 MISFITS = {
@@ -189,7 +191,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("recipe", [each for each in RECIPES if each.title in MISFITS], ids=title)
-def test_what_does_not_fit_is_never_not_known(
+def test_unexpected_response_is_never_not_found(
     servers: Servers, tmp_path: Path, recipe: Recipe
 ) -> None:
     """Everybody instead of one, a filter or query that is refused, a plan without a name."""
@@ -200,19 +202,19 @@ def test_what_does_not_fit_is_never_not_known(
 
 
 @each_recipe
-def test_a_stopped_server_is_never_not_known(
+def test_stopped_server_is_never_not_found(
     servers: Servers, tmp_path: Path, recipe: Recipe
 ) -> None:
-    """Whom it has just told of is still known; of everybody else nothing can be told."""
+    """A user found just before is served stale; every other request gets 503."""
     with in_front_of(servers.address(recipe.serve), recipe, tmp_path) as client:
         assert client.by_input("@alice").status == 200
         servers.stop(recipe.serve)
-        assert could_not_tell(client)
+        assert is_unavailable(client)
         assert client.by_input("@alice").status == 200
 
 
-def could_not_tell(client: Client) -> bool:
-    """Whether it says so of somebody who is there and of somebody who is not."""
+def is_unavailable(client: Client) -> bool:
+    """Return whether existing and absent users both get 503."""
     replies = [
         client.by_input("@a.b-c_D"),
         client.by_input("@nobody"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.process import Running, eventually, running
+from support.process import ServiceProcess, eventually, running
 from support.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY, Client
 from tornado_idv.config.load import load
 from tornado_idv.errors import Unavailable
@@ -38,7 +38,7 @@ URL = "/api/v1/identify/url"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """Knows alice, and cannot reach one backend."""
     folder = tmp_path_factory.mktemp("fields")
     (folder / "users.yaml").write_text(f"users: [{USER}]\n")
@@ -47,7 +47,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield service
 
 
-def ask(service: Running, nickname: str, key: str | None = KEY, path: str = URL) -> dict[str, Any]:
+def ask(
+    service: ServiceProcess, nickname: str, key: str | None = KEY, path: str = URL
+) -> dict[str, Any]:
     """The line of one request."""
     headers = {"Authorization": f"Bearer {key}"}
     body = json.dumps({"input": f"@{nickname}"}).encode()
@@ -57,7 +59,7 @@ def ask(service: Running, nickname: str, key: str | None = KEY, path: str = URL)
     def is_logged() -> bool:
         found[:] = [
             record
-            for line in service.told().splitlines(keepends=True)
+            for line in service.read_log().splitlines(keepends=True)
             if line.endswith("\n") and (record := json.loads(line)).get("request_id") == request_id
         ]
         return bool(found)
@@ -85,7 +87,7 @@ CODE = "token_invalid_or_expired"
     ids=["good", "expired", "early", "unknown", "short", "malformed", "without scope"],
 )
 def test_a_known_key_is_named_also_where_it_is_refused(
-    service: Running, key: str, fields: dict[str, Any]
+    service: ServiceProcess, key: str, fields: dict[str, Any]
 ) -> None:
     assert ask(service, "alice", key) == fields
 
@@ -100,13 +102,13 @@ def test_a_known_key_is_named_also_where_it_is_refused(
     ids=["nobody", "a wrong nickname", "no route"],
 )
 def test_every_error_has_its_code(
-    service: Running, nickname: str, path: str, fields: dict[str, Any]
+    service: ServiceProcess, nickname: str, path: str, fields: dict[str, Any]
 ) -> None:
     for _ in range(3):  # the later ones skip the handlers where they can
         assert ask(service, nickname, path=path) == fields
 
 
-def test_an_unreachable_backend_is_named_with_the_reason(service: Running) -> None:
+def test_an_unreachable_backend_is_named_with_the_reason(service: ServiceProcess) -> None:
     fields = ask(service, "gone")
     assert fields.pop("reason") == "connection failed"
     assert fields == {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.process import Running, eventually, running
+from support.process import ServiceProcess, eventually, running
 from support.service import KEY, Client
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ HEAD = (
     b"Authorization: Bearer %s\r\n" % (len(BODY), KEY.encode())
 )
 RESET = struct.pack("ii", 1, 0)
-"""The option with which a socket is closed by a reset: nobody is there any more."""
+"""The socket option for closing with a reset."""
 REQUEST = HEAD + b"\r\n" + BODY
 
 
@@ -69,7 +69,9 @@ def asked() -> Iterator[socket.socket]:
 
 
 @contextmanager
-def waiting_service(folder: Path, asked: socket.socket, drain: str = "{}") -> Iterator[Running]:
+def waiting_service(
+    folder: Path, asked: socket.socket, drain: str = "{}"
+) -> Iterator[ServiceProcess]:
     """Serves a backend from elsewhere, found by its entry point."""
     info = folder / "plugins" / "idv_waiting-1.dist-info"
     info.mkdir(parents=True)
@@ -83,13 +85,13 @@ def waiting_service(folder: Path, asked: socket.socket, drain: str = "{}") -> It
 
 
 @contextmanager
-def caller(service: Running) -> Iterator[socket.socket]:
+def caller(service: ServiceProcess) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", service.port), timeout=10) as sock:
         yield sock
 
 
 def refuses(port: int) -> bool:
-    """Whether nobody listens at the port any more."""
+    """Return whether the port is closed."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=10).close()
     except ConnectionRefusedError:
@@ -111,41 +113,41 @@ def test_a_request_in_flight_is_answered_before_the_exit(
     with waiting_service(tmp_path, asked) as service, caller(service) as sock:
         sock.sendall(REQUEST)
         call, _ = asked.accept()
-        service.tell(number)
+        service.send_signal(number)
         eventually(lambda: refuses(service.port))
         assert service.process.poll() is None
         call.close()
         answer = read_all(sock)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert b'"nickname":"@alice"' in answer
-        assert service.ended() == 0
-    assert "unanswered" not in service.told()
-    assert "Traceback" not in service.told()
+        assert service.wait() == 0
+    assert "unanswered" not in service.read_log()
+    assert "Traceback" not in service.read_log()
 
 
 def test_a_request_half_read_is_read_and_answered(tmp_path: Path, asked: socket.socket) -> None:
     with waiting_service(tmp_path, asked) as service, caller(service) as sock:
         sock.sendall(HEAD + b"Expect: 100-continue\r\n\r\n" + BODY[:5])
         assert sock.recv(12) == b"HTTP/1.1 100"
-        service.tell()
+        service.send_signal()
         eventually(lambda: refuses(service.port))
         sock.sendall(BODY[5:])
         asked.accept()[0].close()
         assert b"HTTP/1.1 200 OK\r\n" in read_all(sock)
-        assert service.ended() == 0
+        assert service.wait() == 0
 
 
 def test_an_idle_connection_holds_nothing_up(tmp_path: Path, asked: socket.socket) -> None:
     with waiting_service(tmp_path, asked) as service, caller(service) as sock:
         sock.sendall(REQUEST.replace(KEY.encode(), b"unknown"))
         assert sock.recv(12) == b"HTTP/1.1 401"
-        service.tell()
-        assert service.ended() == 0
-    assert "unanswered" not in service.told()
+        service.send_signal()
+        assert service.wait() == 0
+    assert "unanswered" not in service.read_log()
 
 
 @pytest.mark.parametrize("sent", [BODY[:5], BODY], ids=["half the body", "the body"])
-def test_a_caller_who_left_is_not_waited_for(
+def test_drain_does_not_wait_for_a_disconnected_client(
     tmp_path: Path, asked: socket.socket, sent: bytes
 ) -> None:
     with waiting_service(tmp_path, asked, "{timeout: 10s}") as service:
@@ -155,28 +157,26 @@ def test_a_caller_who_left_is_not_waited_for(
             sock.sendall(sent)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             call = asked.accept() if sent == BODY else None
-        service.tell()
-        assert service.ended() == 0
+        service.send_signal()
+        assert service.wait() == 0
         if call:
             call[0].close()
-    assert "unanswered" not in service.told()
-    assert "Traceback" not in service.told()
+    assert "unanswered" not in service.read_log()
+    assert "Traceback" not in service.read_log()
 
 
-def test_a_caller_who_only_has_no_more_to_say_is_answered(
-    tmp_path: Path, asked: socket.socket
-) -> None:
+def test_drain_answers_a_half_closed_connection(tmp_path: Path, asked: socket.socket) -> None:
     with waiting_service(tmp_path, asked) as service, caller(service) as sock:
         sock.sendall(REQUEST)
         sock.shutdown(socket.SHUT_WR)
         call, _ = asked.accept()
-        service.tell()
+        service.send_signal()
         eventually(lambda: refuses(service.port))
         call.close()
         answer = read_all(sock)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert b"Connection: close\r\n" in answer
-        assert service.ended() == 0
+        assert service.wait() == 0
 
 
 def test_a_request_without_end_is_given_up(tmp_path: Path, asked: socket.socket) -> None:
@@ -185,11 +185,11 @@ def test_a_request_without_end_is_given_up(tmp_path: Path, asked: socket.socket)
     with waiting_service(tmp_path, asked, drain) as service, caller(service) as sock:
         sock.sendall(REQUEST)
         call, _ = asked.accept()
-        service.tell()
-        assert service.ended() == 0
+        service.send_signal()
+        assert service.wait() == 0
         call.close()
-    assert "requests unanswered after the drain timeout" in service.told()
-    assert "Traceback" not in service.told()
+    assert "requests unanswered after the drain timeout" in service.read_log()
+    assert "Traceback" not in service.read_log()
 
 
 def test_requests_are_taken_while_the_drain_is_delayed(
@@ -197,10 +197,10 @@ def test_requests_are_taken_while_the_drain_is_delayed(
 ) -> None:
     """A load balancer learns of the stop in that time."""
     with waiting_service(tmp_path, asked, "{delay: 700ms}") as service:
-        service.tell()
-        eventually(lambda: "stopping" in service.told())
+        service.send_signal()
+        eventually(lambda: "stopping" in service.read_log())
         assert Client(service.port).send("GET", "/", {"Host": "x"}).status == 404
-        assert service.ended() == 0
+        assert service.wait() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
@@ -211,21 +211,21 @@ def test_second_signal_ends_the_process_at_once(
     with waiting_service(tmp_path, asked) as service, caller(service) as sock:
         sock.sendall(REQUEST)
         call, _ = asked.accept()
-        service.tell()
+        service.send_signal()
         eventually(lambda: refuses(service.port))
-        service.tell(number)
-        assert service.ended() == 128 + number
+        service.send_signal(number)
+        assert service.wait() == 128 + number
         with contextlib.suppress(ConnectionResetError):
             assert read_all(sock) == b""
         call.close()
-    assert "requests in flight are aborted" in service.told()
-    assert "Traceback" not in service.told()
+    assert "requests in flight are aborted" in service.read_log()
+    assert "Traceback" not in service.read_log()
 
 
 def test_hangup_is_logged_and_ignored(tmp_path: Path, asked: socket.socket) -> None:
     with waiting_service(tmp_path, asked) as service:
-        service.tell(signal.SIGHUP)
-        eventually(lambda: "SIGHUP ignored" in service.told())
+        service.send_signal(signal.SIGHUP)
+        eventually(lambda: "SIGHUP ignored" in service.read_log())
         assert Client(service.port).send("GET", "/", {"Host": "x"}).status == 404
-        service.tell()
-        assert service.ended() == 0
+        service.send_signal()
+        assert service.wait() == 0

@@ -17,7 +17,7 @@ import pytest
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
 from support.loggers import put_back
-from support.process import Running, eventually, running
+from support.process import ServiceProcess, eventually, running
 from support.service import Client, make_database, serving
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
@@ -74,7 +74,7 @@ MALFORMED = {
 class Case:
     """A running service, and how to make its backend fail."""
 
-    service: Running
+    service: ServiceProcess
     fail: Callable[[], object]
 
     @property
@@ -84,7 +84,7 @@ class Case:
     def fails_visibly(self, words: str) -> bool:
         """Asks once more, and looks whether the log says so."""
         ask(self.client, f"@{NICKNAME}")
-        return words in self.service.told()
+        return words in self.service.read_log()
 
 
 Make = Callable[[str, str], Case]
@@ -180,14 +180,14 @@ def test_no_secret_is_ever_logged(make: Make, kind: str, log_format: str) -> Non
     case.fail()
     eventually(lambda: case.fails_visibly(FAILED[kind]))
     assert ask(case.client, "@tweety-the-unknown") != 401
-    case.service.tell()
-    assert case.service.ended() == 0
-    told = case.service.told() + "".join(case.service.announced)
-    assert "identify/url" in told
-    assert [secret for secret in SECRETS if secret in told.lower()] == []
-    assert "Traceback" not in told
+    case.service.send_signal()
+    assert case.service.wait() == 0
+    reported = case.service.read_log() + "".join(case.service.announced)
+    assert "identify/url" in reported
+    assert [secret for secret in SECRETS if secret in reported.lower()] == []
+    assert "Traceback" not in reported
     if log_format == "json":
-        assert all(json.loads(line)["event"] for line in case.service.told().splitlines())
+        assert all(json.loads(line)["event"] for line in case.service.read_log().splitlines())
 
 
 class Logged:
@@ -297,9 +297,7 @@ def test_the_bytes_that_tornado_refuses_are_left_out(
 
 
 @pytest.mark.parametrize("name", ["tornado.application", "asyncio"])
-def test_of_an_error_that_nobody_caught_only_the_way_is_logged(
-    logged: Configure, name: str
-) -> None:
+def test_unhandled_exception_is_logged_without_its_message(logged: Configure, name: str) -> None:
     stream = logged("debug", "json")
     try:
         int(NICKNAME)
@@ -351,9 +349,9 @@ def respond(method: str, access_log: AccessLog | None) -> None:
     Found(services, exchange, Request(method, headers)).run()
 
 
-@pytest.mark.parametrize(("method", "told"), [("POST", "POST"), ("TWEETY", "other")])
+@pytest.mark.parametrize(("method", "reported"), [("POST", "POST"), ("TWEETY", "other")])
 async def test_an_access_line_holds_nothing_of_the_input(
-    monkeypatch: pytest.MonkeyPatch, method: str, told: str
+    monkeypatch: pytest.MonkeyPatch, method: str, reported: str
 ) -> None:
     monkeypatch.setattr("tornado_idv.web.handler.monotonic", lambda: 0.0125)
     written: list[str] = []
@@ -362,7 +360,7 @@ async def test_an_access_line_holds_nothing_of_the_input(
     access_log.flush()
     (line,) = written
     fields = json.loads(line)
-    assert (fields["method"], fields["route"], fields["status"]) == (told, "none", 200)
+    assert (fields["method"], fields["route"], fields["status"]) == (reported, "none", 200)
     assert (fields["key"], fields["request_id"]) == ("caller", "some-id")
     assert fields["remote"] == "192.0.2.7"
     assert fields["ms"] == 12.5

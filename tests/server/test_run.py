@@ -43,7 +43,7 @@ def access() -> list[str]:
 
 @pytest.fixture
 def serve(tmp_path: Path, access: list[str]) -> Iterator[Serve]:
-    """Runs the service of one fixture until it is told to stop; other logs are `caplog`'s."""
+    """Run the service over one fixture until it is stopped; other logs are `caplog`'s."""
     opened: list[LogOutput] = []
 
     def logs(level: str) -> LogOutput:
@@ -201,7 +201,7 @@ def test_an_address_of_version_6_has_brackets(host: str) -> None:
     ],
     ids=["with a number", "without"],
 )
-def test_an_address_that_cannot_be_taken_is_told(
+def test_listen_error_is_reported(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str
 ) -> None:
     def refuse(*_: object) -> None:

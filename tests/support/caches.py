@@ -16,7 +16,7 @@ FOUND = Answer(User("Free", "1", "alice"), "members")
 ELSEWHERE = Answer(User("Pro", "1", "alice"), "crm")
 FOUND_BOB = Answer(User("Free", "2", "bob"), "members")
 ABSENT = Answer(None)
-PATIENCE = 60.0
+TIMEOUT = 60.0
 LIMITS = CacheLimits(ttl=300, negative_ttl=30, max_entries=10, max_negative_entries=3)
 
 
@@ -28,12 +28,12 @@ def as_is(query: Query, outcome: Answer | Exception) -> Answer:
 
 
 async def remember(cache: AnswerCache, query: Query, answer: Answer) -> None:
-    await cache.fetch(query, Source(answer).ask, PATIENCE, as_is)
+    await cache.fetch(query, Source(answer).ask, TIMEOUT, as_is)
 
 
 def begin(cache: AnswerCache, source: Source, query: Query = ALICE) -> asyncio.Future[Answer]:
     """A caller of many: they come in the order in which they are begun."""
-    return cache.fetch(query, source.ask, PATIENCE, as_is)
+    return cache.fetch(query, source.ask, TIMEOUT, as_is)
 
 
 async def held(cache: AnswerCache, source: Source) -> asyncio.Future[Answer]:
@@ -54,5 +54,5 @@ async def leave(caller: asyncio.Future[Answer]) -> None:
 async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> LookupFailed:
     """Why there is no answer."""
     with pytest.raises(LookupFailed) as caught:
-        await cache.fetch(query, source.ask, PATIENCE, as_is)
+        await cache.fetch(query, source.ask, TIMEOUT, as_is)
     return caught.value

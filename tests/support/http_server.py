@@ -23,7 +23,7 @@ POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 LIMITS = HttpLimits(max_body=1000, idle_timeout=10.0, body_timeout=5.0)
 
 
-class Stage:
+class HandlerControl:
     """What the handler does: it answers once it may."""
 
     def __init__(self) -> None:
@@ -37,48 +37,48 @@ class Stage:
 
 
 class Handler(RequestHandler):
-    """Plays on the `Stage`."""
+    """Plays on the `HandlerControl`."""
 
-    def initialize(self, stage: Stage) -> None:
-        self.stage = stage
+    def initialize(self, control: HandlerControl) -> None:
+        self.control = control
 
     async def get(self) -> None:
         await self.post()
 
     async def post(self) -> None:
-        self.stage.asked.append(self.request.body)
-        self.stage.begun.set()
+        self.control.asked.append(self.request.body)
+        self.control.begun.set()
         try:
-            await self.stage.may_answer.wait()
+            await self.control.may_answer.wait()
             await self.respond()
         finally:
-            self.stage.ended.set()
+            self.control.ended.set()
 
     async def respond(self) -> None:
         if self.request.path == "/parts":
-            self.set_header("Content-Length", 2 * len(self.stage.answer))
-            self.write(self.stage.answer)
+            self.set_header("Content-Length", 2 * len(self.control.answer))
+            self.write(self.control.answer)
             await self.flush()
-            self.write(self.stage.answer)
+            self.write(self.control.answer)
             await self.flush()
         elif self.request.path == "/fails":
             self.set_header("X-Partial", "1")
             self.write(b"partial")
             raise RuntimeError
         else:
-            self.write(self.stage.answer)
+            self.write(self.control.answer)
         self.finish()
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
-        self.stage.left.set()
+        self.control.left.set()
 
 
-class Caller:
-    """A caller, and the service at the other end."""
+class Client:
+    """A client, and the service at the other end."""
 
-    def __init__(self, stage: Stage, server: HttpServer, port: int) -> None:
-        self.stage = stage
+    def __init__(self, control: HandlerControl, server: HttpServer, port: int) -> None:
+        self.control = control
         self.server = server
         self.port = port
         self.clock = LoopClock()
@@ -120,24 +120,24 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(
+async def connected_client(
     limits: HttpLimits = LIMITS, server_tls: ssl.SSLContext | None = None, **connected: Any
-) -> AsyncIterator[Caller]:
-    """A caller that is connected; with ``server_tls`` it is to name its own context as ``tls``."""
-    stage = Stage()
-    acts = Handler, {"stage": stage}
+) -> AsyncIterator[Client]:
+    """A client that is connected; with ``server_tls`` it is to name its own context as ``tls``."""
+    control = HandlerControl()
+    acts = Handler, {"control": control}
     app = Application([(path, *acts) for path in ("/", "/parts", "/fails")], log_function=ignore)
     server = HttpServer(app, reject, limits)
     sock, port = bind_unused_port()
     await server.listen([sock], server_tls)
-    caller = Caller(stage, server, port)
-    await caller.connect(**connected)
+    client = Client(control, server, port)
+    await client.connect(**connected)
     try:
-        yield caller
+        yield client
     finally:
         server.close()
-        caller.writer.close()
-        await caller.forgotten()
+        client.writer.close()
+        await client.forgotten()
 
 
 def reject(status: HTTPStatus, _: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The transport in this process: real connections and handlers, made-up sockets and time."""
+"""The HTTP stack in this process: real connections and handlers, fake sockets and time."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _ANSWER = re.compile(
     rb"HTTP/1\.1 (\d{3}) [A-Za-z ]+\r\n((?:[A-Za-z-]+: [^\r\n]*\r\n)*)\r\n", re.ASCII
 )
 _LENGTH = re.compile(rb"Content-Length: (\d+)\r\n")
-_NEVER_THE_SAME = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
+_VARIABLE_HEADERS = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
 
-_NEVER_LOGGED_THE_SAME = re.compile(r'"(?:ms|request_id|timestamp)": [^,}]+')
+_VARIABLE_LOG_FIELDS = re.compile(r'"(?:ms|request_id|timestamp)": [^,}]+')
 
 
-class TurnedLoop(asyncio.SelectorEventLoop):
-    """A loop that moves when it is told, and whose time passes when it is told."""
+class SteppedLoop(asyncio.SelectorEventLoop):
+    """An event loop that a test runs step by step, and whose clock it sets."""
 
     now = 1_800_000_000.0
 
@@ -58,25 +58,25 @@ class TurnedLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def turn(self) -> None:
-        """Runs what is due now, and nothing that comes of it."""
+        """Run one iteration."""
         self.call_soon(self.stop)
         self.run_forever()
 
     def settle(self) -> None:
-        """Runs what is due now and what comes of it, up to the end."""
+        """Run iterations until nothing is ready."""
         self.turn()
         while self._ready:  # type: ignore[attr-defined]
             self.turn()
 
     def forward(self, seconds: float) -> None:
-        """Lets time pass in steps of which each is shorter than a sweep."""
+        """Advance the clock in steps that are shorter than a sweep."""
         for _ in range(round(seconds / 0.05)):
             self.now += 0.05
             self.settle()
 
 
 class Users(Backend[BackendOptions]):
-    """Users in a dictionary, of which it is known how often they were looked up."""
+    """A backend over a dictionary that counts its lookups."""
 
     def __init__(self, *users: User) -> None:
         super().__init__(BackendOptions(name="users", kind="users"))
@@ -106,9 +106,9 @@ class Users(Backend[BackendOptions]):
 
 
 class FakeSocket(asyncio.Transport):
-    """What a connection knows of a socket; it objects to whatever asyncio or uvloop objects to."""
+    """A transport without a socket; it raises where asyncio or uvloop raise."""
 
-    def __init__(self, loop: TurnedLoop, connection: Connection, ip: str) -> None:
+    def __init__(self, loop: SteppedLoop, connection: Connection, ip: str) -> None:
         super().__init__({"peername": (ip, 50_000)})
         self.sent = bytearray()
         self.arrived = bytearray()
@@ -121,12 +121,12 @@ class FakeSocket(asyncio.Transport):
         self._connection = connection
         self._reading = True
         self._ended = False
-        self._eof = self._eof_told = False
+        self._eof = self._eof_sent = False
         self._closing = self._gone = False
         self._waiting = 0
         self._paused = False
 
-    # What the caller does.
+    # What the client does.
 
     def arrive(self, data: bytes) -> None:
         """Bytes come in; the connection gets them when it reads."""
@@ -134,12 +134,12 @@ class FakeSocket(asyncio.Transport):
         self._loop.call_soon(self._deliver)
 
     def end(self) -> None:
-        """The caller sends no more."""
+        """The client sends no more."""
         self._eof = True
         self._loop.call_soon(self._deliver)
 
     def read_on(self) -> None:
-        """The caller reads all that waits."""
+        """The client reads all that waits."""
         self.reads, self._waiting = True, 0
         if self._closing:
             self._loop.call_soon(self._lose)
@@ -148,13 +148,13 @@ class FakeSocket(asyncio.Transport):
             self._loop.call_soon(self._connection.resume_writing)
 
     def vanish(self) -> None:
-        """The network is gone; the connection is told soon."""
+        """The network is gone; the connection is notified soon."""
         self._gone = True
         self._loop.call_soon(self._lose)
 
     @property
     def closed(self) -> bool:
-        """Whether the caller sees the end of what is sent."""
+        """Whether the client sees the end of what is sent."""
         return self._ended or self._closing or self._gone
 
     # What the connection calls.
@@ -218,8 +218,8 @@ class FakeSocket(asyncio.Transport):
             del self.arrived[: len(data)]
             self._connection.data_received(data)
             self._loop.call_soon(self._deliver)
-        elif self._eof and not self._eof_told:
-            self._eof_told = True
+        elif self._eof and not self._eof_sent:
+            self._eof_sent = True
             if not self._connection.eof_received():
                 self.close()
 
@@ -229,18 +229,18 @@ class FakeSocket(asyncio.Transport):
             self._connection.connection_lost(None)
 
 
-class Caller:
-    """One connection, seen from the other end."""
+class FakeClient:
+    """A client of one connection."""
 
-    def __init__(self, ground: Ground, ip: str) -> None:
-        self._loop = ground.loop
-        self.connection = ground.server.connect()
-        self.socket = FakeSocket(ground.loop, self.connection, ip)
+    def __init__(self, harness: Harness, ip: str) -> None:
+        self._loop = harness.loop
+        self.connection = harness.server.connect()
+        self.socket = FakeSocket(harness.loop, self.connection, ip)
         self._loop.call_soon(self.connection.connection_made, self.socket)
         self._loop.settle()
 
-    def send(self, *pieces: bytes) -> Caller:
-        """Sends pieces, each of which is dealt with before the next."""
+    def send(self, *pieces: bytes) -> FakeClient:
+        """Send pieces, each of which is processed before the next."""
         for piece in pieces:
             self.socket.arrive(piece)
             self._loop.settle()
@@ -262,12 +262,12 @@ class Caller:
 
     @property
     def steady(self) -> bytes:
-        """All that was sent, without what is never the same twice."""
-        return _NEVER_THE_SAME.sub(b"", bytes(self.socket.sent))
+        """All that was sent, without the fields that always differ."""
+        return _VARIABLE_HEADERS.sub(b"", bytes(self.socket.sent))
 
 
 def read_answers(sent: bytes) -> Iterator[tuple[int, bytes]]:
-    """Takes answers apart; there is nothing between them, nor after them."""
+    """Parse responses; there must be nothing between or after them."""
     at = 0
     while at < len(sent):
         head = _ANSWER.match(sent, at)
@@ -294,12 +294,12 @@ class Counted(HTTPServerConnectionDelegate):
         return self._app.start_request(server_conn, request_conn)
 
 
-class Ground:
-    """The application on a listener without sockets; closed by `grounds`."""
+class Harness:
+    """The application on a listener without sockets; closed by `harnesses`."""
 
     def __init__(
         self,
-        loop: TurnedLoop,
+        loop: SteppedLoop,
         *,
         packets: bool = True,
         limits: HttpLimits | None = None,
@@ -352,21 +352,21 @@ class Ground:
         self.loop.run_until_complete(self._refreshing.__aexit__(None, None, None))
 
     def access(self) -> list[str]:
-        """The lines of the access log, without what is never the same twice."""
+        """The lines of the access log, without the fields that always differ."""
         self._log.flush()
-        return _NEVER_LOGGED_THE_SAME.sub("", "".join(self.logged)).splitlines()
+        return _VARIABLE_LOG_FIELDS.sub("", "".join(self.logged)).splitlines()
 
-    def call(self, ip: str = "127.0.0.1") -> Caller:
+    def call(self, ip: str = "127.0.0.1") -> FakeClient:
         """A new connection, from an address."""
-        return Caller(self, ip)
+        return FakeClient(self, ip)
 
-    def ask(self, *pieces: bytes) -> Caller:
+    def ask(self, *pieces: bytes) -> FakeClient:
         """A new connection on which these bytes are sent."""
         return self.call().send(*pieces)
 
 
 def _keys() -> list[ApiKey]:
-    now = TurnedLoop.now
+    now = SteppedLoop.now
     return [
         ApiKey("caller", digest(KEY)),
         ApiKey("expired", digest(EXPIRED_KEY), expires=now - 1),
@@ -394,18 +394,18 @@ def ask_for(
 
 
 @contextmanager
-def grounds() -> Iterator[Callable[..., Ground]]:
-    """Makes grounds on one loop, which hold that nothing ever went wrong unforeseen."""
-    loop = TurnedLoop()
-    unforeseen: list[Any] = []
-    loop.set_exception_handler(lambda _, told: unforeseen.append(told))
+def harnesses() -> Iterator[Callable[..., Harness]]:
+    """Yield a function that makes harnesses on one loop; fail at any unexpected error."""
+    loop = SteppedLoop()
+    unexpected: list[Any] = []
+    loop.set_exception_handler(lambda _, context: unexpected.append(context))
     errors = logging.Handler(logging.ERROR)
-    errors.emit = unforeseen.append  # type: ignore[method-assign]
+    errors.emit = unexpected.append  # type: ignore[method-assign]
     logging.getLogger().addHandler(errors)
-    made: list[Ground] = []
+    made: list[Harness] = []
 
-    def make(**options: Any) -> Ground:
-        made.append(Ground(loop, **options))
+    def make(**options: Any) -> Harness:
+        made.append(Harness(loop, **options))
         return made[-1]
 
     try:
@@ -416,11 +416,11 @@ def grounds() -> Iterator[Callable[..., Ground]]:
         loop.settle()
         loop.close()
         logging.getLogger().removeHandler(errors)
-    assert unforeseen == []
+    assert unexpected == []
 
 
 def reachable(*roots: object) -> Iterator[object]:
-    """All objects that are held by these, code and its modules aside."""
+    """Yield all objects that are reachable from these, except code and modules."""
     code = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
     seen: set[int] = set()
     waiting = [*roots]

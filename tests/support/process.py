@@ -17,14 +17,14 @@ from typing import IO
 from click.testing import Result
 
 COMMAND = (sys.executable, "-m", "tornado_idv")
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 Invoke = Callable[..., Result]
 """Runs one command without a process, as the fixture ``invoke`` does."""
 
 
 @dataclass
-class Running:
+class ServiceProcess:
     """A served process: what it announced up to now, and where its log goes."""
 
     process: subprocess.Popen[str]
@@ -41,26 +41,26 @@ class Running:
                 return line.strip()
         raise AssertionError(f"ended before it said {beginning!r}: {self.log.read_text()}")
 
-    def told(self) -> str:
+    def read_log(self) -> str:
         """All that the process logged up to now."""
         return self.log.read_text()
 
-    def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
+    def send_signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Sends a signal to the process."""
         self.process.send_signal(number)
 
-    def ended(self) -> int:
+    def wait(self) -> int:
         """Waits for the end, and gives the exit code."""
         stdout: IO[str] = self.process.stdout  # type: ignore[assignment]
         self.announced += stdout.readlines()
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
 
 @contextmanager
 def running(
-    config: Path, *, path: Path | None = None, patience: float = PATIENCE
-) -> Iterator[Running]:
-    """Serves a configuration, for at most ``patience`` seconds.
+    config: Path, *, path: Path | None = None, timeout: float = TIMEOUT
+) -> Iterator[ServiceProcess]:
+    """Serves a configuration, for at most ``timeout`` seconds.
 
     ``path`` is a folder with plugins to be found beside the others.
     """
@@ -75,10 +75,10 @@ def running(
             text=True,
             env=env,
         )
-    net = threading.Timer(patience, process.kill)
+    net = threading.Timer(timeout, process.kill)
     net.start()
     try:
-        service = Running(process, log, [])
+        service = ServiceProcess(process, log, [])
         service.port = int(service.read_up_to("Listening on").split("/")[2].rpartition(":")[2])
         service.read_up_to("Keys:")
         yield service
@@ -98,13 +98,13 @@ def command(
         text=True,
         env={**os.environ, **(env or {})},
         cwd=cwd,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
 
 
 def eventually(condition: Callable[[], bool]) -> None:
     """Asks again and again until the condition holds."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, "the condition never came to hold"

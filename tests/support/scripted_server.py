@@ -1,4 +1,4 @@
-"""An upstream on a free port that answers as it is told, byte by byte."""
+"""An upstream on a free port that sends scripted responses, byte by byte."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def header(request: bytes, name: str) -> str | None:
 
 
 def closed_port() -> int:
-    """A port of the loopback interface where nobody listens."""
+    """Return an unused port of the loopback interface."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]

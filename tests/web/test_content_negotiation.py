@@ -54,7 +54,7 @@ def test_long_headers_take_no_long_time(value: str) -> None:
     assert time.process_time() - before < 0.05
 
 
-def test_the_type_of_a_body_is_told_before_the_type_of_the_answer() -> None:
+def test_request_content_type_is_checked_before_accept() -> None:
     with pytest.raises(ApiException) as refused:
         check_media_types(HTTPHeaders({"Content-Type": "text/html", "Accept": "text/html"}))
     assert refused.value.error is ApiError.MEDIA_TYPE

@@ -100,7 +100,7 @@ def test_plans_are_answered_in_utf_8() -> None:
     assert '"plan":"Größe"'.encode() in encode_user(user, IDENTIFIERS)
 
 
-def test_nobody_is_answered_with_the_record() -> None:
+def test_no_user_is_encoded_as_not_found() -> None:
     assert encode_user(None, IDENTIFIERS) is ApiError.NOT_FOUND.body
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support.in_process import Ground, grounds
+from support.in_process import Harness, harnesses
 from support.service import Client, serving_yaml
 
 
@@ -16,7 +16,7 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 @pytest.fixture
-def make_ground() -> Iterator[Callable[..., Ground]]:
-    """Makes the application on listeners without sockets; they are closed after the test."""
-    with grounds() as make:
+def make_harness() -> Iterator[Callable[..., Harness]]:
+    """Yield a function that makes harnesses without sockets; they are closed after the test."""
+    with harnesses() as make:
         yield make

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.in_process import Ground, ask_for, grounds
+from support.in_process import Harness, ask_for, harnesses
 from tornado_idv.http.limits import HttpLimits
 
 
 @pytest.fixture
-def ground() -> Iterator[Ground]:
-    with grounds() as make:
+def harness() -> Iterator[Harness]:
+    with harnesses() as make:
         yield make(limits=HttpLimits(max_connections=2, idle_timeout=10.0))
 
 
-def lines(ground: Ground) -> list[dict[str, object]]:
-    ground.access()
-    return [json.loads(line) for line in "".join(ground.logged).splitlines()]
+def lines(harness: Harness) -> list[dict[str, object]]:
+    harness.access()
+    return [json.loads(line) for line in "".join(harness.logged).splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,11 @@ def lines(ground: Ground) -> list[dict[str, object]]:
     ],
     ids=["no HTTP", "an expectation", "too long"],
 )
-def test_a_refusal_is_a_line(ground: Ground, sent: bytes, status: int, code: str) -> None:
-    caller = ground.call("192.0.2.7").send(sent)
-    assert caller.statuses == [status]
-    (line,) = lines(ground)
-    assert f"X-Request-ID: {line.pop('request_id')}\r\n".encode() in caller.socket.sent
+def test_rejected_request_is_logged(harness: Harness, sent: bytes, status: int, code: str) -> None:
+    client = harness.call("192.0.2.7").send(sent)
+    assert client.statuses == [status]
+    (line,) = lines(harness)
+    assert f"X-Request-ID: {line.pop('request_id')}\r\n".encode() in client.socket.sent
     line.pop("timestamp")
     assert line == {
         "event": "answered",
@@ -51,18 +51,18 @@ def test_a_refusal_is_a_line(ground: Ground, sent: bytes, status: int, code: str
     }
 
 
-def test_one_too_slow_and_one_too_many_are_lines(ground: Ground) -> None:
-    ground.ask(ask_for("alice")[:20])
-    ground.call()
-    ground.call()
-    ground.loop.forward(10.2)
-    assert [(line["status"], line["code"]) for line in lines(ground)] == [
+def test_timed_out_and_excess_connections_are_logged(harness: Harness) -> None:
+    harness.ask(ask_for("alice")[:20])
+    harness.call()
+    harness.call()
+    harness.loop.forward(10.2)
+    assert [(line["status"], line["code"]) for line in lines(harness)] == [
         (503, "overloaded"),
         (408, "request_timeout"),
     ]
 
 
-def test_who_leaves_without_a_word_leaves_no_line(ground: Ground) -> None:
-    ground.call()
-    ground.loop.forward(10.2)
-    assert lines(ground) == []
+def test_silent_disconnect_is_not_logged(harness: Harness) -> None:
+    harness.call()
+    harness.loop.forward(10.2)
+    assert lines(harness) == []

@@ -1,4 +1,4 @@
-"""With the packet cache and without it: nobody can tell which, by whatever happens."""
+"""The packet cache does not change behaviour, whatever happens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.in_process import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for, grounds
+from support.in_process import ALICE, SHORT_LIVED_KEY, FakeClient, Harness, ask_for, harnesses
 from support.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "100"))
 PROXIES = ("127.0.0.1", "2001:db8::/32")
-CALLERS = ("127.0.0.1", "192.0.2.7", "2001:db8::1")
+CLIENTS = ("127.0.0.1", "192.0.2.7", "2001:db8::1")
 """Where each calls from: the same bytes may come from a trusted proxy and from anyone."""
 URL, CARD = b"/api/v1/identify/url", b"/api/v1/identify/card"
 BEATE = User(plan="Pro", card_number="2", nickname="beate")
@@ -78,32 +78,32 @@ class Observer:
 class Side:
     """One of the two services, and those who call it."""
 
-    def __init__(self, make: Callable[..., Ground], *, packets: bool) -> None:
+    def __init__(self, make: Callable[..., Harness], *, packets: bool) -> None:
         self.observer = Observer()
-        self.ground = make(packets=packets, plugins=[self.observer], proxies=PROXIES)
-        self.callers: list[Caller] = [self.ground.call(ip) for ip in CALLERS]
+        self.harness = make(packets=packets, plugins=[self.observer], proxies=PROXIES)
+        self.clients: list[FakeClient] = [self.harness.call(ip) for ip in CLIENTS]
 
-    def caller(self, number: int) -> Caller:
+    def client(self, number: int) -> FakeClient:
         """One who calls; a new one in place of one who was left."""
-        if self.callers[number].socket.closed:
-            self.callers[number].socket.vanish()
-            self.callers[number] = self.ground.call(CALLERS[number])
-        return self.callers[number]
+        if self.clients[number].socket.closed:
+            self.clients[number].socket.vanish()
+            self.clients[number] = self.harness.call(CLIENTS[number])
+        return self.clients[number]
 
     @property
     def seen(self) -> tuple[object, ...]:
-        """Everything that may be told from outside."""
+        """Everything that is visible from outside."""
         return (
-            [(each.steady, each.socket.closed, each.socket.misuse) for each in self.callers],
+            [(each.steady, each.socket.closed, each.socket.misuse) for each in self.clients],
             [(query, answer.user, answer.stale) for query, answer in self.observer.heard],
-            self.ground.access(),
-            self.ground.users.asked,
+            self.harness.access(),
+            self.harness.users.asked,
         )
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Bytes that one caller sends, in pieces."""
+    """Bytes that one client sends, in pieces."""
 
     number: int
     data: bytes
@@ -112,18 +112,18 @@ class Sent:
     def __call__(self, side: Side) -> None:
         ends = [0, *sorted({place % len(self.data) for place in self.places}), len(self.data)]
         pieces = [self.data[begin:end] for begin, end in pairwise(ends)]
-        side.caller(self.number).send(*filter(None, pieces))
+        side.client(self.number).send(*filter(None, pieces))
 
 
 @dataclass(frozen=True)
 class SentByAll:
-    """Bytes that every caller sends as a whole, one after the other."""
+    """Bytes that every client sends as a whole, one after the other."""
 
     data: bytes
 
     def __call__(self, side: Side) -> None:
-        for number in range(len(CALLERS)):
-            side.caller(number).send(self.data)
+        for number in range(len(CLIENTS)):
+            side.client(number).send(self.data)
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,10 @@ class Done:
     """Something that happens to the service."""
 
     name: str
-    do: Callable[[Ground], object]
+    do: Callable[[Harness], object]
 
     def __call__(self, side: Side) -> None:
-        self.do(side.ground)
+        self.do(side.harness)
 
 
 @st.composite
@@ -179,10 +179,10 @@ def histories(draw: st.DrawFn) -> list[Step | float]:
     """A few requests that come again and again, whole or in pieces, and what happens between."""
     few = draw(st.lists(request(), min_size=1, max_size=4))
     whole = st.sampled_from(few)
-    sends = st.builds(Sent, st.integers(0, len(CALLERS) - 1), whole, st.just(()))
+    sends = st.builds(Sent, st.integers(0, len(CLIENTS) - 1), whole, st.just(()))
     odd = st.builds(
         Sent,
-        st.integers(0, len(CALLERS) - 1),
+        st.integers(0, len(CLIENTS) - 1),
         st.lists(whole, min_size=1, max_size=3).map(b"".join),
         st.lists(st.integers(1, 400), max_size=2).map(tuple),
     )
@@ -193,9 +193,9 @@ def histories(draw: st.DrawFn) -> list[Step | float]:
 
 @settings(max_examples=EXAMPLES)
 @given(histories())
-def test_nobody_can_tell_the_packet_cache_from_the_long_way(steps: list[Step | float]) -> None:
+def test_packet_cache_does_not_change_behaviour(steps: list[Step | float]) -> None:
     """And whatever came before, it answers the third of the same requests."""
-    with grounds() as make:
+    with harnesses() as make:
         sides = [Side(make, packets=True), Side(make, packets=False)]
         for step in [*steps, *RECOVERY]:
             play(step, sides)
@@ -203,22 +203,22 @@ def test_nobody_can_tell_the_packet_cache_from_the_long_way(steps: list[Step | f
         assert saved >= 0
         for _ in range(3):
             play(SENT_AGAIN, sides)
-        if sides[0].callers[0].statuses[-3:] == [200] * 3:  # no circuit breaker is open
+        if sides[0].clients[0].statuses[-3:] == [200] * 3:  # no circuit breaker is open
             assert requests_saved(sides) > saved
 
 
 RECOVERY: list[Step | float] = [
-    Done("up", lambda ground: setattr(ground.users, "down", False)),
-    Done("put", lambda ground: ground.users.put(ALICE)),
+    Done("up", lambda harness: setattr(harness.users, "down", False)),
+    Done("put", lambda harness: harness.users.put(ALICE)),
     400.0,
-    *[0.2] * len(CALLERS),  # not all who are late are closed at once
+    *[0.2] * len(CLIENTS),  # not all who are late are closed at once
 ]
 SENT_AGAIN = Sent(0, ask_for("alice", b"X-Not-Sent-Before: 1"), ())
 
 
 def play(step: Step | float, sides: list[Side]) -> None:
     """Have something happen to both, and compare them."""
-    loop = sides[0].ground.loop
+    loop = sides[0].harness.loop
     if isinstance(step, float):
         loop.now += step
         loop.settle()
@@ -232,4 +232,4 @@ def play(step: Step | float, sides: list[Side]) -> None:
 def requests_saved(sides: list[Side]) -> int:
     """How many requests fewer have reached the application with the packet cache."""
     with_packets, without = sides
-    return without.ground.app.asked - with_packets.ground.app.asked
+    return without.harness.app.asked - with_packets.harness.app.asked

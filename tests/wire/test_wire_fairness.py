@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.in_process import Caller, Ground, ask_for
+from support.in_process import FakeClient, Harness, ask_for
 from support.service import CARDS_ONLY_KEY
 from tornado_idv.http.limits import HttpLimits
 
@@ -15,124 +15,126 @@ MS = 1 / 1024
 BAD = ask_for("alice", key="guessed")
 PIPELINED = 20
 
-MakeGround = Callable[..., Ground]
+MakeHarness = Callable[..., Harness]
 
 
-def turns_until(ground: Ground, condition: Callable[[], bool]) -> int:
+def turns_until(harness: Harness, condition: Callable[[], bool]) -> int:
     """Event-loop iterations until the condition holds."""
     turns = 0
     while not condition():
-        ground.loop.turn()
+        harness.loop.turn()
         turns += 1
         assert turns < 1000
     return turns
 
 
-def answered_at_once(ground: Ground, callers: list[Caller], data: bytes) -> int:
+def answered_at_once(harness: Harness, clients: list[FakeClient], data: bytes) -> int:
     """How many get a response in the iteration in which all of them send this."""
-    before = sum(len(each.statuses) for each in callers)
-    for each in callers:
+    before = sum(len(each.statuses) for each in clients)
+    for each in clients:
         each.socket.arrive(data)
-    ground.loop.turn()
-    answered = sum(len(each.statuses) for each in callers) - before
-    ground.loop.settle()
+    harness.loop.turn()
+    answered = sum(len(each.statuses) for each in clients) - before
+    harness.loop.settle()
     return answered
 
 
-def test_new_clients_are_served_while_authenticated_ones_pipeline(make_ground: MakeGround) -> None:
+def test_new_clients_are_served_while_authenticated_ones_pipeline(
+    make_harness: MakeHarness,
+) -> None:
     """Many pipelines make iterations long; with one start in each, new clients waited for all."""
-    ground = make_ground(packets=False, seconds_per_request=MS)
-    busy = [ground.ask(ask_for("alice")) for _ in range(40)]
-    new = [ground.call() for _ in range(40)]
+    harness = make_harness(packets=False, seconds_per_request=MS)
+    busy = [harness.ask(ask_for("alice")) for _ in range(40)]
+    new = [harness.call() for _ in range(40)]
     for each in busy:
         each.socket.arrive(ask_for("alice") * PIPELINED)
     for each in new:
         each.socket.arrive(ask_for("alice"))
-    assert turns_until(ground, lambda: all(each.statuses for each in new)) < 12
+    assert turns_until(harness, lambda: all(each.statuses for each in new)) < 12
     assert all(1 < len(each.statuses) < 10 for each in busy)
-    ground.loop.settle()
+    harness.loop.settle()
     assert all(each.statuses == [200] * (PIPELINED + 1) for each in busy)
 
 
-def test_an_iteration_is_short_however_many_clients_pipeline(make_ground: MakeGround) -> None:
+def test_an_iteration_is_short_however_many_clients_pipeline(make_harness: MakeHarness) -> None:
     """What arrives meanwhile is read after ten milliseconds of their requests, not after all."""
-    ground = make_ground(packets=False, seconds_per_request=MS)
-    busy = [ground.ask(ask_for("alice")) for _ in range(100)]
+    harness = make_harness(packets=False, seconds_per_request=MS)
+    busy = [harness.ask(ask_for("alice")) for _ in range(100)]
     for each in busy:
         each.socket.arrive(ask_for("alice") * PIPELINED)
-    ground.loop.turn()
+    harness.loop.turn()
     for _ in range(50):
-        before = ground.app.asked
-        ground.loop.turn()
-        assert 10 <= ground.app.asked - before <= 12
-    ground.loop.settle()
+        before = harness.app.asked
+        harness.loop.turn()
+        assert 10 <= harness.app.asked - before <= 12
+    harness.loop.settle()
     assert all(each.statuses == [200] * (PIPELINED + 1) for each in busy)
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
 def test_pipelined_requests_before_a_half_close_are_all_answered(
-    make_ground: MakeGround, *, packets: bool
+    make_harness: MakeHarness, *, packets: bool
 ) -> None:
     """Also if the cache answers each at once, and the next is to be begun."""
-    ground = make_ground(packets=packets)
-    caller = ground.ask(ask_for("alice"))
+    harness = make_harness(packets=packets)
+    client = harness.ask(ask_for("alice"))
     pipeline = [ask_for("alice", b"X-Request-ID: %d" % number) for number in range(PIPELINED)]
-    caller.socket.arrive(b"".join(pipeline))
-    caller.socket.end()
-    ground.loop.settle()
-    assert caller.statuses == [200] * (PIPELINED + 1)
-    assert caller.socket.closed
+    client.socket.arrive(b"".join(pipeline))
+    client.socket.end()
+    harness.loop.settle()
+    assert client.statuses == [200] * (PIPELINED + 1)
+    assert client.socket.closed
 
 
-def test_a_flood_of_bad_keys_takes_half_of_the_time_at_most(make_ground: MakeGround) -> None:
-    ground = make_ground(packets=False, seconds_per_request=MS)
-    good = [ground.ask(ask_for("alice")) for _ in range(10)]
-    bad = [ground.call() for _ in range(100)]
+def test_a_flood_of_bad_keys_takes_half_of_the_time_at_most(make_harness: MakeHarness) -> None:
+    harness = make_harness(packets=False, seconds_per_request=MS)
+    good = [harness.ask(ask_for("alice")) for _ in range(10)]
+    bad = [harness.call() for _ in range(100)]
     for each in good:
         each.socket.arrive(ask_for("alice") * PIPELINED)
     for each in bad:
         each.socket.arrive(BAD * PIPELINED)
-    turns = turns_until(ground, lambda: all(len(each.statuses) > PIPELINED for each in good))
+    turns = turns_until(harness, lambda: all(len(each.statuses) > PIPELINED for each in good))
     assert turns < PIPELINED + 5
     assert sum(len(each.statuses) for each in bad) <= 10 * PIPELINED + 20
 
 
-def test_more_bytes_do_not_send_a_waiting_client_to_the_end(make_ground: MakeGround) -> None:
-    ground = make_ground()
-    waiting = [ground.call() for _ in range(6)]
+def test_more_bytes_do_not_send_a_waiting_client_to_the_end(make_harness: MakeHarness) -> None:
+    harness = make_harness()
+    waiting = [harness.call() for _ in range(6)]
     for each in waiting:
         each.socket.arrive(BAD)
-    ground.loop.turn()
+    harness.loop.turn()
     waiting[2].socket.arrive(BAD[:20])
-    turns_until(ground, lambda: bool(waiting[3].statuses))
+    turns_until(harness, lambda: bool(waiting[3].statuses))
     assert [each.statuses for each in waiting[:3]] == [[401]] * 3
 
 
-def test_a_client_waits_again_after_a_bad_key(make_ground: MakeGround) -> None:
+def test_a_client_waits_again_after_a_bad_key(make_harness: MakeHarness) -> None:
     """A valid key counts for the requests that directly follow it."""
-    ground = make_ground()
-    callers = [ground.ask(ask_for("alice"), BAD) for _ in range(20)]
-    assert answered_at_once(ground, callers, BAD) <= 1
-    assert [each.statuses for each in callers] == [[200, 401, 401]] * 20
+    harness = make_harness()
+    clients = [harness.ask(ask_for("alice"), BAD) for _ in range(20)]
+    assert answered_at_once(harness, clients, BAD) <= 1
+    assert [each.statuses for each in clients] == [[200, 401, 401]] * 20
 
 
-def test_a_client_whose_key_lacks_the_scope_does_not_wait(make_ground: MakeGround) -> None:
+def test_a_client_whose_key_lacks_the_scope_does_not_wait(make_harness: MakeHarness) -> None:
     """The key is valid, so it is in the access log and bounds what the client may do."""
-    ground = make_ground()
+    harness = make_harness()
     forbidden = ask_for("alice", key=CARDS_ONLY_KEY)
-    callers = [ground.ask(forbidden) for _ in range(20)]
-    assert answered_at_once(ground, callers, forbidden) == 20
-    assert [each.statuses for each in callers] == [[403, 403]] * 20
-    lines = ground.access()
+    clients = [harness.ask(forbidden) for _ in range(20)]
+    assert answered_at_once(harness, clients, forbidden) == 20
+    assert [each.statuses for each in clients] == [[403, 403]] * 20
+    lines = harness.access()
     assert len(lines) == 40
     assert all('"status": 403' in line and '"key": "cards"' in line for line in lines)
 
 
-def test_every_idle_connection_is_closed_however_many_there_are(make_ground: MakeGround) -> None:
-    ground = make_ground(limits=HttpLimits(max_connections=2000, idle_timeout=1.0))
-    idle = [ground.call() for _ in range(1500)]
-    ground.loop.forward(1.0)
+def test_every_idle_connection_is_closed_however_many_there_are(make_harness: MakeHarness) -> None:
+    harness = make_harness(limits=HttpLimits(max_connections=2000, idle_timeout=1.0))
+    idle = [harness.call() for _ in range(1500)]
+    harness.loop.forward(1.0)
     for _ in range(2000):  # a few at a time
-        ground.loop.now += 0.001
-        ground.loop.turn()
+        harness.loop.now += 0.001
+        harness.loop.turn()
     assert sum(each.socket.closed for each in idle) == 1500

@@ -16,15 +16,15 @@ from tornado.httputil import (
 )
 
 from support.framing_spellings import FEW, framing, spellings
-from support.in_process import grounds
+from support.in_process import harnesses
 from support.service import Client
 
 pytestmark = pytest.mark.slow
 HARD = "WIRE_HARD" in os.environ
 
 
-class Told(HTTPServerConnectionDelegate):
-    """An application that answers at once, and remembers what it was asked."""
+class RecordingApp(HTTPServerConnectionDelegate):
+    """An application that responds immediately and records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -36,15 +36,15 @@ class Told(HTTPServerConnectionDelegate):
 
 
 class _Telling(HTTPMessageDelegate):
-    def __init__(self, told: Told, connection: HTTPConnection) -> None:
-        self._told = told
+    def __init__(self, app: RecordingApp, connection: HTTPConnection) -> None:
+        self._app = app
         self._connection = connection
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> None:
         assert isinstance(start_line, RequestStartLine)
-        self._told.asked.append(start_line.path)
+        self._app.asked.append(start_line.path)
 
     def finish(self) -> None:
         headers = HTTPHeaders({"Content-Length": "2"})
@@ -54,19 +54,19 @@ class _Telling(HTTPMessageDelegate):
 
 def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
     """Each is refused, or read in the one way that every strict reader reads it."""
-    told = Told()
+    app = RecordingApp()
     wrong = []
     seen: Counter[str] = Counter()
-    with grounds() as ground_of:
-        ground = ground_of(app=told)
+    with harnesses() as new_harness:
+        harness = new_harness(app=app)
         for spelling in spellings(every=HARD):
-            told.asked.clear()
-            caller = ground.ask(spelling.data)
-            got = caller.statuses, [*told.asked], caller.socket.closed
+            app.asked.clear()
+            client = harness.ask(spelling.data)
+            got = client.statuses, [*app.asked], client.socket.closed
             seen[framing(spelling.lines)] += 1
             if got != spelling.expected:
                 wrong.append((spelling.lines, got, spelling.expected))
-            caller.socket.vanish()
+            client.socket.vanish()
     assert wrong == []
     others = 257 if HARD else len(FEW)
     assert seen.total() == 6 * (257 + others * 6) * 3
@@ -76,7 +76,7 @@ def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
 SAMPLE = [*spellings(every=True)][::499]
 
 
-def test_nor_does_it_over_a_real_socket(wire: Client) -> None:
+def test_no_byte_around_the_coding_gets_two_answers_over_a_real_socket(wire: Client) -> None:
     for spelling in SAMPLE:
         statuses, paths, closed = spelling.expected
         data = spelling.data + (b"" if closed else b"POST /end HTTP/1.0\r\n\r\n")
@@ -91,9 +91,9 @@ METHODS = ["GET", "HEAD", "POST", "OPTIONS", "DELETE", "BREW", "PRI", "CONNECT",
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_and_target_gets_one_answer(method: str) -> None:
-    with grounds() as ground_of:
-        ground = ground_of()
+    with harnesses() as new_harness:
+        harness = new_harness()
         for target in TARGETS:
-            caller = ground.ask(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-            answers = caller.socket.sent.count(b"HTTP/1.1 ")
+            client = harness.ask(f"{method} {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answers = client.socket.sent.count(b"HTTP/1.1 ")
             assert answers == 1, target

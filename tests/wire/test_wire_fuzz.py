@@ -1,4 +1,4 @@
-"""Whatever comes in and whatever happens: nothing breaks, and nobody gets one answer too many.
+"""Whatever comes in and whatever happens: nothing breaks, and no client gets an excess response.
 
 ``HYPOTHESIS_EXAMPLES=1000000`` makes it as long as there is time for.
 """
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from support.in_process import HIGH_WATER, Caller, Ground, ask_for, grounds
+from support.in_process import HIGH_WATER, FakeClient, Harness, ask_for, harnesses
 from support.raw_requests import CHUNKS, HOST, request
 from tornado_idv.http.limits import HttpLimits
 
@@ -90,13 +90,13 @@ class Arrive:
     place: int
     turns: int
 
-    def __call__(self, ground: Ground, caller: Caller) -> None:
+    def __call__(self, harness: Harness, client: FakeClient) -> None:
         place = self.place % (len(self.data) + 1)
         for piece in (self.data[:place], self.data[place:]):
             if piece:
-                caller.socket.arrive(piece)
+                client.socket.arrive(piece)
             for _ in range(self.turns):
-                ground.loop.turn()
+                harness.loop.turn()
 
 
 @dataclass(frozen=True)
@@ -104,32 +104,32 @@ class Happen:
     """Something happens to the connection that is not bytes coming in."""
 
     name: str
-    do: Callable[[Ground, Caller], object]
+    do: Callable[[Harness, FakeClient], object]
 
-    def __call__(self, ground: Ground, caller: Caller) -> None:
-        self.do(ground, caller)
-
-
-def _stop_reading(_: Ground, caller: Caller) -> None:
-    caller.socket.reads = False
+    def __call__(self, harness: Harness, client: FakeClient) -> None:
+        self.do(harness, client)
 
 
-def _drain(ground: Ground, _: Caller) -> None:
-    ground.loop.create_task(ground.server.drain()).add_done_callback(lambda _: None)
+def _stop_reading(_: Harness, client: FakeClient) -> None:
+    client.socket.reads = False
+
+
+def _drain(harness: Harness, _: FakeClient) -> None:
+    harness.loop.create_task(harness.server.drain()).add_done_callback(lambda _: None)
 
 
 HAPPENINGS = [
-    Happen("settles", lambda ground, _: ground.loop.settle()),
-    Happen("a second", lambda ground, _: ground.loop.forward(1.0)),
-    Happen("too long", lambda ground, _: ground.loop.forward(3.5)),
-    Happen("expires", lambda ground, caller: ground.loop.call_soon(caller.connection.on_timeout)),
+    Happen("settles", lambda harness, _: harness.loop.settle()),
+    Happen("a second", lambda harness, _: harness.loop.forward(1.0)),
+    Happen("too long", lambda harness, _: harness.loop.forward(3.5)),
+    Happen("expires", lambda harness, client: harness.loop.call_soon(client.connection.on_timeout)),
     Happen("reads no more", _stop_reading),
-    Happen("reads on", lambda _, caller: caller.socket.read_on()),
-    Happen("ends", lambda _, caller: caller.socket.end()),
-    Happen("vanishes", lambda _, caller: caller.socket.vanish()),
-    Happen("purge", lambda ground, _: ground.cache.purge()),
+    Happen("reads on", lambda _, client: client.socket.read_on()),
+    Happen("ends", lambda _, client: client.socket.end()),
+    Happen("vanishes", lambda _, client: client.socket.vanish()),
+    Happen("purge", lambda harness, _: harness.cache.purge()),
 ]
-LATE = [Happen("drain", _drain), Happen("stop", lambda ground, _: ground.server.close())]
+LATE = [Happen("drain", _drain), Happen("stop", lambda harness, _: harness.server.close())]
 BYTES = st.one_of(
     WHOLE,
     WHOLE,
@@ -147,28 +147,28 @@ STEPS = st.lists(
 
 
 class Watched:
-    """A caller, and what was told of it up to now."""
+    """A client, and what was recorded of it so far."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
-        self.caller = ground.call()
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.client = harness.call()
         self.received = bytearray()
-        take = self.caller.connection.data_received
+        take = self.client.connection.data_received
 
         def received(data: bytes) -> None:
             self.received += data
             take(data)
 
-        self.caller.connection.data_received = received  # type: ignore[method-assign]
+        self.client.connection.data_received = received  # type: ignore[method-assign]
 
     def check(self) -> int:
         """Holds what must hold at any time; gives how many answers there are."""
-        socket = self.caller.socket
+        socket = self.client.socket
         answers = len(_STATUS.findall(bytes(socket.sent)))
         asked = len(_HEAD.findall(bytes(self.received)))
         assert answers <= asked + 1  # a refusal may come for what never became a head
         assert socket.misuse == []
-        assert self.caller.buffered <= MOST_BUFFERED
+        assert self.client.buffered <= MOST_BUFFERED
         assert socket.most_waiting <= HIGH_WATER + 1024
         return answers
 
@@ -176,25 +176,28 @@ class Watched:
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(max_examples=EXAMPLES)
 @given(steps=STEPS, late=st.sampled_from([None, None, *LATE]), packets=st.booleans())
-def test_nothing_breaks_and_no_answer_is_one_too_many(
-    *, steps: list[tuple[int, Callable[[Ground, Caller], None]]], late: Happen | None, packets: bool
+def test_random_input_gets_at_most_one_answer_per_request(
+    *,
+    steps: list[tuple[int, Callable[[Harness, FakeClient], None]]],
+    late: Happen | None,
+    packets: bool,
 ) -> None:
-    with grounds() as make:
-        ground = make(limits=LIMITS, packets=packets)
-        watched = [Watched(ground) for _ in range(4)]
+    with harnesses() as make:
+        harness = make(limits=LIMITS, packets=packets)
+        watched = [Watched(harness) for _ in range(4)]
         for number, step in steps:
-            step(ground, watched[number].caller)
+            step(harness, watched[number].client)
             watched[number].check()
         if late is not None:
-            late(ground, watched[0].caller)
+            late(harness, watched[0].client)
         for each in watched:
-            each.caller.socket.read_on()
-        ground.loop.settle()
-        begun = ground.app.asked
+            each.client.socket.read_on()
+        harness.loop.settle()
+        begun = harness.app.asked
         total = sum(each.check() for each in watched)
         assert begun <= sum(len(_HEAD.findall(bytes(each.received))) for each in watched)
         event(f"answers: {min(total, 10)}")
-        ground.loop.forward(8.0)
-        assert all(each.caller.socket.lost for each in watched)
+        harness.loop.forward(8.0)
+        assert all(each.client.socket.lost for each in watched)
         assert sum(each.check() for each in watched) <= total + len(watched)
-        assert not len(ground.server._connections)
+        assert not len(harness.server._connections)

@@ -1,4 +1,4 @@
-"""A real process in trouble: slow callers, too many, wrong keys, stops; good callers go on.
+"""A real process in trouble: slow clients, too many, wrong keys, stops; good clients go on.
 
 ``WIRE_HARD=1`` makes the crowds as large, and the stops as many, as they are meant to be.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from support.in_process import ask_for
-from support.process import Running, eventually, running
+from support.process import ServiceProcess, eventually, running
 from support.process_limits import descriptors
 from support.service import KEY
 from tornado_idv.web.errors import ApiError
@@ -31,7 +31,7 @@ HARD = "WIRE_HARD" in os.environ
 SLOW = 2_000 if HARD else 500
 STOPS = 20 if HARD else 3
 IDLE = 1_000
-CALLERS = 16
+CLIENTS = 16
 CONFIG = """\
 profile_sites: [https://profiles.example]
 server: {{port: 0, idle_timeout: 1s, body_timeout: 1s}}
@@ -48,21 +48,21 @@ MOST_OWED = 1024 * 1024
 
 
 @contextmanager
-def served(folder: Path, most_descriptors: int = 8192) -> Iterator[Running]:
+def served(folder: Path, most_descriptors: int = 8192) -> Iterator[ServiceProcess]:
     (folder / "users.yaml").write_text(USERS)
     config = folder / "config.yaml"
     config.write_text(CONFIG.format(key=KEY))
     with descriptors(most_descriptors):
-        before = running(config, patience=60)
+        before = running(config, timeout=60)
         service = before.__enter__()
     try:
         yield service
-        assert "Traceback" not in service.told()
+        assert "Traceback" not in service.read_log()
     finally:
         before.__exit__(None, None, None)
 
 
-def connect(service: Running) -> socket.socket:
+def connect(service: ServiceProcess) -> socket.socket:
     return socket.create_connection(("127.0.0.1", service.port), timeout=SOON)
 
 
@@ -73,16 +73,16 @@ def answer(sock: socket.socket) -> tuple[int, HTTPResponse, bytes]:
     return response.status, response, response.read()
 
 
-def troubles(service: Running) -> Counter[str]:
+def errors(service: ServiceProcess) -> Counter[str]:
     """How often each line was logged, those of answers and of start and stop aside."""
-    events = [json.loads(line)["event"] for line in service.told().splitlines()]
+    events = [json.loads(line)["event"] for line in service.read_log().splitlines()]
     return Counter(each for each in events if each not in ("answered", "stopped"))
 
 
-class GoodCaller:
+class KeepAliveClient:
     """Asks again and again, on one connection that is kept or on a new one each time."""
 
-    def __init__(self, service: Running, *, keeps: bool) -> None:
+    def __init__(self, service: ServiceProcess, *, keeps: bool) -> None:
         self._service = service
         self._sock = connect(service) if keeps else None
         self.slowest = 0.0
@@ -104,10 +104,10 @@ class GoodCaller:
             self._sock.close()
 
 
-class SlowCaller:
+class SlowClient:
     """Sends a byte of a request that never ends each time it may."""
 
-    def __init__(self, service: Running, begin: bytes) -> None:
+    def __init__(self, service: ServiceProcess, begin: bytes) -> None:
         self.got = b""
         self.left = False
         self._sock = connect(service)
@@ -136,83 +136,83 @@ SLOW_BEGINNINGS = {
 }
 
 
-def test_callers_of_a_byte_at_a_time_are_left_and_hold_nobody_up(tmp_path: Path) -> None:
+def test_clients_sending_single_bytes_are_closed_and_delay_no_others(tmp_path: Path) -> None:
     with served(tmp_path) as service:
-        good = [GoodCaller(service, keeps=True), GoodCaller(service, keeps=False)]
+        good = [KeepAliveClient(service, keeps=True), KeepAliveClient(service, keeps=False)]
         beginnings = [*SLOW_BEGINNINGS.values()] * (SLOW // len(SLOW_BEGINNINGS))
-        slow: list[SlowCaller] = []
+        slow: list[SlowClient] = []
         for begin in beginnings:
-            slow.append(SlowCaller(service, begin))
+            slow.append(SlowClient(service, begin))
             if len(slow) % 100 == 0:  # who keeps a connection is not to be idle meanwhile
-                for caller in good:
-                    caller.ask()
+                for client in good:
+                    client.ask()
         until = time.monotonic() + SOON
         while any(not each.left for each in slow):
             assert time.monotonic() < until
             for each in slow:
                 if not each.left:
                     each.tick()
-            for caller in good:
-                caller.ask()
+            for client in good:
+                client.ask()
         for each in slow:
             assert each.got.startswith((b"HTTP/1.1 408 ", b"HTTP/1.1 400 ")) or not each.got
-        told = sum(each.got.startswith(b"HTTP/1.1 408 ") for each in slow)
-        assert told > SLOW // 2
+        timed_out = sum(each.got.startswith(b"HTTP/1.1 408 ") for each in slow)
+        assert timed_out > SLOW // 2
         assert max(each.slowest for each in good) < 1.0
-        for caller in good:
-            caller.ask()
-            caller.close()
-        assert max(troubles(service).values(), default=0) <= 1
+        for client in good:
+            client.ask()
+            client.close()
+        assert max(errors(service).values(), default=0) <= 1
 
 
-def test_more_callers_than_descriptors_are_told_so_and_forgotten(tmp_path: Path) -> None:
-    """Who came first is served all along; when the others are gone, everybody is."""
+def test_more_clients_than_descriptors_get_503_and_are_closed(tmp_path: Path) -> None:
+    """Existing clients are served throughout; afterwards all clients are served again."""
     with served(tmp_path, most_descriptors=256) as service:
-        good = GoodCaller(service, keeps=True)
+        good = KeepAliveClient(service, keeps=True)
         good.ask()
         idle = [connect(service) for _ in range(IDLE)]
         good.ask()
-        told: Counter[bytes] = Counter()
+        statuses: Counter[bytes] = Counter()
         for sock in idle[127:]:
-            told[sock.recv(12)] += 1
+            statuses[sock.recv(12)] += 1
             good.ask()
-        assert told == {b"HTTP/1.1 503": IDLE - 127}
+        assert statuses == {b"HTTP/1.1 503": IDLE - 127}
         assert good.slowest < 1.0
         for sock in idle:
             sock.close()
         eventually(lambda: recovered(service))
         good.ask()
         good.close()
-        assert [*troubles(service).values()] == [1]
-        assert "server.max_connections reached (128)" in service.told()
+        assert [*errors(service).values()] == [1]
+        assert "server.max_connections reached (128)" in service.read_log()
 
 
-def recovered(service: Running) -> bool:
+def recovered(service: ServiceProcess) -> bool:
     with connect(service) as sock:
         sock.sendall(ask_for("alice"))
         return answer(sock)[0] == 200
 
 
-def test_who_never_reads_is_answered_until_little_is_owed_and_then_left(tmp_path: Path) -> None:
+def test_client_that_never_reads_is_closed_with_bounded_unsent_data(tmp_path: Path) -> None:
     """By itself the kernel would hold megabytes of answers, each of which was work."""
     pipeline = ask_for("alice") * 100
     with served(tmp_path) as service:
-        good = GoodCaller(service, keeps=False)
+        good = KeepAliveClient(service, keeps=False)
         with connect(service) as sock, suppress(ConnectionError):
             while True:
                 sock.sendall(pipeline)
         good.ask()
-        service.tell()
-        assert service.ended() == 0
-        answers = sum('"event": "answered"' in line for line in service.told().splitlines())
+        service.send_signal()
+        assert service.wait() == 0
+        answers = sum('"event": "answered"' in line for line in service.read_log().splitlines())
         assert 100 < answers < MOST_OWED // LENGTH_OF_AN_ANSWER
 
 
-def test_a_flood_of_wrong_keys_holds_nobody_up(tmp_path: Path) -> None:
+def test_flood_of_wrong_keys_does_not_delay_other_clients(tmp_path: Path) -> None:
     """Each gets its 401, and nothing but the line of the answer is logged."""
     flood = ask_for("alice", key="B" * 40) * 250
     with served(tmp_path) as service:
-        good = GoodCaller(service, keeps=True)
+        good = KeepAliveClient(service, keeps=True)
         statuses: list[bytes] = []
 
         def rage() -> None:
@@ -235,19 +235,19 @@ def test_a_flood_of_wrong_keys_holds_nobody_up(tmp_path: Path) -> None:
         assert good.asked > 10
         assert good.slowest < 1.0
         good.close()
-        assert not troubles(service)
+        assert not errors(service)
 
 
 class Kept:
-    """A caller who keeps the connection, and knows of each request whether it was read.
+    """A client who keeps the connection, and knows of each request whether it was read.
 
     The ``100 Continue`` says so: from then on the answer is owed.
     """
 
-    def __init__(self, service: Running) -> None:
+    def __init__(self, service: ServiceProcess) -> None:
         self.answered = 0
-        self.told = self.left = False
-        self.trouble: BaseException | None = None
+        self.closed_by_header = self.left = False
+        self.error: BaseException | None = None
         self._sock = connect(service)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -257,11 +257,11 @@ class Kept:
             with self._sock:
                 self._ask_on()
         except (OSError, AssertionError, HTTPException) as error:
-            self.trouble = error
+            self.error = error
 
     def _ask_on(self) -> None:
         data = ask_for("alice", b"Expect: 100-continue")
-        while not self.told:
+        while not self.closed_by_header:
             self._sock.sendall(data[:-19])
             begin = self._sock.recv(25)
             if not begin:
@@ -272,27 +272,27 @@ class Kept:
             status, response, body = answer(self._sock)
             assert (status, len(body)) == (200, 131)
             self.answered += 1
-            self.told = response.getheader("Connection") == "close"
+            self.closed_by_header = response.getheader("Connection") == "close"
         assert self._sock.recv(1) == b""
 
 
-def test_a_stop_under_load_loses_no_request_that_was_read(tmp_path: Path) -> None:
-    """Whoever has a request under way is answered and told to leave; all leave in peace."""
-    told = 0
+def test_stop_under_load_answers_every_request_that_was_read(tmp_path: Path) -> None:
+    """Requests in progress get a response with ``Connection: close``, and no reset."""
+    closed = 0
     for stop in range(STOPS):
         folder = tmp_path / str(stop)
         folder.mkdir()
         with served(folder) as service:
-            callers = [Kept(service) for _ in range(CALLERS)]
-            eventually(lambda: min(each.answered for each in callers) > 10)  # noqa: B023
-            service.tell()
-            for each in callers:
+            clients = [Kept(service) for _ in range(CLIENTS)]
+            eventually(lambda: min(each.answered for each in clients) > 10)  # noqa: B023
+            service.send_signal()
+            for each in clients:
                 each.thread.join(SOON)
-            assert [each.trouble for each in callers if each.trouble] == []
-            assert all(each.told or each.left for each in callers)
-            assert service.ended() == 0
-            told += sum(each.told for each in callers)
-        answers = sum('"event": "answered"' in line for line in service.told().splitlines())
-        assert answers == sum(each.answered for each in callers)
-        assert "unanswered" not in service.told()
-    assert told
+            assert [each.error for each in clients if each.error] == []
+            assert all(each.closed_by_header or each.left for each in clients)
+            assert service.wait() == 0
+            closed += sum(each.closed_by_header for each in clients)
+        answers = sum('"event": "answered"' in line for line in service.read_log().splitlines())
+        assert answers == sum(each.answered for each in clients)
+        assert "unanswered" not in service.read_log()
+    assert closed

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.in_process import ALICE, SHORT_LIVED_KEY, Caller, Ground, ask_for, reachable
+from support.in_process import ALICE, SHORT_LIVED_KEY, FakeClient, Harness, ask_for, reachable
 from support.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.model import ByNickname, User
 from tornado_idv.web import packet_cache
@@ -41,59 +41,63 @@ LONGEST = 1024
 
 
 @pytest.fixture
-def ground(make_ground: Callable[..., Ground]) -> Ground:
-    return make_ground()
+def harness(make_harness: Callable[..., Harness]) -> Harness:
+    return make_harness()
 
 
-def teach(ground: Ground, data: bytes) -> None:
+def teach(harness: Harness, data: bytes) -> None:
     """Asks until it is known: what memory has the answer to is learned."""
     for _ in range(2):
-        assert not is_known(ground, data)
+        assert not is_known(harness, data)
 
 
-def is_known(ground: Ground, data: bytes) -> bool:
+def is_known(harness: Harness, data: bytes) -> bool:
     """Whether a request is answered without the application."""
-    before = ground.app.asked
-    caller = ground.ask(data)
-    assert len(caller.answers) == 1
-    return ground.app.asked == before
+    before = harness.app.asked
+    client = harness.ask(data)
+    assert len(client.answers) == 1
+    return harness.app.asked == before
 
 
-def test_what_was_understood_is_answered_by_its_bytes(ground: Ground) -> None:
-    teach(ground, ask_for("alice"))
-    assert is_known(ground, ask_for("alice"))
+def test_repeated_request_is_answered_from_the_packet_cache(harness: Harness) -> None:
+    teach(harness, ask_for("alice"))
+    assert is_known(harness, ask_for("alice"))
 
 
-def test_what_is_asked_once_is_not_kept(ground: Ground) -> None:
-    """Who guesses, and asks for nobody twice, pushes nothing out."""
-    assert ground.packets is not None
+def test_single_request_is_not_cached(harness: Harness) -> None:
+    """Requests for users that are never repeated evict nothing."""
+    assert harness.packets is not None
     for nickname in ("alice", "nobody", "someone"):
-        ground.ask(ask_for(nickname))
-    assert [*ground.packets._queries["identify/url"].by_body] == []
+        harness.ask(ask_for(nickname))
+    assert [*harness.packets._queries["identify/url"].by_body] == []
 
 
-def test_a_known_head_learns_further_bodies(ground: Ground) -> None:
+def test_cached_head_stores_further_bodies(harness: Harness) -> None:
     """Of its own length, for any head of the route; another length is another head."""
-    teach(ground, ask_for("alice"))
-    teach(ground, ask_for("alicf"))
-    assert is_known(ground, ask_for("alicf"))
-    assert not is_known(ground, ask_for("alicfe"))
+    teach(harness, ask_for("alice"))
+    teach(harness, ask_for("alicf"))
+    assert is_known(harness, ask_for("alicf"))
+    assert not is_known(harness, ask_for("alicfe"))
 
 
 @pytest.mark.parametrize("data", OTHER_WAYS.values(), ids=OTHER_WAYS)
-def test_all_else_takes_the_long_way(make_ground: Callable[..., Ground], data: bytes) -> None:
+def test_other_requests_bypass_the_packet_cache(
+    make_harness: Callable[..., Harness], data: bytes
+) -> None:
     """However often it comes, and answered as if there were no packet cache."""
-    ground, plain = make_ground(), make_ground(packets=False)
+    harness, plain = make_harness(), make_harness(packets=False)
     for _ in range(3):
-        before = ground.app.asked
-        assert ground.ask(data).steady == plain.ask(data).steady
-        assert ground.app.asked > before
-    assert ground.packets is not None
-    assert not ground.packets._heads
+        before = harness.app.asked
+        assert harness.ask(data).steady == plain.ask(data).steady
+        assert harness.app.asked > before
+    assert harness.packets is not None
+    assert not harness.packets._heads
 
 
 @pytest.mark.parametrize("difference", [0, 3, 4, 5])
-def test_half_a_request_is_never_taken_for_a_whole_one(ground: Ground, difference: int) -> None:
+def test_partial_request_is_never_answered_from_the_packet_cache(
+    harness: Harness, difference: int
+) -> None:
     """Not even if its first half is as long as its body, give or take the end of a head."""
     for pad in range(400):
         data = ask_for("alice", pad=pad)
@@ -101,173 +105,177 @@ def test_half_a_request_is_never_taken_for_a_whole_one(ground: Ground, differenc
         if place >= len(data):
             break
         for _ in range(2):
-            assert ground.ask(data[:place], data[place:]).statuses == [200], place
-            assert ground.ask(b"\r\n\r\n" + data[:place], data[place:]).statuses == [200], place
-    assert ground.ask(data[:150]).statuses == []
+            assert harness.ask(data[:place], data[place:]).statuses == [200], place
+            assert harness.ask(b"\r\n\r\n" + data[:place], data[place:]).statuses == [200], place
+    assert harness.ask(data[:150]).statuses == []
 
 
 @pytest.mark.parametrize("known", [0, 1, 2])
-def test_a_body_of_another_length_than_announced_is_waited_for_or_cut(
-    ground: Ground, known: int
-) -> None:
+def test_body_of_another_length_is_awaited_or_split(harness: Harness, known: int) -> None:
     data = ask_for("alice")
     for _ in range(known):
-        ground.ask(data)
+        harness.ask(data)
     for _ in range(2):
-        short = ground.ask(data[:-1])
+        short = harness.ask(data[:-1])
         assert short.statuses == []
         assert short.send(b"}").statuses == [200]
-        long = ground.ask(data + b"{")
+        long = harness.ask(data + b"{")
         assert long.statuses == [200]
         assert long.send(b" / HTTP/1.1\r\n\r\n").statuses == [200, 400]
 
 
-def test_who_still_waits_for_an_answer_gets_it_first(ground: Ground) -> None:
-    teach(ground, ask_for("alice"))
-    caller = ground.call()
-    caller.socket.arrive(ask_for("nobody", b"X-Request-ID: 1"))
-    ground.loop.turn()
-    caller.send(ask_for("alice"))
-    assert caller.statuses == [404, 200]
+def test_pending_answer_is_sent_before_a_cached_one(harness: Harness) -> None:
+    teach(harness, ask_for("alice"))
+    client = harness.call()
+    client.socket.arrive(ask_for("nobody", b"X-Request-ID: 1"))
+    harness.loop.turn()
+    client.send(ask_for("alice"))
+    assert client.statuses == [404, 200]
 
 
-def test_a_purge_is_seen_at_the_next_request(ground: Ground) -> None:
+def test_purge_takes_effect_at_the_next_request(harness: Harness) -> None:
     for purge in (
-        ground.cache.purge,
-        lambda: ground.cache.purge_user(ByNickname("alice")),
-        lambda: ground.cache.purge_backend("users"),
+        harness.cache.purge,
+        lambda: harness.cache.purge_user(ByNickname("alice")),
+        lambda: harness.cache.purge_backend("users"),
     ):
-        ground.ask(ask_for("alice"))
-        ground.ask(ask_for("alice"))
-        assert is_known(ground, ask_for("alice"))
-        before = ground.users.asked
+        harness.ask(ask_for("alice"))
+        harness.ask(ask_for("alice"))
+        assert is_known(harness, ask_for("alice"))
+        before = harness.users.asked
         purge()
-        assert not is_known(ground, ask_for("alice"))
-        assert ground.users.asked == before + 1
+        assert not is_known(harness, ask_for("alice"))
+        assert harness.users.asked == before + 1
 
 
-def test_a_change_of_the_data_is_seen_at_the_next_request(ground: Ground) -> None:
+def test_data_change_takes_effect_at_the_next_request(harness: Harness) -> None:
     pro = User(plan="Pro", card_number=ALICE.card_number, nickname="alice")
     for change, status, plan in (
         (lambda: None, 200, b'"plan":"Free"'),
-        (lambda: ground.users.put(pro), 200, b'"plan":"Pro"'),
-        (lambda: ground.users.drop(pro), 404, b"User not found"),
-        (lambda: ground.users.put(ALICE), 200, b'"plan":"Free"'),
+        (lambda: harness.users.put(pro), 200, b'"plan":"Pro"'),
+        (lambda: harness.users.drop(pro), 404, b"User not found"),
+        (lambda: harness.users.put(ALICE), 200, b'"plan":"Free"'),
     ):
         change()
         for _ in range(3):
-            ((got, body),) = ground.ask(ask_for("alice")).answers
+            ((got, body),) = harness.ask(ask_for("alice")).answers
             assert (got, plan in body) == (status, True)
 
 
-def test_an_expired_key_is_seen_at_the_next_request(ground: Ground) -> None:
+def test_key_expiry_takes_effect_at_the_next_request(harness: Harness) -> None:
     data = ask_for("alice", key=SHORT_LIVED_KEY)
-    teach(ground, data)
-    assert is_known(ground, data)
-    ground.loop.now += 99
-    assert is_known(ground, data)
-    ground.loop.now += 1
-    assert ground.ask(data).statuses == [401]
+    teach(harness, data)
+    assert is_known(harness, data)
+    harness.loop.now += 99
+    assert is_known(harness, data)
+    harness.loop.now += 1
+    assert harness.ask(data).statuses == [401]
 
 
-def test_an_answer_past_its_time_is_asked_for_anew(ground: Ground) -> None:
-    teach(ground, ask_for("alice"))
-    ground.loop.now += 300
-    assert not is_known(ground, ask_for("alice"))
-    assert ground.users.asked == 2
+def test_expired_answer_is_looked_up_again(harness: Harness) -> None:
+    teach(harness, ask_for("alice"))
+    harness.loop.now += 300
+    assert not is_known(harness, ask_for("alice"))
+    assert harness.users.asked == 2
 
 
-def test_a_known_request_asks_again_ahead_of_time(ground: Ground) -> None:
-    teach(ground, ask_for("alice"))
-    ground.loop.now += 250
-    assert is_known(ground, ask_for("alice"))
-    ground.loop.settle()
-    assert ground.users.asked == 2
+def test_cached_request_is_refreshed_before_expiry(harness: Harness) -> None:
+    teach(harness, ask_for("alice"))
+    harness.loop.now += 250
+    assert is_known(harness, ask_for("alice"))
+    harness.loop.settle()
+    assert harness.users.asked == 2
 
 
-def test_a_drain_is_seen_at_the_next_request(ground: Ground) -> None:
-    teach(ground, ask_for("alice"))
-    busy = ground.call().send(ask_for("alice")[:9])
-    draining = ground.loop.create_task(ground.server.drain())
-    ground.loop.settle()
+def test_drain_takes_effect_at_the_next_request(harness: Harness) -> None:
+    teach(harness, ask_for("alice"))
+    busy = harness.call().send(ask_for("alice")[:9])
+    draining = harness.loop.create_task(harness.server.drain())
+    harness.loop.settle()
     busy.send(ask_for("alice")[9:])
     assert b"Connection: close\r\n" in busy.socket.sent
-    ground.loop.forward(1.2)
+    harness.loop.forward(1.2)
     assert draining.done()
 
 
-def test_who_comes_during_a_drain_is_told_to_leave(ground: Ground) -> None:
+def test_connection_during_a_drain_is_closed_after_its_response(harness: Harness) -> None:
     """A connection may be accepted just before the socket is closed, and be here just after."""
-    teach(ground, ask_for("alice"))
-    busy = ground.call().send(ask_for("alice")[:9])
-    draining = ground.loop.create_task(ground.server.drain())
-    ground.loop.settle()
-    late = ground.ask(ask_for("alice"))
+    teach(harness, ask_for("alice"))
+    busy = harness.call().send(ask_for("alice")[:9])
+    draining = harness.loop.create_task(harness.server.drain())
+    harness.loop.settle()
+    late = harness.ask(ask_for("alice"))
     assert late.statuses == [200]
     assert b"Connection: close\r\n" in late.socket.sent
     busy.send(ask_for("alice")[9:])
-    ground.loop.forward(1.2)
+    harness.loop.forward(1.2)
     assert draining.done()
 
 
-def test_heads_are_bounded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_cached_heads_is_bounded(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They make room for the newest, which is answered."""
     monkeypatch.setattr(packet_cache, "_MAX_HEADS", 5)
     sent = [ask_for(f"n{number:02}", b"X-A: %d" % number) for number in range(20)]
     for data in sent:
-        teach(ground, data)
-        assert is_known(ground, data)
-    assert [is_known(ground, data) for data in sent[::-1]] == [True] * 5 + [False] * 15
+        teach(harness, data)
+        assert is_known(harness, data)
+    assert [is_known(harness, data) for data in sent[::-1]] == [True] * 5 + [False] * 15
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_an_entry_is_bounded(ground: Ground, more: int) -> None:
+def test_size_of_an_entry_is_bounded(harness: Harness, more: int) -> None:
     head = len(ask_for("alice")) - 19
     for data in (
         ask_for("alice", b"X: " + b"a" * (LONGEST - head - 5 + more)),
         ask_for("alice", pad=LONGEST - 19 + more),
     ):
         for _ in range(2):
-            ground.ask(data)
-        assert is_known(ground, data) == (more == 0)
+            harness.ask(data)
+        assert is_known(harness, data) == (more == 0)
 
 
-def test_no_key_is_kept_but_as_a_digest(ground: Ground) -> None:
-    """Neither of a known request nor of one that came in halves, once its caller has left."""
+def test_keys_are_stored_only_as_digests(harness: Harness) -> None:
+    """Neither of a known request nor of one that came in halves, once its client has left."""
     for nickname in ("alice", "nobody"):
         data = ask_for(nickname)
-        ground.ask(data, data, data[:150], data[150:]).socket.abort()
-    ground.loop.settle()
+        harness.ask(data, data, data[:150], data[150:]).socket.abort()
+    harness.loop.settle()
     secrets = (KEY, KEY.split("_")[2])
-    held = [*reachable(ground.packets)]
+    held = [*reachable(harness.packets)]
     assert any(isinstance(each, bytes) and b"@alice" in each for each in held)
     texts = [each for each in held if isinstance(each, str)]
     texts += [each.decode("latin-1") for each in held if isinstance(each, (bytes, bytearray))]
     assert not [text for text in texts if any(secret in text for secret in secrets)]
 
 
-def test_callers_of_the_same_bytes_are_told_apart(make_ground: Callable[..., Ground]) -> None:
-    """A head is known to all connections; whether its word is believed hangs on each."""
-    ground = make_ground(proxies=["127.0.0.1"])
+def test_same_bytes_of_different_clients_are_logged_with_their_own_addresses(
+    make_harness: Callable[..., Harness],
+) -> None:
+    """A cached head is shared by connections; whether its address is trusted depends on each."""
+    harness = make_harness(proxies=["127.0.0.1"])
     first, second = (
         ask_for("alice", b"X-Forwarded-For: " + ip) for ip in (b"192.0.2.1", b"192.0.2.2")
     )
-    proxy, another = ground.call("127.0.0.1"), ground.call("192.0.2.9")
+    proxy, another = harness.call("127.0.0.1"), harness.call("192.0.2.9")
     for data in (first, second, first, first, second):
         proxy.send(data)
         another.send(data)
-    remotes = re.findall(r'"remote": "([^"]*)"', "".join(ground.access()))
+    remotes = re.findall(r'"remote": "([^"]*)"', "".join(harness.access()))
     proxied = [f"192.0.2.{number}" for number in (1, 2, 1, 1, 2)]
     assert remotes[::2] == proxied
     assert {*remotes[1::2]} == {"192.0.2.9"}
-    assert ground.app.asked == 3
+    assert harness.app.asked == 3
 
 
-def test_a_caller_is_told_in_the_log_alike(make_ground: Callable[..., Ground]) -> None:
-    with_it, without = make_ground(), make_ground(packets=False)
-    for ground in (with_it, without):
+def test_client_address_is_logged_with_and_without_the_packet_cache(
+    make_harness: Callable[..., Harness],
+) -> None:
+    with_it, without = make_harness(), make_harness(packets=False)
+    for harness in (with_it, without):
         for nickname in ("alice",) * 3 + ("nobody",) * 3 + ("a b",):
-            ask: Caller = ground.ask(ask_for(nickname))
+            ask: FakeClient = harness.ask(ask_for(nickname))
             assert ask.answers
     assert with_it.app.asked == 5
     assert with_it.access() == without.access() != []

@@ -1,4 +1,4 @@
-"""Many requests ahead of their answers, and answers that nobody reads."""
+"""Many pipelined requests, and responses that the client does not read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.in_process import HIGH_WATER, Ground
+from support.in_process import HIGH_WATER, Harness
 from support.service import KEY, Client, serving
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.model import User
@@ -44,24 +44,24 @@ def ids(sent: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-def test_a_thousand_are_answered_in_their_order(
-    make_ground: Callable[..., Ground], *, packets: bool
+def test_thousand_pipelined_requests_are_answered_in_order(
+    make_harness: Callable[..., Harness], *, packets: bool
 ) -> None:
-    ground = make_ground(packets=packets)
-    ground.users.put(
+    harness = make_harness(packets=packets)
+    harness.users.put(
         *(User(plan="Free", card_number=str(number), nickname=f"n{number}") for number in range(50))
     )
     names = [f"n{number % 70}" for number in range(MANY)]
     pipeline = b"".join(ask_for(name, number) for number, name in enumerate(names))
     for data in ([pipeline], [pipeline[at : at + 1400] for at in range(0, len(pipeline), 1400)]):
-        caller = ground.ask(*data)
-        assert ids(bytes(caller.socket.sent)) == [*range(MANY)]
-        for (status, body), name in zip(caller.answers, names, strict=True):
+        client = harness.ask(*data)
+        assert ids(bytes(client.socket.sent)) == [*range(MANY)]
+        for (status, body), name in zip(client.answers, names, strict=True):
             assert status == (200 if int(name[1:]) < 50 else 404)
             assert status == 404 or b'"nickname":"@%s"' % name.encode() in body
 
 
-def test_they_are_over_a_real_socket(wire: Client) -> None:
+def test_pipelined_requests_are_answered_in_order_over_a_real_socket(wire: Client) -> None:
     pipeline = b"".join(ask_for("alice", number) for number in range(MANY))
     with socket.create_connection(("127.0.0.1", wire.port), timeout=10) as sock:
         threading.Thread(target=sock.sendall, args=[pipeline]).start()
@@ -70,139 +70,143 @@ def test_they_are_over_a_real_socket(wire: Client) -> None:
     assert ids(b"".join(got)) == [*range(MANY)]
 
 
-def test_a_pipeline_without_end_costs_bounded_memory(make_ground: Callable[..., Ground]) -> None:
+def test_endless_pipeline_uses_bounded_memory(make_harness: Callable[..., Harness]) -> None:
     """What was sent too far ahead is left in the socket until its turn."""
-    ground = make_ground()
-    caller = ground.call()
+    harness = make_harness()
+    client = harness.call()
     request = ask_for("alice", 1)
     most = 0
-    caller.socket.arrive(request * 5 * MANY)
-    while caller.socket.arrived or caller.buffered:
-        ground.loop.turn()
-        most = max(most, caller.buffered)
-    ground.loop.settle()
+    client.socket.arrive(request * 5 * MANY)
+    while client.socket.arrived or client.buffered:
+        harness.loop.turn()
+        most = max(most, client.buffered)
+    harness.loop.settle()
     assert 64 * 1024 < most <= BUFFERED
-    assert caller.statuses == [200] * 5 * MANY
+    assert client.statuses == [200] * 5 * MANY
 
 
 @pytest.mark.parametrize("ahead", [1, MANY], ids=["one at a time", "a pipeline"])
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-def test_who_never_reads_costs_bounded_memory_and_is_left(
-    make_ground: Callable[..., Ground], *, packets: bool, ahead: int
+def test_client_that_never_reads_uses_bounded_memory_and_is_closed(
+    make_harness: Callable[..., Harness], *, packets: bool, ahead: int
 ) -> None:
-    ground = make_ground(packets=packets, limits=HttpLimits(idle_timeout=10.0))
-    caller = ground.ask(plainly_for("alice"))
-    caller.socket.reads = False
+    harness = make_harness(packets=packets, limits=HttpLimits(idle_timeout=10.0))
+    client = harness.ask(plainly_for("alice"))
+    client.socket.reads = False
     for _ in range(5 * MANY // ahead):
-        caller.send(plainly_for("alice") * ahead)
-        assert caller.buffered <= BUFFERED
-    assert caller.socket.most_waiting <= HIGH_WATER + 1024
-    assert caller.socket.arrived
-    ground.loop.forward(9.8)
-    assert not caller.socket.lost
-    ground.loop.forward(0.4)
-    assert caller.socket.lost
-    assert caller.socket.misuse == []
+        client.send(plainly_for("alice") * ahead)
+        assert client.buffered <= BUFFERED
+    assert client.socket.most_waiting <= HIGH_WATER + 1024
+    assert client.socket.arrived
+    harness.loop.forward(9.8)
+    assert not client.socket.lost
+    harness.loop.forward(0.4)
+    assert client.socket.lost
+    assert client.socket.misuse == []
 
 
 @pytest.mark.parametrize("line", [b"\r\n", b"\r"])
-def test_who_sends_empty_lines_is_as_idle_as_others(
-    make_ground: Callable[..., Ground], line: bytes
+def test_client_sending_empty_lines_is_idle(
+    make_harness: Callable[..., Harness], line: bytes
 ) -> None:
-    ground = make_ground(limits=HttpLimits(idle_timeout=10.0))
-    caller = ground.call()
+    harness = make_harness(limits=HttpLimits(idle_timeout=10.0))
+    client = harness.call()
     for _ in range(5):
-        ground.loop.forward(1.8)
-        caller.send(b"\n" if caller.buffered else line)
-        assert not caller.socket.closed
-    ground.loop.forward(1.2)
-    assert caller.socket.closed
+        harness.loop.forward(1.8)
+        client.send(b"\n" if client.buffered else line)
+        assert not client.socket.closed
+    harness.loop.forward(1.2)
+    assert client.socket.closed
 
 
 @pytest.mark.parametrize("pieces", [(b"\r\n", b""), (b"\r", b"\n"), (b"", b"\r\n")])
-def test_who_sends_an_empty_line_first_has_the_time_of_others(
-    make_ground: Callable[..., Ground], pieces: tuple[bytes, bytes]
+def test_client_sending_an_empty_line_first_has_the_normal_timeout(
+    make_harness: Callable[..., Harness], pieces: tuple[bytes, bytes]
 ) -> None:
-    ground = make_ground(limits=HttpLimits(idle_timeout=10.0))
-    caller = ground.call()
-    ground.loop.forward(9)
+    harness = make_harness(limits=HttpLimits(idle_timeout=10.0))
+    client = harness.call()
+    harness.loop.forward(9)
     first, second = pieces
-    caller.send(first)
-    caller.send(second + plainly_for("alice")[:20])
-    ground.loop.forward(9)
-    caller.send(plainly_for("alice")[20:])
-    assert caller.statuses == [200]
+    client.send(first)
+    client.send(second + plainly_for("alice")[:20])
+    harness.loop.forward(9)
+    client.send(plainly_for("alice")[20:])
+    assert client.statuses == [200]
 
 
-def test_who_reads_after_a_pause_misses_nothing(make_ground: Callable[..., Ground]) -> None:
-    ground = make_ground()
-    caller = ground.ask(ask_for("alice", 0))
-    caller.socket.reads = False
-    caller.send(*(ask_for("alice", number) for number in range(1, MANY)))
-    while len(caller.answers) < MANY:
-        before = len(caller.answers)
-        caller.socket.read_on()
-        ground.loop.settle()
-        caller.socket.reads = False
-        assert len(caller.answers) > before
-    assert ids(bytes(caller.socket.sent)) == [*range(MANY)]
-    assert not caller.socket.closed
+def test_client_that_pauses_reading_gets_every_answer(make_harness: Callable[..., Harness]) -> None:
+    harness = make_harness()
+    client = harness.ask(ask_for("alice", 0))
+    client.socket.reads = False
+    client.send(*(ask_for("alice", number) for number in range(1, MANY)))
+    while len(client.answers) < MANY:
+        before = len(client.answers)
+        client.socket.read_on()
+        harness.loop.settle()
+        client.socket.reads = False
+        assert len(client.answers) > before
+    assert ids(bytes(client.socket.sent)) == [*range(MANY)]
+    assert not client.socket.closed
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-def test_who_ends_during_a_pause_misses_nothing(
-    make_ground: Callable[..., Ground], *, packets: bool
+def test_client_that_half_closes_during_a_pause_gets_every_answer(
+    make_harness: Callable[..., Harness], *, packets: bool
 ) -> None:
     """A half-close does not drop what was asked before it."""
-    ground = make_ground(packets=packets)
-    caller = ground.ask(ask_for("alice", 0))
-    caller.socket.reads = False
-    caller.send(b"".join(ask_for("alice", number) for number in range(1, 500)))
-    caller.socket.end()
-    ground.loop.settle()
-    while not caller.socket.closed:
-        before = len(caller.answers)
-        caller.socket.read_on()
-        ground.loop.settle()
-        caller.socket.reads = False
-        assert len(caller.answers) > before
-    assert ids(bytes(caller.socket.sent)) == [*range(500)]
+    harness = make_harness(packets=packets)
+    client = harness.ask(ask_for("alice", 0))
+    client.socket.reads = False
+    client.send(b"".join(ask_for("alice", number) for number in range(1, 500)))
+    client.socket.end()
+    harness.loop.settle()
+    while not client.socket.closed:
+        before = len(client.answers)
+        client.socket.read_on()
+        harness.loop.settle()
+        client.socket.reads = False
+        assert len(client.answers) > before
+    assert ids(bytes(client.socket.sent)) == [*range(500)]
 
 
-def test_a_body_in_many_small_chunks_is_read_to_its_end(make_ground: Callable[..., Ground]) -> None:
+def test_a_body_in_many_small_chunks_is_read_to_its_end(
+    make_harness: Callable[..., Harness],
+) -> None:
     """Framing of several times the body's size, all at once, is no reason to stop reading."""
-    ground = make_ground()
+    harness = make_harness()
     head = ask_for("alice", 0).partition(b"\r\n\r\n")[0]
     lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
     body = b'{"input": "@alice"}'.ljust(14_000)
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     request = b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b"", chunks])
-    caller = ground.call()
-    caller.socket.arrive(request[:83_000])
-    ground.loop.settle()
-    caller.socket.arrive(request[83_000:])
-    ground.loop.settle()
-    assert caller.statuses == [200]
+    client = harness.call()
+    client.socket.arrive(request[:83_000])
+    harness.loop.settle()
+    client.socket.arrive(request[83_000:])
+    harness.loop.settle()
+    assert client.statuses == [200]
 
 
-def test_what_one_asks_is_not_learned_for_another(make_ground: Callable[..., Ground]) -> None:
-    """A request that waited for its caller to read leaves the meaning of the one before alone."""
-    ground = make_ground()
-    ground.users.put(User(plan="Pro", card_number="2", nickname="beate"))
+def test_request_of_one_client_is_not_cached_for_another(
+    make_harness: Callable[..., Harness],
+) -> None:
+    """A request that waited for its client to read leaves the meaning of the one before alone."""
+    harness = make_harness()
+    harness.users.put(User(plan="Pro", card_number="2", nickname="beate"))
     alice, beate = plainly_for("alice"), plainly_for("beate")
-    known = ground.ask(alice, alice).answers[0]
-    caller = ground.call()
-    caller.socket.reads = False
-    while not caller.socket._paused:
-        caller.send(alice)
-    caller.send(beate)
-    caller.socket.read_on()
-    ground.loop.settle()
-    assert b"@beate" in caller.answers[-1][1]
-    assert ground.ask(alice).answers == [known]
+    known = harness.ask(alice, alice).answers[0]
+    client = harness.call()
+    client.socket.reads = False
+    while not client.socket._paused:
+        client.send(alice)
+    client.send(beate)
+    client.socket.read_on()
+    harness.loop.settle()
+    assert b"@beate" in client.answers[-1][1]
+    assert harness.ask(alice).answers == [known]
 
 
-def test_who_never_reads_is_left_by_a_real_service_too(tmp_path: Path) -> None:
+def test_client_that_never_reads_is_closed_by_a_real_service(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text("users: []\n")
     with serving(CONFIG, tmp_path) as service:
         taken = send_for_ever(service.port, plainly_for("nobody") * 100)

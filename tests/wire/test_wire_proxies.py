@@ -1,8 +1,8 @@
 """Behind nginx and haproxy: what a proxy sends on as one request is answered as one.
 
 Each request is followed by one more, which has an id of its own. If proxy and service saw the
-end of the first in different places, the service would answer what no caller asked for, or a
-caller would get the answer to somebody else's request.
+end of the first in different places, the service would answer what no client asked for, or a
+client would get the answer to another client's request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pytest
 
 from support.contract_requests import TABLE
 from support.framing_spellings import spellings
-from support.process import Running, eventually, running
+from support.process import ServiceProcess, eventually, running
 from support.service import CONFIG, FIXTURE
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ ODD = {
     for each in [*spellings(every=True)][:: 10 if HARD else 199]
 }
 CASES = {name: data for name, data in {**TABLE, **ODD}.items() if b" HTTP/" in data}
-"""Without HTTP/0.9, which nginx answers without a head, so that nothing can be told."""
+"""Without HTTP/0.9, which nginx answers without a head, so that nothing can be determined."""
 AT_ONCE = 16
 _STATUS = re.compile(rb"HTTP/1\.[01] ([2-5]\d\d) ")
 _ID = re.compile(rb"X-Request-ID: (\S+)", re.IGNORECASE)
@@ -85,7 +85,7 @@ defaults
   timeout client 2s
   timeout server 5s
   timeout http-request 2s
-frontend callers
+frontend clients
   bind 127.0.0.1:{port}
   default_backend service
 backend service
@@ -110,7 +110,7 @@ class Heard:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """A process that logs each answer with its id."""
     folder = tmp_path_factory.mktemp("behind")
     (folder / "users.yaml").write_text(FIXTURE)
@@ -118,28 +118,28 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     backend = "  - {name: users, kind: yaml, path: users.yaml}\n"
     trusting = CONFIG.replace("{port: 0", "{port: 0, trusted_proxies: [127.0.0.1]")
     config.write_text(f"{trusting}{backend}logging: {{level: info, format: json}}\n")
-    with running(config, patience=120) as process:
+    with running(config, timeout=120) as process:
         yield process
 
 
-def answered(service: Running) -> set[str]:
+def answered(service: ServiceProcess) -> set[str]:
     """The ids of all that the service's handlers answered up to now."""
     mark = f"mark-{secrets.token_hex(8)}"
     data = f"GET / HTTP/1.1\r\nHost: x\r\nX-Request-ID: {mark}\r\nConnection: close\r\n\r\n"
     hear(service.port, data.encode())
-    eventually(lambda: mark in service.told())
+    eventually(lambda: mark in service.read_log())
     ids = {line["request_id"] for line in access(service)}
     return {each for each in ids if not each.startswith("mark-")}
 
 
-def access(service: Running) -> list[dict[str, Any]]:
+def access(service: ServiceProcess) -> list[dict[str, Any]]:
     """The lines of the access log up to now."""
-    lines = map(json.loads, service.told().splitlines())
+    lines = map(json.loads, service.read_log().splitlines())
     return [line for line in lines if line["event"] == "answered"]
 
 
 @contextmanager
-def proxy(name: str, service: Running, folder: Path) -> Iterator[int]:
+def proxy(name: str, service: ServiceProcess, folder: Path) -> Iterator[int]:
     """Runs a proxy in front of the service; gives its port."""
     program, template, arguments = PROXIES[name]
     path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
@@ -196,18 +196,18 @@ def play(port: int, prefix: str) -> dict[str, Heard]:
 
 
 @pytest.fixture(scope="module")
-def directly(service: Running) -> dict[str, Heard]:
+def directly(service: ServiceProcess) -> dict[str, Heard]:
     return play(service.port, "direct")
 
 
-def test_without_a_proxy_every_answer_has_a_caller(service: Running) -> None:
+def test_without_a_proxy_every_answer_has_a_client(service: ServiceProcess) -> None:
     before = answered(service)
-    check_callers(service, play(service.port, "alone"), "alone", before)
+    check_clients(service, play(service.port, "alone"), "alone", before)
 
 
 @pytest.mark.parametrize("name", PROXIES)
 def test_behind_a_proxy_no_request_is_smuggled(
-    service: Running, directly: dict[str, Heard], name: str, tmp_path: Path
+    service: ServiceProcess, directly: dict[str, Heard], name: str, tmp_path: Path
 ) -> None:
     """As many answers as without it, unless one of the two refuses what the other reads."""
     before = answered(service)
@@ -219,12 +219,14 @@ def test_behind_a_proxy_no_request_is_smuggled(
     for case in CASES:
         if not case.startswith(("read", "refused", "spelling")):
             assert heard[case].statuses == directly[case].statuses, case
-    check_callers(service, heard, "behind", before)
+    check_clients(service, heard, "behind", before)
 
 
 @pytest.mark.parametrize("name", PROXIES)
-def test_behind_a_proxy_it_is_known_who_asked(service: Running, name: str, tmp_path: Path) -> None:
-    """Whether or not the caller writes the header, to which a proxy adds a word or a line."""
+def test_behind_a_proxy_the_client_address_is_logged(
+    service: ServiceProcess, name: str, tmp_path: Path
+) -> None:
+    """Whether or not the client writes the header, to which a proxy adds a word or a line."""
     ips = ("127.0.0.2", "127.0.0.3")
     asked = {}
     with proxy(name, service, tmp_path) as port:
@@ -235,12 +237,14 @@ def test_behind_a_proxy_it_is_known_who_asked(service: Running, name: str, tmp_p
                 hear(port, f"{data}Connection: close\r\n\r\n".encode(), ip)
                 asked[mark] = ip
     answered(service)
-    told = {line["request_id"]: line["remote"] for line in access(service)}
-    assert {mark: told[mark] for mark in asked} == asked
+    reported = {line["request_id"]: line["remote"] for line in access(service)}
+    assert {mark: reported[mark] for mark in asked} == asked
 
 
-def check_callers(service: Running, heard: dict[str, Heard], prefix: str, before: set[str]) -> None:
-    """Every answer of the service went to a caller, the last to the caller who asked last."""
+def check_clients(
+    service: ServiceProcess, heard: dict[str, Heard], prefix: str, before: set[str]
+) -> None:
+    """Every answer of the service went to a client, the last to the client who asked last."""
     got: set[bytes] = set()
     for number, what in enumerate(heard.values()):
         own = f"{prefix}-{number}".encode()

@@ -13,7 +13,7 @@ import pytest
 
 from support.certificate import SELF_SIGNED
 from support.in_process import ask_for
-from support.process import Running, eventually, running
+from support.process import ServiceProcess, eventually, running
 from support.process_limits import descriptors
 from support.service import KEY
 
@@ -33,17 +33,17 @@ TLS = "tls: {cert_file: tls.pem, key_file: tls.pem}"
 
 
 @contextmanager
-def served(folder: Path, tls: str = "") -> Iterator[Running]:
+def served(folder: Path, tls: str = "") -> Iterator[ServiceProcess]:
     (folder / "users.yaml").write_text(USERS)
     (folder / "tls.pem").write_text(SELF_SIGNED)
     (folder / "config.yaml").write_text(CONFIG.replace("TLS", tls))
     with ExitStack() as stack:
         with descriptors(DESCRIPTORS):
-            service = stack.enter_context(running(folder / "config.yaml", patience=60))
+            service = stack.enter_context(running(folder / "config.yaml", timeout=60))
         yield service
-        service.tell()
-        assert service.ended() == 0
-        assert "Traceback" not in service.told()
+        service.send_signal()
+        assert service.wait() == 0
+        assert "Traceback" not in service.read_log()
 
 
 def status(sock: socket.socket) -> bytes:
@@ -52,13 +52,13 @@ def status(sock: socket.socket) -> bytes:
     return sock.recv(4096)[9:12]
 
 
-def resident(service: Running) -> int:
+def resident(service: ServiceProcess) -> int:
     """Bytes of memory of the process."""
     text = Path(f"/proc/{service.process.pid}/status").read_text()
     return 1024 * int(text.partition("VmRSS:")[2].split()[0])
 
 
-def open_descriptors(service: Running) -> int:
+def open_descriptors(service: ServiceProcess) -> int:
     return len([*Path(f"/proc/{service.process.pid}/fd").iterdir()])
 
 
@@ -94,7 +94,7 @@ def test_memory_of_a_client_without_a_key_is_bounded(
         assert resident(service) - before < GREEDY * kib * 1024
 
 
-def connected(service: Running, folder: Path | None, receive: int = 65536) -> socket.socket:
+def connected(service: ServiceProcess, folder: Path | None, receive: int = 65536) -> socket.socket:
     """A connection, by TLS if there is a folder with the certificate to trust."""
     sock = socket.socket()
     sock.settimeout(10)
@@ -115,7 +115,7 @@ def fill(sock: socket.socket, data: bytes) -> None:
         return
 
 
-def test_silent_tls_clients_take_no_place_from_others(tmp_path: Path) -> None:
+def test_silent_tls_clients_do_not_block_others(tmp_path: Path) -> None:
     with served(tmp_path, TLS) as service, ExitStack() as stack:
 
         def ask() -> bytes:

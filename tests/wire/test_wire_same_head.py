@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.in_process import SHORT_LIVED_KEY, Caller, Ground, ask_for, reachable
+from support.in_process import SHORT_LIVED_KEY, FakeClient, Harness, ask_for, reachable
 from support.service import CARDS_ONLY_KEY, KEY
 
 SAME_EACH_TIME = {
@@ -41,144 +41,146 @@ OFTEN = {
 
 
 @pytest.fixture
-def ground(make_ground: Callable[..., Ground]) -> Ground:
-    return make_ground(packets=False)
+def harness(make_harness: Callable[..., Harness]) -> Harness:
+    return make_harness(packets=False)
 
 
 @pytest.mark.parametrize(("data", "status"), SAME_EACH_TIME.values(), ids=list(SAME_EACH_TIME))
-def test_it_is_answered_the_same_each_time(ground: Ground, data: bytes, status: int) -> None:
-    assert ground.ask(data, data, data).statuses == [status] * 3
+def test_repeated_request_gets_the_same_response(
+    harness: Harness, data: bytes, status: int
+) -> None:
+    assert harness.ask(data, data, data).statuses == [status] * 3
 
 
-def test_a_key_that_expires_is_seen_at_the_next_request(ground: Ground) -> None:
+def test_expired_key_is_rejected_at_the_next_request(harness: Harness) -> None:
     data = ask_for("alice", key=SHORT_LIVED_KEY)
-    caller = ground.ask(data, data)
-    ground.loop.now += 100
-    assert caller.send(data, data).statuses == [200, 200, 401, 401]
+    client = harness.ask(data, data)
+    harness.loop.now += 100
+    assert client.send(data, data).statuses == [200, 200, 401, 401]
 
 
-def test_a_key_that_is_taken_away_is_seen_at_the_next_request(ground: Ground) -> None:
+def test_removed_key_is_rejected_at_the_next_request(harness: Harness) -> None:
     data = ask_for("alice")
-    caller = ground.ask(data, data)
-    taken = dict(ground.keys._keys)
-    ground.keys._keys.clear()
-    caller.send(data, data)
-    ground.keys._keys.update(taken)
-    assert caller.send(data).statuses == [200, 200, 401, 401, 200]
+    client = harness.ask(data, data)
+    taken = dict(harness.keys._keys)
+    harness.keys._keys.clear()
+    client.send(data, data)
+    harness.keys._keys.update(taken)
+    assert client.send(data).statuses == [200, 200, 401, 401, 200]
 
 
-def test_the_caller_s_request_id_comes_back_each_time(ground: Ground) -> None:
+def test_request_id_of_the_client_is_returned_each_time(harness: Harness) -> None:
     data = ask_for("alice", b"X-Request-ID: mine")
-    caller = ground.ask(data, data)
-    assert caller.socket.sent.count(b"X-Request-ID: mine\r\n") == 2
+    client = harness.ask(data, data)
+    assert client.socket.sent.count(b"X-Request-ID: mine\r\n") == 2
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
 @pytest.mark.parametrize("data", OFTEN.values(), ids=list(OFTEN))
-def test_one_connection_gets_what_many_would(
-    make_ground: Callable[..., Ground], data: bytes, *, packets: bool
+def test_one_connection_gets_the_same_responses_as_many(
+    make_harness: Callable[..., Harness], data: bytes, *, packets: bool
 ) -> None:
     """Whatever came before on it, and also if a request comes in two pieces."""
-    ground, each_alone = make_ground(packets=packets), make_ground(packets=False)
-    caller, expected = ground.call(), b""
+    harness, each_alone = make_harness(packets=packets), make_harness(packets=False)
+    client, expected = harness.call(), b""
     for piece in (data, data, GOOD, GOOD, GOOD, data, WRONG, WRONG, GOOD, data, data):
         for cut in (0, 0, len(piece) // 2, len(piece) - 1):
-            caller.send(*(part for part in (piece[:cut], piece[cut:]) if part))
+            client.send(*(part for part in (piece[:cut], piece[cut:]) if part))
             alone = each_alone.ask(piece)
             expected += alone.steady
             if alone.socket.closed:
                 break
-        assert caller.steady == expected
-        if caller.socket.closed:
+        assert client.steady == expected
+        if client.socket.closed:
             break
-    assert caller.socket.closed == (b"Connection: close" in expected)
+    assert client.socket.closed == (b"Connection: close" in expected)
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-def test_what_is_sent_ahead_comes_after_it(
-    make_ground: Callable[..., Ground], *, packets: bool
+def test_pipelined_data_is_answered_after_the_current_request(
+    make_harness: Callable[..., Harness], *, packets: bool
 ) -> None:
     """Also while it waits for its turn."""
-    ground = make_ground(packets=packets)
-    caller = ground.ask(WRONG, WRONG)
-    caller.socket.arrive(WRONG)
-    ground.loop.turn()
-    caller.send(GOOD + GOOD)
-    assert caller.statuses == [401, 401, 401, 200, 200]
+    harness = make_harness(packets=packets)
+    client = harness.ask(WRONG, WRONG)
+    client.socket.arrive(WRONG)
+    harness.loop.turn()
+    client.send(GOOD + GOOD)
+    assert client.statuses == [401, 401, 401, 200, 200]
 
 
-def test_it_is_the_last_before_an_end(ground: Ground) -> None:
+def test_last_request_before_eof_is_answered(harness: Harness) -> None:
     for data, status in ((GOOD, 200), (WRONG, 401)):
-        caller = ground.ask(data, data)
-        caller.socket.arrive(data)
-        caller.socket.end()
-        ground.loop.forward(1.5)
-        assert caller.statuses == [status] * 3
-        assert caller.socket.closed
+        client = harness.ask(data, data)
+        client.socket.arrive(data)
+        client.socket.end()
+        harness.loop.forward(1.5)
+        assert client.statuses == [status] * 3
+        assert client.socket.closed
 
 
-def test_who_was_refused_is_known_to_the_packet_cache_once_understood(
-    make_ground: Callable[..., Ground],
+def test_rejected_head_is_cached_after_it_was_accepted(
+    make_harness: Callable[..., Harness],
 ) -> None:
-    ground = make_ground()
-    caller = ground.ask(ask_for("a b"), ask_for("a b"), ask_for("nob"), ask_for("nob"))
-    before = ground.app.asked
-    assert caller.send(ask_for("nob")).statuses == [422, 422, 404, 404, 404]
-    assert ground.app.asked == before
+    harness = make_harness()
+    client = harness.ask(ask_for("a b"), ask_for("a b"), ask_for("nob"), ask_for("nob"))
+    before = harness.app.asked
+    assert client.send(ask_for("nob")).statuses == [422, 422, 404, 404, 404]
+    assert harness.app.asked == before
 
 
-def test_what_one_connection_has_learned_another_knows(
-    make_ground: Callable[..., Ground],
+def test_cached_head_is_shared_by_connections(
+    make_harness: Callable[..., Harness],
 ) -> None:
     """Though it may never have read the head itself, and must for a body that is new."""
-    ground = make_ground()
-    ground.ask(GOOD, GOOD)
-    before = ground.app.asked
-    caller = ground.ask(GOOD)
-    assert ground.app.asked == before
-    caller.send(ask_for("nobod"), GOOD, ask_for("nobod"), ask_for("nobod"), GOOD)
-    assert caller.statuses == [200, 404, 200, 404, 404, 200]
-    assert ground.app.asked == before + 2
+    harness = make_harness()
+    harness.ask(GOOD, GOOD)
+    before = harness.app.asked
+    client = harness.ask(GOOD)
+    assert harness.app.asked == before
+    client.send(ask_for("nobod"), GOOD, ask_for("nobod"), ask_for("nobod"), GOOD)
+    assert client.statuses == [200, 404, 200, 404, 404, 200]
+    assert harness.app.asked == before + 2
 
 
 @pytest.mark.parametrize("turns", range(8))
-def test_what_comes_while_another_is_answered_is_not_taken_for_it(
-    make_ground: Callable[..., Ground], turns: int
+def test_data_received_during_a_request_is_not_part_of_it(
+    make_harness: Callable[..., Harness], turns: int
 ) -> None:
     """Though both have the same head, and the packet cache is to learn what each of them meant."""
-    ground = make_ground()
+    harness = make_harness()
     nobody = ask_for("nobod")
-    caller = ground.ask(nobody, nobody)
-    caller.socket.arrive(GOOD)
+    client = harness.ask(nobody, nobody)
+    client.socket.arrive(GOOD)
     for _ in range(turns):
-        ground.loop.turn()
-    caller.send(nobody)
-    caller.send(GOOD, nobody, GOOD, GOOD)
-    assert caller.statuses == [404, 404, 200, 404, 200, 404, 200, 200]
-    assert ground.ask(GOOD, nobody).statuses == [200, 404]
+        harness.loop.turn()
+    client.send(nobody)
+    client.send(GOOD, nobody, GOOD, GOOD)
+    assert client.statuses == [404, 404, 200, 404, 200, 404, 200, 200]
+    assert harness.ask(GOOD, nobody).statuses == [200, 404]
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
 @pytest.mark.parametrize("key", [KEY, "B" * 40], ids=["good", "wrong"])
-def test_a_long_head_is_not_kept(
-    make_ground: Callable[..., Ground], key: str, *, packets: bool
+def test_long_head_is_not_cached(
+    make_harness: Callable[..., Harness], key: str, *, packets: bool
 ) -> None:
     """There may be thousands of connections."""
-    ground = make_ground(packets=packets)
+    harness = make_harness(packets=packets)
     fields = [b"X-%d: " % number + b"a" * 150 for number in range(90)]
-    caller = ground.ask(*[ask_for("alice", *fields, key=key)] * 2)
-    assert len(caller.answers) == 2
-    assert largest_held(caller) <= 4096
+    client = harness.ask(*[ask_for("alice", *fields, key=key)] * 2)
+    assert len(client.answers) == 2
+    assert largest_held(client) <= 4096
 
 
-def test_what_was_refused_is_not_kept(ground: Ground) -> None:
-    caller = ground.ask(b"a" * 200_000)
-    assert caller.statuses == [431]
-    assert largest_held(caller) <= 4096
+def test_rejected_request_is_not_cached(harness: Harness) -> None:
+    client = harness.ask(b"a" * 200_000)
+    assert client.statuses == [431]
+    assert largest_held(client) <= 4096
 
 
-def largest_held(caller: Caller) -> int:
+def largest_held(client: FakeClient) -> int:
     """The length of the longest bytes that a connection holds."""
-    connection = caller.connection
+    connection = client.connection
     held = reachable(vars(connection)["_parser"], vars(connection)["_fast_path"])
     return max(len(each) for each in held if isinstance(each, (bytes, bytearray)))

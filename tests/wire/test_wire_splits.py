@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from support.contract_requests import TABLE
-from support.in_process import Caller, Ground
+from support.in_process import FakeClient, Harness
 from support.raw_requests import CHUNKS, HOST, LENGTH, request
 from support.service import Client
 
@@ -29,27 +29,27 @@ def cut(data: bytes, *places: int) -> list[bytes]:
     return [data[begin:end] for begin, end in pairwise(ends) if begin < end]
 
 
-def heard(caller: Caller) -> tuple[bytes, bool]:
-    """What a caller got, and whether that was the end."""
-    return caller.steady, caller.socket.closed
+def heard(client: FakeClient) -> tuple[bytes, bool]:
+    """What a client got, and whether that was the end."""
+    return client.steady, client.socket.closed
 
 
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
-def test_a_good_request_cut_anywhere_is_answered(
-    make_ground: Callable[..., Ground], *, packets: bool
+def test_valid_request_split_anywhere_is_answered(
+    make_harness: Callable[..., Harness], *, packets: bool
 ) -> None:
     """In chunks and by its length, alone and as the second on a connection."""
-    ground = make_ground(packets=packets)
+    harness = make_harness(packets=packets)
     for data in (GOOD, request(HOST, b"Transfer-Encoding: chunked", body=CHUNKS)):
-        whole = ground.ask(data).steady
+        whole = harness.ask(data).steady
         assert whole.startswith(b"HTTP/1.1 200 OK\r\n")
         for place in range(1, len(data)):
-            caller = ground.ask(*cut(data, place))
-            assert caller.steady == whole, place
-            assert caller.send(*cut(data, place)).steady == whole * 2, place
+            client = harness.ask(*cut(data, place))
+            assert client.steady == whole, place
+            assert client.send(*cut(data, place)).steady == whole * 2, place
 
 
-def test_it_is_over_a_real_socket(wire: Client) -> None:
+def test_split_request_is_answered_over_a_real_socket(wire: Client) -> None:
     with socket.create_connection(("127.0.0.1", wire.port), timeout=10) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for place in range(1, len(GOOD)):
@@ -60,20 +60,20 @@ def test_it_is_over_a_real_socket(wire: Client) -> None:
             assert (response.status, len(response.read())) == (200, FOUND_LENGTH), place
 
 
-def test_a_good_request_comes_a_byte_at_a_time(make_ground: Callable[..., Ground]) -> None:
-    caller = make_ground().ask(*cut(GOOD * 3, *range(1, len(GOOD) * 3)))
-    assert caller.statuses == [200] * 3
+def test_valid_request_sent_byte_by_byte_is_answered(make_harness: Callable[..., Harness]) -> None:
+    client = make_harness().ask(*cut(GOOD * 3, *range(1, len(GOOD) * 3)))
+    assert client.statuses == [200] * 3
 
 
 @pytest.mark.parametrize("data", TABLE.values(), ids=TABLE)
-def test_what_is_cut_in_three_places_gets_the_same_answers(
-    make_ground: Callable[..., Ground], data: bytes
+def test_requests_split_in_three_places_get_the_same_responses(
+    make_harness: Callable[..., Harness], data: bytes
 ) -> None:
-    ground = make_ground()
-    whole = heard(ground.ask(data, END))
+    harness = make_harness()
+    whole = heard(harness.ask(data, END))
     assert whole[1]
     chance = random.Random(f"{SEED} {data!r}")
     for _ in range(TIMES):
         places = [chance.randrange(1, len(data)) for _ in range(3)]
-        assert heard(ground.ask(*cut(data, *places), END)) == whole, places
-    assert heard(ground.ask(data + END)) == whole
+        assert heard(harness.ask(*cut(data, *places), END)) == whole, places
+    assert heard(harness.ask(data + END)) == whole

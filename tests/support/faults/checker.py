@@ -1,4 +1,4 @@
-"""Whether an answer was right: all that a caller may be told, held against the truth."""
+"""Check responses against the reference: what was true at the time of the request."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from support.faults.client import Person
-from support.faults.fault_catalogue import Trouble
-from support.faults.reference import Truth
+from support.faults.fault_catalogue import Scenario
+from support.faults.reference import Reference
 
-Verdict = Literal["fresh", "stale", "404", "503", "422", "wrong"]
+Outcome = Literal["fresh", "stale", "404", "503", "422", "wrong"]
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds that a service is configured with, and ``lag``, by which it sees an edit.
+    """The configured times of a service, and ``lag``, within which it notices an edit (seconds).
 
-    ``ttl`` is that of users of whom it learns by asking. Where it sees edits, ``seen_ttl``
-    is no excuse for an answer from before one.
+    ``ttl`` applies to users of an upstream. Where the service notices edits, ``seen_ttl`` does
+    not permit an answer from before an edit.
     """
 
     ttl: float = 1.0
@@ -33,17 +33,17 @@ class Times:
 
 @dataclass
 class Episode:
-    """A trouble from before it came until after its traces were gone."""
+    """One run of a scenario: begun, lifted, and recovered when its effects ended."""
 
-    trouble: Trouble
+    scenario: Scenario
     begun: float
     lifted: float = math.inf
     recovered: float = math.inf
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question, whom it names (``None``: it is in no valid form), and when it was asked."""
+class Request:
+    """A request, the user that it names (``None``: invalid format), and its time."""
 
     text: str
     person: Person | None
@@ -51,8 +51,8 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Told:
-    """An answer, and when it was there; ``status`` 0 is none at all."""
+class Response:
+    """A response and the time of its arrival; ``status`` 0 means none."""
 
     status: int
     body: bytes
@@ -61,7 +61,7 @@ class Told:
 
     @property
     def code(self) -> str | None:
-        """Of an error record."""
+        """The code of an error response."""
         try:
             record = json.loads(self.body)
         except ValueError:
@@ -70,67 +70,71 @@ class Told:
 
 
 @dataclass
-class Judge:
-    """Knows what was true, and what was out of order when.
+class Checker:
+    """Checks responses against the reference and the fault episodes.
 
-    Of the files with these letters the service learns by asking; it sees all others change,
-    and then forgets what it knew of them.
+    ``unseen`` has the letters of files behind an upstream, whose edits the service does not
+    notice. An edit of any other file purges the answers cached from it.
     """
 
-    truth: Truth
+    reference: Reference
     times: Times
     unseen: str
     episodes: list[Episode] = field(default_factory=list)
 
-    def verdict(self, asked: Asked, told: Told) -> Verdict:
-        """What the answer was; *wrong* is one that may not be given."""
-        if asked.person is None:
-            right = (told.status, told.code) == (422, "invalid_format")
+    def outcome(self, request: Request, response: Response) -> Outcome:
+        """Classify a response; *wrong* is one that must never be sent."""
+        if request.person is None:
+            right = (response.status, response.code) == (422, "invalid_format")
             return "422" if right else "wrong"
-        if told.status == 200:
-            return self._found(asked, asked.person, told)
-        if told.status == 404 and told.code == "not_found":
-            return "404" if self._may_be_absent(asked, asked.person, told) else "wrong"
-        if told.status == 503 and told.code == "backend_unavailable" and told.retry_after:
+        if response.status == 200:
+            return self._found(request, request.person, response)
+        if response.status == 404 and response.code == "not_found":
+            return "404" if self._may_be_absent(request, request.person, response) else "wrong"
+        if (
+            response.status == 503
+            and response.code == "backend_unavailable"
+            and response.retry_after
+        ):
             return "503"
         return "wrong"
 
-    def _found(self, asked: Asked, person: Person, told: Told) -> Verdict:
-        """The record asked for, with a plan that may still be answered."""
-        plan = json.loads(told.body).get("plan")
-        troubled = self._trouble_between(asked.begun, told.ended)
-        since = self._oldest(asked.begun, person, troubled) - self.times.lag
-        same = told.body == Person(person.nickname, person.card, plan).body
-        if not (same and self.truth.was(person.nickname, plan, since, told.ended)):
+    def _found(self, request: Request, person: Person, response: Response) -> Outcome:
+        """Classify a 200 response: the requested record, with a plan that may still be served."""
+        plan = json.loads(response.body).get("plan")
+        active = self._episodes_between(request.begun, response.ended)
+        since = self._oldest(request.begun, person, active) - self.times.lag
+        same = response.body == Person(person.nickname, person.card, plan).body
+        if not (same and self.reference.was(person.nickname, plan, since, response.ended)):
             return "wrong"
         blind = any(
-            each.trouble.blind and person.nickname.startswith(each.trouble.letter)
-            for each in troubled
-            if asked.begun < each.lifted
+            each.scenario.blind and person.nickname.startswith(each.scenario.letter)
+            for each in active
+            if request.begun < each.lifted
         )
-        is_true = self.truth.was(person.nickname, plan, told.ended, told.ended)
+        is_true = self.reference.was(person.nickname, plan, response.ended, response.ended)
         return "fresh" if is_true and not blind else "stale"
 
-    def _oldest(self, begun: float, person: Person, troubled: list[Episode]) -> float:
-        """The time of the oldest truth that may be remembered."""
+    def _oldest(self, begun: float, person: Person, active: list[Episode]) -> float:
+        """Return the time of the oldest edit whose data may still be cached."""
         if person.nickname[0] not in self.unseen:
-            return min([begun, *(each.begun for each in troubled)])
-        return begun - self.times.ttl - (self.times.stale if troubled else 0)
+            return min([begun, *(each.begun for each in active)])
+        return begun - self.times.ttl - (self.times.stale if active else 0)
 
-    def _may_be_absent(self, asked: Asked, person: Person, told: Told) -> bool:
-        """True within the negative time to live, and not made up while nobody could tell."""
-        remembered = self.times.negative_ttl + self.times.timeout
-        made_up = any(
-            each.trouble.blind
-            and each.begun + remembered < asked.begun
-            and told.ended < each.lifted
+    def _may_be_absent(self, request: Request, person: Person, response: Response) -> bool:
+        """Return whether "not found" was true within the negative TTL and could be determined."""
+        cached = self.times.negative_ttl + self.times.timeout
+        undetermined = any(
+            each.scenario.blind
+            and each.begun + cached < request.begun
+            and response.ended < each.lifted
             for each in self.episodes[-1:]
         )
-        since = asked.begun - self.times.negative_ttl - self.times.lag
-        return not made_up and self.truth.was(person.nickname, None, since, told.ended)
+        since = request.begun - self.times.negative_ttl - self.times.lag
+        return not undetermined and self.reference.was(person.nickname, None, since, response.ended)
 
-    def _trouble_between(self, since: float, until: float) -> list[Episode]:
-        """Those of the time; the traces of one may be met for a moment after it."""
+    def _episodes_between(self, since: float, until: float) -> list[Episode]:
+        """Return the episodes of a period; the effects of one last a short time longer."""
         grace = 2 * self.times.timeout
         return [
             each
@@ -141,13 +145,13 @@ class Judge:
 
 @dataclass
 class Tally:
-    """One row of the table."""
+    """One row of the results table."""
 
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
     worst_latency: float = 0.0
     recovery: float = 0.0
 
-    def add(self, verdict: Verdict, latency: float) -> None:
-        """One more answer, which took this many seconds."""
-        self.verdicts[verdict] += 1
+    def add(self, outcome: Outcome, latency: float) -> None:
+        """Count one response, with its latency in seconds."""
+        self.outcomes[outcome] += 1
         self.worst_latency = max(self.worst_latency, latency)

@@ -1,4 +1,4 @@
-"""One who asks a service over HTTP, and holds every answer against what must never be."""
+"""A client that checks every response of a service for answers that must never be sent."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ logging: {{level: warning}}
 backends:
 """
 FORGETFUL, REMEMBERING = CONFIG % "0s", CONFIG % "1h"
-"""Each lookup asks the backends; the second serves what it found before while they cannot tell."""
+"""No cache; the second serves stale answers while the backends are unavailable."""
 QUICK_BREAKER = "breaker: {failures: 3, open_for: 30ms, open_max: 50ms}"
 
-_PATIENCE = 10.0
-_LONGEST = 3.0
-"""Seconds that one answer may take: the request's time, and a busy machine."""
+_TIMEOUT = 10.0
+_MAX_RESPONSE_TIME = 3.0
+"""Seconds that one response may take: the request timeout, and a margin for a busy machine."""
 
 
 class Person:
-    """A user as tests write them down and meet them again."""
+    """A user, as stored in a backend and as sent in a response."""
 
     def __init__(self, nickname: str, card: str, plan: str = "Free") -> None:
         self.nickname, self.card, self.plan = nickname, card, plan
 
     @property
     def row(self) -> tuple[str, str, str, None]:
-        """For a table."""
+        """The row of a database table."""
         return self.nickname, self.card, self.plan, None
 
     @property
     def item(self) -> str:
-        """For a fixture: one line, with what is required at its end."""
+        """The line of a fixture, with required fields last."""
         return f'  - {{nickname: {self.nickname}, card_number: "{self.card}", plan: {self.plan}}}\n'
 
     @property
     def body(self) -> bytes:
-        """The record that is answered."""
+        """The body of the response."""
         return json.dumps(
             {
                 "status": "ok",
@@ -59,71 +59,71 @@ class Person:
 
     @property
     def spellings(self) -> tuple[str, str, str]:
-        """What the user is asked for with."""
+        """The inputs that identify the user."""
         return f"@{self.nickname}", f"{SITE}/m/{self.nickname}", self.card
 
 
 ALICE = Person("alice", "4000123412341234")
 AMY = Person("amy", "4000999999999999", "Gold")
 CAROL = Person("carol", "5000123412341234", "Pro")
-NOBODY = ("@anybody", "4000000000000000")
+ABSENT = ("@anybody", "4000000000000000")
 MATCH = 'match: "@a.*|4.*"'
-"""Alice, Amy and nobody are asked for here, and Carol is not."""
+"""Matches Alice, Amy and the absent user, but not Carol."""
 
 
 def fixture(*people: Person) -> str:
-    """A fixture file that says how many it holds."""
+    """Return a fixture file with its count."""
     return f"count: {len(people)}\nusers:\n" + "".join(each.item for each in people)
 
 
 def all_of(person: Person, wanted: int | bytes) -> dict[str, int | bytes]:
-    """The same is wanted for each spelling."""
+    """Expect the same for each input of a user."""
     return dict.fromkeys(person.spellings, wanted)
 
 
-def nobody(wanted: int) -> dict[str, int | bytes]:
-    """The same is wanted for each who does not exist."""
-    return dict.fromkeys(NOBODY, wanted)
+def absent(wanted: int) -> dict[str, int | bytes]:
+    """Expect the same for each input of the absent user."""
+    return dict.fromkeys(ABSENT, wanted)
 
 
-class Witness:
-    """Asks, and fails at an answer that may not be given, wanted just then or not.
+class CheckingClient:
+    """Sends requests and fails at any response that must never be sent.
 
-    Who is there is never answered 404, nobody is ever answered the record of another, and
-    all that is neither a record nor "not found" is the 503 record.
+    An existing user is never answered 404, no response contains another user's record, and
+    everything but a record and "not found" is the 503 error.
     """
 
     def __init__(self, port: int, *people: Person) -> None:
         self._client = Client(port)
         self._may: dict[str, set[bytes]] = {}
         self._there: set[str] = set()
-        self.knows(*people)
+        self.expect_found(*people)
 
-    def knows(self, *people: Person) -> None:
-        """These are there; their records may be answered beside those of before."""
-        self.awaits(*people)
+    def expect_found(self, *people: Person) -> None:
+        """These users exist; their records are valid beside those from before."""
+        self.allow_changes(*people)
         self._there.update(text for person in people for text in person.spellings)
 
-    def awaits(self, *people: Person) -> None:
-        """These come or go just now: found and not found are both right."""
+    def allow_changes(self, *people: Person) -> None:
+        """These users are being added or removed: found and not found are both valid."""
         for person in people:
             for text in person.spellings:
                 self._may.setdefault(text, set()).add(person.body)
                 self._there.discard(text)
 
-    def sees(self, wanted: Mapping[str, int | bytes], *, steady: int = 1) -> None:
-        """Asks until statuses or bodies are the wanted ones, and then some times more."""
-        deadline = time.monotonic() + _PATIENCE
+    def wait_for(self, wanted: Mapping[str, int | bytes], *, steady: int = 1) -> None:
+        """Repeat requests until statuses or bodies are as expected, then ``steady`` more times."""
+        deadline = time.monotonic() + _TIMEOUT
         while (seen := self._look(wanted)) != wanted:
             assert time.monotonic() < deadline, seen
         for _ in range(steady):
             assert self._look(wanted) == wanted
 
     def ask(self, text: str) -> Reply:
-        """One answer, which is one that may be given."""
+        """Send one request and return its response, after the checks."""
         begun = time.monotonic()
         reply = (self._client.by_card if text.isdigit() else self._client.by_input)(text)
-        assert time.monotonic() - begun < _LONGEST
+        assert time.monotonic() - begun < _MAX_RESPONSE_TIME
         if reply.status == 200:
             assert reply.body in self._may.get(text, ())
         elif reply.status == 404:

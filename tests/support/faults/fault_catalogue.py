@@ -1,4 +1,4 @@
-"""The faults that the oracle lets come and go, each with the source of users that it hits."""
+"""The fault scenarios of the oracle, each with the source of users that it affects."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ from support.faults.proxy import (
     resetting,
 )
 from support.faults.reference import Source
-from support.process import Running
+from support.process import ServiceProcess
 
 _NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """A fault; with ``blind`` the backend cannot tell whether anybody is there."""
+class Scenario:
+    """A fault; with ``blind`` the backend cannot determine whether a user exists."""
 
     name: str
     source: Source
-    come: Callable[[], AbstractAsyncContextManager[None]]
+    inject: Callable[[], AbstractAsyncContextManager[None]]
     blind: bool
     harms_file: bool = True
 
     @property
     def letter(self) -> str:
-        """Whose users it hits."""
+        """The letter of the affected users."""
         return self.source.letter
 
 
-def of_fixture(source: Source) -> Iterator[Trouble]:
-    """A bad fixture is no fault for callers: the old users are answered on."""
+def of_fixture(source: Source) -> Iterator[Scenario]:
+    """Yield the faults of a fixture; the old users are still served."""
     bad: dict[str, Damage] = {
         "half-written": cut,
         "invalid": lambda path: overwrite(path, b"users: [{nickname: "),
@@ -67,12 +67,12 @@ def of_fixture(source: Source) -> Iterator[Trouble]:
         **{f"bomb of {name}": _written(text) for name, text in BOMBS.items()},
     }
     for name, damage in bad.items():
-        yield Trouble(name, source, _damaged(source, damage), blind=False)
-    yield Trouble("replaced each 100 ms", source, _replaced(source), blind=False)
+        yield Scenario(name, source, _damaged(source, damage), blind=False)
+    yield Scenario("replaced each 100 ms", source, _replaced(source), blind=False)
 
 
-def of_database(source: Source) -> Iterator[Trouble]:
-    """Of a bad database nothing is known, or no more than who was there."""
+def of_database(source: Source) -> Iterator[Scenario]:
+    """Yield the faults of a database; its users are unknown, or served stale."""
     bad: dict[str, Damage] = {
         "truncated": cut,
         "zero-length": empty,
@@ -82,13 +82,13 @@ def of_database(source: Source) -> Iterator[Trouble]:
         "deleted": Path.unlink,
     }
     for name, damage in bad.items():
-        yield Trouble(name, source, _damaged(source, damage), blind=True)
-    yield Trouble("made anew", source, _damaged(source, lambda _: None), blind=False)
-    yield Trouble("locked", source, _locked(source), blind=True, harms_file=False)
+        yield Scenario(name, source, _damaged(source, damage), blind=True)
+    yield Scenario("created again", source, _damaged(source, lambda _: None), blind=False)
+    yield Scenario("locked", source, _locked(source), blind=True, harms_file=False)
 
 
-def of_upstream(source: Source, proxy: FaultProxy, process: Running) -> Iterator[Trouble]:
-    """What may lie between us and another service, and in it."""
+def of_upstream(source: Source, proxy: FaultProxy, process: ServiceProcess) -> Iterator[Scenario]:
+    """Yield the faults of an upstream service and of the connection to it."""
     faults: dict[str, Fault] = {
         "closed": refusing,
         "frozen": freezing,
@@ -96,7 +96,7 @@ def of_upstream(source: Source, proxy: FaultProxy, process: Running) -> Iterator
         "cut short": cutting,
         "byte by byte": dripping(0.02),
         "HTML": answering(http(404, b"<html>", kind="text/html")),
-        "another user": answering(http(200, Person("somebody-else", "1").body)),
+        "another user": answering(http(200, Person("another-user", "1").body)),
         "redirect": answering(http(302, _NOT_FOUND, "Location: /elsewhere")),
         "100 MB": flooding,
         "401": answering(http(401, _NOT_FOUND)),
@@ -104,8 +104,8 @@ def of_upstream(source: Source, proxy: FaultProxy, process: Running) -> Iterator
         "503": answering(http(503, _NOT_FOUND, "Retry-After: 5")),
     }
     for name, fault in faults.items():
-        yield Trouble(name, source, _between(proxy, fault), blind=True, harms_file=False)
-    yield Trouble("SIGSTOP", source, _stopped(process), blind=True, harms_file=False)
+        yield Scenario(name, source, _between(proxy, fault), blind=True, harms_file=False)
+    yield Scenario("SIGSTOP", source, _stopped(process), blind=True, harms_file=False)
 
 
 def _written(text: str) -> Damage:
@@ -114,54 +114,54 @@ def _written(text: str) -> Damage:
 
 def _damaged(source: Source, damage: Damage) -> Callable[[], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def come() -> AsyncIterator[None]:
+    async def inject() -> AsyncIterator[None]:
         damage(source.path)
         yield
 
-    return come
+    return inject
 
 
 def _locked(source: Source) -> Callable[[], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def come() -> AsyncIterator[None]:
+    async def inject() -> AsyncIterator[None]:
         with locked(source.path):
             yield
 
-    return come
+    return inject
 
 
 def _replaced(source: Source) -> Callable[[], AbstractAsyncContextManager[None]]:
     async def replace() -> None:
         while True:
-            source.mark(anew=True)
+            source.mark(recreate=True)
             await asyncio.sleep(0.1)
 
     @asynccontextmanager
-    async def come() -> AsyncIterator[None]:
+    async def inject() -> AsyncIterator[None]:
         replacing = asyncio.create_task(replace())
         yield
         replacing.cancel()
         with suppress(asyncio.CancelledError):
             await replacing
 
-    return come
+    return inject
 
 
 def _between(proxy: FaultProxy, fault: Fault) -> Callable[[], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def come() -> AsyncIterator[None]:
+    async def inject() -> AsyncIterator[None]:
         await proxy.become(fault)
         yield
         await proxy.become(passing)
 
-    return come
+    return inject
 
 
-def _stopped(process: Running) -> Callable[[], AbstractAsyncContextManager[None]]:
+def _stopped(process: ServiceProcess) -> Callable[[], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
-    async def come() -> AsyncIterator[None]:
-        process.tell(signal.SIGSTOP)
+    async def inject() -> AsyncIterator[None]:
+        process.send_signal(signal.SIGSTOP)
         yield
-        process.tell(signal.SIGCONT)
+        process.send_signal(signal.SIGCONT)
 
-    return come
+    return inject

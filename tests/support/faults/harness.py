@@ -1,4 +1,4 @@
-"""Where the oracle runs: the services, each a real process, and the files behind them."""
+"""The services that the oracle tests, each a real process, and their files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.faults.checker import Episode, Judge, Tally, Times
+from support.faults.checker import Checker, Episode, Tally, Times
 from support.faults.client import FORGETFUL, SITE
-from support.faults.fault_catalogue import Trouble, of_database, of_fixture, of_upstream
+from support.faults.fault_catalogue import Scenario, of_database, of_fixture, of_upstream
 from support.faults.proxy import proxying
-from support.faults.reference import Source, SqliteSource, Truth, YamlSource
-from support.process import Running, running
+from support.faults.reference import Reference, Source, SqliteSource, YamlSource
+from support.process import ServiceProcess, running
 from support.service import KEY
 
 QUIET = "no fault"
@@ -29,85 +29,87 @@ cache: {{ttl: {TIMES.seen_ttl * 1000:.0f}ms, negative_ttl: {TIMES.negative_ttl *
 logging: {{level: warning}}
 backends:
 """
-PATIENCE = "timeout: 400ms, breaker: {failures: 5, open_for: 300ms, open_max: 1s}"
+BACKEND_LIMITS = "timeout: 400ms, breaker: {failures: 5, open_for: 300ms, open_max: 1s}"
 
 
 @dataclass
 class Site:
-    """A service under test, with its users and what may happen to them."""
+    """A service under test, with its sources of users and its fault scenarios."""
 
     name: str
     port: int
-    judge: Judge
+    checker: Checker
     sources: Sequence[Source]
-    troubles: Sequence[Trouble]
+    scenarios: Sequence[Scenario]
     tallies: defaultdict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
-    lies: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
 
     @property
     def episode(self) -> Episode | None:
-        """What is out of order now."""
-        last = self.judge.episodes[-1:]
+        """The episode in progress."""
+        last = self.checker.episodes[-1:]
         return next((each for each in last if each.recovered > time.monotonic()), None)
 
 
 def reads(source: Source) -> str:
-    """A backend over a file that is in the folder of the configuration."""
+    """Return a backend over a file in the folder of the configuration."""
     kind = "yaml" if isinstance(source, YamlSource) else "sqlite"
-    return f"  - {{name: {source.letter}, kind: {kind}, path: {source.path.name}, {PATIENCE}}}\n"
+    return (
+        f"  - {{name: {source.letter}, kind: {kind}, path: {source.path.name}, {BACKEND_LIMITS}}}\n"
+    )
 
 
 def asks(port: int, on_unavailable: str) -> str:
-    """A backend over another service."""
+    """Return a backend over another service."""
     return (
-        f"  - {{name: other, kind: upstream, base_url: 'http://127.0.0.1:{port}', {PATIENCE},"
+        f"  - {{name: other, kind: upstream, base_url: 'http://127.0.0.1:{port}', {BACKEND_LIMITS},"
         f" cache_ttl: {TIMES.ttl * 1000:.0f}ms, on_unavailable: {on_unavailable},"
         f" auth: {{kind: bearer, token: {KEY}}}}}\n"
     )
 
 
 class _Builder:
-    """Makes folders, files and processes; ``stack`` ends what was begun."""
+    """Creates folders, files and processes; ``stack`` ends the processes."""
 
-    def __init__(self, folder: Path, patience: float, stack: AsyncExitStack) -> None:
-        self._folder, self._patience, self._stack = folder, patience, stack
+    def __init__(self, folder: Path, timeout: float, stack: AsyncExitStack) -> None:
+        self._folder, self._timeout, self._stack = folder, timeout, stack
 
-    def file(self, kind: type[Source], name: str, truth: Truth) -> Source:
-        """A source at a place like ``chain/d.db``; the letter is that of the file."""
+    def file(self, kind: type[Source], name: str, reference: Reference) -> Source:
+        """Create a source at a path like ``chain/d.db``; its letter is that of the file."""
         path = self._folder / name
         path.parent.mkdir(exist_ok=True)
-        return kind(path, path.stem, truth)
+        return kind(path, path.stem, reference)
 
-    async def serve(self, **configs: str) -> dict[str, Running]:
-        """Processes by the names of their folders, started at once."""
+    async def serve(self, **configs: str) -> dict[str, ServiceProcess]:
+        """Start processes concurrently; return them by the names of their folders."""
         services = await asyncio.gather(
             *(asyncio.to_thread(self._serve, name, config) for name, config in configs.items())
         )
         return dict(zip(configs, services, strict=True))
 
-    def _serve(self, name: str, config: str) -> Running:
+    def _serve(self, name: str, config: str) -> ServiceProcess:
         path = self._folder / name / "config.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(config)
-        return self._stack.enter_context(running(path, patience=self._patience))
+        return self._stack.enter_context(running(path, timeout=self._timeout))
 
 
 @asynccontextmanager
-async def ground(folder: Path, patience: float) -> AsyncIterator[list[Site]]:
-    """The four services under test, for at most ``patience`` seconds.
+async def running_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[Site]]:
+    """Run the four services under test, for at most ``max_seconds``.
 
     One over a database, one over a fixture, one over another service through a proxy, and
     one over a chain of all three, the first of which lets the chain go on.
     """
     async with AsyncExitStack() as stack:
-        build = _Builder(folder, patience, stack)
-        truths = [Truth() for _ in range(4)]
-        s = build.file(SqliteSource, "sqlite/s.db", truths[0])
-        y = build.file(YamlSource, "yaml/y.yaml", truths[1])
-        u = build.file(YamlSource, "behind/u.yaml", truths[2])
-        c = build.file(YamlSource, "first/c.yaml", truths[3])
-        d = build.file(SqliteSource, "chain/d.db", truths[3])
-        e = build.file(YamlSource, "chain/e.yaml", truths[3])
+        build = _Builder(folder, max_seconds, stack)
+        references = [Reference() for _ in range(4)]
+        s = build.file(SqliteSource, "sqlite/s.db", references[0])
+        y = build.file(YamlSource, "yaml/y.yaml", references[1])
+        u = build.file(YamlSource, "behind/u.yaml", references[2])
+        c = build.file(YamlSource, "first/c.yaml", references[3])
+        d = build.file(SqliteSource, "chain/d.db", references[3])
+        e = build.file(YamlSource, "chain/e.yaml", references[3])
         others = await build.serve(behind=FORGETFUL + reads(u), first=FORGETFUL + reads(c))
         near = await stack.enter_async_context(proxying(others["behind"].port))
         far = await stack.enter_async_context(proxying(others["first"].port))
@@ -117,7 +119,7 @@ async def ground(folder: Path, patience: float) -> AsyncIterator[list[Site]]:
             upstream=CONFIG + asks(near.port, "fail"),
             chain=CONFIG + asks(far.port, "continue") + reads(d) + reads(e),
         )
-        troubles = [
+        scenarios = [
             [*of_database(s)],
             [*of_fixture(y)],
             [*of_upstream(u, near, others["behind"])],
@@ -125,8 +127,8 @@ async def ground(folder: Path, patience: float) -> AsyncIterator[list[Site]]:
         ]
         sources = [[s], [y], [u], [c, d, e]]
         yield [
-            Site(name, service.port, Judge(truth, TIMES, "uc"), its_sources, its_troubles)
-            for (name, service), truth, its_sources, its_troubles in zip(
-                services.items(), truths, sources, troubles, strict=True
+            Site(name, service.port, Checker(reference, TIMES, "uc"), its_sources, its_scenarios)
+            for (name, service), reference, its_sources, its_scenarios in zip(
+                services.items(), references, sources, scenarios, strict=True
             )
         ]

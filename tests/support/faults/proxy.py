@@ -32,7 +32,7 @@ class Exchange:
     lifted: asyncio.Event
     """Set when the fault that answers is no longer that of the moment."""
     count: Callable[[int], None]
-    """Told of the bytes that were sent."""
+    """Called with the number of bytes that were sent."""
 
     async def send(self, data: bytes) -> None:
         """Raises `ConnectionError` if the client hung up."""
@@ -56,7 +56,7 @@ async def passing(exchange: Exchange) -> None:
 
 
 async def refusing(exchange: Exchange) -> None:
-    """Nobody listens; see `FaultProxy.become`. Open connections are reset."""
+    """Refuse connections; see `FaultProxy.become`. Open ones are reset."""
     exchange.reset()
 
 
@@ -123,7 +123,7 @@ class FaultProxy:
         self._lifted = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._place = _bound(0)  # keeps the port ours while nobody listens
+        self._place = _bound(0)  # reserves the port while the server is closed
         self.port: int = self._place.getsockname()[1]
         self.requests: list[bytes] = []
         """The first line of each request."""
@@ -131,7 +131,7 @@ class FaultProxy:
         """Bytes that were sent as answers."""
 
     async def become(self, fault: Fault) -> None:
-        """Lifts the fault there is and puts another in its place."""
+        """Replace the current fault."""
         self._fault = fault
         self._lifted.set()
         self._lifted = asyncio.Event()
@@ -150,7 +150,7 @@ class FaultProxy:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def release(self) -> None:
-        """Gives the port back."""
+        """Release the port."""
         self._place.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -216,7 +216,7 @@ class ThreadedProxy:
     loop: asyncio.AbstractEventLoop
 
     def become(self, fault: Fault) -> None:
-        """Returns when the fault is in its place."""
+        """Replace the current fault, and wait until it is replaced."""
         asyncio.run_coroutine_threadsafe(self.proxy.become(fault), self.loop).result(10)
 
 

@@ -1,7 +1,6 @@
-"""Files with users, and what was true of whom, and when.
+"""Files with users, and the reference: which record each user had at which time.
 
-Moments are those of ``time.monotonic``. An edit takes a while: from its beginning to its
-end the old and the new are both true.
+Times are those of ``time.monotonic``. During an edit the old and the new record are both valid.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ class _Change:
 
 
 @dataclass
-class Truth:
-    """The plan of each user at each time, ``None`` where there is no such user."""
+class Reference:
+    """The plan of each user at each time; ``None`` means that the user does not exist."""
 
     now: Callable[[], float] = time.monotonic
     _changes: dict[str, list[_Change]] = field(default_factory=dict)
 
     def begin(self, nickname: str, plan: str | None) -> None:
-        """The file is being written."""
+        """Record the start of a write."""
         never = [_Change(None, -math.inf, -math.inf)]
         self._changes.setdefault(nickname, never).append(_Change(plan, self.now()))
 
     def end(self) -> None:
-        """The file was written."""
+        """Record the end of a write."""
         now = self.now()
         for changes in self._changes.values():
             changes[-1].ended = min(changes[-1].ended, now)
 
     def was(self, nickname: str, plan: str | None, since: float, until: float) -> bool:
-        """Whether that was so at some moment of the time."""
+        """Return whether the user had this plan at some time of the period."""
         changes = self._changes.get(nickname)
         if changes is None:
             return plan is None
@@ -60,30 +59,30 @@ class Truth:
 class Source(ABC):
     """A file with users, whose nicknames all begin with its one letter."""
 
-    def __init__(self, path: Path, letter: str, truth: Truth, size: int = 40) -> None:
-        self.path, self.letter, self.truth = path, letter, truth
+    def __init__(self, path: Path, letter: str, reference: Reference, size: int = 40) -> None:
+        self.path, self.letter, self.reference = path, letter, reference
         self.people: dict[str, Person] = {}
         self._made = self._edits = 0
         for _ in range(size):
             self._change(self._newcomer())
         self.make()
-        truth.end()
+        reference.end()
         self.marker = next(iter(self.people.values()))
 
     @abstractmethod
     def make(self) -> None:
-        """Renames a new file over whatever is there."""
+        """Rename a new file over the current one."""
 
     @abstractmethod
     def write(self) -> None:
-        """Writes the users in the way that is usual for the file."""
+        """Write the users in the way that is usual for the file."""
 
     def stranger(self, number: int) -> Person:
-        """Somebody who is not there, with the letter of this file."""
+        """Return an absent user with the letter of this file."""
         return Person(f"{self.letter}-no{number}", f"{ord(self.letter)}7{number:08}")
 
     def edit(self, random: Random) -> None:
-        """Changes, adds or takes away somebody, often one of the first, who are asked for most."""
+        """Change, add or remove a user, often one of the first, which are requested most."""
         others = [*self.people.values()][1:]
         person = random.choice(others[: random.choice([4, len(others)])])
         change = random.choice(["plan", "add", "remove"])
@@ -92,14 +91,14 @@ class Source(ABC):
         else:
             self._change(self._newcomer() if change == "add" else self._edited(person))
         self.write()
-        self.truth.end()
+        self.reference.end()
 
-    def mark(self, *, anew: bool) -> Person:
-        """Changes the first user, so that it can be seen whether the file is read."""
+    def mark(self, *, recreate: bool) -> Person:
+        """Change the first user, to detect whether the file is read."""
         self.marker = self._edited(self.marker)
         self._change(self.marker)
-        self.make() if anew else self.write()
-        self.truth.end()
+        self.make() if recreate else self.write()
+        self.reference.end()
         return self.marker
 
     def _edited(self, person: Person) -> Person:
@@ -112,16 +111,16 @@ class Source(ABC):
         return Person(f"{self.letter}-{number}", f"{ord(self.letter)}1{number:08}", "Free")
 
     def _change(self, person: Person) -> None:
-        self.truth.begin(person.nickname, person.plan)
+        self.reference.begin(person.nickname, person.plan)
         self.people[person.nickname] = person
 
     def _remove(self, person: Person) -> None:
-        self.truth.begin(person.nickname, None)
+        self.reference.begin(person.nickname, None)
         del self.people[person.nickname]
 
 
 class YamlSource(Source):
-    """A fixture that says how many users it holds."""
+    """A fixture with its count of users."""
 
     def make(self) -> None:
         new = self.path.with_suffix(".new")
@@ -133,7 +132,7 @@ class YamlSource(Source):
 
 
 class SqliteSource(Source):
-    """A database that is written by SQLite, and made anew after it was damaged."""
+    """A database that is written by SQLite, and created again after it was damaged."""
 
     def make(self) -> None:
         new = self.path.with_suffix(".new")

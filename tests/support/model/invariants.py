@@ -1,7 +1,7 @@
 """What must hold for every lookup, derived from the record of what really happened.
 
 A lookup may return what a whole pass through the chain amounts to: if it was recent enough,
-nothing forgot it, and nothing newer replaced it.
+it was not purged, and nothing newer replaced it.
 """
 
 from __future__ import annotations
@@ -11,59 +11,61 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from support.model.recording_backends import At, Lookup, Record, Run
-from support.model.reference_chain import TICK, TIMEOUT, Chain, Verdict
+from support.model.reference_chain import TICK, TIMEOUT, Chain, ChainResult
 from tornado_idv.errors import Broken, Unavailable
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.model import Answer, Query, User
 
 
 @dataclass(frozen=True, slots=True)
-class Promises:
-    """Judges the lookups of one history."""
+class Invariants:
+    """Checks the lookups of one history."""
 
     record: Record
     chain: Chain
     limits: CacheLimits
 
     def check(self, lookup: Lookup) -> None:
-        """Raises `AssertionError` if a caller's result breaks a promise."""
+        """Raises `AssertionError` if a caller's result violates an invariant."""
         if lookup.left:
-            assert isinstance(lookup.told, asyncio.CancelledError | Answer | Unavailable | Broken)
+            assert isinstance(lookup.result, asyncio.CancelledError | Answer | Unavailable | Broken)
             return
         assert lookup.ended is not None
         took = lookup.ended.time - lookup.begun.time
         assert took <= TIMEOUT + TICK, "a lookup outlasts its time"
-        self._check_memory(lookup)
-        if not isinstance(lookup.told, Answer):
-            assert isinstance(lookup.told, Unavailable | Broken), "an unforeseen error is told"
+        self._check_cache_use(lookup)
+        if not isinstance(lookup.result, Answer):
+            assert isinstance(lookup.result, Unavailable | Broken), "an unexpected error is raised"
             self._check_failure(lookup)
-        elif lookup.told.stale:
-            self._check_stale(lookup, lookup.told)
+        elif lookup.result.stale:
+            self._check_stale(lookup, lookup.result)
         else:
-            self._check_fresh(lookup, lookup.told)
+            self._check_fresh(lookup, lookup.result)
 
     def check_run(self, run: Run) -> None:
-        """One flight at a time for each query."""
+        """Raise `AssertionError` if two lookups of one query run at once."""
         for other in run.beside:
             between = self._barrier_within(other.begun, run.begun)
-            assert between or self._abandoned(other, run.begun), "two ask the same at once"
+            assert between or self._abandoned(other, run.begun), (
+                "two concurrent lookups of one query"
+            )
 
     def _check_fresh(self, lookup: Lookup, answer: Answer) -> None:
         assert any(
-            _tells(answer, run, verdict) and _age(run, lookup.begun) < verdict.ttl
-            for run, verdict in self._tellable(lookup, lookup.begun)
-        ), "an answer that no backend gave in time" if answer.found else "a lie: not found"
+            _matches(answer, run, result) and _age(run, lookup.begun) < result.ttl
+            for run, result in self._possible_results(lookup, lookup.begun)
+        ), "an answer that no backend gave in time" if answer.found else "a wrong not-found"
 
     def _check_stale(self, lookup: Lookup, answer: Answer) -> None:
         assert answer.found, "a stale not-found"
         assert lookup.ended is not None
         assert any(
-            _tells(answer, run, verdict)
-            and self.chain.shortest(verdict)
+            _matches(answer, run, result)
+            and self.chain.shortest(result)
             <= _age(run, lookup.ended)
-            < verdict.ttl + self.limits.stale_if_error
-            for run, verdict in self._tellable(lookup, lookup.ended)
-        ), "a stale answer that is forgotten, replaced or too old"
+            < result.ttl + self.limits.stale_if_error
+            for run, result in self._possible_results(lookup, lookup.ended)
+        ), "a stale answer that is purged, replaced or too old"
         assert self._may_fail(lookup), "a stale answer without need"
 
     def _check_failure(self, lookup: Lookup) -> None:
@@ -71,43 +73,43 @@ class Promises:
         assert lookup.ended is not None
         kept = self._surely_kept(lookup, lookup.ended)
         if kept is not None:
-            run, verdict = kept
-            until = self.chain.shortest(verdict) + self.limits.stale_if_error
-            stale = verdict.user is not None and _age(run, lookup.ended) < until
+            run, result = kept
+            until = self.chain.shortest(result) + self.limits.stale_if_error
+            stale = result.user is not None and _age(run, lookup.ended) < until
             assert not stale, "a failure in spite of a stale answer"
 
-    def _check_memory(self, lookup: Lookup) -> None:
+    def _check_cache_use(self, lookup: Lookup) -> None:
         """What is certainly cached is returned without a call."""
         kept = self._surely_kept(lookup, lookup.begun)
         if kept is not None and _age(kept[0], lookup.begun) < self.chain.shortest(kept[1]):
-            told = lookup.told
-            assert isinstance(told, Answer), "a failure in spite of a fresh answer"
-            assert _tells(told, *kept), "another answer than the one remembered"
-            assert not told.stale, "a fresh answer called stale"
-            assert not told.coalesced, "a remembered answer called a shared one"
-            assert lookup.refreshing or not self._began_within(lookup), "asked without need"
+            answer = lookup.result
+            assert isinstance(answer, Answer), "a failure in spite of a fresh answer"
+            assert _matches(answer, *kept), "another answer than the cached one"
+            assert not answer.stale, "a fresh answer called stale"
+            assert not answer.coalesced, "a cached answer is marked as coalesced"
+            assert lookup.refreshing or not self._began_within(lookup), "a lookup without need"
         elif not lookup.refreshing and self._surely_failing(lookup):
-            assert not self._began_within(lookup), "a failure is not remembered"
+            assert not self._began_within(lookup), "a failure is not memoized"
 
-    def _tellable(self, lookup: Lookup, until: At) -> Iterator[tuple[Run, Verdict]]:
+    def _possible_results(self, lookup: Lookup, until: At) -> Iterator[tuple[Run, ChainResult]]:
         """What this caller could get, unless it is from before a barrier."""
         for run in self.record.runs.get(lookup.query, []):
-            verdict = self.chain.verdict(run)
-            if verdict is None or not _over_for(lookup, run):
+            result = self.chain.result(run)
+            if result is None or not _over_for(lookup, run):
                 continue
-            forgotten = self._forgotten(run, verdict, until)
-            if not forgotten and not self._superseded(run, lookup):
-                yield run, verdict
+            purged = self._purged(run, result, until)
+            if not purged and not self._superseded(run, lookup):
+                yield run, result
 
-    def _concluded(self, query: Query, until: At) -> Iterator[tuple[Run, Verdict]]:
+    def _concluded(self, query: Query, until: At) -> Iterator[tuple[Run, ChainResult]]:
         for run in self.record.runs.get(query, []):
-            verdict = self.chain.verdict(run)
-            if verdict is not None and _over(run, until):
-                yield run, verdict
+            result = self.chain.result(run)
+            if result is not None and _over(run, until):
+                yield run, result
 
-    def _forgotten(self, run: Run, verdict: Verdict, until: At) -> bool:
+    def _purged(self, run: Run, result: ChainResult, until: At) -> bool:
         return any(
-            verdict.user is None or barrier.names(verdict.user, verdict.backend)
+            result.user is None or barrier.names(result.user, result.backend)
             for barrier in self.record.barriers
             if run.begun.moment < barrier.at.moment < until.moment
         )
@@ -126,7 +128,7 @@ class Promises:
             run, run.ended
         )
 
-    def _surely_kept(self, lookup: Lookup, until: At) -> tuple[Run, Verdict] | None:
+    def _surely_kept(self, lookup: Lookup, until: At) -> tuple[Run, ChainResult] | None:
         """The newest answer, if it was stored and nothing could have pushed it out."""
         newest = max(
             self._concluded(lookup.query, until),
@@ -137,14 +139,14 @@ class Promises:
             return None
         found = newest[1].user is not None
         room = self.limits.max_entries if found else self.limits.max_negative_entries
-        if room < len(self.record.runs) or self._forgotten(*newest, until):
+        if room < len(self.record.runs) or self._purged(*newest, until):
             return None
         return newest
 
     def _surely_failing(self, lookup: Lookup) -> bool:
         return self.limits.max_negative_entries >= len(self.record.runs) and any(
             _over(run, lookup.begun)
-            and self.chain.verdict(run) is None
+            and self.chain.result(run) is None
             and _age(run, lookup.begun) < self.limits.failure_memo
             and not self._barrier_within(run.begun, lookup.begun)
             and not self._abandoned(run, lookup.begun)
@@ -166,7 +168,7 @@ class Promises:
             _over_for(lookup, run)
             and _age(run, lookup.begun) < self.limits.failure_memo
             and not self._barrier_within(run.begun, lookup.begun)
-            and self.chain.verdict(run) is None
+            and self.chain.result(run) is None
             and self.chain.has_cause(run)
             for run in self.record.runs.get(lookup.query, [])
         )
@@ -187,14 +189,14 @@ class Promises:
         )
 
 
-def _tells(answer: Answer, run: Run, verdict: Verdict) -> bool:
+def _matches(answer: Answer, run: Run, result: ChainResult) -> bool:
     """Whether the answer is what the run amounts to, and carries its time."""
     assert run.ended is not None
     return (
-        answer.user == verdict.user
-        and (answer.backend or "") == verdict.backend
+        answer.user == result.user
+        and (answer.backend or "") == result.backend
         and answer.since == run.ended.time
-        and answer.body == encode(verdict.user)
+        and answer.body == encode(result.user)
     )
 
 

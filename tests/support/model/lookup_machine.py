@@ -1,7 +1,7 @@
 """A state machine over the real chain, guards and cache, with a clock that a test moves.
 
 It makes histories: users come and go, backends fail and hang and lie, time passes, callers
-ask and leave, operators purge. The callers' results are judged in `promises`.
+ask and leave, operators purge. The callers' results are checked in `invariants`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from support.model.invariants import Promises, encode
+from support.model.invariants import Invariants, encode
 from support.model.mutants import Core, core
-from support.model.recording_backends import UNFIT, Lookup, Record, Trouble, Witness
+from support.model.recording_backends import INVALID_PLAN, Fault, Lookup, Record, RecordingBackend
 from support.model.reference_chain import TICK, TIMEOUT, Chain
 from support.model.strategies import (
     ASKED,
     CARD_NUMBERS,
+    FAULTS,
     INDEX,
     NICKNAMES,
     QUERIES,
     SETUPS,
-    TROUBLES,
     WHICH,
     Setup,
 )
@@ -34,11 +34,11 @@ from tornado_idv.registry import plugin_manager
 
 T = TypeVar("T")
 _TURNS = 30
-"""Turns of the loop after which nothing moves any more by itself."""
+"""Iterations of the loop after which nothing is ready any more."""
 
 
 class TickedLoop(asyncio.SelectorEventLoop):
-    """A loop whose time passes when the test moves it."""
+    """An event loop whose clock the test sets."""
 
     now = 1000.0
 
@@ -47,7 +47,7 @@ class TickedLoop(asyncio.SelectorEventLoop):
 
 
 class Lookups(RuleBasedStateMachine):
-    """Makes histories, and holds every lookup of them to its promises."""
+    """Generates histories, and checks every lookup against the invariants."""
 
     core: Core = core()
 
@@ -55,10 +55,12 @@ class Lookups(RuleBasedStateMachine):
     def start(self, setup: Setup) -> None:
         self.loop = TickedLoop()
         self.unhandled: list[str] = []
-        self.loop.set_exception_handler(lambda _, told: self.unhandled.append(told["message"]))
+        self.loop.set_exception_handler(
+            lambda _, context: self.unhandled.append(context["message"])
+        )
         self.record = Record(self.loop.time)
         self.backends = [
-            Witness(kind.options(name), self.record, kind.serves)
+            RecordingBackend(kind.options(name), self.record, kind.serves)
             for name, kind in zip("abc", setup.kinds, strict=False)
         ]
         self.cache = self.core.cache.AnswerCache(setup.limits, self.loop.time, lambda: setup.chance)
@@ -68,11 +70,11 @@ class Lookups(RuleBasedStateMachine):
             self.backends,
             self.cache,
             encode,
-            accepts=lambda user: user.plan != UNFIT,
+            accepts=lambda user: user.plan != INVALID_PLAN,
             timeout=TIMEOUT,
         )
         self.chain = Chain(self.backends, setup.limits, self.record.calls)
-        self.promises = Promises(self.record, self.chain, setup.limits)
+        self.checker = Invariants(self.record, self.chain, setup.limits)
         self.callers: dict[asyncio.Task[None], Lookup] = {}
         self.refreshing: AsyncExitStack | None = None
         self.versions = 0
@@ -85,23 +87,23 @@ class Lookups(RuleBasedStateMachine):
         which=WHICH,
         nickname=st.sampled_from(NICKNAMES),
         card_number=st.sampled_from((None, None, *CARD_NUMBERS)),
-        told=st.sampled_from([False, False, True]),
+        notify=st.sampled_from([False, False, True]),
     )
     def change_user(
-        self, which: int, nickname: str, card_number: str | None, *, told: bool
+        self, which: int, nickname: str, card_number: str | None, *, notify: bool
     ) -> None:
-        """Puts a user into a backend, or takes it out, and maybe the backend tells."""
+        """Add a user to a backend, or remove it; with ``notify`` the backend reports the change."""
         self._put_user(which, nickname, card_number)
-        if told:
+        if notify:
             self._changed(which)
 
-    @rule(which=WHICH, trouble=st.sampled_from(TROUBLES))
-    def fail_or_recover(self, which: int, trouble: Trouble | None) -> None:
-        self._backend(which).trouble = trouble
+    @rule(which=WHICH, fault=st.sampled_from(FAULTS))
+    def fail_or_recover(self, which: int, fault: Fault | None) -> None:
+        self._backend(which).fault = fault
 
     @rule(which=WHICH, late=st.booleans(), queries=ASKED)
     def hang(self, which: int, queries: Sequence[Query], *, late: bool) -> None:
-        """Callers who ask now have to wait."""
+        """Make a backend hang, and look up queries that have to wait for it."""
         self._backend(which).hangs = True
         self._backend(which).late = late
         self._look_up(queries)
@@ -109,7 +111,7 @@ class Lookups(RuleBasedStateMachine):
     @precondition(lambda self: any(each.hangs for each in self.backends))
     @rule(which=WHICH)
     def release(self, which: int) -> None:
-        """Every waiter gets its result, and asks again."""
+        """Release a hanging backend, and repeat the lookups that waited."""
         hanging = [each for each in self.backends if each.hangs]
         waiting = {lookup.query: None for lookup in self.callers.values()}
         _one_of(hanging, which).release()
@@ -119,7 +121,7 @@ class Lookups(RuleBasedStateMachine):
     @precondition(lambda self: self.record.runs)
     @rule(asked=INDEX, edge=INDEX, after=st.sampled_from([-0.5, 0, 0.5]))
     def look_up_at_an_edge(self, asked: int, edge: int, after: float) -> None:
-        """Asks again shortly before or after some time of the last answer is over."""
+        """Repeat a query just before or after a limit of its last answer, such as its TTL."""
         query = _one_of(self.record.runs, asked)
         run = self.record.runs[query][-1]
         if run.ended is not None:
@@ -141,7 +143,7 @@ class Lookups(RuleBasedStateMachine):
 
     @rule(named=st.sampled_from([None, *"abc", *QUERIES]))
     def purge(self, named: str | Query | None) -> None:
-        """By backend, by user, or everything."""
+        """Purge a backend, a user, or everything."""
         if named is None:
             self.cache.purge()
             self.record.barrier(lambda _user, _backend: True)
@@ -163,21 +165,21 @@ class Lookups(RuleBasedStateMachine):
         self._settle()
 
     @invariant()
-    def nothing_goes_unhandled(self) -> None:
+    def no_error_is_unhandled(self) -> None:
         assert self.unhandled == []
 
     @invariant()
-    def no_backend_is_called_for_anything_else(self) -> None:
+    def backends_get_only_the_query_of_their_lookup(self) -> None:
         assert self.record.strays == 0
 
     @invariant()
-    def capacities_are_kept(self) -> None:
-        limits = self.promises.limits
+    def cache_sizes_are_bounded(self) -> None:
+        limits = self.checker.limits
         assert len(self.cache._found) <= limits.max_entries
         assert len(self.cache._negative) <= limits.max_negative_entries
 
     @invariant()
-    def nothing_is_left_of_flights_that_ended(self) -> None:
+    def ended_lookups_are_removed(self) -> None:
         assert len(self.cache._single_flight._calls) <= len(self.record.under_way)
 
     def teardown(self) -> None:
@@ -185,22 +187,22 @@ class Lookups(RuleBasedStateMachine):
             return
         try:
             self._pass_time_to(self.loop.now + TIMEOUT + TICK)
-            assert not self.callers, "a lookup has no end"
+            assert not self.callers, "a lookup never ends"
             if self.refreshing is not None:
                 self.start_or_stop_refreshing()
             assert asyncio.all_tasks(self.loop) == set()
-            self.nothing_goes_unhandled()
+            self.no_error_is_unhandled()
         finally:
             for task in asyncio.all_tasks(self.loop):
                 task.cancel()
             self._turn()
             self.loop.close()
 
-    def _backend(self, which: int) -> Witness:
+    def _backend(self, which: int) -> RecordingBackend:
         return self.backends[which % len(self.backends)]
 
     def _put_user(self, which: int, nickname: str, card_number: str | None) -> None:
-        """No two users of one backend have the same card; no user is the same as one before."""
+        """Store a user with a new plan; no two users of one backend have the same card."""
         users = self._backend(which).users
         users.pop(nickname, None)
         for other in [each for each in users.values() if each.card_number == card_number]:
@@ -210,14 +212,14 @@ class Lookups(RuleBasedStateMachine):
             users[nickname] = User(f"v{self.versions}", card_number, nickname)
 
     def _changed(self, which: int) -> None:
-        """Says that the data changed; it may pre-empt a later backend's answers now."""
+        """Report a data change, which may pre-empt the answers of later backends."""
         first = which % len(self.backends)
         names = {each.name for each in self.backends[first:]}
         self.backends[first].notify_changed()
         self.record.barrier(lambda _user, backend: backend in names)
 
     def _look_up(self, queries: Iterable[Query]) -> None:
-        """All of them at once, each for a caller of its own."""
+        """Look up queries concurrently, each for its own caller."""
         for query in queries:
             lookup = Lookup(query, self.record.now(), self.refreshing is not None)
             self.callers[self.loop.create_task(self._call(lookup))] = lookup
@@ -227,14 +229,14 @@ class Lookups(RuleBasedStateMachine):
         lookup.begun = self.record.now()
         self.record.lookups.append(lookup)
         try:
-            lookup.told = await self.directory.find(lookup.query)
-        except BaseException as error:  # noqa: BLE001 whatever it is, it is judged
-            lookup.told = error
+            lookup.result = await self.directory.find(lookup.query)
+        except BaseException as error:  # noqa: BLE001 checked like any other result
+            lookup.result = error
         finally:
             lookup.ended = self.record.now()
 
     def _pass_time_to(self, target: float) -> None:
-        """In small steps while something is under way; never back."""
+        """Advance the clock, in small steps while lookups are running; never backward."""
         while (self.callers or self.record.under_way) and self.loop.now < target:
             self.loop.now = min(self.loop.now + TICK, target)
             self._settle()
@@ -242,16 +244,16 @@ class Lookups(RuleBasedStateMachine):
         self._settle()
 
     def _settle(self) -> None:
-        """Lets the loop go on as far as it can, and judges the callers that got a result."""
+        """Run the loop until nothing is ready, and check the lookups that ended."""
         checked = sum(map(len, self.record.runs.values()))
         self._turn()
         if sum(map(len, self.record.runs.values())) > checked:
             for runs in self.record.runs.values():
-                self.promises.check_run(runs[-1])
+                self.checker.check_run(runs[-1])
         for task in [each for each in self.callers if each.done()]:
             lookup = self.callers.pop(task)
             if lookup.ended is not None:  # else it left before it began
-                self.promises.check(lookup)
+                self.checker.check(lookup)
 
     def _turn(self) -> None:
         self._run(_turns())
@@ -261,7 +263,7 @@ class Lookups(RuleBasedStateMachine):
 
 
 def _one_of(things: Iterable[T], index: int) -> T:
-    """The index counts round."""
+    """Return the item at an index, modulo their number."""
     found = list(things)
     return found[index % len(found)]
 

@@ -1,7 +1,8 @@
-"""The core as fresh modules, with one bug put in or none; the files stay as they are."""
+"""Load the lookup core as fresh modules, with one seeded bug or none; no file is changed."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -12,43 +13,113 @@ from types import ModuleType
 from typing import Any
 
 _MODULES = ("circuit_breaker", "single_flight", "cache", "guard", "directory")
-"""In the order in which they import each other."""
+"""In import order."""
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """Code of a function and what replaces it: both an expression, or both statements.
+
+    ``function`` is a qualified name. ``old`` must occur in it exactly once; the syntax trees are
+    compared, so that comments, line breaks and moved lines make no difference.
+    """
+
+    function: str
+    old: str
+    new: str
+
+    def apply(self, module: ast.Module) -> None:
+        old, new = ast.parse(self.old).body, ast.parse(self.new).body
+        function = _function(module, self.function)
+        assert isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)), self.function
+        match old, new:
+            case [ast.Expr(value=expression)], [ast.Expr(value=replacement)]:
+                replacer: _Replacer = _ExpressionReplacer(expression, replacement)
+            case _:
+                replacer = _StatementReplacer(old, new)
+        replacer.visit(function)
+        assert replacer.count == 1, f"found {replacer.count} times in {self.function}: {self.old}"
+
+
 class Bug:
-    """A piece of a module's source and what stands there instead, maybe with ``more`` such."""
+    """A named bug: changes to one module of the core."""
 
-    name: str
-    module: str
-    right: str
-    wrong: str
-    more: tuple[tuple[str, str], ...] = ()
+    def __init__(self, name: str, module: str, *changes: Change) -> None:
+        self.name = name
+        self.module = module
+        self._changes = changes
 
-    def put_in(self, source: str) -> str:
-        for right, wrong in ((self.right, self.wrong), *self.more):
-            found = source.count(right)
-            assert found == 1, f"{self.name}: found {found} times in {self.module}: {right}"
-            source = source.replace(right, wrong)
-        return source
+    def put_in(self, source: str) -> ast.Module:
+        """Return the syntax tree of the module's source with the bug in it."""
+        tree = ast.parse(source)
+        for change in self._changes:
+            change.apply(tree)
+        return ast.fix_missing_locations(tree)
+
+
+class _Replacer(ast.NodeTransformer):
+    count = 0
+
+
+class _ExpressionReplacer(_Replacer):
+    def __init__(self, old: ast.expr, new: ast.expr) -> None:
+        self._old = ast.dump(old)
+        self._new = new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.expr) and ast.dump(node) == self._old:
+            self.count += 1
+            return self._new
+        return self.generic_visit(node)
+
+
+class _StatementReplacer(_Replacer):
+    def __init__(self, old: list[ast.stmt], new: list[ast.stmt]) -> None:
+        self._old = [ast.dump(statement) for statement in old]
+        self._new = new
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for _, block in ast.iter_fields(node):
+            if isinstance(block, list):
+                self._replace_in(block)
+        return super().generic_visit(node)
+
+    def _replace_in(self, block: list[ast.AST]) -> None:
+        dumps = [ast.dump(statement) for statement in block]
+        length = len(self._old)
+        for start in reversed(range(len(block))):
+            if dumps[start : start + length] == self._old:
+                self.count += 1
+                block[start : start + length] = self._new
+
+
+def _function(module: ast.Module, qualified_name: str) -> ast.AST:
+    node: ast.AST = module
+    for name in qualified_name.split("."):
+        named = [
+            child for child in ast.iter_child_nodes(node) if getattr(child, "name", None) == name
+        ]
+        assert len(named) == 1, f"{len(named)} definitions of {qualified_name}"
+        node = named[0]
+    return node
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The modules under test, as others know them."""
+    """The modules under test."""
 
     cache: Any
     guard: Any
     directory: Any
 
     def use_timer(self, timer: Any) -> None:
-        """Gives the guards that a `Directory` makes this timer."""
+        """Make a `Directory` create its guards with this timer."""
         self.directory.Guard = partial(self.guard.Guard, timer=timer)
 
 
 def core(bug: Bug | None = None) -> Core:
-    """Loads the core, with a bug if one is given, apart from what others import."""
-    with _modules_put_back():
+    """Load the core, with a bug if one is given, separate from the imported modules."""
+    with _restored_modules():
         loaded = {name: _load(name, bug) for name in _MODULES}
     return Core(loaded["cache"], loaded["guard"], loaded["directory"])
 
@@ -59,16 +130,15 @@ def _load(name: str, bug: Bug | None) -> ModuleType:
     assert isinstance(spec.loader, importlib.abc.InspectLoader)
     source = spec.loader.get_source(spec.name)
     assert source is not None
-    if bug is not None and bug.module == name:
-        source = bug.put_in(source)
+    tree = bug.put_in(source) if bug is not None and bug.module == name else ast.parse(source)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    exec(compile(source, spec.origin or name, "exec"), module.__dict__)
+    exec(compile(tree, spec.origin or name, "exec"), module.__dict__)
     return module
 
 
 @contextmanager
-def _modules_put_back() -> Iterator[None]:
+def _restored_modules() -> Iterator[None]:
     names = [f"tornado_idv.lookup.{name}" for name in _MODULES]
     before = {name: sys.modules.get(name) for name in names}
     try:

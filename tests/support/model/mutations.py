@@ -1,4 +1,4 @@
-"""Bugs that the state machine must find, each a lie that a cache or a chain can tell."""
+"""Seeded bugs of the cache, the guard and the chain, each of which the state machine must find."""
 
 from __future__ import annotations
 
@@ -8,250 +8,284 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from support.model.lookup_machine import Lookups
-from support.model.mutants import Bug, core
+from support.model.mutants import Bug, Change, core
 
 BUGS = (
     Bug(
         "a found user is fresh past the TTL",
         "cache",
-        "if now >= entry.fresh_until:",
-        "if now >= entry.stale_until:",
+        Change("AnswerCache.get", "now >= entry.fresh_until", "now >= entry.stale_until"),
     ),
     Bug(
-        "a hit extends a life",
+        "a hit extends the TTL",
         "cache",
-        "        if now >= entry.refresh_at:\n",
-        "        if now < entry.fresh_until:\n            entry.fresh_until = now + 60\n"
-        "        if now >= entry.refresh_at:\n",
+        Change(
+            "AnswerCache._on_hit",
+            "entries.touch(query.text)",
+            (
+                "entries.touch(query.text)\n"
+                "if now < entry.fresh_until:\n"
+                "    entry.fresh_until = now + 60"
+            ),
+        ),
     ),
     Bug(
-        "jitter goes upward",
+        "jitter extends the TTL",
         "cache",
-        "(1 - limits.jitter * self._chance())",
-        "(1 + limits.jitter * self._chance())",
+        Change(
+            "AnswerCache._store",
+            "1 - limits.jitter * self._chance()",
+            "1 + limits.jitter * self._chance()",
+        ),
     ),
     Bug(
-        "not found lasts as long as found",
+        "not found has the TTL of found users",
         "directory",
-        "                cache.limits.negative_ttl,",
-        "                cache.limits.ttl,",
+        Change("Directory.__init__", "cache.limits.negative_ttl", "cache.limits.ttl"),
     ),
     Bug(
-        "a degraded answer lasts as long as a whole one",
+        "a degraded answer has the normal TTL",
         "cache",
-        "return min(ttl, limits.degraded_ttl) if answer.degraded else ttl",
-        "return ttl",
+        Change(
+            "AnswerCache._ttl", "min(ttl, limits.degraded_ttl) if answer.degraded else ttl", "ttl"
+        ),
     ),
     Bug(
-        "an answer begun before a purge is stored",
+        "an answer computed before a purge is stored",
         "single_flight",
-        "            if call.current:\n                self._on_answer(",
-        "            if call is not None:\n                self._on_answer(",
+        Change(
+            "SingleFlight._run",
+            ("if call.current:\n    self._on_answer(call.query, answer)"),
+            "self._on_answer(call.query, answer)",
+        ),
     ),
     Bug(
-        "a flight from before a purge is joined",
+        "a lookup started before a purge is joined",
         "single_flight",
-        "        self._calls.clear()\n",
-        "",
+        Change("SingleFlight.detach_all", "self._calls.clear()", "None"),
     ),
     Bug(
-        "each caller asks anew",
+        "each caller starts a lookup",
         "single_flight",
-        "        running = self._calls.get(query.text)\n",
-        "        running = None\n",
+        Change("SingleFlight.add", "self._calls.get(query.text)", "None"),
     ),
     Bug(
-        "a purge of everything leaves what was found",
+        "a purge of everything keeps found users",
         "cache",
-        "        self._found.clear()\n",
-        "",
+        Change("AnswerCache.purge", "self._found.clear()", "None"),
     ),
     Bug(
-        "a purge of a user leaves the other entry",
+        "a purge of a user keeps the other entry",
         "cache",
-        "self._found.drop_user(query)",
-        "self._found.drop(query.text)",
+        Change(
+            "AnswerCache.purge_user", "self._found.drop_user(query)", "self._found.drop(query.text)"
+        ),
     ),
     Bug(
-        "a purge of a user leaves not found",
+        "a purge of a user keeps not found",
         "cache",
-        "        self._found.drop_user(query)\n        self._clear_negative()\n",
-        "        self._found.drop_user(query)\n        self._failures.clear()\n"
-        "        self._single_flight.detach_all()\n",
+        Change(
+            "AnswerCache.purge_user",
+            "self._clear_negative()",
+            ("self._failures.clear()\nself._single_flight.detach_all()"),
+        ),
     ),
     Bug(
-        "not found survives a change",
+        "a purge of a backend keeps not found",
         "cache",
-        "            epoch.expired = True\n        self._clear_negative()\n",
-        "            epoch.expired = True\n        self._failures.clear()\n"
-        "        self._single_flight.detach_all()\n",
+        Change(
+            "AnswerCache.purge_backend",
+            "self._clear_negative()",
+            ("self._failures.clear()\nself._single_flight.detach_all()"),
+        ),
     ),
     Bug(
-        "a fresh answer survives a change",
+        "a purge of a backend keeps fresh answers",
         "cache",
-        "if entry is None or entry.epoch.expired:\n            return None\n"
-        "        now = self.timer()\n        if now >=",
-        "if entry is None:\n            return None\n        now = self.timer()\n        if now >=",
+        Change("AnswerCache.get", "entry is None or entry.epoch.expired", "entry is None"),
     ),
     Bug(
-        "a stale answer survives a change",
+        "a purge of a backend keeps stale answers",
         "cache",
-        "if entry is None or entry.epoch.expired:\n            return None\n"
-        "        now = self.timer()\n        if now <",
-        "if entry is None:\n            return None\n        now = self.timer()\n        if now <",
+        Change("AnswerCache.get_stale", "entry is None or entry.epoch.expired", "entry is None"),
     ),
     Bug(
-        "a stale answer is served for ever",
+        "a stale answer never expires",
         "cache",
-        "stale_until += limits.stale_if_error",
-        "stale_until += 1e9",
+        Change("AnswerCache._store", "stale_until += limits.stale_if_error", "stale_until += 1e9"),
     ),
     Bug(
         "a stale answer is not marked",
         "cache",
-        "return replace(entry.answer, stale=True)",
-        "return entry.answer",
+        Change("AnswerCache.get_stale", "replace(entry.answer, stale=True)", "entry.answer"),
     ),
     Bug(
         "not found is served stale",
         "cache",
-        "        entry = self._found.get(query.text)\n",
-        "        entry = self._found.get(query.text) or self._negative.get(query.text)\n",
-        (
-            (
-                "            stale_until += limits.stale_if_error\n",
-                "        stale_until += limits.stale_if_error\n",
-            ),
+        Change(
+            "AnswerCache.get_stale",
+            "self._found.get(query.text)",
+            "self._found.get(query.text) or self._negative.get(query.text)",
+        ),
+        Change(
+            "AnswerCache._store",
+            "others.drop(text)",
+            ("others.drop(text)\nif not answer.found:\n    stale_until += limits.stale_if_error"),
         ),
     ),
     Bug(
         "a found answer outlives a later not found",
         "cache",
-        "        others.drop(text)\n",
-        "",
+        Change("AnswerCache._store", "others.drop(text)", "None"),
     ),
     Bug(
-        "a remembered failure is told as not found",
+        "a memoized failure is reported as not found",
         "cache",
-        "settle(future, query, failure.copy(), finish)",
-        "settle(future, query, Answer(None, since=self.timer(), body=b'absent'), finish)",
+        Change(
+            "AnswerCache.fetch",
+            "failure.copy()",
+            "Answer(None, since=self.timer(), body=b'absent')",
+        ),
     ),
     Bug(
-        "a failure is not remembered",
+        "a failure is not memoized",
         "cache",
-        "self._failures[query.text] = error",
-        "_ = error",
+        Change("AnswerCache._store_failure", "self._failures[query.text] = error.copy()", "pass"),
     ),
     Bug(
-        "a refresh that fails forgets the answer",
+        "a failed refresh drops the answer",
         "cache",
-        "self._failures[query.text] = error",
-        "self._found.drop(query.text)\n        self._failures[query.text] = error",
+        Change(
+            "AnswerCache._store_failure",
+            "self._failures[query.text] = error.copy()",
+            ("self._found.drop(query.text)\nself._failures[query.text] = error.copy()"),
+        ),
     ),
     Bug(
-        "a caller who leaves ends the flight",
+        "a caller that leaves cancels the lookup",
         "single_flight",
-        "        return waiter.future\n",
-        "        stop = lambda done: done.cancelled() and call.task.cancel()\n"
-        "        waiter.future.add_done_callback(stop)\n"
-        "        return waiter.future\n",
+        Change(
+            "SingleFlight.add",
+            "return waiter.future",
+            (
+                "stop = lambda done: done.cancelled() and call.task.cancel()\n"
+                "waiter.future.add_done_callback(stop)\n"
+                "return waiter.future"
+            ),
+        ),
     ),
     Bug(
-        "an open breaker is told as not known",
+        "an open breaker is reported as not known",
         "guard",
-        'raise Unavailable(f"circuit breaker open, {probe}", counts_against_breaker=False)',
-        "return None",
+        Change("Guard._find", "wait = self._breaker.next_probe", "return None"),
     ),
     Bug(
-        "a time-out is told as not known",
+        "a timeout is reported as not known",
         "guard",
-        'raise Unavailable(f"no answer within {self._timeout:g} s") from None',
-        "return None",
+        Change(
+            "Guard._call",
+            'raise Unavailable(f"no answer within {self._timeout:g} s") from None',
+            "return None",
+        ),
     ),
     Bug(
-        "a cancellation is told as not known",
+        "a cancellation is reported as not known",
         "guard",
-        'raise Broken("its own work was cancelled") from None',
-        "return None",
+        Change(
+            "Guard._call", 'raise Broken("its own work was cancelled") from None', "return None"
+        ),
     ),
     Bug(
-        "an unforeseen error is told as not known",
+        "an unexpected error is reported as not known",
         "guard",
-        'raise Broken(f"failed with {type(error).__name__}") from error',
-        "return None",
+        Change(
+            "Guard._call",
+            'raise Broken(f"failed with {type(error).__name__}") from error',
+            "return None",
+        ),
     ),
     Bug(
-        "another user than asked for is believed",
+        "another user than requested is accepted",
         "guard",
-        'raise Broken("returned another user than requested")',
-        "return user",
+        Change("Guard._validated", "not matches", "False"),
     ),
     Bug(
-        "a broken backend is passed over",
+        "a broken backend is skipped",
         "guard",
-        "self._may_skip and isinstance(error, Unavailable)",
-        "self._may_skip",
+        Change("Guard.find", "self._may_skip and isinstance(error, Unavailable)", "self._may_skip"),
     ),
     Bug(
         "not known counts as a failure",
         "guard",
-        "            report = self._breaker.succeeded\n        except LookupFailed as",
-        "            report = self._breaker.succeeded if answer else self._breaker.failed\n"
-        "        except LookupFailed as",
+        Change(
+            "Guard._with_breaker",
+            "report = self._breaker.succeeded",
+            "report = self._breaker.succeeded if answer else self._breaker.failed",
+        ),
     ),
     Bug(
-        "a place is not given back",
+        "a bulkhead permit is not released",
         "guard",
-        "self._bulkhead.release()",
-        "pass",
+        Change("Guard._find", "self._bulkhead.release()", "None"),
     ),
     Bug(
-        "an open circuit stays open for ever",
+        "an open circuit never lets a probe through",
         "circuit_breaker",
-        "if self._probing or self._timer() < self._open_until:",
-        "if self._open_until:",
+        Change(
+            "CircuitBreaker.try_acquire",
+            "self._probing or self._timer() < self._open_until",
+            "self._open_until",
+        ),
     ),
     Bug(
-        "the chain ends in not found though one was skipped",
+        "not found although a backend was skipped",
         "directory",
-        "        raise skipped\n    return Answer(",
-        "        return Answer(None)\n    return Answer(",
+        Change("_first_found", "raise skipped", "return Answer(None)"),
     ),
     Bug(
-        "the next is asked though the one before must not be skipped",
+        "a backend that must not be skipped is skipped",
         "directory",
-        "if not error.continues:",
-        "if False:",
+        Change("_first_found", "not error.continues", "False"),
     ),
     Bug(
-        "an answer after a skipped backend is taken for a whole one",
+        "an answer after a skipped backend is not degraded",
         "directory",
-        "return answer if skipped is None else replace(answer, degraded=True)",
-        "return answer",
+        Change(
+            "_first_found",
+            "answer if skipped is None else replace(answer, degraded=True)",
+            "answer",
+        ),
     ),
     Bug(
-        "a change leaves what later backends answered",
+        "a change keeps answers of later backends",
         "directory",
-        "self._names[self._names.index(changed) :]",
-        "[changed]",
+        Change("Directory._purge_from", "self._names[self._names.index(changed) :]", "[changed]"),
     ),
     Bug(
-        "nobody to ask is told as not found",
+        "a query without backends is reported as not found",
         "directory",
-        'raise Unavailable(f"no backend answers {type(query).__name__}")',
-        "pass",
+        Change("Directory._look_up", "not coroutines", "False"),
     ),
     Bug(
-        "the backends' own times of not found are ignored",
+        "negative TTLs of backends are ignored",
         "directory",
-        "return min((default if each is None else each for each in own), default=default)",
-        "return default",
+        Change(
+            "_shortest",
+            "min((default if each is None else each for each in own), default=default)",
+            "default",
+        ),
     ),
     Bug(
-        "the backends are asked in reverse",
+        "the backends are called in reverse",
         "directory",
-        "ttl=cache.limits.ttl) for each in backends\n",
-        "ttl=cache.limits.ttl) for each in reversed(backends)\n",
+        Change(
+            "Directory.__init__",
+            "[Guard(each, accepts, on_backend_result, ttl=cache.limits.ttl) for each in backends]",
+            (
+                "[Guard(each, accepts, on_backend_result, ttl=cache.limits.ttl)"
+                " for each in reversed(backends)]"
+            ),
+        ),
     ),
 )
 _SEARCH = settings(
@@ -266,7 +300,7 @@ _SEARCH = settings(
 
 
 def hunt(bug: Bug | None) -> str:
-    """What the state machine says of a core with this bug; nothing if it finds none."""
+    """Return the error that the state machine reports for a core with this bug, or ``""``."""
     logging.getLogger("tornado_idv").setLevel(logging.CRITICAL)
     machine = type("Mutated", (Lookups,), {"core": core(bug)})
     try:

@@ -1,7 +1,7 @@
-"""What really happens: backends that fail at will, and a record of all they were asked.
+"""What really happens: backends with injectable faults, and a record of all their calls.
 
-Nothing here is taken from the code under test but its contract: a chain is computed from
-another by the task that it runs in, and its beginning by a hook of our own.
+This uses only the public contract of the code under test: runs of the chain are identified by
+the task that they run in, and a hook sees them begin.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ class Failed(Enum):
     BROKEN = auto()
 
 
-class Trouble(Enum):
-    """What ails a backend."""
+class Fault(Enum):
+    """A fault of a backend."""
 
     UNAVAILABLE = auto()
-    ITS_OWN_TIME_OUT = auto()
+    OWN_TIMEOUT = auto()
     BROKEN = auto()
-    UNFORESEEN = auto()
+    UNEXPECTED_ERROR = auto()
     CANCELS_ITSELF = auto()
-    TELLS_OF_ANOTHER = auto()
-    GIVES_NO_USER = auto()
-    GIVES_AN_UNFIT_USER = auto()
+    RETURNS_ANOTHER_USER = auto()
+    RETURNS_NO_USER = auto()
+    RETURNS_INVALID_USER = auto()
 
 
-UNFIT = "unfit"
+INVALID_PLAN = "invalid"
 """The plan of a user that no response can contain."""
-_RAISED: Mapping[Trouble, type[BaseException]] = {
-    Trouble.ITS_OWN_TIME_OUT: TimeoutError,
-    Trouble.UNFORESEEN: KeyError,
-    Trouble.CANCELS_ITSELF: asyncio.CancelledError,
+_RAISED: Mapping[Fault, type[BaseException]] = {
+    Fault.OWN_TIMEOUT: TimeoutError,
+    Fault.UNEXPECTED_ERROR: KeyError,
+    Fault.CANCELS_ITSELF: asyncio.CancelledError,
 }
 
 
 @dataclass(slots=True)
 class Call:
-    """One asking of one backend; ``did`` says what it did, once ``ended``."""
+    """One call of one backend; ``did`` says what it did, once ``ended``."""
 
     begun: At
     did: User | Failed | None = Failed.UNAVAILABLE
@@ -65,9 +65,9 @@ class Call:
 
 @dataclass(slots=True)
 class Run:
-    """One way down the chain, with the calls that it made by backend.
+    """One run of the chain, with its calls by backend.
 
-    ``beside`` are the runs for the same query that were under way when it began.
+    ``beside`` are the runs for the same query that were running when it began.
     """
 
     query: Query
@@ -84,14 +84,14 @@ class Lookup:
     query: Query
     begun: At
     refreshing: bool
-    told: Answer | BaseException | None = None
+    result: Answer | BaseException | None = None
     ended: At | None = None
     left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A purge or a data change: what it ``names`` must not be served from before it."""
+    """A purge or a data change: answers from before it that it ``names`` must not be served."""
 
     at: At
     names: Callable[[User, str], bool]
@@ -131,7 +131,7 @@ class Record:
         self._runs_by_task.pop(task).ended = self.now()
 
     def call(self, backend: str, query: Query) -> Call:
-        """Notes that a backend is asked; a stray is asked for what its run is not about."""
+        """Record a call of a backend; a stray is a call with another query than its run."""
         call = Call(self.now())
         run = self._runs_by_task[_this_task()]
         run.calls[backend] = call
@@ -143,10 +143,10 @@ class Record:
         self.barriers.append(Barrier(self.now(), names))
 
 
-class Witness(Backend[BackendOptions]):
-    """Tells the truth about ``users`` unless something ails it; hangs while it ``hangs``.
+class RecordingBackend(Backend[BackendOptions]):
+    """Returns its ``users``, unless it has a ``fault``; waits while it ``hangs``.
 
-    A ``late`` one tells after the hanging what was true before.
+    If ``late``, it returns after the wait what was stored before it.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Witness(Backend[BackendOptions]):
         self._record = record
         self._serves = serves
         self.users: dict[str, User] = {}
-        self.trouble: Trouble | None = None
+        self.fault: Fault | None = None
         self.hangs = False
         self.late = False
         self._released = asyncio.Event()
@@ -186,21 +186,21 @@ class Witness(Backend[BackendOptions]):
         return said
 
     async def _answer(self, query: Query) -> tuple[User | Failed | None, User | None]:
-        """What it does, and what it says."""
+        """Return what the backend did, and what it returns."""
         known = self._known(query)
         if self.hangs:
             await self._released.wait()
             if not self.late:
                 known = self._known(query)
-        if self.trouble is None:
+        if self.fault is None:
             return known, known
-        if self.trouble is Trouble.UNAVAILABLE:
+        if self.fault is Fault.UNAVAILABLE:
             raise Unavailable("down")
-        if self.trouble is Trouble.BROKEN:
+        if self.fault is Fault.BROKEN:
             raise Broken("upside down")
-        if self.trouble in _RAISED:
-            raise _RAISED[self.trouble]
-        return Failed.BROKEN, self._lie(query)
+        if self.fault in _RAISED:
+            raise _RAISED[self.fault]
+        return Failed.BROKEN, self._invalid_result(query)
 
     def _known(self, query: Query) -> User | None:
         if isinstance(query, ByNickname):
@@ -210,8 +210,8 @@ class Witness(Backend[BackendOptions]):
                 return user
         return None
 
-    def _lie(self, query: Query) -> User | None:
-        if self.trouble is Trouble.GIVES_NO_USER:
+    def _invalid_result(self, query: Query) -> User | None:
+        if self.fault is Fault.RETURNS_NO_USER:
             lie: object = {"nickname": "alice"}
             return lie  # type: ignore[return-value]
         asked = {"card_number": "77", "nickname": "alice"}
@@ -219,9 +219,9 @@ class Witness(Backend[BackendOptions]):
             asked["card_number"] = query.card_number
         else:
             asked["nickname"] = query.nickname
-        if self.trouble is Trouble.TELLS_OF_ANOTHER:
-            return User("Free", "999", "somebody")
-        return User(UNFIT, **asked)
+        if self.fault is Fault.RETURNS_ANOTHER_USER:
+            return User("Free", "999", "another")
+        return User(INVALID_PLAN, **asked)
 
 
 def _this_task() -> asyncio.Task[object]:

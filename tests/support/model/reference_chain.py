@@ -1,11 +1,11 @@
-"""What a whole way down the chain amounts to, by what the backends really did."""
+"""The reference: the result of a run of the chain, from what the backends really did."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from support.model.recording_backends import Call, Failed, Run, Witness
+from support.model.recording_backends import Call, Failed, RecordingBackend, Run
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.model import Query, User
 
@@ -17,8 +17,8 @@ _SPREAD = 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a way down the chain amounts to, if it could tell."""
+class ChainResult:
+    """The result of a run of the chain that could be determined."""
 
     user: User | None
     backend: str = ""
@@ -29,27 +29,27 @@ class Verdict:
 class Chain:
     """The configured backends; ``calls`` are all that were made, by backend."""
 
-    backends: Sequence[Witness]
+    backends: Sequence[RecordingBackend]
     limits: CacheLimits
     calls: Mapping[str, Sequence[Call]]
 
-    def verdict(self, run: Run) -> Verdict | None:
+    def result(self, run: Run) -> ChainResult | None:
         """The result of the whole chain; `None` if it could not be determined."""
         skipped = False
         for backend in self._serving(run.query):
             call = run.calls.get(backend.name)
             did = Failed.UNAVAILABLE if call is None else call.did
             if isinstance(did, User):
-                return Verdict(did, backend.name, self._ttl(backend, degraded=skipped))
+                return ChainResult(did, backend.name, self._ttl(backend, degraded=skipped))
             if did is not None:
                 if did is Failed.BROKEN or backend.options.on_unavailable == "fail":
                     return None
                 skipped = True
         if skipped or not self._of_this_kind(run.query):
             return None
-        return Verdict(None, ttl=self._negative_ttl(run.query))
+        return ChainResult(None, ttl=self._negative_ttl(run.query))
 
-    def _ttl(self, backend: Witness, *, degraded: bool) -> float:
+    def _ttl(self, backend: RecordingBackend, *, degraded: bool) -> float:
         own = backend.options.cache_ttl
         ttl = self.limits.ttl if own is None else own
         return min(ttl, self.limits.degraded_ttl) if degraded else ttl
@@ -58,21 +58,21 @@ class Chain:
         own = [each.options.negative_ttl for each in self._of_this_kind(query)]
         return min(self.limits.negative_ttl, *(ttl for ttl in own if ttl is not None), 1e9)
 
-    def shortest(self, verdict: Verdict) -> float:
-        """For how long it is fresh whatever chance takes off."""
-        return verdict.ttl * (1 - self.limits.jitter)
+    def shortest(self, result: ChainResult) -> float:
+        """Return how long it is fresh at least, with the largest jitter."""
+        return result.ttl * (1 - self.limits.jitter)
 
     def edges(self, run: Run) -> list[float]:
-        """After how many seconds something about the run's outcome ends."""
-        verdict = self.verdict(run)
-        if verdict is None:
+        """Return the seconds after which a limit of the run's outcome is reached."""
+        result = self.result(run)
+        if result is None:
             return [self.limits.failure_memo]
-        shortest = self.shortest(verdict)
-        edges = [verdict.ttl * self.limits.refresh_ahead, shortest, verdict.ttl]
-        if verdict.user is None:
+        shortest = self.shortest(result)
+        edges = [result.ttl * self.limits.refresh_ahead, shortest, result.ttl]
+        if result.user is None:
             return edges
         stale = self.limits.stale_if_error
-        return [*edges, self.limits.degraded_ttl, shortest + stale, verdict.ttl + stale]
+        return [*edges, self.limits.degraded_ttl, shortest + stale, result.ttl + stale]
 
     def has_cause(self, run: Run) -> bool:
         """Whether a backend failed, or was rightly not called."""
@@ -84,7 +84,7 @@ class Chain:
                 return True
         return not self._of_this_kind(run.query)
 
-    def _may_be_left_alone(self, backend: Witness, run: Run) -> bool:
+    def _may_be_left_alone(self, backend: RecordingBackend, run: Run) -> bool:
         assert run.ended is not None
         if run.ended.time - run.begun.time > TIMEOUT - TICK:
             return True
@@ -98,7 +98,7 @@ class Chain:
         probed = bool(beside)
         return probed or run.ended.time - last <= backend.options.breaker.open_max * _SPREAD
 
-    def _last_failure(self, backend: Witness, calls: Sequence[Call]) -> float | None:
+    def _last_failure(self, backend: RecordingBackend, calls: Sequence[Call]) -> float | None:
         """When it last failed, if ever it failed often enough in a row."""
         breaker = backend.options.breaker
         ended = sorted(
@@ -116,10 +116,10 @@ class Chain:
             opened = opened or in_a_row >= breaker.failures
         return last if opened else None
 
-    def _of_this_kind(self, query: Query) -> list[Witness]:
+    def _of_this_kind(self, query: Query) -> list[RecordingBackend]:
         return [each for each in self.backends if type(query) in each.serves]
 
-    def _serving(self, query: Query) -> list[Witness]:
+    def _serving(self, query: Query) -> list[RecordingBackend]:
         """Whether the query matches: ``match`` is here the start of a nickname, or nothing."""
         text = query.text
         matches = {None: True, "@a.*": text.startswith("@a")}

@@ -1,4 +1,4 @@
-"""Configurations of a chain, and the few users and queries that all histories are about."""
+"""Configurations of a chain, and the few users and queries of all histories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from support.model.recording_backends import Trouble
+from support.model.recording_backends import Fault
 from tornado_idv.backend import BackendOptions, BreakerOptions
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.model import ByCard, ByNickname, Query
@@ -34,7 +34,7 @@ class Kind:
     def options(self, name: str) -> BackendOptions:
         return BackendOptions(
             name=name,
-            kind="witness",
+            kind="recording",
             timeout=self.timeout,
             on_unavailable="continue" if self.continues else "fail",
             cache_ttl=self.cache_ttl,
@@ -47,7 +47,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One configuration and who is there at first; ``chance`` is what the cache's jitter gets."""
+    """One configuration and its initial users; ``chance`` is the cache's source of jitter."""
 
     kinds: tuple[Kind, ...]
     users: tuple[tuple[int, str, str], ...]
@@ -57,13 +57,13 @@ class Setup:
 
 
 WHICH = st.integers(0, 2)
-"""Which backend is meant, counted round."""
+"""The index of a backend, modulo their number."""
 INDEX = st.integers(0, 5)
-"""Which of several things is meant, counted round."""
+"""The index of an item, modulo their number."""
 ASKED = st.lists(st.sampled_from(QUERIES), min_size=1, max_size=3)
-"""Queries that are asked at once."""
-TROUBLES = (None, None, None, Trouble.UNAVAILABLE, Trouble.UNAVAILABLE, Trouble.BROKEN, *Trouble)
-"""What may ail a backend from now on, the likely first."""
+"""Queries of concurrent lookups."""
+FAULTS = (None, None, None, Fault.UNAVAILABLE, Fault.UNAVAILABLE, Fault.BROKEN, *Fault)
+"""The fault of a backend from now on, the likely ones first."""
 KINDS = st.builds(
     Kind,
     continues=st.sampled_from([True, True, False]),

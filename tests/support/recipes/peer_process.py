@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from support.process import PATIENCE
+from support.process import TIMEOUT
 
 ROOT = Path(__file__).parents[3]
 MODULES = ROOT / "tests" / "recipes" / "node_modules"
@@ -32,7 +32,7 @@ Serve = Callable[[Path], AbstractContextManager[str]]
 
 
 class Servers:
-    """The servers that run at present; each is started by whoever needs it first."""
+    """The running servers; each is started when it is first needed."""
 
     def __init__(self, new_folder: Callable[[str], Path]) -> None:
         self._new_folder = new_folder
@@ -80,7 +80,7 @@ class Peer:
         assert status in (200, 201), f"{method} {path} was answered {status}"
 
     def _status(self, method: str, path: str, body: str | None = None) -> int:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         try:
             connection.request(method, path, body, self.headers)
             return connection.getresponse().status
@@ -132,7 +132,7 @@ def _skip(name: str) -> NoReturn:
 
 def _wait_for(peer: Peer, process: subprocess.Popen[bytes], log: Path) -> None:
     """Looks again and again whether it answers, and sees at once if it has ended."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not peer.answers():
         assert time.monotonic() < deadline, f"it never answered: {log.read_text()}"
         with suppress(subprocess.TimeoutExpired):

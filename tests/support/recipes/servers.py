@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.process import PATIENCE, running
+from support.process import TIMEOUT, running
 from support.recipes.peer_process import node_program, python_program, started
 from support.service import KEY, make_database
 from tornado_idv import User
@@ -133,5 +133,5 @@ def itself(folder: Path) -> Iterator[str]:
         "backends: [{name: users, kind: sqlite, path: users.db}]\n",
         encoding="utf-8",
     )
-    with running(config, patience=10 * PATIENCE) as service:
+    with running(config, timeout=10 * TIMEOUT) as service:
         yield f"http://127.0.0.1:{service.port}"

@@ -1,0 +1,191 @@
+"""Regressions that neither the state machine nor the other tests of lookups detect."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from support.model.lookup_machine import TickedLoop
+from support.model.recording_backends import Fault, Record, RecordingBackend
+from support.model.strategies import Kind
+from tornado_idv.errors import Broken, Unavailable
+from tornado_idv.hookspecs import hookimpl
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.model import Answer, ByNickname, Query, User
+from tornado_idv.registry import plugin_manager
+
+ALICE = User("Free", "1", "alice")
+PATIENT = Kind(timeout=60.0)
+ONE_AT_A_TIME = Kind(timeout=60.0, max_concurrent=1)
+
+
+MakeHarness = Callable[..., "Harness"]
+
+
+class Observer:
+    """Raises for each lookup."""
+
+    @hookimpl
+    def idv_lookup_finished(self, query: Query) -> None:
+        raise KeyError(query)
+
+
+class Intruder:
+    """A plugin whose ``idv_identify`` returns something other than an answer."""
+
+    @hookimpl
+    async def idv_identify(self) -> str:
+        return "alice"
+
+
+class Harness:
+    """A directory over one backend, on a loop whose clock the test sets.
+
+    ``outcomes`` has the outcome of each call.
+    """
+
+    def __init__(self, kind: Kind = PATIENT, plugins: Sequence[object] = ()) -> None:
+        self.loop = TickedLoop()
+        self.unhandled: list[str] = []
+        self.loop.set_exception_handler(
+            lambda _, context: self.unhandled.append(context["message"])
+        )
+        self.outcomes: list[str] = []
+        record = Record(self.loop.time)
+        self.backend = RecordingBackend(kind.options("crm"), record, kind.serves)
+        self.backend.users = {"alice": ALICE}
+        self.directory = Directory(
+            plugin_manager(entry_points=False, plugins=[record, *plugins]),
+            [self.backend],
+            AnswerCache(CacheLimits(), self.loop.time),
+            lambda user: b"",
+            accepts=lambda user: True,
+            on_backend_result=lambda call: self.outcomes.append(call.outcome),
+        )
+
+    def find(self, nickname: str = "alice") -> asyncio.Task[Answer]:
+        caller = self.loop.create_task(self.directory.find(ByNickname(nickname)))
+        self.turn()
+        return caller
+
+    def advance_to(self, seconds: float) -> None:
+        self.loop.now = TickedLoop.now + seconds
+        self.turn()
+
+    def turn(self) -> None:
+        self.loop.run_until_complete(_turns())
+
+
+@pytest.fixture
+def make_harness() -> Iterator[MakeHarness]:
+    """Yield a function that makes a harness; its running lookups are completed at the end."""
+    made: list[Harness] = []
+
+    def make(*args: object, **options: object) -> Harness:
+        made.append(Harness(*args, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for harness in made:
+        harness.backend.release()
+        harness.advance_to(100)
+        harness.loop.close()
+
+
+async def _turns() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+def test_default_lookup_timeout_is_two_seconds(
+    make_harness: MakeHarness,
+) -> None:
+    harness = make_harness()
+    harness.backend.hangs = True
+    caller = harness.find()
+    harness.advance_to(1.99)
+    assert not caller.done()
+    harness.advance_to(2.0)
+    assert isinstance(caller.exception(), Unavailable)
+
+
+def test_backend_timeout_equal_to_the_request_timeout_is_reported_as_its_own(
+    make_harness: MakeHarness,
+) -> None:
+    harness = make_harness(Kind(timeout=2.0))
+    harness.backend.hangs = True
+    caller = harness.find()
+    harness.advance_to(2.0)
+    assert isinstance(caller.exception(), Unavailable)
+    assert harness.outcomes == ["no answer within 2 s"]
+
+
+def test_wait_for_a_permit_ends_before_the_request(make_harness: MakeHarness) -> None:
+    harness = make_harness(ONE_AT_A_TIME)
+    harness.backend.hangs = True
+    callers = [harness.find("alice"), harness.find("bob")]
+    harness.advance_to(1.96)
+    assert [caller.done() for caller in callers] == [False, True]
+    callers[0].cancel()
+    assert "timed out in its queue" in str(callers[1].exception())
+
+
+def test_queue_has_its_full_length_again_after_waiters_timed_out(
+    make_harness: MakeHarness,
+) -> None:
+    harness = make_harness(ONE_AT_A_TIME)
+    for nicknames in (("alice", "bob", "carol"), ("dave", "eve", "frank")):
+        harness.backend.hangs = True
+        callers = [harness.find(nickname) for nickname in nicknames]
+        assert [caller.done() for caller in callers] == [False, False, True]
+        assert "its queue is full" in str(callers[2].exception())
+        harness.backend.release()
+        harness.turn()
+        assert all(caller.done() for caller in callers)
+
+
+def test_word_characters_of_a_match_are_ascii(make_harness: MakeHarness) -> None:
+    harness = make_harness(Kind(match=r"@\w+"))
+    harness.backend.users["ünal"] = User("Free", "2", "ünal")
+    assert harness.find("alice").result().found
+    assert not harness.find("ünal").result().found
+
+
+def test_failure_without_waiters_is_not_reported_as_unhandled(make_harness: MakeHarness) -> None:
+    harness = make_harness()
+    harness.backend.hangs = True
+    harness.find().cancel()
+    harness.backend.fault = Fault.UNAVAILABLE
+    harness.backend.release()
+    harness.turn()
+    gc.collect()
+    assert harness.unhandled == []
+
+
+def test_backend_that_never_failed_logs_no_recovery(
+    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = make_harness()
+    with caplog.at_level(logging.INFO, "tornado_idv"):
+        assert harness.find().result().found
+    assert [each for each in caplog.messages if "again" in each] == []
+
+
+def test_failing_observer_is_logged_with_its_error_last(
+    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = make_harness(plugins=[Observer()])
+    with caplog.at_level(logging.ERROR, "tornado_idv"):
+        assert harness.find().result().found
+    (message,) = caplog.messages
+    first, *_, last = message.splitlines()
+    assert (first, last) == ("an observer of lookups failed:", "KeyError")
+
+
+def test_plugin_that_returns_no_answer_is_broken(make_harness: MakeHarness) -> None:
+    failure = make_harness(plugins=[Intruder()]).find("bob").exception()
+    assert isinstance(failure, Broken)
+    assert failure.reason == "a plugin's idv_identify returned something other than an Answer"
