@@ -107,7 +107,7 @@ def test_make_run_takes_another_port(tmp_path: Path) -> None:
     for name in ("Makefile", "config.yaml", "setup.py"):
         shutil.copy(Path(__file__).parents[2] / name, tmp_path)
     for arguments in (["--silent", ".demo.yaml"], ["--dry-run", "run"]):
-        command = ["make", *arguments, "PORT=4711"]
+        command = ["make", "--no-print-directory", *arguments, "PORT=4711"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True)
     assert done.stdout.endswith("tornado-idv serve --config .demo.yaml\n")
     original = (tmp_path / "config.yaml").read_text(encoding="utf-8")

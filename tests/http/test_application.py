@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
+from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler, stream_request_body
 
@@ -131,3 +132,28 @@ async def test_an_unknown_path_is_the_application_s_own_404() -> None:
     response = await exchange("GET /elsewhere HTTP/1.1", "Host: x")
     assert response.startswith("HTTP/1.1 404 Not Found\r\n")
     assert "<html>" in response
+
+
+class FailingApp(HTTPServerConnectionDelegate):
+    """An application that fails before it has a handler."""
+
+    def start_request(
+        self, server_conn: object, request_conn: HTTPConnection
+    ) -> HTTPMessageDelegate:
+        raise RuntimeError
+
+
+async def test_a_failing_application_closes_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No handler could respond any more, and a connection without one has no timeout."""
+    server = HttpServer(FailingApp(), reject, HttpLimits())
+    sock, port = bind_unused_port()
+    await server.listen([sock])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    with suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert [record.name for record in caplog.records] == ["asyncio"]
+    writer.close()
+    server.close()

@@ -280,7 +280,11 @@ class Connection(asyncio.Protocol):
         self._segment = b""
         if self._draining:
             exchange.close_after_response()
-        exchange.dispatch(self._context.app, body)
+        try:
+            exchange.dispatch(self._context.app, body)
+        except BaseException:
+            self._transport.abort()  # no response will come, and no timeout runs
+            raise
         if self._eof and self._parser.is_empty:
             exchange.close_after_response()
 
