@@ -45,7 +45,7 @@ def test_serve_prints_its_address_and_backends(config: Config) -> None:
         assert service.wait() == 0
     assert service.announced == [
         f"Listening on http://127.0.0.1:{service.port}\n",
-        "Asking, in this order: users (yaml), more (yaml)\n",
+        "Backends, in order: users (yaml), more (yaml)\n",
         "Keys: 1\n",
     ]
     assert "Traceback" not in service.read_log()

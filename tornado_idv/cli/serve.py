@@ -58,7 +58,7 @@ def announce(service: Service, settings: Settings) -> None:
     url = service.url + settings.server.base_path
     backends = ", ".join(f"{each.name} ({each.kind})" for each in settings.backends)
     click.echo(f"Listening on {url}")
-    click.echo(f"Asking, in this order: {backends}")
+    click.echo(f"Backends, in order: {backends}")
     click.echo(f"Keys: {len(settings.auth.keys)}")
     token = _token_to_try(settings) if settings.demo else None
     if token is not None:
