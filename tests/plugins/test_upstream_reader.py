@@ -251,7 +251,7 @@ ANSWERS = {
     "a record": (200, RECORD_THERE, ALICE),
     "a list of one": (200, {"items": [RECORD_THERE]}, ALICE),
     "an empty list": (200, {"items": []}, None),
-    "its words for nobody": (404, {"error": "no such person"}, None),
+    "its record for not found": (404, {"error": "no such person"}, None),
     "a wrong path": (404, {"status": 404, "error": "Not Found", "path": "/peple"}, Broken),
     "an error": (200, {"error": "database locked"}, Broken),
     "a list that is not there": (200, {"items": None}, Broken),
