@@ -22,8 +22,6 @@ PLACES = {
 }
 ENDS = (b"\r\n", b"\n", b"\r", b"\n\r", b"\r\r\n", b"\r\n\n", b"\0\r\n")
 BYTES = (b"", *(bytes([value]) for value in range(256)))
-FEW = (b"", *(bytes([value]) for value in b'\0\x01\t\n\x0b\x0c\r\x1f !",-:;A_\x7f\x80\x85\xa0\xff'))
-"""One or more of each class that a parser could read in its own way."""
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _LINE = re.compile(rb"([^\r\n]*)\r\n")
@@ -88,13 +86,10 @@ def _name(line: bytes) -> bytes | None:
     return name
 
 
-def spellings(*, every: bool = False) -> Iterator[Spelling]:
-    """Every byte at every place, alone and beside a length.
-
-    With another end of line than CRLF only a `FEW` of the bytes, unless it is to be ``every``.
-    """
+def spellings() -> Iterator[Spelling]:
+    """Every byte at every place with every end of line, alone and beside a length."""
     for before, after in PLACES.values():
         for byte in BYTES:
-            for end in ENDS if every or byte in FEW else ENDS[:1]:
+            for end in ENDS:
                 line = before + byte + after + end
                 yield from map(Spelling, (line, LENGTH + line, line + LENGTH))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 import pytest
@@ -15,12 +14,11 @@ from tornado.httputil import (
     ResponseStartLine,
 )
 
-from support.framing_spellings import FEW, framing, spellings
+from support.framing_spellings import framing, spellings
 from support.in_process import harnesses
 from support.service import Client
 
 pytestmark = pytest.mark.slow
-HARD = "WIRE_HARD" in os.environ
 
 
 class RecordingApp(HTTPServerConnectionDelegate):
@@ -59,7 +57,7 @@ def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
     seen: Counter[str] = Counter()
     with harnesses() as new_harness:
         harness = new_harness(app=app)
-        for spelling in spellings(every=HARD):
+        for spelling in spellings():
             app.asked.clear()
             client = harness.ask(spelling.data)
             got = client.statuses, [*app.asked], client.socket.closed
@@ -68,12 +66,11 @@ def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
                 wrong.append((spelling.lines, got, spelling.expected))
             client.socket.vanish()
     assert wrong == []
-    others = 257 if HARD else len(FEW)
-    assert seen.total() == 6 * (257 + others * 6) * 3
+    assert seen.total() == 6 * 257 * 7 * 3
     assert min(seen.values()) > 5, seen
 
 
-SAMPLE = [*spellings(every=True)][::499]
+SAMPLE = [*spellings()][::499]
 
 
 def test_no_byte_around_the_coding_gets_two_answers_over_a_real_socket(wire: Client) -> None:

@@ -31,10 +31,7 @@ from support.service import CONFIG, FIXTURE
 pytestmark = pytest.mark.slow
 
 HARD = "WIRE_HARD" in os.environ
-ODD = {
-    f"spelling {each.lines!r}": each.odd
-    for each in [*spellings(every=True)][:: 10 if HARD else 199]
-}
+ODD = {f"spelling {each.lines!r}": each.odd for each in [*spellings()][:: 10 if HARD else 199]}
 CASES = {name: data for name, data in {**TABLE, **ODD}.items() if b" HTTP/" in data}
 """Without HTTP/0.9, which nginx answers without a head, so that nothing can be determined."""
 AT_ONCE = 16
