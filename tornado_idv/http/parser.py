@@ -110,10 +110,11 @@ class RequestParser:
             self._head_size = self._searched = 0
             self._is_repeated = False
             return head
+        start = buffer[:MAX_HEAD]
+        if start.count(b"\n") != start.count(b"\r\n"):
+            raise HttpError(HTTPStatus.BAD_REQUEST)  # after a bare LF the head would never end
         if len(buffer) > MAX_HEAD:
             raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        if buffer.count(b"\n") != buffer.count(b"\r\n"):
-            raise HttpError(HTTPStatus.BAD_REQUEST)  # after a bare LF the head would never end
         return None
 
     def _parse(self, data: bytes) -> RequestHead:
