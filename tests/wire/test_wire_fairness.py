@@ -99,6 +99,32 @@ def test_a_flood_of_bad_keys_takes_half_of_the_time_at_most(make_harness: MakeHa
     assert sum(len(each.statuses) for each in bad) <= 10 * PIPELINED + 20
 
 
+def test_new_client_is_served_before_a_crowd_with_bad_keys(make_harness: MakeHarness) -> None:
+    """Each of the crowd has had a response, and always has a request that waits."""
+    harness = make_harness()
+    new, *crowd = (harness.call() for _ in range(51))
+    for each in crowd:
+        each.socket.arrive(BAD * PIPELINED)
+    turns_until(harness, lambda: all(each.statuses for each in crowd))
+    before = sum(len(each.statuses) for each in crowd)
+    new.socket.arrive(ask_for("alice"))
+    turns_until(harness, lambda: new.statuses == [200])
+    assert sum(len(each.statuses) for each in crowd) <= before + 4
+    harness.loop.settle()
+    assert all(each.statuses == [401] * PIPELINED for each in crowd)
+
+
+def test_a_crowd_of_new_clients_does_not_starve_a_rejected_one(make_harness: MakeHarness) -> None:
+    harness = make_harness()
+    rejected = harness.ask(BAD)
+    crowd = [harness.call() for _ in range(50)]
+    for each in crowd:
+        each.socket.arrive(BAD)
+    rejected.socket.arrive(ask_for("alice"))
+    turns_until(harness, lambda: rejected.statuses == [401, 200])
+    assert sum(len(each.statuses) for each in crowd) <= 4
+
+
 def test_more_bytes_do_not_send_a_waiting_client_to_the_end(make_harness: MakeHarness) -> None:
     harness = make_harness()
     waiting = [harness.call() for _ in range(6)]

@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         self._segment = b""  # what arrived alone and at once: the next request, if it is just that
         self._fast_path: FastPath | None = None
         self._exchange: Exchange | None = None
-        self._authenticated = False  # whether the last request was
+        self._authenticated: bool | None = None  # whether the last request was; None: no response
         self._draining = False
         self._eof = False
         self._reading_paused = False
@@ -258,7 +258,8 @@ class Connection(asyncio.Protocol):
     def _enqueue(self) -> None:
         self.state = QUEUED
         context = self._context
-        (context.pipelined if self._authenticated else context.unauthenticated).enqueue(self)
+        queue = context.pipelined if self._authenticated else context.unauthenticated
+        queue.enqueue(self, rejected=self._authenticated is False)
 
     def _leave_queue(self) -> None:
         self._context.pipelined.cancel(self)
