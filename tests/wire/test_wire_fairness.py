@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from support.in_process import FakeClient, Harness, ask_for
-from support.service import CARDS_ONLY_KEY
+from support.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.http.limits import HttpLimits
 
 MS = 1 / 1024
@@ -154,6 +154,30 @@ def test_a_client_whose_key_lacks_the_scope_does_not_wait(make_harness: MakeHarn
     lines = harness.access()
     assert len(lines) == 40
     assert all('"status": 403' in line and '"key": "cards"' in line for line in lines)
+
+
+@pytest.mark.parametrize("ahead", [0, 2, 500], ids=["idle", "queued", "paused"])
+@pytest.mark.parametrize(
+    ("key", "seconds"), [("guessed", 1.0), (KEY, 10.0)], ids=["rejected", "authenticated"]
+)
+def test_drain_waits_a_second_for_a_rejected_client_that_does_not_read(
+    make_harness: MakeHarness, key: str, seconds: float, ahead: int
+) -> None:
+    """An authenticated one has the idle timeout."""
+    harness = make_harness(packets=False, limits=HttpLimits(idle_timeout=10.0))
+    request = ask_for("alice", key=key)
+    client = harness.ask(request)
+    client.socket.reads = False
+    client.send(request * 10)
+    client.socket.arrive(request * ahead)
+    harness.loop.turn()
+    draining = harness.loop.create_task(harness.server.drain())
+    harness.loop.forward(seconds - 0.2)
+    assert not client.socket.lost
+    harness.loop.forward(0.5)
+    assert client.socket.lost
+    assert draining.done()
+    assert client.socket.misuse == []
 
 
 def test_every_idle_connection_is_closed_however_many_there_are(make_harness: MakeHarness) -> None:

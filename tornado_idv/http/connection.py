@@ -36,7 +36,9 @@ _MAX_UNSENT = 16 * 1024
 """Bytes of responses buffered for a client that does not read, before its next request waits."""
 _LINGER_TIMEOUT = 1.0
 """Seconds during which a client may go on sending after the last response. A connection closed
-with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6)."""
+with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6).
+
+In a drain also the time to read, or to complete a request, for one whose last had no valid key."""
 
 
 class Connection(asyncio.Protocol):
@@ -185,6 +187,8 @@ class Connection(asyncio.Protocol):
             self._exchange.close_after_response()
         elif self.state is IDLE:
             self._linger_close()
+        elif self._authenticated is False:
+            self.deadline = min(self.deadline, self._loop.time() + _LINGER_TIMEOUT)
 
     def abort(self) -> None:
         """Close now."""
@@ -305,7 +309,8 @@ class Connection(asyncio.Protocol):
         self.state = CLOSING
         self._parser.clear()
         unsent = self._transport.get_write_buffer_size()
-        self._set_timeout(self._limits.idle_timeout if unsent else _LINGER_TIMEOUT)
+        is_short = not unsent or (self._draining and self._authenticated is False)
+        self._set_timeout(_LINGER_TIMEOUT if is_short else self._limits.idle_timeout)
         if self._transport.can_write_eof() and not self._eof:
             self._transport.resume_reading()
             self._transport.write_eof()
