@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import locate
-from tornado_idv.config.names import dotted
+from tornado_idv.config.locations import dotted
 from tornado_idv.config.patterns import slow_patterns
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, IdvError, Problem, StartError
