@@ -14,7 +14,7 @@ from tornado_idv.errors import (
     Unavailable,
     format_traceback,
 )
-from tornado_idv.file_signature import FileSignature
+from tornado_idv.files import FileSignature
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.options import (
