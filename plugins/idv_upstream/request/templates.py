@@ -93,12 +93,16 @@ def _quotes(shown: str, around: str) -> Iterator[str]:
     yield from [around] * shown.count(_SLOT, done)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Placeholders:
-    """The names of placeholders, and the values of those that are the same for all queries."""
+    """The names of placeholders, and the prefix of the first profile site.
+
+    All but ``profile_site`` stand for the value of the query; ``profile_url`` has the prefix
+    of every profile URL in front.
+    """
 
     names: Sequence[str]
-    fixed: Mapping[str, str]
+    profile_site: str = "x"
 
     def compile(self, text: str, value: Encode, literal: Encode) -> Compiled:
         """Compile ``text``; raises `ValueError` as `parse` or ``literal`` does.
@@ -111,20 +115,25 @@ class Placeholders:
                 pattern += _constant(literal(piece))
                 continue
             encode = _in_quotes(piece.quotes, value)
-            if piece.name in self.fixed:
-                pattern += _constant(encode(self.fixed[piece.name]))
-            else:
-                pattern += "%s"
-                slots.append((piece.name, encode))
+            if piece.name == "profile_site":
+                pattern += _constant(encode(self.profile_site))
+                continue
+            if piece.name == "profile_url":
+                pattern += _constant(encode(f"{self.profile_site}/m/"))
+            pattern += "%s"
+            slots.append(encode)
         return Compiled(pattern, slots)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Compiled:
-    """A compiled text: a ``%`` format, and how the value of each slot is encoded."""
+    """A compiled text: a ``%`` format, and how the value is encoded for each of its slots.
+
+    Without slots, the text is a constant.
+    """
 
     pattern: str
-    slots: Sequence[tuple[str, Encode]] = ()
+    slots: Sequence[Encode] = ()
 
     @classmethod
     def joined(cls, *parts: Compiled | str) -> Compiled:
@@ -133,14 +142,9 @@ class Compiled:
         slots = [slot for part in compiled for slot in part.slots]
         return cls("".join(part.pattern for part in compiled), slots)
 
-    def render(self, values: Mapping[str, str]) -> str:
-        """Return the text with ``values`` in its slots."""
-        return self.pattern % tuple([encode(values[name]) for name, encode in self.slots])
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of the slots; without any, the text is a constant."""
-        return frozenset(name for name, _ in self.slots)
+    def render(self, value: str) -> str:
+        """Return the text with ``value`` in its slots."""
+        return self.pattern % tuple([encode(value) for encode in self.slots])
 
 
 def _constant(text: str) -> str:
