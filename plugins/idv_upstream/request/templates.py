@@ -28,34 +28,8 @@ _ESCAPES: Mapping[str, Callable[[str], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A placeholder, and the quotes around it, the innermost first."""
-
-    name: str
-    quotes: str = ""
-
-
 Encode = Callable[[str], str]
 """Encodes text for a position in a request, each character independently of the others."""
-
-
-def parse(text: str, names: Sequence[str]) -> Sequence[str | Slot]:
-    """Split ``text`` into literals and placeholders.
-
-    Raises `ValueError` for a placeholder that is none of ``names``, and for one between
-    quotes that it cannot be escaped for.
-    """
-    if _SLOT in text:
-        raise ValueError("a NUL character cannot be sent")
-    found: list[str] = []
-    shown = _BRACES.sub(lambda match: _read(match, names, found), text)
-    literals = shown.split(_SLOT)
-    slots = [Slot(name, quotes) for name, quotes in zip(found, _quotes(shown, ""), strict=True)]
-    pieces: list[str | Slot] = [literals[0]]
-    for slot, literal in zip(slots, literals[1:], strict=True):
-        pieces += [slot, literal]
-    return [piece for piece in pieces if piece]
 
 
 def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
@@ -105,24 +79,26 @@ class Placeholders:
     profile_site: str = "x"
 
     def compile(self, text: str, value: Encode, literal: Encode) -> Compiled:
-        """Compile ``text``; raises `ValueError` as `parse` or ``literal`` does.
+        """Compile ``text``; ``value`` encodes values, ``literal`` the text around them.
 
-        ``value`` encodes values, ``literal`` the text around them.
+        Raises `ValueError` as ``literal`` does, for an unknown placeholder, and for one between
+        quotes that it cannot be escaped for.
         """
-        pattern, slots = "", []
-        for piece in parse(text, self.names):
-            if isinstance(piece, str):
-                pattern += _constant(literal(piece))
-                continue
-            encode = _in_quotes(piece.quotes, value)
-            if piece.name == "profile_site":
-                pattern += _constant(encode(self.profile_site))
-                continue
-            if piece.name == "profile_url":
-                pattern += _constant(encode(f"{self.profile_site}/m/"))
-            pattern += "%s"
-            slots.append(encode)
-        return Compiled(pattern, slots)
+        if _SLOT in text:
+            raise ValueError("a NUL character cannot be sent")
+        found: list[str] = []
+        shown = _BRACES.sub(lambda match: _read(match, self.names, found), text)
+        first, *literals = shown.split(_SLOT)
+        parts: list[Compiled | str] = [literal(first)]
+        for name, quotes, behind in zip(found, _quotes(shown, ""), literals, strict=True):
+            parts += [self._slot(name, _in_quotes(quotes, value)), literal(behind)]
+        return Compiled.joined(*parts)
+
+    def _slot(self, name: str, encode: Encode) -> Compiled:
+        if name == "profile_site":
+            return Compiled.joined(encode(self.profile_site))
+        before = encode(f"{self.profile_site}/m/") if name == "profile_url" else ""
+        return Compiled.joined(before, Compiled("%s", [encode]))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
