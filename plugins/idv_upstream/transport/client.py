@@ -157,21 +157,24 @@ class Client:
         if not _is_encoded(url):
             raise Broken("the request cannot be sent")
         try:
-            async with self._session.request(
+            response = await self._session.request(
                 method,
                 URL(url, encoded=True),
                 headers=headers,
                 data=body,
                 ssl=self._tls.context(),
                 allow_redirects=False,
-            ) as response:
+            )
+            try:
                 status, received = response.status, response.headers
-                if not wants_body(status):
-                    return Response(status, received, b"")
-                content = await _read(response.content)
+                content = await _read(response.content) if wants_body(status) else None
+            finally:
+                response.release()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _failure(error) from None
-        return Response(status, received, decode_body(content, received))
+        return Response(
+            status, received, b"" if content is None else decode_body(content, received)
+        )
 
 
 def _is_encoded(url: str) -> bool:
