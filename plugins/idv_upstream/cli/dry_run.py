@@ -101,7 +101,7 @@ def _read(run: DryRun, backend: UpstreamBackend, query: Query, response: Respons
     reader = backend.reader
     meaning = reader.outcome(response.status)
     if meaning is Outcome.READ:
-        run.steps = reader.mapper.explain(query, reader.document(response))
+        run.steps = list(reader.mapper.explain(query, reader.document(response)))
     elif meaning is Outcome.NOT_KNOWN and reader.mapper.reads_not_known:
         run.steps = list(reader.mapper.explain_not_known(reader.document(response)))
     found = reader.read(query, response)
