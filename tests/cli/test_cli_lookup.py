@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -269,8 +268,7 @@ def test_times_are_in_milliseconds(
         asked.append(BackendCall("users", "found", 0.0125))
         return 0, {"status": "ok"}
 
-    module = importlib.import_module("tornado_idv.cli.lookup")  # not the command of that name
-    monkeypatch.setattr(module, "_find", find)
+    monkeypatch.setattr("tornado_idv.cli.lookup._find", find)
     result = invoke("lookup", "@alice", "-c", config(USERS), "--explain", "--json")
     assert [each["ms"] for each in json.loads(result.stdout)["asked"]] == [12.5]
     result = invoke("lookup", "@alice", "-c", config(USERS), "--explain")
