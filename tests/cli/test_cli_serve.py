@@ -156,11 +156,11 @@ def test_a_port_in_use_is_reported(config: Config) -> None:
     ids=["a bad configuration", "a bad fixture", "no fixture", "no database"],
 )
 def test_what_prevents_the_start_is_reported(
-    config: Config, backend: str, code: int, reported: str
+    invoke: Invoke, config: Config, backend: str, code: int, reported: str
 ) -> None:
     """The exit code says whether it is the operator's file or the environment."""
-    result = command("serve", "--config", str(config(backend, more=ANY_PORT)))
-    assert (result.returncode, result.stdout) == (code, "")
+    result = invoke("serve", "--config", config(backend, more=ANY_PORT))
+    assert (result.exit_code, result.stdout) == (code, "")
     assert reported in result.stderr
     assert "Traceback" not in result.stderr
 
