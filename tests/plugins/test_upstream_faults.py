@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from idv_upstream import UpstreamBackend
+from idv_upstream.backend import UpstreamBackend
 from support.fakes import LoopClock
 from support.scripted_server import Said, Scripted, chunked, http, serving
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
