@@ -18,12 +18,12 @@ from tornado_idv.errors import (
     Unavailable,
     format_traceback,
 )
-from tornado_idv.files import FileSignature
 from tornado_idv.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from tornado_idv import strict_json, yaml_loader
     from tornado_idv.backend import Backend, BackendOptions
+    from tornado_idv.files import FileSignature
     from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, User
     from tornado_idv.options import (
         ConfigPath,
@@ -44,6 +44,7 @@ _MODULES = {
     "ByNickname": "model",
     "ConfigPath": "options",
     "Duration": "options",
+    "FileSignature": "files",
     "Options": "options",
     "Pattern": "options",
     "Query": "model",
