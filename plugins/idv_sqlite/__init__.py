@@ -9,5 +9,4 @@ from tornado_idv import Backend, hookimpl
 
 @hookimpl
 def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:
-    """Provide the kind ``sqlite``."""
     return {"sqlite": SqliteBackend}

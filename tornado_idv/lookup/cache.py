@@ -109,7 +109,6 @@ class _Failures(TTLCache[str, LookupFailed | None]):
     """Recent failures by the text of their query."""
 
     def find(self, text: str) -> LookupFailed | None:
-        """Return the failure, if there is one."""
         return self[text] if Cache.__contains__(self, text) else None
 
     def __missing__(self, key: str) -> None:

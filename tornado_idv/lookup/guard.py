@@ -82,7 +82,6 @@ class Guard:
         self._failing = False
 
     def serves(self, query: Query) -> bool:
-        """Return whether the backend answers queries of this kind."""
         return type(query) in self._serves
 
     async def find(self, query: Query, deadline: float) -> Answer | None:
