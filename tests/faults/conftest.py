@@ -11,7 +11,7 @@ from support.loggers import debug_log
 pytest.register_assert_rewrite("support.faults.client")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def no_secret_is_logged() -> Iterator[None]:
     """Whatever fails, and at the level debug."""
     from support.faults.client import assert_no_secret  # noqa: PLC0415 - rewritten before
