@@ -10,7 +10,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal
 
@@ -32,8 +31,7 @@ _BELOW_RESOLUTION = 5e-6
 """Seconds below which a response took 0.00 ms, as most do; no need to round that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why a response is not 200: the ``code`` of its error record.
 
     ``reason`` is a phrase for the operator, and ``backend`` the one that failed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import cast
 
 from tornado.httputil import HTTPHeaders
@@ -12,8 +11,6 @@ from tornado_idv.keys.api_key import ApiKey, Scope
 from tornado_idv.keys.ring import digest_of
 from tornado_idv.web.errors import ApiError, ApiException
 from tornado_idv.web.handler import JsonHandler
-
-_BEARER = re.compile(r"bearer +([!-~]+)", re.ASCII | re.IGNORECASE)
 
 
 class BearerAuthMixin:
@@ -37,7 +34,7 @@ class BearerAuthMixin:
 
 def _bearer_token(headers: HTTPHeaders) -> str:
     values = headers.get_list("Authorization")
-    match = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
-    if match is None:
+    scheme, _, rest = values[0].partition(" ") if len(values) == 1 else ("", "", "")
+    if scheme.lower() != "bearer":
         raise InvalidKey("malformed")
-    return match[1]
+    return rest.lstrip(" ")
