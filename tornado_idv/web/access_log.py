@@ -165,7 +165,9 @@ def make_subject_of(ids: Ids) -> SubjectOf | None:
         return None
     if ids == "full":
         return lambda query: query.text
-    keyed = blake2b(key=secrets.token_bytes(blake2b.MAX_KEY_SIZE), digest_size=8)
+    # A secret prefix is a key, since BLAKE2 has no length extension. It shares its block with the
+    # text; the argument `key` would have a block of its own, 0.3 µs longer (CPython 3.11).
+    keyed = blake2b(secrets.token_bytes(32), digest_size=8)
 
     def hashed(query: Query) -> str:
         digest = keyed.copy()
