@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import cast
 
 from tornado_idv.log_format import json_lines
+from tornado_idv.server.log_filters import keep_out_secrets
 from tornado_idv.server.log_writer import LogWriter
-from tornado_idv.server.logs import BufferedHandler, keep_out_secrets
+from tornado_idv.server.logs import BufferedHandler
 
 _TOUCHED = (
     "tornado.general",
