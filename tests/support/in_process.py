@@ -26,6 +26,7 @@ from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest
+from tornado_idv.log_format import json_lines
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import ByCard, ByNickname, Query, User
@@ -47,7 +48,7 @@ _LENGTH = re.compile(rb"Content-Length: (\d+)\r\n")
 _VARIABLE_HEADERS = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
 
 _VARIABLE_LOG_FIELDS = re.compile(
-    r'"(?:ms|request_id|timestamp)": [^,}]+|next probe in [0-9.]+ s'  # which has a random jitter
+    r'"(?:ms|request_id|timestamp)":[^,}]+|next probe in [0-9.]+ s'  # which has a random jitter
 )
 
 
@@ -328,7 +329,7 @@ class Harness:
             manager, [self.users], self.cache, encode, accepts=IDENTIFIERS.accepts
         )
         self.keys = KeyRing(_keys(), self.loop.time)
-        log = AccessLog(self.logged.append, for_people=False)
+        log = AccessLog(self.logged.append, json_lines)
         self.packets = PacketCache(self.directory, self.keys, log) if self._packets else None
         services = Services(self.directory, IDENTIFIERS, self.keys, log)
         self.app = Counted(self._app or make_api(services))
