@@ -148,7 +148,9 @@ def test_line_of_a_failed_lookup_has_its_subject(service: ServiceProcess) -> Non
     assert re.fullmatch("[0-9a-f]{16}", line["subject"])
 
 
-@pytest.mark.parametrize(("nickname", "key"), [("a b", KEY), ("alice", EXPIRED_KEY)])
+@pytest.mark.parametrize(
+    ("nickname", "key"), [("a b", KEY), ("alice", EXPIRED_KEY)], ids=["format", "key"]
+)
 def test_line_of_a_rejected_request_has_no_lookup(
     service: ServiceProcess, nickname: str, key: str
 ) -> None:
