@@ -119,6 +119,7 @@ def test_an_unreachable_backend_is_named_with_the_reason(service: ServiceProcess
     }
 
 
+@pytest.mark.slow
 async def test_a_lookup_has_the_time_that_is_configured(tmp_path: Path) -> None:
     """Here so little that no backend is asked any more."""
     (tmp_path / "users.yaml").write_text(f"users: [{USER}]\n")
