@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from asyncio import CancelledError, Future
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
@@ -17,6 +17,8 @@ from tornado_idv.errors import IdvError, InvalidKey, LookupFailed, format_traceb
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.limits.failed_auth import FailedAuthLimiter
+from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import ApiError, ApiException, error_for
@@ -35,6 +37,8 @@ class Services:
     identifiers: Identifiers
     keys: KeyRing
     access_log: AccessLog | None = None
+    key_limiter: KeyLimiter = field(default_factory=KeyLimiter)
+    failed_auth: FailedAuthLimiter | None = None
 
 
 @dataclass(slots=True, repr=False)
@@ -96,9 +100,9 @@ class JsonHandler(ABC):
         self._send(status, body, "")
         self._log_access(status)
 
-    def send_error(self, error: ApiError, failure: Failure | None = None) -> None:
-        """Send an error record; ``failure`` is logged with it."""
-        self._send(error.status, error.body, error.fields)
+    def send_error(self, error: ApiError, failure: Failure | None = None, fields: str = "") -> None:
+        """Send an error record with further header lines; ``failure`` is logged with it."""
+        self._send(error.status, error.body, error.fields + fields)
         self._log_access(error.status, failure or Failure(error.code))
 
     def _send(self, status: int, body: bytes, fields: str) -> None:
@@ -124,11 +128,10 @@ class JsonHandler(ABC):
                 format_traceback(error),
                 extra={"request_id": self.request_id},
             )
-        if isinstance(error, InvalidKey):
-            self.key_id = error.key_id
         if not self._responded:
             response = error_for(error)
-            self.send_error(response, _failure(response, error))
+            fields = error.fields if isinstance(error, ApiException) else ""
+            self.send_error(response, _failure(response, error), fields)
 
     def _log_access(self, status: int, failure: Failure | None = None) -> None:
         log = self.services.access_log
@@ -146,7 +149,8 @@ class JsonHandler(ABC):
 
 
 def _failure(response: ApiError, error: BaseException) -> Failure:
-    reason = error.reason if isinstance(error, (LookupFailed, InvalidKey)) else None
+    reasons = LookupFailed, InvalidKey, ApiException
+    reason = error.reason if isinstance(error, reasons) else None
     backend = error.backend if isinstance(error, LookupFailed) else None
     return Failure(response.code, backend, reason)
 
