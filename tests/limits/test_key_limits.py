@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.fakes import NanosecondClock
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.limits.gcra import SECOND
+from tornado_idv.limits.gcra import SECOND, Limit
 from tornado_idv.limits.key_limits import KeyLimiter, KeyLimits
 from tornado_idv.units import Rate
 
@@ -60,6 +60,12 @@ def test_no_window_has_more_requests_than_the_limit_and_its_burst(
     for i, start in enumerate(times):
         for count, end in enumerate(times[i:], 1):
             assert count <= rate.count + (end - start) * per_nanosecond
+
+
+@given(RATES)
+def test_no_more_than_the_count_are_allowed_in_a_period(rate: Rate) -> None:
+    limit = Limit("requests", rate)
+    assert limit.interval * rate.count >= rate.seconds * SECOND
 
 
 @given(RATES, PAUSES)
