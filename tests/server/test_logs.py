@@ -32,7 +32,8 @@ from tornado_idv.server.logs import (
     keep_out_secrets,
 )
 from tornado_idv.web.access_log import AccessLog
-from tornado_idv.web.handler import JsonHandler, Request, Services
+from tornado_idv.web.app import Api
+from tornado_idv.web.handler import JsonHandler, Services
 
 NICKNAME = "Tweety.Bird"
 CARD = "8008135800813580081358"
@@ -346,7 +347,7 @@ def respond(method: str, access_log: AccessLog | None) -> None:
     exchange = Exchange(Sink(), head, Peer("192.0.2.7", "http"))
     exchange.started_at = 0.0
     services = Services(cast(Directory, None), Identifiers(()), KeyRing([]), access_log)
-    Found(services, exchange, Request(method, headers)).run()
+    exchange.dispatch(Api(services, {"/tweety": Found}), b"")
 
 
 @pytest.mark.parametrize(("method", "reported"), [("POST", "POST"), ("TWEETY", "other")])

@@ -49,7 +49,9 @@ _ANSWER = re.compile(
 _LENGTH = re.compile(rb"Content-Length: (\d+)\r\n")
 _VARIABLE_HEADERS = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
 
-_VARIABLE_LOG_FIELDS = re.compile(r'"(?:ms|request_id|timestamp)": [^,}]+')
+_VARIABLE_LOG_FIELDS = re.compile(
+    r'"(?:ms|request_id|timestamp)": [^,}]+|next probe in [0-9.]+ s'  # which has a random jitter
+)
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):

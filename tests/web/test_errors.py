@@ -27,9 +27,9 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest
 from tornado_idv.model import Answer, Query
-from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web.app import Api, make_api, make_reject
 from tornado_idv.web.errors import ApiError, ApiException, error_for
-from tornado_idv.web.handler import JsonHandler, Request, Services
+from tornado_idv.web.handler import JsonHandler, Services
 
 STATUS = {
     "bad_request": 400,
@@ -221,7 +221,7 @@ async def test_a_failure_after_the_response_sends_no_second_one(
     head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
     exchange = Exchange(sink, head, Peer("127.0.0.1", "http"))
     services = Services(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]
-    FailingAfterResponse(services, exchange, Request("GET", head.headers)).run()
+    exchange.dispatch(Api(services, {"/": FailingAfterResponse}), b"")
     assert (len(sink.sent), sink.completed) == (1, 1)
     assert "unhandled exception in request" in caplog.text
 

@@ -10,7 +10,8 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _FLUSH_INTERVAL = 0.01
 """Seconds until collected lines are written. No request is served meanwhile: at 15,000 responses
@@ -20,8 +21,7 @@ _BELOW_RESOLUTION = 5e-6
 """Seconds below which a response took "0.00" ms, as most do; formatting that is slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why a response is not 200: the ``code`` of its error record.
 
     ``reason`` is a phrase for the operator, and ``backend`` the one that failed. Both may come

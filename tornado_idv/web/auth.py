@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import cast
 
 from tornado.httputil import HTTPHeaders
@@ -13,8 +12,6 @@ from tornado_idv.keys.ring import digest_of
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.handler import JsonHandler
-
-_BEARER = re.compile(r"bearer +([!-~]+)", re.ASCII | re.IGNORECASE)
 
 
 class BearerAuthMixin:
@@ -57,7 +54,7 @@ def _limit_failures(handler: JsonHandler) -> None:
 
 def _bearer_token(headers: HTTPHeaders) -> str:
     values = headers.get_list("Authorization")
-    match = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
-    if match is None:
+    scheme, _, rest = values[0].partition(" ") if len(values) == 1 else ("", "", "")
+    if scheme.lower() != "bearer":
         raise InvalidKey("malformed")
-    return match[1]
+    return rest.lstrip(" ")

@@ -11,10 +11,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
 
-from tornado.httputil import HTTPHeaders
-
 from tornado_idv.errors import IdvError, InvalidKey, LookupFailed, format_traceback
-from tornado_idv.http.exchange import Exchange
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.limits.failed_auth import FailedAuthLimiter
@@ -22,6 +19,7 @@ from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import ApiError, ApiException, error_for
+from tornado_idv.web.request import Request
 from tornado_idv.web.response import build_response, request_id_from
 
 _log = logging.getLogger(__name__)
@@ -41,18 +39,6 @@ class Services:
     failed_auth: FailedAuthLimiter | None = None
 
 
-@dataclass(slots=True, repr=False)
-class Request:
-    """One request, as far as handlers may read it: no query, form or cookie.
-
-    No repr, since the body has a nickname or card number.
-    """
-
-    method: str
-    headers: HTTPHeaders
-    body: bytes = b""
-
-
 class JsonHandler(ABC):
     """Responds to one request with JSON, always; an error is the same record on every path.
 
@@ -70,9 +56,9 @@ class JsonHandler(ABC):
     key_id: str | None = None
     """The id of the client's key, once it is known; it may be expired or not valid yet."""
 
-    def __init__(self, services: Services, exchange: Exchange, request: Request) -> None:
+    def __init__(self, services: Services, request: Request) -> None:
         self.services = services
-        self.exchange = exchange
+        self.exchange = request.exchange
         self.request = request
         self.request_id = request_id_from(request.headers)
         self._responded = False

@@ -17,6 +17,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
 
+from msgspec import Struct
+
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
 from tornado_idv.keys.api_key import ApiKey
@@ -46,9 +48,8 @@ _CHANGES_RESPONSE = (
 """Header fields with which the response may be another one."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CacheableRequest:
-    """What a handler understood of a request; no repr, since a nickname may be in it.
+class CacheableRequest(Struct, frozen=True):
+    """What a handler understood of a request.
 
     ``repeated`` says that the answer was cached, so that it had been asked for before.
     """
