@@ -29,6 +29,8 @@ _BYTE_INTERVAL = 1.0
 _GUESS_INTERVAL = 0.05
 _KEY_BYTES = 32
 _BATCH = 100
+_ADDRESS = "127.0.0.2"
+"""Where attacks come from; not the address of legitimate clients."""
 
 
 def _random_pause(seconds: float) -> float:
@@ -142,6 +144,7 @@ ATTACKS: Mapping[str, Attack] = {
     "1,000 idle connections": Attack(1000, Client),
     "50 clients that never read": Attack(50, NonReadingClient),
     "2,000 wrong keys a second": Attack(100, KeyGuesser),
+    "20,000 wrong keys a second": Attack(1000, KeyGuesser),
 }
 
 
@@ -169,7 +172,9 @@ class _Swarm:
         await asyncio.sleep(pause)
         loop = asyncio.get_running_loop()
         while True:
-            _, client = await loop.create_connection(self._client, "127.0.0.1", self._port)
+            _, client = await loop.create_connection(
+                self._client, "127.0.0.1", self._port, local_addr=(_ADDRESS, 0)
+            )
             self.connected += 1
             self._report()
             await client.closed.wait()
