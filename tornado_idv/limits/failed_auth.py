@@ -58,8 +58,9 @@ class FailedAuthLimiter:
         if exceeded is not None:
             return exceeded
         tat += limit.interval
-        for at in (first, second):  # the other row's number may be another address's, and higher
-            tats[at] = max(tats[at], tat)
+        # The higher number of the two may be that of an address which shares the place.
+        tats[first] = max(tats[first], tat)
+        tats[second] = max(tats[second], tat)
         return None
 
     def _find_places(self, address: str) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from tornado_idv.units import Rate
 
@@ -33,8 +33,7 @@ class Limit:
         return Exceeded(self, wait) if wait > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Exceeded:
+class Exceeded(Struct, frozen=True):
     """The limit that a request exceeds; the next one is allowed in ``wait`` nanoseconds."""
 
     limit: Limit

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from http import HTTPStatus
 
 from tornado_idv.errors import InvalidFormat, InvalidKey, LookupFailed
-from tornado_idv.limits.gcra import Exceeded
+from tornado_idv.limits.gcra import Exceeded, Limit
 
 _FIELDS: Mapping[int, str] = {
     401: "Www-Authenticate: Bearer\r\n",  # spelled as it always was: responses keep their bytes
@@ -85,13 +86,17 @@ def rate_limited(exceeded: Exceeded) -> ApiException:
 
     Its header fields follow RFC 9110, section 10.2.3, and draft-ietf-httpapi-ratelimit-headers.
     """
-    limit, seconds = exceeded.limit, exceeded.retry_after
-    fields = (
+    fields = _rate_limit_fields(exceeded.limit, exceeded.retry_after)
+    return ApiException(ApiError.RATE_LIMITED, fields, exceeded.limit.name)
+
+
+@lru_cache(maxsize=256)
+def _rate_limit_fields(limit: Limit, seconds: int) -> str:
+    return (
         f"Retry-After: {seconds}\r\n"
         f'RateLimit-Policy: "{limit.name}";q={limit.rate.count};w={limit.rate.seconds:.0f}\r\n'
         f'RateLimit: "{limit.name}";r=0;t={seconds}\r\n'
     )
-    return ApiException(ApiError.RATE_LIMITED, fields, limit.name)
 
 
 def error_for(exception: BaseException) -> ApiError:
