@@ -5,9 +5,8 @@ arrival time* (TAT), in nanoseconds of a monotonic clock. An event moves it forw
 and is allowed while it is less than a whole burst ahead of the clock. So a limit allows its whole
 count at once, and then one event for each interval.
 
-The library `limits` (5.8, in memory) takes about ten times as long for one decision: its fixed
-window 10 times and its sliding window 30 times that of `KeyLimits.acquire`, which takes 0.25 µs
-(CPython 3.11), where a response of the packet cache takes 9 µs.
+The library `limits` (5.8, in memory) takes 7 to 16 times as long for one decision, as long as a
+whole response of the packet cache (docs/limits.md has the figures).
 
 The numbers are in shared memory, so processes forked later apply one limit together. They change it
 without a lock: simultaneous events of two processes may be counted as one.
