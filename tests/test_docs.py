@@ -24,7 +24,7 @@ from pydantic import BaseModel
 import tornado_idv
 from benchmarks.suite import BENCHMARKS
 from support.editor import as_editor_reads
-from support.process import command
+from support.process import Invoke, command
 from support.service import Client, serving
 from tornado_idv import BackendOptions, hookspecs
 from tornado_idv.cli import main
@@ -244,21 +244,23 @@ def test_first_request_of_the_readme_gets_its_response(tmp_path: Path) -> None:
     assert (reply.status, reply.body.decode()) == (200, response)
 
 
-@pytest.mark.slow
-def test_walkthrough_of_your_users_works(tmp_path: Path) -> None:
+def test_walkthrough_of_your_users_works(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`init`, a table from the page's SQL, the page's backend, `check`, and a lookup."""
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "my-directory"
-    assert command("init", "my-directory", cwd=tmp_path).returncode == 0
+    assert invoke("init", "my-directory").exit_code == 0
     (sql,), (backends,) = code_blocks(YOUR_USERS, "sql"), code_blocks(YOUR_USERS, "yaml")
     with closing(sqlite3.connect(folder / "people.db")) as connection:
         connection.executescript(sql)
     config = folder / "config.yaml"
     kept, _, _ = config.read_text(encoding="utf-8").partition("backends:")
     config.write_text(kept + backends, encoding="utf-8")
-    done = command("check", "--config", "my-directory/config.yaml", cwd=tmp_path)
-    assert (done.returncode, done.stdout[:3]) == (0, "ok:")
-    done = command("lookup", "@alice", "--config", str(config))
-    assert (done.returncode, "4000123412341234" in done.stdout) == (0, True)
+    done = invoke("check", "--config", "my-directory/config.yaml")
+    assert (done.exit_code, done.stdout[:3]) == (0, "ok:")
+    done = invoke("lookup", "@alice", "--config", config)
+    assert (done.exit_code, "4000123412341234" in done.stdout) == (0, True)
 
 
 def test_every_benchmark_is_documented() -> None:

@@ -187,11 +187,7 @@ def _signature(path: Path) -> FileSignature | None:
 def _folders(path: Path) -> dict[tuple[int, int], Path]:
     """Return the directory in the path and the one that its links lead to, each once."""
     target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
-    return {_identity(each.stat()): each for each in (path.parent, target.parent)}
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
+    return {FileSignature.of(each)[:2]: each for each in (path.parent, target.parent)}
 
 
 def _summary(error: StartError) -> str:

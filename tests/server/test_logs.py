@@ -25,12 +25,8 @@ from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.registry import plugin_manager
-from tornado_idv.server.logs import (
-    LogFormat,
-    LogOutput,
-    configure_logging,
-    keep_out_secrets,
-)
+from tornado_idv.server.log_filters import keep_out_secrets
+from tornado_idv.server.logs import LogFormat, LogOutput, configure_logging
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import Api
 from tornado_idv.web.handler import JsonHandler, Services

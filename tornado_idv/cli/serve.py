@@ -13,7 +13,8 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import config_option, exit_on_error, load_settings
+from tornado_idv.cli.common import config_option, exit_on_error
+from tornado_idv.cli.load_config import load_settings
 from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidKey

@@ -24,10 +24,6 @@ class _Entry(NamedTuple):
     path: str
     value: yaml_loader.Mapping
 
-    def text(self, member: str) -> yaml_loader.Text | None:
-        text = _at(self.value, member)
-        return text if isinstance(text, yaml_loader.Text) else None
-
 
 class _Value(NamedTuple):
     """A value that must be unique, in canonical form, and its position."""
@@ -64,7 +60,8 @@ def _entries(tree: Any, *steps: str) -> Iterator[_Entry]:
 
 def _texts(entries: Iterable[_Entry], member: str) -> Iterator[_Value]:
     for entry in entries:
-        if (text := entry.text(member)) is not None:
+        text = _at(entry.value, member)
+        if isinstance(text, yaml_loader.Text):
             yield _Value(f"{entry.path}.{member}", text.mark, text)
 
 

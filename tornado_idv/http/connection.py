@@ -36,7 +36,9 @@ _MAX_UNSENT = 16 * 1024
 """Bytes of responses buffered for a client that does not read, before its next request waits."""
 _LINGER_TIMEOUT = 1.0
 """Seconds during which a client may go on sending after the last response. A connection closed
-with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6)."""
+with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6).
+
+In a drain also the time to read, or to complete a request, for one whose last had no valid key."""
 
 
 class Connection(asyncio.Protocol):
@@ -56,7 +58,7 @@ class Connection(asyncio.Protocol):
         self._segment = b""  # what arrived alone and at once: the next request, if it is just that
         self._fast_path: FastPath | None = None
         self._exchange: Exchange | None = None
-        self._authenticated = False  # whether the last request was
+        self._authenticated: bool | None = None  # whether the last request was; None: no response
         self._draining = False
         self._eof = False
         self._reading_paused = False
@@ -185,6 +187,8 @@ class Connection(asyncio.Protocol):
             self._exchange.close_after_response()
         elif self.state is IDLE:
             self._linger_close()
+        elif self._authenticated is False:
+            self.deadline = min(self.deadline, self._loop.time() + _LINGER_TIMEOUT)
 
     def abort(self) -> None:
         """Close now."""
@@ -258,7 +262,8 @@ class Connection(asyncio.Protocol):
     def _enqueue(self) -> None:
         self.state = QUEUED
         context = self._context
-        (context.pipelined if self._authenticated else context.unauthenticated).enqueue(self)
+        queue = context.pipelined if self._authenticated else context.unauthenticated
+        queue.enqueue(self, rejected=self._authenticated is False)
 
     def _leave_queue(self) -> None:
         self._context.pipelined.cancel(self)
@@ -304,7 +309,8 @@ class Connection(asyncio.Protocol):
         self.state = CLOSING
         self._parser.clear()
         unsent = self._transport.get_write_buffer_size()
-        self._set_timeout(self._limits.idle_timeout if unsent else _LINGER_TIMEOUT)
+        is_short = not unsent or (self._draining and self._authenticated is False)
+        self._set_timeout(_LINGER_TIMEOUT if is_short else self._limits.idle_timeout)
         if self._transport.can_write_eof() and not self._eof:
             self._transport.resume_reading()
             self._transport.write_eof()

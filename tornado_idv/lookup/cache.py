@@ -94,15 +94,6 @@ class _Entries(LRUCache[str, _Entry]):
         """Return the entry, if there is one, without updating its LRU position."""
         return Cache.__getitem__(self, text) if text in self else None
 
-    def touch(self, text: str) -> None:
-        """Make an entry the most recently used."""
-        self[text]
-
-    def drop(self, text: str) -> None:
-        """Remove an entry if there is one."""
-        if text in self:
-            del self[text]
-
     def drop_user(self, named: Query) -> None:
         """Remove the entries of a user; scans every entry, about 1 µs each."""
         for text in list(self):
@@ -218,7 +209,7 @@ class AnswerCache:
 
     def _on_hit(self, query: Query, entry: _Entry, now: float) -> None:
         entries = self._found if entry.answer.found else self._negative
-        entries.touch(query.text)
+        entries.get(query.text)  # makes it the most recently used
         if now >= entry.refresh_at:
             entry.refresh_at = entry.fresh_until  # queue one refresh for each entry
             with contextlib.suppress(asyncio.QueueFull):
@@ -232,8 +223,8 @@ class AnswerCache:
         text, limits, now = query.text, self.limits, self.timer()
         if not answer.storable:
             # What was cached before is out of date, and must not be served stale either.
-            self._found.drop(text)
-            self._negative.drop(text)
+            self._found.pop(text, None)
+            self._negative.pop(text, None)
             return
         ttl = self._ttl(answer) * (1 - limits.jitter * self._chance())
         fresh_until = refresh_at = stale_until = now + ttl
@@ -246,7 +237,7 @@ class AnswerCache:
         if epoch is None:
             epoch = self._epochs[answer.backend] = _Epoch()
         # `get` reads the found entries first: one left behind would hide a newer not-found.
-        others.drop(text)
+        others.pop(text, None)
         entries[text] = _Entry(answer, epoch, fresh_until, refresh_at, stale_until, now)
 
     def _ttl(self, answer: Answer) -> float:

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.identifiers import fold_case
-from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
 from tornado_idv.model import Answer, BackendResult, ByNickname, Query, User
@@ -77,7 +76,9 @@ class Guard:
         self._breaker = CircuitBreaker(options.breaker, timer)
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
-        self._bulkhead = Bulkhead(options.max_concurrent)
+        self._bulkhead = asyncio.Semaphore(options.max_concurrent)
+        self._max_lookups = 2 * options.max_concurrent
+        self._lookups = 0
         self._quiet_until: dict[str, float] = {}
         self._failing = False
 
@@ -91,6 +92,7 @@ class Guard:
             return None
         started = 0.0 if self._on_result is None else self._timer()
         outcome = "client disconnected"
+        self._lookups += 1
         try:
             answer = await self._find(query, deadline)
             outcome = "not known here" if answer is None or answer.user is None else "found"
@@ -103,13 +105,16 @@ class Guard:
             error.continues = self._may_skip and isinstance(error, Unavailable)
             raise
         finally:
+            self._lookups -= 1
             if self._on_result is not None:
                 self._on_result(BackendCall(self.name, outcome, self._timer() - started))
         return answer
 
     async def _find(self, query: Query, deadline: float) -> Answer | None:
-        if not self._bulkhead.try_acquire():
+        if self._bulkhead.locked():
             await self._queue(deadline)
+        else:
+            await self._bulkhead.acquire()
         try:
             now = asyncio.get_running_loop().time()
             if deadline - now < _MIN_TIME_LEFT:
@@ -127,12 +132,13 @@ class Guard:
 
     async def _queue(self, deadline: float) -> None:
         """Wait for one of ``max_concurrent`` permits, behind at most as many other lookups."""
-        if not self._bulkhead.can_queue:
+        if self._lookups > self._max_lookups:
             raise Unavailable(
                 "max_concurrent reached, and its queue is full", counts_against_breaker=False
             )
         try:
-            await self._bulkhead.acquire(deadline - _MIN_TIME_LEFT)
+            async with asyncio.timeout_at(deadline - _MIN_TIME_LEFT):
+                await self._bulkhead.acquire()
         except TimeoutError:
             raise Unavailable(
                 "max_concurrent reached, and timed out in its queue", counts_against_breaker=False

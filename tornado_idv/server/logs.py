@@ -1,4 +1,4 @@
-"""Destination and format of log lines, and filters that keep secrets out of them."""
+"""Destination and format of log lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal
 
 import structlog
 
-from tornado_idv.errors import format_traceback
+from tornado_idv.server.log_filters import keep_out_secrets
 from tornado_idv.server.log_writer import LogWriter
 from tornado_idv.web.access_log import AccessLog
 
@@ -19,13 +19,6 @@ LogFormat = Literal["auto", "console", "json"]
 
 _log = logging.getLogger(__name__)
 _STDERR = 2
-
-# Tornado logs the bytes of requests it rejects, the key among them.
-_LOGS_REQUEST_BYTES = "tornado.general"
-# These log unhandled exceptions with their messages, which may contain user input.
-_LOG_UNHANDLED = ("tornado.application", "asyncio")
-# At DEBUG these log bound parameters and URLs.
-_PINNED = ("aiosqlite", "asyncio", "aiohttp")
 
 
 @dataclass(frozen=True)
@@ -117,28 +110,3 @@ def _write_to_stderr(data: memoryview) -> int:
     except BlockingIOError:  # another process that shares the pipe made it non-blocking
         select.select([], [_STDERR], [])
         return 0
-
-
-def keep_out_secrets() -> None:
-    """Filter the loggers of libraries that log what clients sent."""
-    logging.getLogger(_LOGS_REQUEST_BYTES).addFilter(_without_request_bytes)
-    for name in _LOG_UNHANDLED:
-        logging.getLogger(name).addFilter(_without_message)
-    for name in _PINNED:
-        logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
-
-
-def _without_request_bytes(record: logging.LogRecord) -> bool:
-    """Log that Tornado rejected a request, without its bytes."""
-    if record.args:
-        record.msg, record.args = "a request could not be read", None
-    record.exc_info = None
-    return True
-
-
-def _without_message(record: logging.LogRecord) -> bool:
-    """Log the stack trace of an unhandled exception, without its message."""
-    if record.exc_info and record.exc_info[1]:
-        record.msg = f"unhandled exception:\n{format_traceback(record.exc_info[1])}"
-        record.args = record.exc_info = None
-    return True
