@@ -45,6 +45,7 @@ STATUS = {
     "unsupported_media_type": 415,
     "expectation_failed": 417,
     "invalid_format": 422,
+    "rate_limited": 429,
     "headers_too_large": 431,
     "internal": 500,
     "backend_unavailable": 503,

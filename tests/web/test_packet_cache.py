@@ -14,6 +14,7 @@ from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.log_format import json_lines
 from tornado_idv.model import Answer, ByNickname, Query, User
 from tornado_idv.web import packet_cache
@@ -52,7 +53,7 @@ class Harness:
 
     def build(self, log: AccessLog | None) -> None:
         self.ring = KeyRing(self.keys, lambda: self.now)
-        self.cache = PacketCache(self.directory, self.ring, log)  # type: ignore[arg-type]
+        self.cache = PacketCache(self.directory, self.ring, log, KeyLimiter())  # type: ignore[arg-type]
 
     def store(
         self,

@@ -119,7 +119,7 @@ def _with_spellings(schema: Schema) -> Schema:
         )
         either = _or_reference(["boolean", "integer"], f"^({any_case})$")
         return {**schema, **either, "minimum": 0, "maximum": 1}
-    if kind in {"integer", "number"}:
+    if kind in ("integer", "number"):
         pattern = _WHOLE_NUMBER if kind == "integer" else _NUMBER
         return {**schema, **_or_reference([kind], pattern)}
     return schema

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tornado_idv.errors import InvalidKey
+from tornado_idv.units import Rate
 
 Scope = Literal["identify:url", "identify:card", "admin"]
 
@@ -15,6 +16,7 @@ class ApiKey:
     """A key. ``id`` is public; ``digest`` is the SHA-256 of the token.
 
     ``not_before`` and ``expires`` are Unix times in seconds; ``None`` means no limit.
+    ``requests`` and ``misses`` are limits of its own, used instead of the general ones.
     """
 
     id: str
@@ -23,6 +25,9 @@ class ApiKey:
     scopes: frozenset[Scope] = frozenset({"identify:url", "identify:card"})
     not_before: float | None = None
     expires: float | None = None
+    requests: Rate | None = None
+    misses: Rate | None = None
+    misses_log_only: bool = False
 
     def is_valid(self, now: float) -> bool:
         """Return whether the key is valid at ``now``, a Unix time."""

@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from asyncio import CancelledError, Future
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 from tornado_idv.errors import IdvError, InvalidKey, LookupFailed, format_traceback
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.limits.failed_auth import FailedAuthLimiter
+from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import Query
 from tornado_idv.web.access_log import AccessLog, CacheResult, Failure
@@ -34,6 +36,8 @@ class Services:
     identifiers: Identifiers
     keys: KeyRing
     access_log: AccessLog | None = None
+    key_limiter: KeyLimiter = field(default_factory=KeyLimiter)
+    failed_auth: FailedAuthLimiter | None = None
 
 
 class JsonHandler(ABC):
@@ -88,9 +92,9 @@ class JsonHandler(ABC):
         self._send(status, body, "")
         self._log_access(status)
 
-    def send_error(self, error: ApiError, failure: Failure | None = None) -> None:
-        """Send an error record; ``failure`` is logged with it."""
-        self._send(error.status, error.body, error.fields)
+    def send_error(self, error: ApiError, failure: Failure | None = None, fields: str = "") -> None:
+        """Send an error record with further header lines; ``failure`` is logged with it."""
+        self._send(error.status, error.body, error.fields + fields)
         self._log_access(error.status, failure or Failure(error.code))
 
     def _send(self, status: int, body: bytes, fields: str) -> None:
@@ -112,11 +116,10 @@ class JsonHandler(ABC):
             # The id is no part of the text, by which repeated errors are folded.
             extra = {"request_id": self.request_id}
             _log.error("unhandled exception:\n%s", format_traceback(error), extra=extra)
-        if isinstance(error, InvalidKey):
-            self.key_id = error.key_id
         if not self._responded:
             response = error_for(error)
-            self.send_error(response, _failure(response, error))
+            fields = error.fields if isinstance(error, ApiException) else ""
+            self.send_error(response, _failure(response, error), fields)
 
     def _log_access(self, status: int, failure: Failure | None = None) -> None:
         log = self.services.access_log
@@ -137,7 +140,8 @@ class JsonHandler(ABC):
 
 
 def _failure(response: ApiError, error: BaseException) -> Failure:
-    reason = error.reason if isinstance(error, (LookupFailed, InvalidKey)) else None
+    reasons = LookupFailed, InvalidKey, ApiException
+    reason = error.reason if isinstance(error, reasons) else None
     backend = error.backend if isinstance(error, LookupFailed) else None
     return Failure(response.code, backend, reason)
 
