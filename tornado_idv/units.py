@@ -1,4 +1,4 @@
-"""Durations and sizes, read and printed with a unit as in `config.yaml`.
+"""Durations, sizes and rates, read and printed with a unit as in `config.yaml`.
 
 Digits are bounded: Python refuses to convert thousands of them, with an error of its own.
 """
@@ -6,12 +6,19 @@ Digits are bounded: Python refuses to convert thousands of them, with an error o
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ms|s|m|h|d)", re.ASCII)
 SIZE = re.compile(r"([0-9]{1,15})(B|KiB|MiB|GiB)", re.ASCII)
+RATE = re.compile(
+    r"([0-9]{1,10})/(?:([0-9]{1,9}) ?)?(s|m|h|d|seconds?|minutes?|hours?|days?)", re.ASCII
+)
 
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _BYTES = {"GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
+_PERIODS = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
+_MAX_COUNT = 10**9
+_MAX_PERIOD = 10 * 365 * 86400
 
 
 def parse_duration(text: str) -> float:
@@ -50,3 +57,39 @@ def format_size(count: int) -> str:
         if count >= length and count % length == 0:
             return f"{count // length}{unit}"
     return f"{count}B"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most ``count`` events in ``seconds``."""
+
+    count: int
+    seconds: float
+
+
+def parse_rate(text: str) -> Rate:
+    """Return the rate of ``100/second``, ``60/m`` or ``300/10 minutes``.
+
+    Raises `ValueError` with a message that does not repeat the text.
+    """
+    match = RATE.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
+        )
+    count, periods = int(match[1]), int(match[2] or 1)
+    if not 1 <= count <= _MAX_COUNT:
+        raise ValueError("a rate is from 1 to 1000000000 in its period")
+    seconds = periods * _SECONDS[match[3][0]]
+    if not 1 <= seconds <= _MAX_PERIOD:
+        raise ValueError("the period of a rate is from 1 second to 3650 days")
+    return Rate(count, seconds)
+
+
+def format_rate(rate: Rate) -> str:
+    """Return the shortest spelling with one unit: ``100/second``, ``300/10 minutes``."""
+    for unit, length in _PERIODS.items():
+        if rate.seconds >= length and rate.seconds % length == 0:
+            periods = int(rate.seconds // length)
+            return f"{rate.count}/{unit}" if periods == 1 else f"{rate.count}/{periods} {unit}s"
+    return f"{rate.count}/{rate.seconds:g} seconds"
