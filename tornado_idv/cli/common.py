@@ -15,9 +15,10 @@ import click
 import pluggy
 
 from tornado_idv.commands import CommandTools, Exit, LoadedConfig
-from tornado_idv.config.load import load, reference_values
+from tornado_idv.config.load import load, locate, reference_values
+from tornado_idv.config.names import dotted
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import ConfigError, IdvError, Problem
+from tornado_idv.errors import ConfigError, IdvError, Problem, SettingError
 from tornado_idv.registry import backend_kinds, plugin_manager
 
 Record = dict[str, Any]
@@ -76,6 +77,16 @@ def exit_on_error(
                 click.echo(str(error), err=True)
         is_config = config_code is not None and isinstance(error, ConfigError)
         sys.exit(config_code if is_config else code)
+
+
+@contextmanager
+def located(path: Path) -> Iterator[None]:
+    """Raise a `ConfigError` with the position in the file for a `SettingError` within."""
+    try:
+        yield
+    except SettingError as error:
+        place = Problem(str(path), *locate(path, *error.steps), dotted(error.steps), str(error))
+        raise ConfigError(place) from None
 
 
 def load_settings(path: Path) -> tuple[Settings, pluggy.PluginManager]:

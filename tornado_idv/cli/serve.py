@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import sys
 import time
 from contextlib import closing, suppress
 from functools import partial
@@ -13,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import config_option, exit_on_error, load_settings
+from tornado_idv.cli.common import config_option, exit_on_error, load_settings, located
+from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidKey
@@ -35,7 +34,7 @@ def serve(config_path: Path) -> None:
     with exit_on_error(Exit.COULD_NOT_TELL, config_code=Exit.NO):
         settings, manager = load_settings(config_path)
         logs = configure_logging(settings.logging.level, settings.logging.format)
-        with closing(logs):
+        with closing(logs), located(config_path):
             run(settings, manager, partial(_try_to_announce, settings), logs)
 
 
@@ -45,8 +44,7 @@ def _try_to_announce(settings: Settings, service: Service) -> None:
         announce(service, settings)
     except OSError as error:
         _log.warning("standard output cannot be written: %s; serving all the same", error.strerror)
-        # What is left in its buffer would fail again at exit, and make the exit code 120.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
 
 
 def announce(service: Service, settings: Settings) -> None:
@@ -59,7 +57,7 @@ def announce(service: Service, settings: Settings) -> None:
     backends = ", ".join(f"{each.name} ({each.kind})" for each in settings.backends)
     click.echo(f"Listening on {url}")
     click.echo(f"Backends, in order: {backends}")
-    click.echo(f"Keys: {len(settings.auth.keys)}")
+    click.echo(f"Keys: {len(service.keys.ring.ids)}")
     token = _token_to_try(settings) if settings.demo else None
     if token is not None:
         body = json.dumps({"input": "@alice"})

@@ -14,6 +14,7 @@ from tornado_idv.config.types import (
     CardDigits,
     Count,
     Host,
+    KeyId,
     Matches,
     Moment,
     Network,
@@ -21,7 +22,7 @@ from tornado_idv.config.types import (
     Timeout,
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
-from tornado_idv.keys.api_key import Scope
+from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.options import ConfigPath, Duration, Options, Pattern, Secret, WholeNumber
@@ -92,7 +93,7 @@ class KeySettings(Options):
         json_schema_extra={"oneOf": [{"required": ["sha256"]}, {"required": ["token"]}]}
     )
 
-    id: Annotated[str, Matches("[A-Za-z0-9.-]{1,64}", "must be 1 to 64 letters, digits, . and -")]
+    id: KeyId
     """The public name of the key, for logs."""
     sha256: Annotated[str, Matches("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")] | None = (
         Field(None, repr=False)
@@ -102,7 +103,7 @@ class KeySettings(Options):
     """The token itself; only with ``demo: true`` or when listening on loopback."""
     owner: str = ""
     """Who uses the key."""
-    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = ("identify:url", "identify:card")
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = DEFAULT_SCOPES
     """What the key permits."""
     not_before: Moment | None = None
     """The time from which the key is valid."""
@@ -130,6 +131,8 @@ class AuthSettings(Options):
 
     keys: tuple[KeySettings, ...] = ()
     """The API keys."""
+    store: ConfigPath | None = None
+    """The key store, a file that the commands ``tornado-idv keys`` create and change."""
 
 
 class IdentifierSettings(Options):

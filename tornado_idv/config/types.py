@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from tornado_idv.identifiers import ProfileSite
+from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.options import Duration, Size, WholeNumber
 
 _LABEL = "[A-Za-z0-9_-]{1,63}"
@@ -117,6 +118,9 @@ Site = Annotated[str, AfterValidator(_site)]
 
 Host = Annotated[str, AfterValidator(_host)]
 """An address or a host name to listen on."""
+
+KeyId = Annotated[str, Matches(KEY_ID, "must be 1 to 64 letters, digits, . and -")]
+"""The public name of a key."""
 
 Network = Annotated[
     str, Matches(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NOT_A_NETWORK), AfterValidator(_network)

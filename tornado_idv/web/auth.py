@@ -14,6 +14,8 @@ from tornado_idv.web.errors import ApiError, ApiException
 from tornado_idv.web.handler import JsonHandler
 
 _BEARER = re.compile(r"bearer +([!-~]+)", re.ASCII | re.IGNORECASE)
+_SCOPE_FIELD = 'Www-Authenticate: Bearer error="insufficient_scope", scope="{}"\r\n'
+"""RFC 6750, section 3.1."""
 
 
 class BearerAuthMixin:
@@ -31,7 +33,7 @@ class BearerAuthMixin:
         handler.key_id = key.id
         handler.exchange.authenticated = True
         if scope not in key.scopes:
-            raise ApiException(ApiError.SCOPE)
+            raise ApiException(ApiError.SCOPE, _SCOPE_FIELD.format(scope))
         return key
 
 

@@ -47,11 +47,15 @@ class ApiError(enum.Enum):
 
 
 class ApiException(Exception):
-    """Ends a request with an error record."""
+    """Ends a request with an error record.
 
-    def __init__(self, error: ApiError) -> None:
+    ``fields`` are header lines of this response alone, each with its line break.
+    """
+
+    def __init__(self, error: ApiError, fields: str = "") -> None:
         super().__init__(error.code)
         self.error = error
+        self.fields = fields
 
 
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {

@@ -96,9 +96,9 @@ class JsonHandler(ABC):
         self._send(status, body, "")
         self._log_access(status)
 
-    def send_error(self, error: ApiError, failure: Failure | None = None) -> None:
-        """Send an error record; ``failure`` is logged with it."""
-        self._send(error.status, error.body, error.fields)
+    def send_error(self, error: ApiError, failure: Failure | None = None, fields: str = "") -> None:
+        """Send an error record with further header lines; ``failure`` is logged with it."""
+        self._send(error.status, error.body, error.fields + fields)
         self._log_access(error.status, failure or Failure(error.code))
 
     def _send(self, status: int, body: bytes, fields: str) -> None:
@@ -128,7 +128,8 @@ class JsonHandler(ABC):
             self.key_id = error.key_id
         if not self._responded:
             response = error_for(error)
-            self.send_error(response, _failure(response, error))
+            fields = error.fields if isinstance(error, ApiException) else ""
+            self.send_error(response, _failure(response, error), fields)
 
     def _log_access(self, status: int, failure: Failure | None = None) -> None:
         log = self.services.access_log
