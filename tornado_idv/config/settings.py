@@ -18,8 +18,10 @@ from tornado_idv.config.types import (
     Matches,
     Moment,
     Network,
+    Sha256,
     Site,
     Timeout,
+    check_order,
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
@@ -95,9 +97,7 @@ class KeySettings(Options):
 
     id: KeyId
     """The public name of the key, for logs."""
-    sha256: Annotated[str, Matches("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")] | None = (
-        Field(None, repr=False)
-    )
+    sha256: Sha256 | None = Field(None, repr=False)
     """The SHA-256 of the token, in hexadecimal digits."""
     token: Annotated[Secret, AfterValidator(_token)] | None = None
     """The token itself; only with ``demo: true`` or when listening on loopback."""
@@ -113,10 +113,7 @@ class KeySettings(Options):
     @field_validator("expires")
     @classmethod
     def _expires_later(cls, expires: datetime | None, info: ValidationInfo) -> datetime | None:
-        not_before = info.data.get("not_before")
-        if expires is not None and not_before is not None and expires <= not_before:
-            raise ValueError("must be after not_before")
-        return expires
+        return check_order(info.data.get("not_before"), expires)
 
     @property
     def digest(self) -> bytes:

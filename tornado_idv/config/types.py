@@ -113,6 +113,13 @@ def _aware(moment: datetime) -> datetime:
     return moment
 
 
+def check_order(not_before: datetime | None, expires: datetime | None) -> datetime | None:
+    """Return ``expires``; raises `ValueError` unless it is later than ``not_before``."""
+    if expires is not None and not_before is not None and expires <= not_before:
+        raise ValueError("must be after not_before")
+    return expires
+
+
 Site = Annotated[str, AfterValidator(_site)]
 """A profile site, as `ProfileSite.parse` reads it."""
 
@@ -121,6 +128,9 @@ Host = Annotated[str, AfterValidator(_host)]
 
 KeyId = Annotated[str, Matches(KEY_ID, "must be 1 to 64 letters, digits, . and -")]
 """The public name of a key."""
+
+Sha256 = Annotated[str, Matches("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")]
+"""A digest, in hexadecimal digits."""
 
 Network = Annotated[
     str, Matches(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NOT_A_NETWORK), AfterValidator(_network)

@@ -10,6 +10,9 @@ from typing import Literal
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, ApiKey, Scope
 from tornado_idv.units import Rate
 
+MAX_TEXT = 200
+"""Characters of an owner or a note, at most."""
+
 State = Literal["valid", "not valid yet", "expired", "disabled", "revoked"]
 
 
@@ -74,6 +77,13 @@ class KeyRecord:
                 self.misses,
                 rejected=rejected,
             )
+
+
+def check_text(text: str) -> str:
+    """Return an owner or a note; raises `ValueError` unless it is one short, printable line."""
+    if len(text) > MAX_TEXT or not text.isprintable():
+        raise ValueError(f"must be at most {MAX_TEXT} printable characters")
+    return text
 
 
 def _limit(expires: float | None) -> float:

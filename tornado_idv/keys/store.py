@@ -26,6 +26,14 @@ _SCOPES = frozenset(get_args(Scope))
 _DIGEST_SIZE = 32
 
 
+class DuplicateKeyError(KeyStoreError):
+    """A key cannot be added: its id or its token is in the store already."""
+
+    def __init__(self, message: str, key_id: str) -> None:
+        super().__init__(message)
+        self.key_id = key_id
+
+
 class KeyStore:
     """An open key store; each change is one transaction that other processes see as a whole."""
 
@@ -65,11 +73,11 @@ class KeyStore:
         """Return the key with this id; raises `KeyStoreError` if there is none."""
         records = list(self._read("WHERE id = ?", (key_id,)))
         if not records:
-            raise KeyStoreError(f"{self._path}: there is no key {key_id}")
+            raise KeyStoreError(f"{self._path}: there is no key with this id")
         return records[0]
 
     def add(self, records: Iterable[KeyRecord]) -> None:
-        """Add keys, all or none; raises `KeyStoreError` for an id or a token that is there."""
+        """Add keys, all or none; raises `DuplicateKeyError`."""
         with transaction(self._connection):
             for record in records:
                 self._check_new(record)
@@ -163,7 +171,7 @@ class KeyStore:
         ).fetchone()
         if known is not None:
             was = "was revoked; its id is not used again" if known[0] else "exists already"
-            raise KeyStoreError(f"the key {record.id} {was}")
+            raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
 
     def _insert(self, key_id: str, token: Token) -> None:
         try:
@@ -172,7 +180,8 @@ class KeyStore:
                 (token.digest, key_id, token.created, token.expires),
             )
         except sqlite3.IntegrityError:
-            raise KeyStoreError(f"another key has the token of {key_id}") from None
+            text = f"another key has the token of {key_id}"
+            raise DuplicateKeyError(text, key_id) from None
 
     def _update(self, record: KeyRecord) -> None:
         """Write a key and the expiry of its tokens."""
