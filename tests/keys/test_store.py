@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -220,6 +221,21 @@ def test_change_waits_for_another_one(path: Path) -> None:
         Timer(0.1, other.rollback).start()
         with KeyStore.opened(path) as store:
             assert store.revoke("shop", CREATED)
+
+
+def test_changes_at_once_wait_for_each_other(path: Path) -> None:
+    """None fails, and none is lost, though each reads the key before it writes it."""
+    make_store(path, "shop")
+
+    def rotate(first: int) -> None:
+        for i in range(first, first + 10):
+            with KeyStore.opened(path) as store:
+                token = Token(digest(str(i)), CREATED + i)
+                store.rotate("shop", token, overlap=1e6, expires=None)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(rotate, range(0, 40, 10)))
+    assert len(read(path)["shop"].tokens) == 41
 
 
 def read_whole(path: Path) -> None:
