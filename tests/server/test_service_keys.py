@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +13,7 @@ import pytest
 from support.forked_commands import start
 from support.key_stores import add, failing, garbage, make_store, read, record
 from support.process import eventually
+from support.repeated_requests import BODY, PATH, repeating
 from support.service import CONFIG, FIXTURE, KEY, Client, Reply, serving
 from tornado_idv.errors import SettingError, StartError
 from tornado_idv.keys.store import KeyStore
@@ -25,8 +22,6 @@ from tornado_idv.server import keys as server_keys
 
 STORED = CONFIG.replace("auth:\n", "auth:\n  store: keys.db\n")
 CONFIG_FILE = STORED + "  - {name: users, kind: yaml, path: users.yaml}\n"
-PATH = "/api/v1/identify/url"
-BODY = json.dumps({"input": "@alice"}).encode()
 
 
 @pytest.fixture
@@ -82,7 +77,7 @@ def test_revoked_key_gets_no_200_after_a_second(folder: Path, store: Path) -> No
         since = time.monotonic() + 1.0
         time.sleep(1.5)
     assert revoked.statuses(since=since) == {401}
-    assert other.statuses(since=0.0) == {200}
+    assert other.statuses() == {200}
 
 
 @pytest.mark.slow
@@ -94,46 +89,7 @@ def test_rotated_key_has_no_failed_request(folder: Path, store: Path, tmp_path: 
         assert command.wait() == 0
         new = command.stdout.strip()
         eventually(lambda: ask(Client(service.port), new).status == 200)
-    assert load.statuses(since=0.0) == {200}
-
-
-@dataclass
-class Load:
-    """The statuses of one client's requests, by the time at which each was sent."""
-
-    seen: list[tuple[float, int]] = field(default_factory=list)
-
-    def wait_for(self, status: int) -> None:
-        """Wait for a response with this status from now on."""
-        since = time.monotonic()
-        eventually(lambda: status in self.statuses(since=since))
-
-    def statuses(self, *, since: float) -> set[int]:
-        return {status for sent, status in list(self.seen) if sent >= since}
-
-
-@contextmanager
-def repeating(port: int, token: str) -> Iterator[Load]:
-    """Repeat one request on one connection, in a thread."""
-    load, stop = Load(), threading.Event()
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-
-    def send() -> None:
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-            while not stop.wait(0.002):
-                sent = time.monotonic()
-                connection.request("POST", PATH, BODY, headers)
-                response = connection.getresponse()
-                response.read()
-                load.seen.append((sent, response.status))
-
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    try:
-        yield load
-    finally:
-        stop.set()
-        thread.join(10)
+    assert load.statuses() == {200}
 
 
 def test_every_rejected_key_gets_the_same_response(folder: Path, store: Path) -> None:
