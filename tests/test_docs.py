@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -18,16 +19,20 @@ from typing import get_args, get_origin
 
 import click
 import pytest
+from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 import tornado_idv
 from benchmarks.suite import BENCHMARKS
 from support.editor import as_editor_reads
-from support.process import Invoke, command
+from support.loggers import put_back
+from support.process import Invoke, command, running
+from support.repeated_requests import repeating
 from support.service import Client, serving
 from tornado_idv import BackendOptions, hookspecs
 from tornado_idv.cli import main
+from tornado_idv.cli.keys import keys
 from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.http.state import State
@@ -47,6 +52,7 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PERFORMANCE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 YOUR_USERS = (ROOT / "docs" / "your-users.md").read_text(encoding="utf-8")
 PROXY = (ROOT / "docs" / "proxy.md").read_text(encoding="utf-8")
+KEYS = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/*.md")],
 )
@@ -284,6 +290,72 @@ def test_walkthrough_of_your_users_works(
     assert (done.exit_code, done.stdout[:3]) == (0, "ok:")
     done = invoke("lookup", "@alice", "--config", config)
     assert (done.exit_code, "4000123412341234" in done.stdout) == (0, True)
+
+
+def test_every_command_for_keys_is_documented_with_its_options() -> None:
+    commands = {name: keys.commands[name] for name in keys.list_commands(click.Context(keys))}
+    assert {f"keys {name}" for name in commands} == {
+        " ".join(cell.split()[:2]) for cell in first_cells(KEYS) if cell.startswith("keys ")
+    }
+    documented = {
+        (name, option)
+        for option, names in re.findall(r"^\| `(--[\w-]+)` \| ([^|]+) \|", KEYS, re.MULTILINE)
+        for name in (commands if names == "all" else re.findall(r"`(\w+)`", names))
+    }
+    assert documented == {
+        (name, option.opts[-1])
+        for name, command in commands.items()
+        for option in command.params
+        if isinstance(option, click.Option)
+    }
+
+
+@pytest.mark.slow
+def test_walkthrough_of_keys_fails_no_request(tmp_path: Path) -> None:
+    """From no key to one that is rotated while a client uses it, and revoked at the end."""
+    init, issue, serve, use, rotate, replace, revoke = code_blocks(KEYS, "sh")
+    (auth,) = code_blocks(KEYS, "yaml")
+    run_in_shell(init, tmp_path)
+    folder = tmp_path / "my-directory"
+    config = folder / "config.yaml"
+    text = config.read_text(encoding="utf-8").replace("port: 8080", "port: 0")
+    text = re.sub(r"^auth:\n(?: .*\n)+", auth, text, flags=re.MULTILINE)
+    config.write_text(text, encoding="utf-8")
+    run_in_shell(issue, folder)
+    old = (folder / "shop.token").read_text(encoding="utf-8").strip()
+    assert serve == "tornado-idv serve\n"
+    with running(config, timeout=60) as service, repeating(service.port, old) as with_old:
+        assert "4000123412341234" in run_in_shell(use, folder, service.port)
+        assert "4000123412341234" in run_in_shell(rotate, folder, service.port)
+        run_in_shell(replace, folder)
+        new = (folder / "shop.token").read_text(encoding="utf-8").strip()
+        with repeating(service.port, new) as with_new:
+            with_new.wait_for(200)
+            with_old.wait_for(200)
+            assert with_old.statuses() == with_new.statuses() == {200}
+            run_in_shell(revoke, folder)
+            with_new.wait_for(401)
+
+
+def run_in_shell(block: str, folder: Path, port: int = 8080) -> str:
+    """Run a block of a page as it is, except for the port, and return its output."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        ["sh", "-eu", "-c", block.replace(":8080/", f":{port}/")],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+
+
+def test_documented_import_is_accepted(tmp_path: Path) -> None:
+    (line,) = code_blocks(KEYS, "json")
+    arguments = ["keys", "import", "-", "--store", str(tmp_path / "keys.db")]
+    with put_back():
+        assert CliRunner().invoke(main, arguments, input=line).exit_code == 0
 
 
 def test_every_benchmark_is_documented() -> None:

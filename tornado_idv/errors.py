@@ -61,7 +61,7 @@ class InvalidKey(IdvError):
     """The token names no key that is good now.
 
     ``reason`` is why, for the log alone. ``key_id`` is the id of a known key which is
-    expired or not valid yet.
+    expired, not valid yet, revoked or disabled.
     """
 
     def __init__(self, reason: str, *, key_id: str | None = None) -> None:
@@ -85,8 +85,20 @@ class Problem:
         return f"{where}: {self.path}: {self.message}" if self.path else f"{where}: {self.message}"
 
 
+class KeyStoreError(IdvError):
+    """The key store cannot be used, or refuses a change; the message says why."""
+
+
 class StartError(IdvError):
     """The service cannot start; the message says what the operator can do."""
+
+
+class SettingError(StartError):
+    """A setting contradicts what it refers to; ``steps`` lead to it in the configuration."""
+
+    def __init__(self, message: str, *steps: int | str) -> None:
+        super().__init__(message)
+        self.steps = steps
 
 
 class ConfigError(StartError):

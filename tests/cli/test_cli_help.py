@@ -19,7 +19,7 @@ from tornado_idv.cli import main
 from tornado_idv.registry import plugin_manager
 
 CONTEXT = click.Context(main)
-COMMANDS = ["check", "init", "lookup", "plugins", "schema", "serve", "upstream"]
+COMMANDS = ["check", "init", "keys", "lookup", "plugins", "schema", "serve", "upstream"]
 
 
 def test_every_command_has_a_whole_line(invoke: Invoke) -> None:

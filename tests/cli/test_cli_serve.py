@@ -25,6 +25,8 @@ from support.service import KEY, Client
 from tornado_idv.cli.load_config import load_settings
 from tornado_idv.cli.serve import announce
 from tornado_idv.config.settings import Settings
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.server.keys import Keys
 from tornado_idv.server.service import Service
 
 pytestmark = pytest.mark.slow
@@ -82,7 +84,8 @@ def test_the_line_of_a_demo_has_a_key_that_is_good_now(
     """Without one there is no line."""
     more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
     settings, _ = load_settings(config(USERS, more=more))
-    announce(cast("Service", SimpleNamespace(url="http://127.0.0.1:1")), settings)
+    service = SimpleNamespace(url="http://127.0.0.1:1", keys=Keys(KeyRing([]), None))
+    announce(cast("Service", service), settings)
     reported = capsys.readouterr().out
     assert (
         ("curl" in reported) is ("Demo mode" in reported) is (f"Bearer {KEY}'" in reported) is works

@@ -62,11 +62,12 @@ class Harness:
         route: str = "identify/url",
         *,
         head: bytes = b"",
+        key: ApiKey = KEY,
     ) -> None:
         """Complete a request on the normal path; its head may have been sent in another segment."""
         data = head or segment[: segment.find(b"\r\n\r\n") + 4]
         exchange = Exchange(cast(ResponseSink, None), parse_head(data, 1 << 20), PEER, segment)
-        exchange.cacheable = CacheableRequest(route, KEY, query, repeated=True)
+        exchange.cacheable = CacheableRequest(route, key, query, repeated=True)
         connection = self.cache.connect(PEER)
         connection.respond(segment)
         connection.store(exchange)
@@ -153,6 +154,17 @@ async def test_a_change_is_effective_at_the_next_request(
     harness.store(packet())
     change(harness)
     assert harness.respond(packet()) is None
+
+
+async def test_a_changed_key_is_cached_again(harness: Harness) -> None:
+    """As after it was disabled and enabled, on the same connection."""
+    harness.store(packet())
+    assert harness.respond(packet())
+    key = ApiKey("caller", KEY.digest, owner="changed")
+    harness.ring.replace({key.digest: key})
+    assert harness.respond(packet()) is None
+    harness.store(packet(), key=key)
+    assert harness.respond(packet())
 
 
 async def test_a_body_is_known_after_every_head_of_its_route(harness: Harness) -> None:

@@ -12,7 +12,8 @@ from tornado_idv.cli.standard_streams import open_closed_streams
     cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(package_name="tornado-idv", message="%(prog)s %(version)s")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Does this user exist, and who is it? A lookup service over HTTP and JSON.
 
     Begin with `tornado-idv init`, then `tornado-idv serve`.
@@ -20,4 +21,4 @@ def main() -> None:
     Exit codes: 0 done; 1 the answer is no (not found, check failed); 2 wrong use;
     3 could not be determined. Those of serve are in `serve --help`.
     """
-    open_closed_streams()
+    context.obj = open_closed_streams()

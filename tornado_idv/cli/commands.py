@@ -14,6 +14,7 @@ from tornado_idv.registry import plugin_manager
 _SUMMARIES = {
     "check": "Report what is wrong with config.yaml, or what would run.",
     "init": "Write a starter configuration and a key into FOLDER.",
+    "keys": "Issue, rotate and revoke the keys in the key store.",
     "lookup": "Look a user up in the configured backends.",
     "plugins": "List the kinds of backend that the installed plugins offer.",
     "schema": "Print the JSON Schema of config.yaml.",

@@ -31,8 +31,8 @@ config_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
 
 
-def print_json(record: Record) -> None:
-    """Prints one record, which is all that a script reads on standard output."""
+def print_json(record: Record | list[Record]) -> None:
+    """Prints one record, or a list, which is all that a script reads on standard output."""
     click.echo(json.dumps(record))
 
 

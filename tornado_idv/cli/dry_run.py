@@ -1,10 +1,11 @@
-"""Tries what `serve` needs beside valid settings: TLS files, backends, regular expressions."""
+"""Tries what `serve` needs beside valid settings: TLS files, key store, backends, patterns."""
 
 from __future__ import annotations
 
 import logging
+import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging.handlers import BufferingHandler
 from pathlib import Path
@@ -14,15 +15,18 @@ from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import locate
 from tornado_idv.config.locations import dotted
 from tornado_idv.config.patterns import slow_patterns
-from tornado_idv.config.settings import Settings
-from tornado_idv.errors import ConfigError, IdvError, Problem, StartError
+from tornado_idv.config.settings import KeySettings, Settings
+from tornado_idv.errors import ConfigError, IdvError, KeyStoreError, Problem, StartError
+from tornado_idv.keys.store import KeyStore
 from tornado_idv.registry import build_backends, open_backends
-from tornado_idv.server.service import tls_context
+from tornado_idv.server.keys import key_conflicts
+from tornado_idv.server.service import api_key, tls_context
 
 _SLOW = (
     "some nicknames take this regular expression very long to refuse, and every other request "
     "waits meanwhile; avoid repetitions within repetitions, such as (a+)+"
 )
+_OPEN_TO_OTHERS = "other users have access to the key store; chmod 600 takes it away"
 
 
 class DryRun(NamedTuple):
@@ -33,13 +37,15 @@ class DryRun(NamedTuple):
 
 
 async def dry_run(path: Path, settings: Settings, kinds: Mapping[str, type[AnyBackend]]) -> DryRun:
-    """Load the TLS files, and open and close each backend, of the configuration at ``path``."""
+    """Load the TLS files and the key store, and open each backend, of the file at ``path``."""
     result = DryRun([], [])
     if settings.server.tls is not None:
         try:
             tls_context(settings.server.tls)
         except StartError as error:
             result.problems.append(_problem(path, "server", "tls", message=str(error)))
+    if settings.auth.store is not None:
+        _try_key_store(path, settings.auth.store, settings.auth.keys, result)
     for i, options in enumerate(settings.backends):
         with _logged_warnings() as warnings:
             messages = await _open(kinds, options)
@@ -48,6 +54,22 @@ async def dry_run(path: Path, settings: Settings, kinds: Mapping[str, type[AnyBa
             _problem(path, "backends", i, message=each.getMessage()) for each in warnings
         )
     return result
+
+
+def _try_key_store(
+    path: Path, store_path: Path, entries: Iterable[KeySettings], result: DryRun
+) -> None:
+    try:
+        with KeyStore.opened(store_path, read_only=True) as store:
+            store.check_pages()
+            stored = [key for record in store.records() for key in record.api_keys()]
+    except KeyStoreError as error:
+        result.problems.append(_problem(path, "auth", "store", message=str(error)))
+        return
+    for conflict in key_conflicts([api_key(each) for each in entries], stored, store_path):
+        result.problems.append(_problem(path, *conflict.steps, message=str(conflict)))
+    if store_path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        result.warnings.append(_problem(path, "auth", "store", message=_OPEN_TO_OTHERS))
 
 
 def pattern_warnings(path: Path, settings: Settings) -> list[Problem]:

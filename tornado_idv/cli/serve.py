@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import sys
 import time
 from contextlib import closing, suppress
 from functools import partial
@@ -14,7 +12,8 @@ from pathlib import Path
 import click
 
 from tornado_idv.cli.common import config_option, exit_on_error
-from tornado_idv.cli.load_config import load_settings
+from tornado_idv.cli.load_config import load_settings, located
+from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import InvalidKey
@@ -37,7 +36,7 @@ def serve(config_path: Path) -> None:
         settings, manager = load_settings(config_path)
         logging_ = settings.logging
         logs = configure_logging(logging_.level, logging_.format, logging_.ids)
-        with closing(logs):
+        with closing(logs), located(config_path):
             run(settings, manager, partial(_try_to_announce, settings), logs)
 
 
@@ -47,8 +46,7 @@ def _try_to_announce(settings: Settings, service: Service) -> None:
         announce(service, settings)
     except OSError as error:
         _log.warning("standard output cannot be written: %s; serving all the same", error.strerror)
-        # What is left in its buffer would fail again at exit, and make the exit code 120.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
 
 
 def announce(service: Service, settings: Settings) -> None:
@@ -61,7 +59,7 @@ def announce(service: Service, settings: Settings) -> None:
     backends = ", ".join(f"{each.name} ({each.kind})" for each in settings.backends)
     click.echo(f"Listening on {url}")
     click.echo(f"Backends, in order: {backends}")
-    click.echo(f"Keys: {len(settings.auth.keys)}")
+    click.echo(f"Keys: {len(service.keys.ring.ids)}")
     token = _token_to_try(settings) if settings.demo else None
     if token is not None:
         body = json.dumps({"input": "@alice"})

@@ -8,15 +8,26 @@ import sys
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
-def open_closed_streams() -> None:
+def open_closed_streams() -> frozenset[str]:
     """Open ``/dev/null`` in place of each standard stream that is closed, as after ``>&-``.
 
     Otherwise the next file or socket gets the stream's descriptor, and the log is written
-    into it.
+    into it. Returns the names of the streams that were closed.
     """
+    closed = set()
     for descriptor, (name, mode) in enumerate(_STREAMS):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
             setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
+            closed.add(name)
+    return frozenset(closed)
+
+
+def discard_output() -> None:
+    """Discard what is left in the buffer of standard output, after it could not be written.
+
+    It would fail again at exit, and make the exit code 120.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -22,15 +22,18 @@ from tornado_idv.config.types import (
     CardDigits,
     Count,
     Host,
+    KeyId,
     Matches,
     Moment,
     Network,
     RateLimit,
+    Sha256,
     Site,
     Timeout,
+    check_order,
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
-from tornado_idv.keys.api_key import Scope
+from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.options import ConfigPath, Duration, Options, Pattern, Secret, WholeNumber
@@ -137,17 +140,15 @@ class KeySettings(Options):
         json_schema_extra={"oneOf": [{"required": ["sha256"]}, {"required": ["token"]}]}
     )
 
-    id: Annotated[str, Matches("[A-Za-z0-9.-]{1,64}", "must be 1 to 64 letters, digits, . and -")]
+    id: KeyId
     """The public name of the key, for logs."""
-    sha256: Annotated[str, Matches("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")] | None = (
-        Field(None, repr=False)
-    )
+    sha256: Sha256 | None = Field(None, repr=False)
     """The SHA-256 of the token, in hexadecimal digits."""
     token: Annotated[Secret, AfterValidator(_token)] | None = None
     """The token itself; only with ``demo: true`` or when listening on loopback."""
     owner: str = ""
     """Who uses the key."""
-    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = ("identify:url", "identify:card")
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = DEFAULT_SCOPES
     """What the key permits."""
     not_before: Moment | None = None
     """The time from which the key is valid."""
@@ -159,10 +160,7 @@ class KeySettings(Options):
     @field_validator("expires")
     @classmethod
     def _expires_later(cls, expires: datetime | None, info: ValidationInfo) -> datetime | None:
-        not_before = info.data.get("not_before")
-        if expires is not None and not_before is not None and expires <= not_before:
-            raise ValueError("must be after not_before")
-        return expires
+        return check_order(info.data.get("not_before"), expires)
 
     @property
     def digest(self) -> bytes:
@@ -177,6 +175,8 @@ class AuthSettings(Options):
 
     keys: tuple[KeySettings, ...] = ()
     """The API keys."""
+    store: ConfigPath | None = None
+    """The key store, a file that the commands ``tornado-idv keys`` create and change."""
 
 
 class IdentifierSettings(Options):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from tornado_idv.backend import BackendOptions
-from tornado_idv.config.settings import KeySettings, ServerSettings, Settings
+from tornado_idv.config.settings import AuthSettings, KeySettings, ServerSettings, Settings
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.units import format_duration
 
@@ -18,7 +18,8 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
     return [
         ("listens on", _address(settings.server)),
         ("profile sites", ", ".join(settings.profile_sites)),
-        ("keys", _keys(settings.auth.keys, now)),
+        ("keys", _keys(settings.auth, now)),
+        *([("key store", str(settings.auth.store))] if settings.auth.store else []),
         *((f"backend {i}", _backend(each, settings.cache)) for i, each in backends),
         ("cache", _cache(settings.cache)),
         ("demo", "yes: plain tokens are allowed in the file" if settings.demo else "no"),
@@ -32,9 +33,10 @@ def _address(server: ServerSettings) -> str:
     return f"{scheme}://{host}:{port}{server.base_path}"
 
 
-def _keys(keys: tuple[KeySettings, ...], now: datetime) -> str:
+def _keys(auth: AuthSettings, now: datetime) -> str:
+    keys = auth.keys
     if not keys:
-        return "none: every request will be rejected"
+        return "none in this file" if auth.store else "none: every request will be rejected"
     shown = [_key(key, now) for key in keys[:_MAX_KEYS]]
     if len(keys) > _MAX_KEYS:
         shown.append(f"and {len(keys) - _MAX_KEYS} more")

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from tornado_idv.identifiers import ProfileSite
+from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.options import Duration, Size, WholeNumber
 from tornado_idv.units import RATE, Rate, parse_rate
 
@@ -120,11 +121,24 @@ def _aware(moment: datetime) -> datetime:
     return moment
 
 
+def check_order(not_before: datetime | None, expires: datetime | None) -> datetime | None:
+    """Return ``expires``; raises `ValueError` unless it is later than ``not_before``."""
+    if expires is not None and not_before is not None and expires <= not_before:
+        raise ValueError("must be after not_before")
+    return expires
+
+
 Site = Annotated[str, AfterValidator(_site)]
 """A profile site, as `ProfileSite.parse` reads it."""
 
 Host = Annotated[str, AfterValidator(_host)]
 """An address or a host name to listen on."""
+
+KeyId = Annotated[str, Matches(KEY_ID, "must be 1 to 64 letters, digits, . and -")]
+"""The public name of a key."""
+
+Sha256 = Annotated[str, Matches("[0-9A-Fa-f]{64}", "must be 64 hexadecimal digits")]
+"""A digest, in hexadecimal digits."""
 
 Network = Annotated[
     str, Matches(r"[0-9A-Fa-f.:]{2,45}(?:/[0-9]{1,3})?", _NOT_A_NETWORK), AfterValidator(_network)

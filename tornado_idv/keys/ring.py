@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 
@@ -9,28 +10,85 @@ from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.token import digest, is_token68
 
+_UNKNOWN = [ApiKey("", b"", expires=-math.inf, rejected="unknown") for _ in range(256)]
+"""In place of a key that does not exist, by the first byte of its digest: such a token is rejected
+like one that is not valid, and in the same time. A single record would stay in the processor's
+cache, and be found 0.4 µs faster (benchmarks/key_timing.py, CPython 3.11)."""
+
 
 class KeyRing:
-    """Authenticates tokens by their digests. ``clock`` returns Unix time in seconds."""
+    """Authenticates tokens by their digests: the configured keys, and those of the key store.
+
+    ``clock`` returns Unix time in seconds. Where it steps back, the latest time it returned
+    stays the current one, so that no expired key becomes valid again.
+    """
 
     def __init__(self, keys: Iterable[ApiKey], clock: Callable[[], float] = time.time) -> None:
-        self._keys = {key.digest: key for key in keys}
+        self._configured = {key.digest: key for key in keys}
+        self._keys = dict(self._configured)
         self._clock = clock
+        self._latest = -math.inf
+        self.last_used: dict[str, float] = {}
+        """When each key was last used, by its id, in Unix time."""
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The ids of all keys, also of those that are not valid."""
+        return frozenset(key.id for key in self._keys.values())
+
+    def merged(self, stored: Iterable[ApiKey]) -> dict[bytes, ApiKey]:
+        """Return the map of the configured and these keys, for `replace`.
+
+        A stored key with the id or the token of a configured one is left out. Equal keys keep
+        their identity, since `holds` compares it. May be called in another thread.
+        """
+        current, configured = self._keys, {key.id for key in self._configured.values()}
+        keys = dict(self._configured)
+        for key in stored:
+            if key.id not in configured and key.digest not in self._configured:
+                known = current.get(key.digest)
+                keys[key.digest] = known if known is not None and known == key else key
+        return keys
+
+    def replace(self, keys: dict[bytes, ApiKey]) -> None:
+        """Replace all keys at once by a map that `merged` returned."""
+        self._keys = keys
+
+    def now(self) -> float:
+        """Return the current time, which never goes back."""
+        self._latest = max(self._latest, self._clock())
+        return self._latest
 
     def holds(self, key: ApiKey) -> bool:
-        """Return whether this key has not been replaced or removed, and is valid now."""
-        return self._keys.get(key.digest) is key and key.is_valid(self._clock())
+        """Return whether this key has not been replaced or removed, and is valid now.
+
+        A key that is valid counts as used.
+        """
+        now = self._clock()
+        if now < self._latest:
+            now = self._latest
+        else:
+            self._latest = now
+        if self._keys.get(key.digest) is key and key.not_before <= now < key.expires:
+            self.last_used[key.id] = now
+            return True
+        return False
 
     def authenticate(self, digest: bytes) -> ApiKey:
         """Return the key with this digest; raise `InvalidKey` if it is unknown or not valid now.
 
         The time of a dictionary lookup by digest does not depend on how much of a token is
-        right, so no constant-time comparison is needed.
+        right, so no constant-time comparison is needed. Every rejected token takes the same path.
         """
-        key = self._keys.get(digest)
-        if key is None:
-            raise InvalidKey("unknown")
-        key.check(self._clock())
+        key = self._keys.get(digest, _UNKNOWN[digest[0]])
+        now = self._clock()
+        if now < self._latest:
+            now = self._latest
+        else:
+            self._latest = now
+        if not key.not_before <= now < key.expires:
+            key.check(now)
+        self.last_used[key.id] = now
         return key
 
 

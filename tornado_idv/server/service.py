@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -27,13 +28,13 @@ from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.keys.ring import KeyRing
 from tornado_idv.limits.failed_auth import FailedAuthLimiter
 from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.registry import backend_kinds, build_backends, open_backends
+from tornado_idv.server.keys import Keys, open_keys
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.handler import Services
@@ -74,7 +75,10 @@ async def open_directory(
 class Service:
     """A service that listens at ``host`` and ``port``, and can be drained."""
 
-    def __init__(self, server: HttpServer, host: str, port: int, scheme: str = "http") -> None:
+    def __init__(
+        self, server: HttpServer, keys: Keys, host: str, port: int, scheme: str = "http"
+    ) -> None:
+        self.keys = keys
         self.host = host
         self.port = port
         self._scheme = scheme
@@ -107,20 +111,24 @@ async def listening(
 ) -> AsyncIterator[Service]:
     """The whole service, from open backends to a listening socket.
 
-    Raises `StartError` if a backend cannot be opened or the address cannot be taken.
+    Raises `StartError` if the key store or a backend cannot be opened or the address cannot be
+    taken.
     """
-    keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
-    async with open_directory(settings, manager) as directory:
+    configured = [api_key(entry) for entry in settings.auth.keys]
+    async with (
+        open_keys(configured, settings.auth.store) as keys,
+        open_directory(settings, manager) as directory,
+    ):
         limiter = key_limiter(settings.limits)
         services = Services(
             directory,
             settings.make_identifiers(),
-            keys,
+            keys.ring,
             access_log,
             limiter,
             failed_auth=_failed_auth(settings.limits),
         )
-        packet_cache = PacketCache(directory, keys, access_log, limiter)
+        packet_cache = PacketCache(directory, keys.ring, access_log, limiter)
         trusted = settings.server.trusted_proxies
         server = HttpServer(
             make_api(services, settings.server.base_path),
@@ -134,7 +142,7 @@ async def listening(
         await server.listen(sockets, tls)
         try:
             port = sockets[0].getsockname()[1]
-            yield Service(server, settings.server.host, port, "https" if tls else "http")
+            yield Service(server, keys, settings.server.host, port, "https" if tls else "http")
         finally:
             server.close()
 
@@ -161,8 +169,8 @@ def api_key(entry: KeySettings) -> ApiKey:
         digest=entry.digest,
         owner=entry.owner,
         scopes=frozenset(entry.scopes),
-        not_before=entry.not_before.timestamp() if entry.not_before else None,
-        expires=entry.expires.timestamp() if entry.expires else None,
+        not_before=entry.not_before.timestamp() if entry.not_before else -math.inf,
+        expires=entry.expires.timestamp() if entry.expires else math.inf,
         requests=entry.limits.requests,
         misses=misses.rate if misses else None,
         misses_log_only=misses is not None and misses.log_only,

@@ -13,6 +13,9 @@ from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.handler import JsonHandler
 
+_SCOPE_FIELD = 'Www-Authenticate: Bearer error="insufficient_scope", scope="{}"\r\n'
+"""RFC 6750, section 3.1."""
+
 
 class BearerAuthMixin:
     """Authenticates the client of a `JsonHandler` (RFC 6750, section 2.1), and limits its rate."""
@@ -37,7 +40,7 @@ class BearerAuthMixin:
         handler.key_id = key.id
         handler.exchange.authenticated = True
         if scope not in key.scopes:
-            raise ApiException(ApiError.SCOPE)
+            raise ApiException(ApiError.SCOPE, _SCOPE_FIELD.format(scope))
         self.limits = handler.services.key_limiter.of(key)
         exceeded = self.limits.acquire() if self.limits else None
         if exceeded is not None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import string
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -112,19 +113,19 @@ def test_digest_is_the_sha256_of_the_token() -> None:
 @pytest.mark.parametrize(
     ("not_before", "expires", "now", "reason"),
     [
-        (None, None, 0.0, None),
-        (100.0, None, 99.999, "not valid yet"),
-        (100.0, None, 100.0, None),
-        (None, 200.0, 199.999, None),
-        (None, 200.0, 200.0, "expired"),
-        (None, 200.0, 1e12, "expired"),
+        (-inf, inf, 0.0, None),
+        (100.0, inf, 99.999, "not valid yet"),
+        (100.0, inf, 100.0, None),
+        (-inf, 200.0, 199.999, None),
+        (-inf, 200.0, 200.0, "expired"),
+        (-inf, 200.0, 1e12, "expired"),
         (0.0, 0.0, -1.0, "not valid yet"),
         (0.0, 0.0, 0.0, "expired"),
         (100.0, 200.0, 150.0, None),
     ],
 )
 def test_key_is_valid_from_not_before_until_expires(
-    not_before: float | None, expires: float | None, now: float, reason: str | None
+    not_before: float, expires: float, now: float, reason: str | None
 ) -> None:
     key = ApiKey("shop", digest(TOKEN), not_before=not_before, expires=expires)
     if reason is None:
@@ -186,6 +187,84 @@ def test_key_becomes_valid_and_expires_with_time() -> None:
     assert ring.authenticate(digest_of(TOKEN)).id == "shop"
     clock.now = 200.0
     assert rejection(ring, TOKEN) == "expired"
+
+
+def test_clock_that_steps_back_does_not_revive_an_expired_key() -> None:
+    clock = Clock(199.0)
+    ring = KeyRing([ApiKey("shop", digest(TOKEN), expires=200.0)], clock)
+    key = ring.authenticate(digest_of(TOKEN))
+    clock.now = 200.0
+    assert rejection(ring, TOKEN) == "expired"
+    clock.now = 150.0
+    assert rejection(ring, TOKEN) == "expired"
+    assert not ring.holds(key)
+
+
+def test_clock_that_steps_back_between_two_requests_is_noticed() -> None:
+    clock = Clock(150.0)
+    ring = KeyRing([ApiKey("shop", digest(TOKEN), expires=200.0)], clock)
+    clock.now = 200.0
+    assert ring.now() == 200.0
+    clock.now = 150.0
+    assert ring.now() == 200.0
+    assert rejection(ring, TOKEN) == "expired"
+
+
+@pytest.mark.parametrize("reason", ["revoked", "disabled"])
+def test_rejected_key_is_known_by_its_id(reason: str) -> None:
+    ring = KeyRing([ApiKey("shop", digest(TOKEN), expires=-inf, rejected=reason)])
+    with pytest.raises(InvalidKey) as caught:
+        ring.authenticate(digest_of(TOKEN))
+    assert (caught.value.reason, caught.value.key_id) == (reason, "shop")
+
+
+def test_unknown_token_has_no_key_id() -> None:
+    with pytest.raises(InvalidKey) as caught:
+        KeyRing([]).authenticate(digest_of(TOKEN))
+    assert caught.value.key_id is None
+
+
+def test_replaced_keys_are_effective_at_once() -> None:
+    """A key that is equal stays the same object; one that was changed or removed is not held."""
+    old = {name: ApiKey(name, digest(name)) for name in ("same", "changed", "removed")}
+    ring = KeyRing([])
+    ring.replace(ring.merged(old.values()))
+    new = [ApiKey("same", digest("same")), ApiKey("changed", digest("changed"), owner="x")]
+    ring.replace(ring.merged(new))
+    assert ring.authenticate(digest("same")) is old["same"]
+    assert [name for name, key in old.items() if ring.holds(key)] == ["same"]
+    assert ring.ids == {"same", "changed"}
+    with pytest.raises(InvalidKey, match="unknown"):
+        ring.authenticate(digest("removed"))
+
+
+def test_configured_key_stays_beside_a_stored_one_with_its_id_or_token() -> None:
+    ring = KeyRing([ApiKey("shop", digest(TOKEN))])
+    stored = [
+        ApiKey("shop", digest(FOREIGN)),
+        ApiKey("thief", digest(TOKEN)),
+        ApiKey("partner", digest("partner")),
+    ]
+    ring.replace(ring.merged(stored))
+    assert ring.authenticate(digest(TOKEN)).id == "shop"
+    assert rejection(ring, FOREIGN) == "unknown"
+    assert ring.ids == {"shop", "partner"}
+
+
+def test_last_use_is_recorded_for_valid_keys_only() -> None:
+    clock = Clock(100.0)
+    ring = KeyRing(
+        [ApiKey("shop", digest(TOKEN)), ApiKey("old", digest(FOREIGN), expires=50.0)], clock
+    )
+    key = ring.authenticate(digest_of(TOKEN))
+    rejection(ring, FOREIGN)
+    assert ring.last_used == {"shop": 100.0}
+    clock.now = 101.0
+    assert ring.holds(key)
+    assert ring.last_used == {"shop": 101.0}
+    clock.now = 99.0
+    ring.authenticate(digest_of(TOKEN))
+    assert ring.last_used == {"shop": 101.0}
 
 
 def test_repr_contains_no_token_and_no_digest() -> None:

@@ -1,0 +1,155 @@
+"""Whether the time of a 401 depends on why the key is rejected.
+
+    python -m benchmarks.key_timing
+
+Requests with tokens of each kind are handled in random order, from the bytes of the head to those
+of the response and its line in the access log, without a socket. The times of each kind are
+compared with those of expired keys by Welch's t-test, |t| below 4.5 being the usual criterion of
+tests for side channels. The slowest 5 % are left out: other processes would hide a difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from asyncio import Future
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from tornado_idv.http.exchange import Exchange, Peer
+from tornado_idv.http.head import parse_head
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.token import digest, issue
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.app import make_api
+from tornado_idv.web.handler import Services
+
+SAMPLES = 100_000
+LIMIT = 4.5
+REFERENCE = "expired"
+_TOKENS = 20
+_KEPT = 0.95
+_PEER = Peer("192.0.2.7", "http")
+_BODY = json.dumps({"input": "@alice"}).encode()
+
+Times = dict[str, list[int]]
+
+
+def main() -> int:
+    """Print the table; return 1 if a difference was found."""
+    statistic = compare(asyncio.run(measure(SAMPLES)))
+    print(f"limit: |t| < {LIMIT}, compared with {REFERENCE}")
+    return int(any(abs(t) >= LIMIT for t in statistic.values()))
+
+
+def compare(times: Times) -> dict[str, float]:
+    """Print a line for each kind, and return its t statistic."""
+    merged = sorted(each for samples in times.values() for each in samples)
+    most = merged[int(len(merged) * _KEPT)]
+    kept = {kind: [each for each in samples if each <= most] for kind, samples in times.items()}
+    statistic = {kind: welch(samples, kept[REFERENCE]) for kind, samples in kept.items()}
+    print(f"{'kind':16}{'samples':>9}{'mean ns':>10}{'median ns':>11}{'t':>8}")
+    for kind, samples in kept.items():
+        mean, median = statistics.fmean(samples), statistics.median(samples)
+        line = f"{len(times[kind]):>9}{mean:>10.1f}{median:>11.0f}{statistic[kind]:>8.2f}"
+        print(f"{kind:16}{line}")
+    return statistic
+
+
+async def measure(count: int) -> Times:
+    """Return ``count`` times of each kind, in nanoseconds."""
+    keys, tokens = keys_and_tokens()
+    handle = _handler(keys)
+    times: Times = {kind: [] for kind in tokens}
+    heads = [(kind, _head(token)) for kind, each in tokens.items() for token in each]
+    gc.disable()
+    for i in range(count // _TOKENS + 1):
+        random.shuffle(heads)
+        for kind, head in heads:
+            started = time.perf_counter_ns()
+            handle(head)
+            taken = time.perf_counter_ns() - started
+            if i:  # the first pass warms up
+                times[kind].append(taken)
+        if i % 10 == 0:
+            gc.collect()
+    gc.enable()
+    return times
+
+
+def _head(token: str) -> bytes:
+    lines = [
+        "POST /api/v1/identify/url HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {token}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(_BODY)}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+class _Sink:
+    """Takes responses, all of which must be 401."""
+
+    def __init__(self) -> None:
+        self._sent: Future[None] = asyncio.get_running_loop().create_future()
+
+    def send(self, data: bytes) -> Future[None]:
+        assert data.startswith(b"HTTP/1.1 401 ")
+        return self._sent
+
+    def on_response_complete(self, *, keep_alive: bool) -> None:
+        assert keep_alive
+
+
+def _handler(keys: list[ApiKey]) -> Callable[[bytes], None]:
+    services = Services(
+        cast(Directory, None), Identifiers(()), KeyRing(keys), AccessLog(len, for_people=False)
+    )
+    api, sink = make_api(services), _Sink()
+
+    def handle(head: bytes) -> None:
+        Exchange(sink, parse_head(head, 1024), _PEER).dispatch(api, _BODY)
+
+    return handle
+
+
+def welch(a: Sequence[int], b: Sequence[int]) -> float:
+    """Return Welch's t statistic of two samples."""
+    error = statistics.variance(a) / len(a) + statistics.variance(b) / len(b)
+    return (statistics.fmean(a) - statistics.fmean(b)) / math.sqrt(error)
+
+
+def keys_and_tokens() -> tuple[list[ApiKey], Mapping[str, list[str]]]:
+    """Return keys, and as many tokens of each kind, none of which is valid."""
+    now = time.time()
+    invalid = ApiKey("key", b"", expires=-math.inf)
+    kinds = {
+        REFERENCE: replace(invalid, expires=now - 1),
+        "not valid yet": replace(invalid, not_before=now + 1e6, expires=math.inf),
+        "revoked": replace(invalid, rejected="revoked"),
+        "disabled": replace(invalid, rejected="disabled"),
+    }
+    tokens = {kind: [issue("key") for _ in range(_TOKENS)] for kind in kinds}
+    keys = [
+        replace(key, digest=digest(token)) for kind, key in kinds.items() for token in tokens[kind]
+    ]
+    tokens["unknown"] = [issue("key") for _ in range(_TOKENS)]
+    tokens["wrong CRC"] = [
+        token[:-1] + ("0" if token[-1] != "0" else "1") for token in tokens[REFERENCE]
+    ]
+    return keys, tokens
+
+
+if __name__ == "__main__":
+    sys.exit(main())

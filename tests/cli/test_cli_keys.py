@@ -1,0 +1,362 @@
+"""``tornado-idv keys``: issue, rotate, revoke, disable, enable, list and show."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from support.key_stores import add, make_store, read, record
+from support.process import Invoke
+from tornado_idv.cli import key_store
+from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.token import check_token, digest
+from tornado_idv.units import Rate
+
+USERS = "name: users, kind: yaml, path: users.yaml"
+DAY = 86400.0
+NOW = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that commands see."""
+    times = [NOW]
+    monkeypatch.setattr(time, "time", lambda: times[0])
+    return times
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.db"
+
+
+@pytest.fixture
+def run(invoke: Invoke, path: Path) -> Callable[..., Result]:
+    """Runs one of the commands on the store at ``path``."""
+    return lambda *arguments: invoke("keys", *arguments, "--store", path)
+
+
+Run = Callable[..., Result]
+
+
+def test_token_is_printed_once_and_alone(run: Run, path: Path) -> None:
+    result = run("issue", "shop")
+    assert result.exit_code == 0
+    token = result.stdout.removesuffix("\n")
+    check_token(token)
+    assert token.startswith("idv_shop_")
+    assert result.stderr == f"Created the key store {path}.\n"
+    (stored,) = read(path)["shop"].tokens
+    assert stored.digest == digest(token)
+    assert token.encode() not in path.read_bytes()
+
+
+def test_every_option_of_issue_is_stored(run: Run, path: Path) -> None:
+    options = ["--owner", "web shop", "--note", "for ü", "--scope", "admin", "--scope"]
+    options += ["identify:url", "--expires", "90d", "--not-before", "2026-12-01"]
+    options += ["--requests", "100/second", "--misses", "300/10 minutes"]
+    assert run("issue", "shop", *options).exit_code == 0
+    shop = read(path)["shop"]
+    assert (shop.owner, shop.note, shop.created) == ("web shop", "for ü", NOW)
+    assert shop.scopes == ("admin", "identify:url")
+    assert (shop.not_before, shop.expires) == (NOW + 9 * DAY, NOW + 90 * DAY)
+    assert (shop.requests, shop.misses) == (Rate(100, 1), Rate(300, 600))
+
+
+def test_default_scopes_are_both_identify_operations(run: Run, path: Path) -> None:
+    run("issue", "shop")
+    assert read(path)["shop"].scopes == ("identify:url", "identify:card")
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("1.5h", NOW + 5400),
+        ("2027-01-01", NOW + 40 * DAY),
+        ("2027-01-01T02:00:00+02:00", NOW + 40 * DAY),
+        ("2027-01-01T00:00Z", NOW + 40 * DAY),
+    ],
+)
+def test_point_in_time_is_a_duration_or_a_date(
+    run: Run, path: Path, text: str, moment: float
+) -> None:
+    run("issue", "shop", "--expires", text)
+    assert read(path)["shop"].expires == moment
+
+
+NO_DATE = "neither a duration nor a date; write it like 90d, 2027-01-01 or 2027-01-01T00:00:00Z"
+NO_RATE = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
+NO_ID = "not the id of a key: 1 to 64 letters, digits, . and - are needed"
+NOT_ISSUED = {
+    "date": (["x", "--expires", "tomorrow"], f"--expires: {NO_DATE}"),
+    "not before": (["x", "--not-before", "31.12.2026"], f"--not-before: {NO_DATE}"),
+    "no zone": (
+        ["x", "--expires", "2027-01-01T00:00:00"],
+        "--expires: the time zone is missing; add Z for UTC",
+    ),
+    "far": (["x", "--expires", "99999999d"], "--expires: must be a time before the year 9999"),
+    "past": (
+        ["x", "--expires", "2026-11-22"],
+        "--expires: must be in the future, and after --not-before",
+    ),
+    "expires first": (
+        ["x", "--expires", "1d", "--not-before", "2d"],
+        "--expires: must be in the future, and after --not-before",
+    ),
+    "requests": (["x", "--requests", "100"], f"--requests: {NO_RATE}"),
+    "misses": (["x", "--misses", "1/year"], f"--misses: {NO_RATE}"),
+    "id": (["a_b"], NO_ID),
+    "empty id": ([""], NO_ID),
+    "long id": (["a" * 65], NO_ID),
+    "owner": (["x", "--owner", "a\nb"], "--owner: must be at most 200 printable characters"),
+    "note": (["x", "--note", "a" * 201], "--note: must be at most 200 printable characters"),
+    "duplicate": (["shop"], "the key shop exists already"),
+    "revoked": (["gone"], "the key gone was revoked; its id is not used again"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), NOT_ISSUED.values(), ids=NOT_ISSUED)
+def test_key_that_is_not_issued_is_explained(
+    run: Run, path: Path, arguments: list[str], message: str
+) -> None:
+    make_store(path, "shop")
+    add(path, record("gone", "gone", revoked=NOW))
+    known = read(path)
+    result = run("issue", *arguments)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"{message}\n")
+    result = run("issue", *arguments, "--json")
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert json.loads(result.stdout)["problems"][0]["message"] == message
+    assert read(path) == known
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["issue"], ["issue", "x", "--scope", "all"], ["rotate"], ["list", "--no-such"], ["remove"]],
+)
+def test_wrong_use_exits_with_2(run: Run, path: Path, arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["rotate", "revoke", "disable", "enable", "show"])
+def test_missing_store_or_key_is_explained(run: Run, path: Path, name: str) -> None:
+    result = run(name, "shop")
+    message = "there is no key store; the command tornado-idv keys issue creates it"
+    assert (result.exit_code, result.stderr) == (1, f"{path}: {message}\n")
+    assert not path.exists()
+    make_store(path, "other")
+    result = run(name, "shop")
+    message = "there is no key with this id"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"{path}: {message}\n")
+
+
+@pytest.mark.parametrize("name", ["rotate", "revoke", "disable", "enable", "show"])
+def test_token_in_place_of_an_id_is_not_repeated(run: Run, path: Path, name: str) -> None:
+    token = make_store(path, "shop")["shop"]
+    result = run(name, token)
+    assert (result.exit_code, result.stderr) == (1, f"{NO_ID}\n")
+
+
+def test_rotated_key_has_another_token_beside_the_old_one(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    result = run("rotate", "shop", "--overlap", "1h")
+    old, new = sorted(read(path)["shop"].tokens, key=lambda token: token.expires is None)
+    assert result.exit_code == 0
+    assert new.digest == digest(result.stdout.removesuffix("\n"))
+    assert old.expires == NOW + 3600
+
+
+def test_overlap_of_a_rotation_is_a_day_by_default(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    run("rotate", "shop")
+    assert NOW + DAY in {token.expires for token in read(path)["shop"].tokens}
+
+
+def test_rotation_with_a_wrong_overlap_changes_nothing(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    known = read(path)
+    result = run("rotate", "shop", "--overlap", "soon")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("--overlap: not a duration")
+    assert read(path) == known
+
+
+def test_rotation_of_a_disabled_key_says_that_it_is_disabled(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    run("disable", "shop")
+    assert "shop is disabled" in run("rotate", "shop").stderr
+
+
+def test_expired_key_is_renewed_by_a_rotation(run: Run, path: Path, now: list[float]) -> None:
+    run("issue", "shop", "--expires", "1d")
+    now[0] += 2 * DAY
+    assert run("rotate", "shop").stderr == "shop has expired; renew it with --expires\n"
+    assert run("rotate", "shop", "--expires", "90d").exit_code == 0
+    assert read(path)["shop"].state(now[0]) == "valid"
+
+
+def test_key_is_disabled_enabled_and_revoked(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    for name, state in [("disable", "disabled"), ("enable", "valid"), ("revoke", "revoked")]:
+        result = run(name, "shop")
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"shop: {state}\n")
+        assert read(path)["shop"].state(NOW) == state
+        if name != "enable":
+            result = run(name, "shop")
+            assert (result.exit_code, result.stderr) == (
+                0,
+                f"shop: {state}; nothing was changed\n",
+            )
+    assert run("enable", "shop").stderr == "shop was revoked, which is final\n"
+
+
+@pytest.fixture
+def varied(path: Path) -> Path:
+    """A store with keys in every state."""
+    make_store(path)
+    keys = [
+        record("old", "old", NOW - 100 * DAY, owner="web", last_used=None),
+        record("used", "used", NOW - 100 * DAY, owner="web"),
+        record("new", "new", NOW, expires=NOW + 7 * DAY, note="a note"),
+        record("early", "early", NOW, not_before=NOW + 1, expires=NOW + DAY),
+        record("gone", "gone", NOW - 100 * DAY, revoked=NOW - 1),
+        record("over", "over", NOW - 100 * DAY, expires=NOW),
+        record("off", "off", NOW, disabled=True, expires=NOW + DAY),
+    ]
+    add(path, *keys)
+    with KeyStore.opened(path) as store:
+        store.write_last_used({"used": NOW - 10 * DAY, "over": NOW - 50 * DAY})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ([], ["early", "gone", "new", "off", "old", "over", "used"]),
+        (["--owner", "web"], ["old", "used"]),
+        (["--unused", "90d"], ["old"]),
+        (["--unused", "20d"], ["old", "over"]),
+        (["--expiring", "14d"], ["new"]),
+        (["--expiring", "6d"], []),
+        (["--unused", "5d", "--owner", "web"], ["old", "used"]),
+    ],
+    ids=" ".join,
+)
+def test_keys_are_listed(run: Run, varied: Path, options: list[str], ids: list[str]) -> None:
+    result = run("list", *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ids
+    result = run("list", *options, "--json")
+    assert [each["id"] for each in json.loads(result.stdout)] == ids
+
+
+def test_list_is_a_table(run: Run, varied: Path) -> None:
+    head, *_, over, used = run("list").stdout.splitlines()
+    assert head.split() == ["id", "state", "owner", "scopes", "expires", "last_used", "note"]
+    assert {line.index(text) for line, text in [(head, "state"), (over, "exp"), (used, "val")]} == {
+        head.index("state")
+    }
+    assert "2026-11-12T00:00:00Z" in used
+
+
+def test_states_of_keys_are_listed(run: Run, varied: Path) -> None:
+    records = json.loads(run("list", "--json").stdout)
+    assert {each["id"]: each["state"] for each in records} == {
+        "early": "not valid yet",
+        "gone": "revoked",
+        "new": "valid",
+        "off": "disabled",
+        "old": "valid",
+        "over": "expired",
+        "used": "valid",
+    }
+
+
+def test_key_is_shown_without_its_digest(run: Run, varied: Path) -> None:
+    run("rotate", "new", "--overlap", "1h")
+    text = run("show", "new").stdout
+    assert "note:       a note\n" in text
+    assert "token:      created 2026-11-22T00:00:00Z, expires 2026-11-22T01:00:00Z\n" in text
+    as_json = run("show", "new", "--json").stdout
+    shown = json.loads(as_json)
+    assert shown["expires"] == "2026-11-29T00:00:00Z"
+    assert [each["expires"] for each in shown["tokens"]].count(None) == 1
+    assert digest("new").hex() not in text + as_json
+
+
+@pytest.mark.parametrize("name", ["issue", "rotate"])
+def test_json_has_the_token_and_the_key(run: Run, path: Path, name: str) -> None:
+    make_store(path, *(["shop"] if name == "rotate" else []))
+    result = run(name, "shop", "--json")
+    shown = json.loads(result.stdout)
+    assert digest(shown["token"]) in {token.digest for token in read(path)["shop"].tokens}
+    assert (shown["id"], shown["state"]) == ("shop", "valid")
+
+
+@pytest.mark.parametrize("name", ["revoke", "disable", "enable"])
+def test_json_has_the_key_after_the_change(run: Run, path: Path, name: str) -> None:
+    make_store(path, "shop")
+    result = run(name, "shop", "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["state"] == read(path)["shop"].state(NOW)
+
+
+def test_store_of_the_configuration_is_used(
+    invoke: Invoke, config: Callable[..., Path], path: Path
+) -> None:
+    """Secrets of the configuration, which this user may not have, are not needed."""
+    more = "auth:\n  store: keys.db\n  keys: [{id: fixed, sha256: '${env:NO_SUCH_DIGEST}'}]\n"
+    file = config(USERS, more=more)
+    assert invoke("keys", "issue", "shop", "-c", file).exit_code == 0
+    assert list(read(path)) == ["shop"]
+    result = invoke("keys", "issue", "fixed", "-c", file)
+    message = "config.yaml has a key fixed in auth.keys; use another id\n"
+    assert (result.exit_code, result.stderr) == (1, message)
+
+
+@pytest.mark.parametrize(
+    ("auth", "message"),
+    [
+        ("{}", "auth.store is not set; set it, or use --store PATH"),
+        (
+            "{store: '${env:NO_SUCH_STORE}'}",
+            "2:15: auth.store: the environment variable NO_SUCH_STORE is not set",
+        ),
+        ("{store: [keys.db]}", "auth or logging is not valid; see tornado-idv check"),
+    ],
+    ids=["not set", "not resolved", "not valid"],
+)
+def test_configuration_without_a_store_is_explained(
+    invoke: Invoke, config: Callable[..., Path], auth: str, message: str
+) -> None:
+    file = config(USERS, more=f"auth: {auth}\n")
+    result = invoke("keys", "list", "-c", file)
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_lost_output_whose_key_cannot_be_withdrawn_is_explained(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(key_store, "discard_output", lambda: None)
+    monkeypatch.setattr(key_store, "print_json", fail)
+    monkeypatch.setattr(KeyStore, "withdraw", _locked)
+    result = run("issue", "shop", "--json")
+    assert result.exit_code == 1
+    assert "the token is lost; revoke the key" in result.stderr
+    assert list(read(path)) == ["shop"]
+
+
+def _locked(self: KeyStore, *_: object) -> None:
+    with KeyStore.opened(self._path.with_name("missing")):
+        pass

@@ -1,0 +1,179 @@
+"""Changes of the key store become effective while it is followed, and faults of it do not."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from support.key_stores import CREATED, FAULTS, Fault, add, deleted, failing, make_store, record
+from support.key_stores import read as read_store
+from tornado_idv.errors import InvalidKey, KeyStoreError
+from tornado_idv.keys import follower, store
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.follower import StoreFollower
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.token import digest
+
+NOT_LOCKED = [fault for fault in FAULTS if fault.__name__ != "locked"]
+
+
+class Followed:
+    """A store that is followed, with the ring of its keys; ``now`` is the time of both clocks."""
+
+    def __init__(self, path: Path, *key_ids: str) -> None:
+        self.path = path
+        self.now = CREATED
+        self.tokens = make_store(path, *key_ids)
+        self.follower = StoreFollower(path, lambda: self.now, lambda: self.now)
+        self.ring = KeyRing([], lambda: self.now)
+        self.ring.replace(self.ring.merged(self.follower.read() or []))
+
+    def poll(self) -> bool:
+        """Poll 250 ms later; return whether the keys have changed."""
+        self.now += 0.25
+        keys = self.follower.poll()
+        if keys is not None:
+            self.ring.replace(self.ring.merged(keys))
+        return keys is not None
+
+    def rejection(self, key_id: str) -> str | None:
+        """Return why the token of a key is rejected, if it is."""
+        try:
+            self.ring.authenticate(digest(self.tokens[key_id]))
+        except InvalidKey as error:
+            return error.reason
+        return None
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Followed:
+    return Followed(tmp_path / "keys.db", "shop", "partner")
+
+
+def test_change_is_effective_at_the_next_poll(followed: Followed) -> None:
+    with KeyStore.opened(followed.path) as opened:
+        opened.revoke("shop", CREATED)
+        opened.set_disabled("partner", disabled=True)
+        assert followed.poll(), "also before the command has ended"
+    assert (followed.rejection("shop"), followed.rejection("partner")) == ("revoked", "disabled")
+    with KeyStore.opened(followed.path) as opened:
+        opened.set_disabled("partner", disabled=False)
+    assert followed.poll()
+    assert followed.rejection("partner") is None
+
+
+def test_each_of_many_changes_is_seen(followed: Followed) -> None:
+    """Some in the same tick of the file system's clock, and without a change of size."""
+    for i in range(40):
+        disabled = i % 2 == 0
+        with KeyStore.opened(followed.path) as opened:
+            opened.set_disabled("shop", disabled=disabled)
+        followed.poll()
+        assert followed.rejection("shop") == ("disabled" if disabled else None)
+
+
+def test_store_at_rest_is_not_opened(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed.now += 10
+    followed.poll()
+    monkeypatch.setattr(KeyStore, "opened", None)
+    for _ in range(100):
+        assert not followed.poll()
+    assert followed.follower.state.error is None
+    assert sorted(each.name for each in followed.path.parent.iterdir()) == ["keys.db"]
+
+
+def test_writing_the_last_use_is_no_change(followed: Followed) -> None:
+    followed.follower.write_last_used({"shop": CREATED + 5})
+    assert not followed.poll()
+    assert read_store(followed.path)["shop"].last_used == CREATED + 5
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_last_good_keys_stay_in_force_while_the_store_fails(
+    followed: Followed,
+    fault: Fault,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(follower, "_BUSY_TIMEOUT", 0.01)
+    add(followed.path, record("short", "short", expires=CREATED + 2.0))
+    followed.tokens["short"] = "short"
+    assert followed.poll()
+    with failing(fault, followed.path):
+        for _ in range(10):
+            followed.poll()
+            assert followed.rejection("shop") is None
+            assert (followed.rejection("short") is None) is (followed.now < CREATED + 2.0)
+        (line,) = caplog.records
+        assert line.levelname == "ERROR"
+        assert line.getMessage().startswith(f"{followed.path}: ")
+        assert "the keys read before stay in force" in line.getMessage()
+        state = followed.follower.state
+        assert state.error is not None
+        assert state.error.startswith(f"{followed.path}: ")
+        assert state.since == CREATED + 0.5
+        assert followed.path.exists() is (fault is not deleted)
+    caplog.clear()
+    followed.poll()
+    followed.poll()
+    assert [each.getMessage() for each in caplog.records] == [
+        f"{followed.path}: the key store can be read again"
+    ]
+    assert followed.follower.state.error is None
+    with KeyStore.opened(followed.path) as opened:
+        opened.revoke("shop", CREATED)
+    assert followed.poll()
+    assert followed.rejection("shop") == "revoked"
+
+
+def test_store_that_is_replaced_is_read_again(followed: Followed, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    followed.tokens |= make_store(new, "other")
+    followed.poll()
+    new.rename(followed.path)
+    assert followed.poll()
+    assert followed.rejection("other") is None
+    assert followed.rejection("shop") == "unknown"
+
+
+@pytest.mark.parametrize("fault", NOT_LOCKED)
+def test_store_that_cannot_be_read_at_start_is_an_error(tmp_path: Path, fault: Fault) -> None:
+    path = tmp_path / "keys.db"
+    make_store(path, "shop")
+    with failing(fault, path):
+        with pytest.raises(KeyStoreError, match=f"^{path}: "):
+            StoreFollower(path).read()
+        assert path.exists() is (fault is not deleted)
+
+
+def test_failure_to_write_the_last_use_is_logged_once(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    with failing(deleted, followed.path):
+        for i in range(3):
+            followed.follower.write_last_used({"shop": CREATED + i})
+        (line,) = caplog.records
+        assert "when keys were last used is written later" in line.getMessage()
+        assert not followed.path.exists()
+    followed.follower.write_last_used({"shop": CREATED + 5, "configured": CREATED})
+    assert read_store(followed.path)["shop"].last_used == CREATED + 5
+
+
+def test_last_use_is_written_only_if_it_is_later(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.follower.write_last_used({"shop": CREATED + 5})
+    monkeypatch.setattr(store, "transaction", None)
+    followed.follower.write_last_used({"shop": CREATED + 5, "configured": CREATED})
+    followed.follower.write_last_used({"shop": CREATED + 4})
+    monkeypatch.undo()
+    assert read_store(followed.path)["shop"].last_used == CREATED + 5
+
+
+def test_limits_of_a_stored_key_reach_the_ring(followed: Followed) -> None:
+    key = ApiKey("shop", digest(followed.tokens["shop"]))
+    assert followed.ring.authenticate(key.digest) == key

@@ -1,0 +1,214 @@
+"""What the commands for keys share: which store, the audit log, points in time, the output."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import re
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option, print_json
+from tornado_idv.cli.standard_streams import discard_output
+from tornado_idv.commands import Exit
+from tornado_idv.config.key_store import load_key_store_settings
+from tornado_idv.errors import IdvError, KeyStoreError
+from tornado_idv.keys.api_key import KEY_ID
+from tornado_idv.keys.record import KeyRecord
+from tornado_idv.server.logs import LogFormat, configure_logging
+from tornado_idv.units import DURATION, format_rate, parse_duration
+
+_audit = logging.getLogger("tornado_idv.audit")
+_END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+_LINES_AT_ONCE = 1000
+"""Audit lines after which the log is flushed, since its buffer is bounded."""
+
+
+class KeyCommandError(IdvError):
+    """A command for keys cannot do what it was asked for; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The key store that a command works on, and what it needs to know beside it."""
+
+    path: Path
+    as_json: bool
+    log_format: LogFormat = "auto"
+    configured: frozenset[str] = frozenset()
+    """The ids of the keys in config.yaml."""
+
+    def audit(self, command: str, key_ids: Iterable[str]) -> None:
+        """Log who changed which keys; never a token or its digest."""
+        user = _user()
+        with closing(configure_logging("info", self.log_format)) as logs:
+            for i, key_id in enumerate(key_ids, start=1):
+                extra = {"user": user, "command": f"keys {command}", "key": key_id}
+                _audit.info("key changed", extra=extra)
+                if i % _LINES_AT_ONCE == 0:
+                    logs.writer.flush()
+
+    def check_new(self, key_id: str) -> None:
+        """Raise `KeyCommandError` for the id of a key in config.yaml."""
+        if key_id in self.configured:
+            raise KeyCommandError(f"config.yaml has a key {key_id} in auth.keys; use another id")
+
+
+def on_store(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of all commands for keys; ``command`` gets a `Target`.
+
+    Its errors are printed, and exit with 1.
+    """
+
+    @wraps(command)
+    def run(
+        config_path: Path,
+        store_path: Path | None,
+        as_json: bool,  # noqa: FBT001 click's way
+        **parameters: object,
+    ) -> None:
+        with exit_on_error(Exit.NO, as_json=as_json):
+            command(_find_store(config_path, store_path, as_json=as_json), **parameters)
+
+    store_option = click.option(
+        "--store",
+        "store_path",
+        type=click.Path(path_type=Path),
+        help="The key store.  [default: auth.store of the configuration]",
+    )
+    with_options: Callable[..., None] = store_option(config_option(json_option(run)))
+    return with_options
+
+
+def _find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> Target:
+    """Return ``--store``, or else ``auth.store`` of the configuration.
+
+    Raises `StartError` for a wrong configuration, and `KeyCommandError` for one without a store.
+    """
+    if store_path is not None:
+        return Target(store_path, as_json)
+    settings = load_key_store_settings(config_path, os.environ)
+    store, keys = settings.auth.store, settings.auth.keys
+    if store is None:
+        raise KeyCommandError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
+    return Target(store, as_json, settings.logging.format, frozenset(key.id for key in keys))
+
+
+def parse_moment(text: str, now: float, option: str) -> float:
+    """Return the Unix time of ``90d`` from now, ``2027-01-01`` or ``2027-01-01T00:00:00Z``.
+
+    A date is its first second in UTC. Raises `KeyCommandError`, naming the option.
+    """
+    is_period = DURATION.fullmatch(text) is not None
+    moment = now + parse_duration(text) if is_period else _parse_date(text, option)
+    if not 0 <= moment < _END_OF_TIME:
+        raise KeyCommandError(f"{option}: must be a time before the year 9999")
+    return moment
+
+
+def check_id(key_id: str) -> str:
+    """Return the id of a key; raises `KeyCommandError`, which does not repeat other text."""
+    if not re.fullmatch(KEY_ID, key_id, re.ASCII):
+        raise KeyCommandError("not the id of a key: 1 to 64 letters, digits, . and - are needed")
+    return key_id
+
+
+def parse_period(text: str, option: str) -> float:
+    """Return the seconds of a duration; raises `KeyCommandError`, naming the option."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise KeyCommandError(f"{option}: {error}") from None
+
+
+def _parse_date(text: str, option: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise KeyCommandError(
+            f"{option}: neither a duration nor a date; write it like 90d, 2027-01-01 or "
+            "2027-01-01T00:00:00Z"
+        ) from None
+    if moment.tzinfo is None:
+        if len(text) > len("2027-01-01"):
+            raise KeyCommandError(f"{option}: the time zone is missing; add Z for UTC")
+        moment = moment.replace(tzinfo=UTC)
+    return moment.timestamp()
+
+
+def format_moment(moment: float | None) -> str | None:
+    """Return a time in UTC, to the second."""
+    if moment is None:
+        return None
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def as_record(key: KeyRecord, now: float) -> Record:
+    """Return what may be shown of a key, for scripts."""
+    return {
+        "id": key.id,
+        "state": key.state(now),
+        "owner": key.owner,
+        "scopes": list(key.scopes),
+        "not_before": format_moment(key.not_before),
+        "expires": format_moment(key.expires),
+        "requests": key.requests and format_rate(key.requests),
+        "misses": key.misses and format_rate(key.misses),
+        "note": key.note,
+        "disabled": key.disabled,
+        "revoked": format_moment(key.revoked),
+        "created": format_moment(key.created),
+        "last_used": format_moment(key.last_used),
+        "tokens": [
+            {"created": format_moment(each.created), "expires": format_moment(each.expires)}
+            for each in key.tokens
+        ],
+    }
+
+
+def check_output() -> None:
+    """Exit if standard output is closed: a token would be lost."""
+    if "stdout" in click.get_current_context().find_root().obj:
+        _exit_without_output("standard output is closed, and the token would be lost")
+
+
+def print_token(token: str, record: Record, withdraw: Callable[[], None], *, as_json: bool) -> None:
+    """Print the token, alone or with the record of its key.
+
+    If that fails, calls ``withdraw``, which makes the token invalid, and exits.
+    """
+    try:
+        if as_json:
+            print_json({"token": token, **record})
+        else:
+            click.echo(token)
+    except OSError as error:
+        discard_output()
+        text = f"standard output cannot be written: {error.strerror}; "
+        try:
+            withdraw()
+        except KeyStoreError as failure:
+            _exit_without_output(f"{text}the token is lost; revoke the key, since {failure}")
+        _exit_without_output(f"{text}the token is not valid, and nothing was changed")
+
+
+def _exit_without_output(text: str) -> NoReturn:
+    click.echo(text, err=True)
+    sys.exit(Exit.NO)
+
+
+def _user() -> str:
+    """Return the name of the user who runs this, from the system and not the environment."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

@@ -1,0 +1,195 @@
+"""``tornado-idv keys``: issue, rotate, revoke, disable and enable keys of the key store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import get_args
+
+import click
+
+from tornado_idv.cli.common import print_json
+from tornado_idv.cli.key_store import (
+    KeyCommandError,
+    Target,
+    as_record,
+    check_id,
+    check_output,
+    on_store,
+    parse_moment,
+    parse_period,
+    print_token,
+)
+from tornado_idv.cli.keys_import import import_keys
+from tornado_idv.cli.keys_list import list_keys, show
+from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
+from tornado_idv.keys.record import KeyRecord, Token, check_text
+from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.store_file import create
+from tornado_idv.keys.token import digest
+from tornado_idv.keys.token import issue as new_token
+from tornado_idv.units import Rate, parse_rate
+
+_id_argument = click.argument("key_id", metavar="ID")
+
+
+@click.group()
+def keys() -> None:
+    """Issue, rotate and revoke the keys in the key store.
+
+    A change is effective in a running service within a second. Each is logged to standard error.
+
+    Exit codes: 0 done; 1 not done, nothing was changed; 2 wrong use.
+    """
+
+
+for command in (list_keys, show, import_keys):
+    keys.add_command(command)
+
+
+@keys.command()
+@_id_argument
+@click.option("--owner", default="", help="Who uses the key.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(get_args(Scope)),
+    help="What the key permits; may be repeated.  [default: both identify scopes]",
+)
+@click.option("--expires", metavar="90d|DATE", help="When the key expires.  [default: never]")
+@click.option("--not-before", metavar="7d|DATE", help="From when on the key is valid.")
+@click.option("--requests", metavar="RATE", help="The limit of requests, like 100/second.")
+@click.option("--misses", metavar="RATE", help='The limit of misses, like "300/10 minutes".')
+@click.option("--note", default="", help="A note for operators.")
+@on_store
+def issue(target: Target, key_id: str, scopes: tuple[Scope, ...], **options: str | None) -> None:
+    """Issue a key, and print its token, once.
+
+    The store is created if there is none. The token is alone on standard output.
+    """
+    check_output()
+    now, token = time.time(), new_token(check_id(key_id))
+    starts = _moment(options["not_before"], now, "--not-before")
+    key = KeyRecord(
+        key_id,
+        now,
+        (Token(digest(token), now),),
+        _text(options["owner"], "--owner"),
+        scopes or DEFAULT_SCOPES,
+        starts,
+        _expiry(options["expires"], now, starts or now),
+        _rate(options["requests"], "--requests"),
+        _rate(options["misses"], "--misses"),
+        _text(options["note"], "--note"),
+    )
+    target.check_new(key_id)
+    if create(target.path):
+        click.echo(f"Created the key store {target.path}.", err=True)
+    with KeyStore.opened(target.path) as store:
+        store.add([key])
+        target.audit("issue", [key_id])
+
+        def withdraw() -> None:
+            store.withdraw(key.tokens[0].digest, None, key)
+            target.audit("issue: withdrawn", [key_id])
+
+        print_token(token, as_record(key, now), withdraw, as_json=target.as_json)
+
+
+@keys.command()
+@_id_argument
+@click.option(
+    "--overlap", default="24h", show_default=True, help="How long the older tokens stay valid."
+)
+@click.option("--expires", metavar="90d|DATE", help="When the key expires.  [default: as before]")
+@on_store
+def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> None:
+    """Add a token to a key; the older ones expire after an overlap.
+
+    The new token is printed, once, alone on standard output. Limits and the time of last use are
+    those of the key, whatever its token. With --expires the key is renewed; its older tokens
+    never become valid for longer.
+    """
+    check_output()
+    now, token = time.time(), new_token(check_id(key_id))
+    added, seconds = Token(digest(token), now), parse_period(overlap, "--overlap")
+    ends = _expiry(expires, now, now)
+    with KeyStore.opened(target.path) as store:
+        before, after = store.rotate(key_id, added, overlap=seconds, expires=ends)
+        target.audit("rotate", [key_id])
+        if after.disabled:
+            click.echo(f"{key_id} is disabled; tornado-idv keys enable enables it", err=True)
+
+        def withdraw() -> None:
+            store.withdraw(added.digest, before, after)
+            target.audit("rotate: withdrawn", [key_id])
+
+        print_token(token, as_record(after, now), withdraw, as_json=target.as_json)
+
+
+@keys.command()
+@_id_argument
+@on_store
+def revoke(target: Target, key_id: str) -> None:
+    """Revoke a key, with all its tokens, for good.
+
+    It stays listed, and its id is not used again.
+    """
+    _change(target, "revoke", key_id, lambda store: store.revoke(key_id, time.time()))
+
+
+@keys.command()
+@_id_argument
+@on_store
+def disable(target: Target, key_id: str) -> None:
+    """Disable a key, until it is enabled."""
+    _change(target, "disable", key_id, lambda store: store.set_disabled(key_id, disabled=True))
+
+
+@keys.command()
+@_id_argument
+@on_store
+def enable(target: Target, key_id: str) -> None:
+    """Enable a key that was disabled."""
+    _change(target, "enable", key_id, lambda store: store.set_disabled(key_id, disabled=False))
+
+
+def _change(target: Target, command: str, key_id: str, change: Callable[[KeyStore], bool]) -> None:
+    check_id(key_id)
+    with KeyStore.opened(target.path) as store:
+        changed = change(store)
+        if changed:
+            target.audit(command, [key_id])
+        key = store.find(key_id)
+    record = as_record(key, time.time())
+    if target.as_json:
+        print_json(record)
+    else:
+        was = "" if changed else "; nothing was changed"
+        click.echo(f"{key_id}: {record['state']}{was}", err=True)
+
+
+def _moment(text: str | None, now: float, option: str) -> float | None:
+    return None if text is None else parse_moment(text, now, option)
+
+
+def _expiry(text: str | None, now: float, after: float) -> float | None:
+    moment = _moment(text, now, "--expires")
+    if moment is not None and moment <= after:
+        raise KeyCommandError("--expires: must be in the future, and after --not-before")
+    return moment
+
+
+def _rate(text: str | None, option: str) -> Rate | None:
+    try:
+        return None if text is None else parse_rate(text)
+    except ValueError as error:
+        raise KeyCommandError(f"{option}: {error}") from None
+
+
+def _text(text: str | None, option: str) -> str:
+    try:
+        return check_text(text or "")
+    except ValueError as error:
+        raise KeyCommandError(f"{option}: {error}") from None

@@ -1,0 +1,131 @@
+"""Follows the key store while the service runs, and writes when keys were last used.
+
+Everything here may wait for the disk or for a lock, so it runs in a thread. The file is opened
+only after its status has changed: at rest there is no connection to it (see `store_file`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tornado_idv.errors import KeyStoreError
+from tornado_idv.files import FileSignature
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.store import KeyStore
+
+_log = logging.getLogger(__name__)
+_BUSY_TIMEOUT = 0.5
+_SETTLE_TIME = 2.0
+"""Seconds for which the store is read again after a change: the times in a file's status have a
+resolution, so that a second change within it may leave no trace."""
+
+Status = tuple[FileSignature | None, FileSignature | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """Whether the store can be read: ``error`` says why not, ``since`` is a Unix time."""
+
+    error: str | None
+    since: float
+
+
+class StoreFollower:
+    """The keys of one store, as of its last good state. For one thread at a time.
+
+    ``timer`` and ``clock`` return seconds, the second Unix time.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        timer: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.path = path
+        self.state = StoreState(None, clock())
+        self._timer = timer
+        self._clock = clock
+        self._status: Status | None = None
+        self._settled_at = 0.0
+        self._revision = ""
+        self._ids: frozenset[str] = frozenset()
+        self._written: dict[str, float] = {}
+        self._write_failed = False
+
+    def read(self) -> list[ApiKey] | None:
+        """Return the keys of the store if they have changed since the last call.
+
+        Raises `KeyStoreError`.
+        """
+        status = _status(self.path)
+        now = self._timer()
+        if status == self._status and now >= self._settled_at:
+            return None
+        with KeyStore.opened(self.path, busy_timeout=_BUSY_TIMEOUT) as store:
+            revision = store.revision()
+            keys = None if revision == self._revision else _keys(store)
+        if status != self._status:
+            self._status, self._settled_at = status, now + _SETTLE_TIME
+        if keys is not None:
+            self._revision, self._ids = revision, frozenset(key.id for key in keys)
+        return keys
+
+    def poll(self) -> list[ApiKey] | None:
+        """Do as `read`, but log a failure, once, and try again at the next call."""
+        try:
+            keys = self.read()
+        except KeyStoreError as error:
+            self._status = None
+            if self.state.error is None:
+                text = "%s; until it can be read, the keys read before stay in force, unchanged"
+                _log.error(text, error)
+                self.state = StoreState(str(error), self._clock())
+            return None
+        if self.state.error is not None:
+            _log.info("%s: the key store can be read again", self.path)
+            self.state = StoreState(None, self._clock())
+        return keys
+
+    def write_last_used(self, times: Mapping[str, float]) -> None:
+        """Write when keys of the store were last used; log a failure, once."""
+        later = {
+            key_id: used
+            for key_id, used in times.items()
+            if key_id in self._ids and used > self._written.get(key_id, 0.0)
+        }
+        if not later or self.state.error is not None:
+            return
+        try:
+            with KeyStore.opened(self.path, busy_timeout=_BUSY_TIMEOUT) as store:
+                store.write_last_used(later)
+        except KeyStoreError as error:
+            if not self._write_failed:
+                _log.warning("%s; when keys were last used is written later", error)
+            self._write_failed = True
+        else:
+            self._written.update(later)
+            self._write_failed = False
+
+
+def _keys(store: KeyStore) -> list[ApiKey]:
+    store.check_pages()
+    return [key for record in store.records() for key in record.api_keys()]
+
+
+def _status(path: Path) -> Status:
+    """Return the signatures of the store and of the changes that are not merged into it yet."""
+    wal = _signature(path.with_name(f"{path.name}-wal"))
+    # SQLite creates an empty one for each reader.
+    return _signature(path), wal if wal is not None and wal.size > 0 else None
+
+
+def _signature(path: Path) -> FileSignature | None:
+    try:
+        return FileSignature.of(path)
+    except OSError:
+        return None

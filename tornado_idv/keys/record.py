@@ -1,0 +1,90 @@
+"""What the key store keeps of a key: its attributes, and one or more tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tornado_idv.keys.api_key import DEFAULT_SCOPES, ApiKey, Scope
+from tornado_idv.units import Rate
+
+MAX_TEXT = 200
+"""Characters of an owner or a note, at most."""
+
+State = Literal["valid", "not valid yet", "expired", "disabled", "revoked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The SHA-256 of a token, and when it expires before its key does; in Unix time."""
+
+    digest: bytes = field(repr=False)
+    created: float
+    expires: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A key of the store; times are Unix times in seconds, ``None`` where there is none.
+
+    ``tokens`` are in the order in which they were created.
+    """
+
+    id: str
+    created: float
+    tokens: tuple[Token, ...]
+    owner: str = ""
+    scopes: tuple[Scope, ...] = DEFAULT_SCOPES
+    not_before: float | None = None
+    expires: float | None = None
+    requests: Rate | None = None
+    misses: Rate | None = None
+    note: str = ""
+    disabled: bool = False
+    revoked: float | None = None
+    last_used: float | None = None
+
+    @property
+    def valid_until(self) -> float:
+        """When the last of its tokens expires, or the key itself; infinite without a limit."""
+        return min(_limit(self.expires), max(_limit(token.expires) for token in self.tokens))
+
+    def state(self, now: float) -> State:
+        """Return whether the key is valid at ``now``, or why not."""
+        if self.revoked is not None:
+            return "revoked"
+        if self.disabled:
+            return "disabled"
+        if now >= self.valid_until:
+            return "expired"
+        return "valid" if self.not_before is None or now >= self.not_before else "not valid yet"
+
+    def api_keys(self) -> Iterator[ApiKey]:
+        """Yield the key as it is authenticated by each of its tokens."""
+        rejected = "revoked" if self.revoked is not None else "disabled" if self.disabled else None
+        for token in self.tokens:
+            expires = min(_limit(self.expires), _limit(token.expires))
+            yield ApiKey(
+                self.id,
+                token.digest,
+                self.owner,
+                frozenset(self.scopes),
+                -math.inf if self.not_before is None else self.not_before,
+                -math.inf if rejected else expires,
+                self.requests,
+                self.misses,
+                rejected=rejected,
+            )
+
+
+def check_text(text: str) -> str:
+    """Return an owner or a note; raises `ValueError` unless it is one short, printable line."""
+    if len(text) > MAX_TEXT or not text.isprintable():
+        raise ValueError(f"must be at most {MAX_TEXT} printable characters")
+    return text
+
+
+def _limit(expires: float | None) -> float:
+    return math.inf if expires is None else expires

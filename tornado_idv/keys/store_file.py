@@ -1,0 +1,214 @@
+"""The file of the key store: a SQLite database in WAL mode, of which we know the schema.
+
+A connection is opened for one piece of work and closed again. Without one, there is no
+``-wal`` file beside the store, so that another store can be renamed over it: SQLite would apply
+the changes in that file to the new store.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from tornado_idv.errors import KeyStoreError
+
+BUSY_TIMEOUT = 5.0
+"""Seconds for which a command waits for another one."""
+
+_APPLICATION_ID = 0x6964766B
+"""Marks a database as a key store; ASCII ``idvk``."""
+
+_TABLES = """
+CREATE TABLE store (revision TEXT NOT NULL);
+INSERT INTO store VALUES (hex(randomblob(16)));
+CREATE TABLE keys (
+    id TEXT PRIMARY KEY NOT NULL,
+    created REAL NOT NULL,
+    owner TEXT NOT NULL,
+    scopes TEXT NOT NULL,
+    not_before REAL,
+    expires REAL,
+    requests TEXT,
+    misses TEXT,
+    note TEXT NOT NULL,
+    disabled INTEGER NOT NULL,
+    revoked REAL
+) WITHOUT ROWID;
+CREATE TABLE tokens (
+    digest BLOB PRIMARY KEY NOT NULL,
+    id TEXT NOT NULL REFERENCES keys,
+    created REAL NOT NULL,
+    expires REAL
+) WITHOUT ROWID;
+CREATE TABLE last_used (id TEXT PRIMARY KEY NOT NULL, time REAL NOT NULL) WITHOUT ROWID;
+"""
+
+_TRIGGERS = "".join(
+    # Also where an operator changes rows without our commands.
+    f"CREATE TRIGGER {table}_{event} AFTER {event} ON {table} "  # noqa: S608 - constants
+    "BEGIN UPDATE store SET revision = hex(randomblob(16)); END;\n"
+    for table in ("keys", "tokens")
+    for event in ("INSERT", "UPDATE", "DELETE")
+)
+
+_MIGRATIONS = [_TABLES + _TRIGGERS]
+"""The SQL that leads from each version of the schema (``PRAGMA user_version``) to the next."""
+
+_MISSING = "there is no key store; the command tornado-idv keys issue creates it"
+DAMAGED = "the key store is damaged; restore it from a backup"
+_NO_STORE = "the file is not a key store"
+_REASONS = {
+    sqlite3.SQLITE_BUSY: "the key store is locked by another process",
+    sqlite3.SQLITE_LOCKED: "the key store is locked by another process",
+    sqlite3.SQLITE_CORRUPT: DAMAGED,
+    sqlite3.SQLITE_NOTADB: _NO_STORE,
+    sqlite3.SQLITE_ERROR: DAMAGED,
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_CANTOPEN: (
+        "the key store cannot be opened; this user needs permission to read and write it, and to "
+        "write to its directory"
+    ),
+    sqlite3.SQLITE_READONLY: (
+        "the key store cannot be written; this user needs permission to write it and its directory"
+    ),
+}
+
+
+@contextmanager
+def connected(
+    path: Path, *, busy_timeout: float = BUSY_TIMEOUT, read_only: bool = False
+) -> Iterator[sqlite3.Connection]:
+    """Open the key store at ``path`` and migrate it to the current schema.
+
+    ``busy_timeout`` is how many seconds to wait for another process. With ``read_only`` nothing
+    is written, and nothing migrated. Raises `KeyStoreError`, also for errors of SQLite within.
+    """
+    _check_file(path)
+    with _clear_errors(path), closing(_connect(path, busy_timeout)) as connection:
+        connection.execute(f"PRAGMA query_only = {read_only}")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        version = _version(connection, path)
+        if version < len(_MIGRATIONS) and not read_only:
+            _migrate(connection)
+        yield connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Write everything or nothing, with no other writer in between."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # some errors of SQLite end the transaction themselves
+            connection.execute("ROLLBACK")
+        raise
+
+
+def create(path: Path) -> bool:
+    """Create an empty key store, which only this user can read; return whether there was none.
+
+    It gets its name when it is complete. Raises `KeyStoreError`.
+    """
+    if os.path.lexists(path):
+        return False
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+                _migrate(connection)
+            os.link(draft, path)
+        finally:
+            draft.unlink()
+        _sync_directory(path.parent)
+    except FileExistsError:  # another command was faster
+        return False
+    except OSError as error:
+        raise KeyStoreError(f"{path}: the key store cannot be created: {error.strerror}") from None
+    return True
+
+
+def _connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
+    # Mode rw: SQLite would create a store that is missing.
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw", busy_timeout, isolation_level=None, uri=True
+    )
+
+
+def _check_file(path: Path) -> None:
+    """Raise `KeyStoreError` for what SQLite would wait for, or take for an empty database."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise KeyStoreError(f"{path}: {_MISSING}") from None
+    except OSError as error:
+        raise KeyStoreError(f"{path}: the key store cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise KeyStoreError(f"{path}: {_NO_STORE}, not even a regular one")
+    if status.st_size == 0:
+        raise KeyStoreError(f"{path}: the file is empty; restore the key store from a backup")
+
+
+@contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    """Raise a `KeyStoreError` without data of the store for an error of SQLite."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:  # text that is not UTF-8
+            raise KeyStoreError(f"{path}: {DAMAGED}") from None
+        reason = _REASONS.get(code & 0xFF, f"SQLite fails with {error.sqlite_errorname}")
+        raise KeyStoreError(f"{path}: {reason}") from None
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of the schema; raise `KeyStoreError` unless we know it."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    if application_id != _APPLICATION_ID:
+        raise KeyStoreError(f"{path}: {_NO_STORE} but another SQLite database")
+    if version > len(_MIGRATIONS):
+        raise KeyStoreError(
+            f"{path}: the key store was written by a newer tornado-idv (version {version} of its "
+            f"schema, this one knows {len(_MIGRATIONS)}); upgrade this one"
+        )
+    return version
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    with transaction(connection):
+        # Read again, since another process may have migrated it in the meantime.
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        for sql in _MIGRATIONS[version:]:
+            for statement in _statements(sql):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+
+
+def _statements(sql: str) -> Iterator[str]:
+    """Yield single statements: `executescript` would commit between them."""
+    statement = ""
+    for line in sql.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the name of a new file permanent."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
