@@ -31,8 +31,10 @@ from tornado_idv.cli import main
 from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.http.state import State
+from tornado_idv.log_format import json_lines, text_lines
+from tornado_idv.model import ByNickname
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.web.access_log import AccessLog, Failure
+from tornado_idv.web.access_log import AccessLog, Failure, Ids, make_subject_of
 from tornado_idv.web.errors import ApiError
 
 ROOT = Path(__file__).parent.parent
@@ -99,7 +101,7 @@ def test_every_error_code_is_documented_with_its_status() -> None:
 
 async def test_every_field_of_the_access_log_is_documented() -> None:
     written: list[str] = []
-    log = AccessLog(written.append, for_people=False)
+    log = AccessLog(written.append, json_lines, make_subject_of("hash"))
     log.log(
         method="POST",
         route="identify/url",
@@ -109,11 +111,31 @@ async def test_every_field_of_the_access_log_is_documented() -> None:
         key_id="shop",
         request_id="a-1",
         failure=Failure("backend_unavailable", "crm", "no answer within 2 s"),
+        query=ByNickname("alice"),
+        cache="miss",
     )
     log.flush()
-    (example,) = code_blocks(LOGGING, "json")
-    assert list(json.loads(written[0])) == list(json.loads(example))
-    assert {*json.loads(example)} == first_cells(LOGGING)
+    example = json.loads(code_blocks(LOGGING, "json")[0])
+    assert list(json.loads(written[0])) == list(example)
+    every, _, access = LOGGING.partition("## The access log")
+    assert {*example} == first_cells(every) | first_cells(access.partition("\n##")[0])
+
+
+def test_console_example_of_the_log_is_right() -> None:
+    (example,) = code_blocks(LOGGING, "text")
+    record = {
+        "timestamp": "2026-11-22T09:30:00.123Z",
+        "level": "warning",
+        "logger": "tornado_idv.lookup.guard",
+        "event": "backend crm: no answer within 2 s",
+        "repeated": 12,
+    }
+    assert text_lines([record]) == example
+
+
+def test_every_way_to_log_users_is_documented() -> None:
+    section = LOGGING.partition("### Users")[2].partition("\n## ")[0]
+    assert first_cells(section) - {"logging.ids"} == {*get_args(Ids)}
 
 
 def test_every_exit_code_of_serve_is_documented() -> None:

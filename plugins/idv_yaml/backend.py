@@ -74,7 +74,6 @@ class YamlBackend(Backend[YamlOptions]):
         return self._fixture.by_card.get(query.card_number)
 
     async def close(self) -> None:
-        """Stop watching."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)

@@ -28,6 +28,7 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest
 from tornado_idv.limits.failed_auth import FailedAuthLimiter
 from tornado_idv.limits.key_limits import KeyLimiter
+from tornado_idv.log_format import json_lines
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import ByCard, ByNickname, Query, User
@@ -50,7 +51,7 @@ _LENGTH = re.compile(rb"Content-Length: (\d+)\r\n")
 _VARIABLE_HEADERS = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
 
 _VARIABLE_LOG_FIELDS = re.compile(
-    r'"(?:ms|request_id|timestamp)": [^,}]+|next probe in [0-9.]+ s'  # which has a random jitter
+    r'"(?:ms|request_id|timestamp)":[^,}]+|next probe in [0-9.]+ s'  # which has a random jitter
 )
 
 
@@ -344,7 +345,7 @@ class Harness:
             manager, [self.users], self.cache, encode, accepts=IDENTIFIERS.accepts
         )
         self.keys = KeyRing(_keys(), self.loop.time)
-        log = AccessLog(self.logged.append, for_people=False)
+        log = AccessLog(self.logged.append, json_lines)
         limiter = self._key_limiter
         self.packets = (
             PacketCache(self.directory, self.keys, log, limiter) if self._packets else None

@@ -15,6 +15,7 @@ from tornado_idv.http.head import parse_head
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.limits.key_limits import KeyLimiter
+from tornado_idv.log_format import json_lines
 from tornado_idv.model import Answer, ByNickname, Query, User
 from tornado_idv.web import packet_cache
 from tornado_idv.web.access_log import AccessLog
@@ -47,7 +48,7 @@ class Harness:
         self.now = 1000.0
         self.keys = [KEY]
         self.written: list[str] = []
-        self.log = AccessLog(self.written.append, for_people=False)
+        self.log = AccessLog(self.written.append, json_lines)
         self.build(self.log)
 
     def build(self, log: AccessLog | None) -> None:

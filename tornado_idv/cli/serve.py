@@ -35,7 +35,8 @@ def serve(config_path: Path) -> None:
     """
     with exit_on_error(Exit.COULD_NOT_TELL, config_code=Exit.NO):
         settings, manager = load_settings(config_path)
-        logs = configure_logging(settings.logging.level, settings.logging.format)
+        logging_ = settings.logging
+        logs = configure_logging(logging_.level, logging_.format, logging_.ids)
         with closing(logs):
             run(settings, manager, partial(_try_to_announce, settings), logs)
 

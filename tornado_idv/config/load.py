@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from tornado_idv import yaml_loader
 from tornado_idv.backend import AnyBackend
-from tornado_idv.config.checks import cross_checks
+from tornado_idv.config.checks import cross_checks, value_at
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.problems import problems
 from tornado_idv.config.references import Resolved
@@ -76,7 +76,7 @@ def _validate(
     context = {
         "base_dir": base_dir,
         "profile_site": _first_site(tree),
-        "nickname_case": _nickname_case(tree),
+        "nickname_case": value_at(tree, "identifiers", "nickname_case"),
     }
     try:
         settings = model.model_validate(tree, context=context)
@@ -97,14 +97,6 @@ def _first_site(tree: Any) -> str:
         return ProfileSite.parse(tree["profile_sites"][0]).prefix
     except (AttributeError, LookupError, TypeError, ValueError):
         return ""
-
-
-def _nickname_case(tree: Any) -> Any:
-    """How nicknames are compared, for backends; the settings model reports a wrong value."""
-    try:
-        return tree["identifiers"]["nickname_case"]
-    except (LookupError, TypeError):
-        return None
 
 
 def _read(path: Path) -> Any:

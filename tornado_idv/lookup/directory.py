@@ -125,14 +125,16 @@ class Directory:
         coroutines = [guard.find(query, deadline) for guard in self.guards if guard.serves(query)]
         of_plugins: list[Coroutine[Any, Any, Answer | None]] = []
         try:
+            calls: Iterable[Coroutine[Any, Any, Answer | None]] = coroutines
             if self._identify_hook is not None:
                 with _plugin_errors():
                     of_plugins = self._identify_hook(query=query, deadline=deadline)
+                # A caller may join until the deadline, and then waits as long again.
+                bounded = (_until(deadline + self._timeout, each) for each in of_plugins)
+                calls = chain(coroutines, bounded)
             if not coroutines and not of_plugins:
                 raise Unavailable(f"no backend answers {type(query).__name__}")
-            # A caller may join until the deadline, and then waits as long again.
-            bounded = (_until(deadline + self._timeout, each) for each in of_plugins)
-            answer = await _first_found(chain(coroutines, bounded))
+            answer = await _first_found(calls)
         finally:
             for coroutine in coroutines + of_plugins:
                 coroutine.close()

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.identifiers import fold_case
+from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
 from tornado_idv.model import Answer, BackendResult, ByNickname, Query, User
@@ -76,14 +77,11 @@ class Guard:
         self._breaker = CircuitBreaker(options.breaker, timer)
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
-        self._bulkhead = asyncio.Semaphore(options.max_concurrent)
-        self._max_lookups = 2 * options.max_concurrent
-        self._lookups = 0
+        self._bulkhead = Bulkhead(options.max_concurrent)
         self._quiet_until: dict[str, float] = {}
         self._failing = False
 
     def serves(self, query: Query) -> bool:
-        """Return whether the backend answers queries of this kind."""
         return type(query) in self._serves
 
     async def find(self, query: Query, deadline: float) -> Answer | None:
@@ -92,7 +90,6 @@ class Guard:
             return None
         started = 0.0 if self._on_result is None else self._timer()
         outcome = "client disconnected"
-        self._lookups += 1
         try:
             answer = await self._find(query, deadline)
             outcome = "not known here" if answer is None or answer.user is None else "found"
@@ -105,16 +102,16 @@ class Guard:
             error.continues = self._may_skip and isinstance(error, Unavailable)
             raise
         finally:
-            self._lookups -= 1
             if self._on_result is not None:
                 self._on_result(BackendCall(self.name, outcome, self._timer() - started))
         return answer
 
     async def _find(self, query: Query, deadline: float) -> Answer | None:
-        if self._bulkhead.locked():
+        """Call the backend with a permit, and report the end to the circuit breaker."""
+        if not self._bulkhead.try_acquire():
             await self._queue(deadline)
-        else:
-            await self._bulkhead.acquire()
+        permit: Permit | None = None
+        report: Callable[[Permit], object] = self._breaker.abandoned  # also if cancelled
         try:
             now = asyncio.get_running_loop().time()
             if deadline - now < _MIN_TIME_LEFT:
@@ -126,30 +123,6 @@ class Guard:
                 wait = self._breaker.next_probe
                 probe = f"next probe in {wait:.2g} s" if wait else "waiting for a probe"
                 raise Unavailable(f"circuit breaker open, {probe}", counts_against_breaker=False)
-            return await self._with_breaker(query, now, deadline, permit)
-        finally:
-            self._bulkhead.release()
-
-    async def _queue(self, deadline: float) -> None:
-        """Wait for one of ``max_concurrent`` permits, behind at most as many other lookups."""
-        if self._lookups > self._max_lookups:
-            raise Unavailable(
-                "max_concurrent reached, and its queue is full", counts_against_breaker=False
-            )
-        try:
-            async with asyncio.timeout_at(deadline - _MIN_TIME_LEFT):
-                await self._bulkhead.acquire()
-        except TimeoutError:
-            raise Unavailable(
-                "max_concurrent reached, and timed out in its queue", counts_against_breaker=False
-            ) from None
-
-    async def _with_breaker(
-        self, query: Query, now: float, deadline: float, permit: Permit
-    ) -> Answer | None:
-        """Call the backend and report the end to the circuit breaker, also if cancelled."""
-        report: Callable[[Permit], None] = self._breaker.abandoned
-        try:
             answer = await self._call(query, now, deadline)
             report = self._breaker.succeeded
         except LookupFailed as error:
@@ -159,8 +132,23 @@ class Guard:
                 report = self._record_failure if down else self._breaker.succeeded
             raise
         finally:
-            report(permit)
+            if permit is not None:
+                report(permit)
+            self._bulkhead.release()
         return answer
+
+    async def _queue(self, deadline: float) -> None:
+        """Wait for one of ``max_concurrent`` permits, behind at most as many other lookups."""
+        if not self._bulkhead.can_queue:
+            raise Unavailable(
+                "max_concurrent reached, and its queue is full", counts_against_breaker=False
+            )
+        try:
+            await self._bulkhead.acquire(deadline - _MIN_TIME_LEFT)
+        except TimeoutError:
+            raise Unavailable(
+                "max_concurrent reached, and timed out in its queue", counts_against_breaker=False
+            ) from None
 
     async def _call(self, query: Query, now: float, deadline: float) -> Answer | None:
         """Call the backend; whatever it raises becomes `Unavailable` or `Broken`."""

@@ -111,7 +111,7 @@ async def listening(
     """
     keys = KeyRing(api_key(entry) for entry in settings.auth.keys)
     async with open_directory(settings, manager) as directory:
-        limiter = key_limiter(settings.limits)
+        limiter = _key_limiter(settings.limits)
         services = Services(
             directory,
             settings.make_identifiers(),
@@ -139,7 +139,7 @@ async def listening(
             server.close()
 
 
-def key_limiter(limits: LimitSettings) -> KeyLimiter:
+def _key_limiter(limits: LimitSettings) -> KeyLimiter:
     """Return the limits of keys."""
     misses = limits.misses
     return KeyLimiter(

@@ -17,7 +17,8 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.limits.failed_auth import FailedAuthLimiter
 from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.web.access_log import AccessLog, Failure
+from tornado_idv.model import Query
+from tornado_idv.web.access_log import AccessLog, CacheResult, Failure
 from tornado_idv.web.errors import ApiError, ApiException, error_for
 from tornado_idv.web.request import Request
 from tornado_idv.web.response import build_response, request_id_from
@@ -55,6 +56,11 @@ class JsonHandler(ABC):
 
     key_id: str | None = None
     """The id of the client's key, once it is known; it may be expired or not valid yet."""
+
+    query: Query | None = None
+    cache: CacheResult | None = None
+    backend: str | None = None
+    """For the log: what was asked for, how the cache answered, and the backend that did."""
 
     def __init__(self, services: Services, request: Request) -> None:
         self.services = services
@@ -107,13 +113,9 @@ class JsonHandler(ABC):
 
     def _send_failure(self, error: BaseException) -> None:
         if not isinstance(error, (IdvError, ApiException)):
-            text = "unhandled exception in request %s:\n%s"
-            _log.error(
-                text,
-                self.request_id,
-                format_traceback(error),
-                extra={"request_id": self.request_id},
-            )
+            # The id is no part of the text, by which repeated errors are folded.
+            extra = {"request_id": self.request_id}
+            _log.error("unhandled exception:\n%s", format_traceback(error), extra=extra)
         if not self._responded:
             response = error_for(error)
             fields = error.fields if isinstance(error, ApiException) else ""
@@ -131,6 +133,9 @@ class JsonHandler(ABC):
                 key_id=self.key_id,
                 request_id=self.request_id,
                 failure=failure,
+                query=self.query,
+                cache=self.cache,
+                backend=self.backend,
             )
 
 

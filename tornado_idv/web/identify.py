@@ -29,7 +29,7 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
         key = self.require_key(self.scope)
         check_media_types(self.request.headers)
         try:
-            query = self.parse(parse_field(self.request.body, self.field))
+            query = self.query = self.parse(parse_field(self.request.body, self.field))
         except InvalidFormat:
             self._charge_miss()
             raise
@@ -37,14 +37,22 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
         answer = directory.get_cached(query)
         self.exchange.cacheable = CacheableRequest(self.route, key, query, answer is not None)
         if answer is None:
+            self.cache = "miss"
             self.wait_for(directory.start(query), self._send_result)
         else:
+            self.cache = "hit"
             self._send_answer(answer)
 
     def _send_result(self, lookup: Future[Answer]) -> None:
-        self._send_answer(lookup.result())
+        answer = lookup.result()
+        if answer.stale:
+            self.cache = "stale"
+        elif answer.coalesced:
+            self.cache = "coalesced"
+        self._send_answer(answer)
 
     def _send_answer(self, answer: Answer) -> None:
+        self.backend = answer.backend
         if answer.found:
             self.send(200, answer.body)
         else:

@@ -179,6 +179,9 @@ class PacketFastPath:
                 key_id=known.key.id,
                 request_id=request_id,
                 failure=failure,
+                query=query,
+                cache="hit",
+                backend=answer.backend,
             )
         return build_response(status, request_id, answer.body)
 

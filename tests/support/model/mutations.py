@@ -21,9 +21,9 @@ BUGS = (
         "cache",
         Change(
             "AnswerCache._on_hit",
-            "entries.get(query.text)",
+            "entries.touch(query.text)",
             (
-                "entries.get(query.text)\n"
+                "entries.touch(query.text)\n"
                 "if now < entry.fresh_until:\n"
                 "    entry.fresh_until = now + 60"
             ),
@@ -224,7 +224,7 @@ BUGS = (
         "not known counts as a failure",
         "guard",
         Change(
-            "Guard._with_breaker",
+            "Guard._find",
             "report = self._breaker.succeeded",
             "report = self._breaker.succeeded if answer else self._breaker.failed",
         ),
