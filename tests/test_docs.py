@@ -220,6 +220,7 @@ def _install(folder: Path, project: str) -> None:
     (folder / "idv_csv-1.0.dist-info" / "METADATA").write_text("Name: idv-csv\nVersion: 1.0\n")
 
 
+@pytest.mark.slow
 def test_documented_plugin_can_be_built(tmp_path: Path) -> None:
     """The wheel contains the module and its entry point."""
     (project,) = code_blocks(PLUGINS, "toml")

@@ -658,6 +658,7 @@ def test_a_name_that_is_too_long_is_not_printed(problems_in: ProblemsIn) -> None
     assert problems_in(f"{GOOD}{name}a: 1")[0].startswith("3:1: unknown setting; ")
 
 
+@pytest.mark.slow
 def test_the_time_to_find_problems_is_linear_in_their_number(problems_in: ProblemsIn) -> None:
     """No problem is compared with all others."""
 

@@ -52,6 +52,7 @@ async def test_pipelined_data_is_bounded() -> None:
         client.writer.transport.abort()
 
 
+@pytest.mark.slow
 async def test_reading_resumes_when_the_buffer_has_room() -> None:
     async with connected_client() as client:
         client.control.may_answer.clear()
@@ -95,6 +96,7 @@ async def test_client_that_does_not_read_is_closed_eventually() -> None:
         await client.forgotten()
 
 
+@pytest.mark.slow
 async def test_slow_reader_gets_everything() -> None:
     """The next request waits until the answer before it has left."""
     async with connected_client(receive=1024) as client:

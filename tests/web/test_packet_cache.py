@@ -244,6 +244,7 @@ async def test_the_oldest_bodies_are_evicted(
     assert harness.respond(large)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [30, 1024], ids=["short", "long"])
 async def test_bodies_take_no_more_memory_than_their_bound(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, length: int

@@ -94,6 +94,7 @@ def test_other_requests_bypass_the_packet_cache(
     assert not harness.packets._heads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("difference", [0, 3, 4, 5])
 def test_partial_request_is_never_answered_from_the_packet_cache(
     harness: Harness, difference: int
