@@ -119,7 +119,7 @@ async def listening(
         open_keys(configured, settings.auth.store) as keys,
         open_directory(settings, manager) as directory,
     ):
-        limiter = key_limiter(settings.limits)
+        limiter = _key_limiter(settings.limits)
         services = Services(
             directory,
             settings.make_identifiers(),
@@ -147,7 +147,7 @@ async def listening(
             server.close()
 
 
-def key_limiter(limits: LimitSettings) -> KeyLimiter:
+def _key_limiter(limits: LimitSettings) -> KeyLimiter:
     """Return the limits of keys."""
     misses = limits.misses
     return KeyLimiter(
