@@ -82,7 +82,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "tls": None,
             "drain": {"delay": 0.0, "timeout": 15.0},
         },
-        "auth": {"keys": ()},
+        "auth": {"keys": (), "store": None},
         "cache": {
             "ttl": 300.0,
             "negative_ttl": 30.0,
