@@ -20,6 +20,8 @@ SECONDS_ ?= 300
 SEED ?=
 
 WORKERS ?= 2
+# Tests start hundreds of processes, each of which would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # Each worker runs whole modules in their order, so that their fixtures start services once, and
 # takes tests from the other worker only when it has none left.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal

@@ -49,7 +49,6 @@ setup(
         "python-mimeparse>=2",
         "PyYAML>=6.0.1",
         "rich>=13",
-        "structlog>=24",
         "tornado>=6.6.1,<6.7",
         "uvloop>=0.21",
         "watchfiles>=1",

@@ -23,7 +23,7 @@ class Plan:
 
     A round over HTTP lasts ``seconds``; the load generator runs on ``load_core``; ``peers`` is
     the interpreter in whose environment the peers are installed. ``skipped`` maps what was not
-    measured to the reason.
+    measured to the reason. With ``warm_up`` each side runs once before the first round.
     """
 
     keys: int
@@ -35,6 +35,7 @@ class Plan:
     load_core: int
     peers: Path
     skipped: dict[str, str] = field(default_factory=dict)
+    warm_up: bool = True
 
     def skip(self, what: str, reason: str | None) -> bool:
         """Record the reason, if any, why something is not measured; return whether there is one."""

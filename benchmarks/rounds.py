@@ -35,8 +35,8 @@ async def interleave(
     """Return the timings of each side; every other round runs the sides in reverse order."""
     names = list(sides)
     timings: dict[str, list[TimingT]] = {name: [] for name in names}
-    with plan.step(what, len(names) * (plan.rounds + 1)) as advance:
-        for name in names:
+    with plan.step(what, len(names) * (plan.rounds + plan.warm_up)) as advance:
+        for name in names if plan.warm_up else ():
             await sides[name]()
             advance()
         for number in range(plan.rounds):

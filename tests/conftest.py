@@ -6,8 +6,14 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import settings
 from tornado.ioloop import IOLoop
+
+from support.loggers import put_back
+from support.process import Invoke
+from tornado_idv.cli import main
+from tornado_idv.registry import backend_kinds, plugin_manager
 
 pytest_plugins = ["pytester"]
 
@@ -51,6 +57,23 @@ def _join_database_threads() -> None:
     for thread in threading.enumerate():
         if thread.name.endswith("(_connection_worker_thread)"):
             thread.join(timeout=5)
+
+
+@pytest.fixture
+def invoke() -> Iterator[Invoke]:
+    """Runs one command; whatever is no exit escapes, so that no test takes a crash for a 1.
+
+    What a command does to the loggers of this process is undone.
+    """
+
+    def run(*arguments: object) -> Result:
+        return CliRunner().invoke(main, [str(each) for each in arguments], catch_exceptions=False)
+
+    backend_kinds(
+        plugin_manager()
+    )  # plugins set levels once, when they are imported: that is to stay
+    with put_back():
+        yield run
 
 
 @pytest.fixture(autouse=True, scope="session")

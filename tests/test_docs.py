@@ -27,7 +27,7 @@ import tornado_idv
 from benchmarks.suite import BENCHMARKS
 from support.editor import as_editor_reads
 from support.loggers import put_back
-from support.process import command, running
+from support.process import Invoke, command, running
 from support.repeated_requests import repeating
 from support.service import Client, serving
 from tornado_idv import BackendOptions, hookspecs
@@ -36,8 +36,10 @@ from tornado_idv.cli.keys import keys
 from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.http.state import State
+from tornado_idv.log_format import json_lines, text_lines
+from tornado_idv.model import ByNickname
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.web.access_log import AccessLog, Failure
+from tornado_idv.web.access_log import AccessLog, Failure, Ids, make_subject_of
 from tornado_idv.web.errors import ApiError
 
 ROOT = Path(__file__).parent.parent
@@ -105,7 +107,7 @@ def test_every_error_code_is_documented_with_its_status() -> None:
 
 async def test_every_field_of_the_access_log_is_documented() -> None:
     written: list[str] = []
-    log = AccessLog(written.append, for_people=False)
+    log = AccessLog(written.append, json_lines, make_subject_of("hash"))
     log.log(
         method="POST",
         route="identify/url",
@@ -115,11 +117,31 @@ async def test_every_field_of_the_access_log_is_documented() -> None:
         key_id="shop",
         request_id="a-1",
         failure=Failure("backend_unavailable", "crm", "no answer within 2 s"),
+        query=ByNickname("alice"),
+        cache="miss",
     )
     log.flush()
-    (example,) = code_blocks(LOGGING, "json")
-    assert list(json.loads(written[0])) == list(json.loads(example))
-    assert {*json.loads(example)} == first_cells(LOGGING)
+    example = json.loads(code_blocks(LOGGING, "json")[0])
+    assert list(json.loads(written[0])) == list(example)
+    every, _, access = LOGGING.partition("## The access log")
+    assert {*example} == first_cells(every) | first_cells(access.partition("\n##")[0])
+
+
+def test_console_example_of_the_log_is_right() -> None:
+    (example,) = code_blocks(LOGGING, "text")
+    record = {
+        "timestamp": "2026-11-22T09:30:00.123Z",
+        "level": "warning",
+        "logger": "tornado_idv.lookup.guard",
+        "event": "backend crm: no answer within 2 s",
+        "repeated": 12,
+    }
+    assert text_lines([record]) == example
+
+
+def test_every_way_to_log_users_is_documented() -> None:
+    section = LOGGING.partition("### Users")[2].partition("\n## ")[0]
+    assert first_cells(section) - {"logging.ids"} == {*get_args(Ids)}
 
 
 def test_every_exit_code_of_serve_is_documented() -> None:
@@ -204,6 +226,7 @@ def _install(folder: Path, project: str) -> None:
     (folder / "idv_csv-1.0.dist-info" / "METADATA").write_text("Name: idv-csv\nVersion: 1.0\n")
 
 
+@pytest.mark.slow
 def test_documented_plugin_can_be_built(tmp_path: Path) -> None:
     """The wheel contains the module and its entry point."""
     (project,) = code_blocks(PLUGINS, "toml")
@@ -250,21 +273,23 @@ def test_first_request_of_the_readme_gets_its_response(tmp_path: Path) -> None:
     assert (reply.status, reply.body.decode()) == (200, response)
 
 
-@pytest.mark.slow
-def test_walkthrough_of_your_users_works(tmp_path: Path) -> None:
+def test_walkthrough_of_your_users_works(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`init`, a table from the page's SQL, the page's backend, `check`, and a lookup."""
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "my-directory"
-    assert command("init", "my-directory", cwd=tmp_path).returncode == 0
+    assert invoke("init", "my-directory").exit_code == 0
     (sql,), (backends,) = code_blocks(YOUR_USERS, "sql"), code_blocks(YOUR_USERS, "yaml")
     with closing(sqlite3.connect(folder / "people.db")) as connection:
         connection.executescript(sql)
     config = folder / "config.yaml"
     kept, _, _ = config.read_text(encoding="utf-8").partition("backends:")
     config.write_text(kept + backends, encoding="utf-8")
-    done = command("check", "--config", "my-directory/config.yaml", cwd=tmp_path)
-    assert (done.returncode, done.stdout[:3]) == (0, "ok:")
-    done = command("lookup", "@alice", "--config", str(config))
-    assert (done.returncode, "4000123412341234" in done.stdout) == (0, True)
+    done = invoke("check", "--config", "my-directory/config.yaml")
+    assert (done.exit_code, done.stdout[:3]) == (0, "ok:")
+    done = invoke("lookup", "@alice", "--config", config)
+    assert (done.exit_code, "4000123412341234" in done.stdout) == (0, True)
 
 
 def test_every_command_for_keys_is_documented_with_its_options() -> None:

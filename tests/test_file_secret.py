@@ -9,7 +9,7 @@ import pytest
 
 from support.fakes import Ticker
 from tornado_idv.config.load import load
-from tornado_idv.file_secret import FileSecret
+from tornado_idv.files import FileSecret
 from tornado_idv.registry import backend_kinds, plugin_manager
 
 

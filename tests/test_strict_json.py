@@ -69,6 +69,7 @@ def filled(start: str, repeated: str, size: int) -> bytes:
     return (start + repeated * times).encode()[:size].decode(errors="ignore").encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [16 * KIB, 64 * KIB], ids=["a request", "an upstream response"])
 @given(start=st.sampled_from(["", "[" * 257, "[]," * 129, '{"a":' * 300, '"']), fragment=FRAGMENTS)
 @settings(deadline=None, max_examples=60)

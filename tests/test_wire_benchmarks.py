@@ -10,15 +10,27 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from rich.progress import Progress
 
 from benchmarks import dataset
+from benchmarks.figures import Target
 from benchmarks.plan import Plan
-from benchmarks.wire import attack, attackers, conformance, contenders, proxy, traffic
+from benchmarks.wire import (
+    attack,
+    attackers,
+    conformance,
+    contenders,
+    proxy,
+    start,
+    traffic,
+    uncached,
+)
 from benchmarks.wire.contenders import Contender
 from benchmarks.wire.process import Server, post
 
@@ -26,30 +38,87 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 USERS = 50
+T = TypeVar("T")
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 
 
-@pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+NEED_WRK = ("throughput", "mixes", "latency", "attack", "uncached", "proxy")
+
+
+def make_plan(folder: Path) -> Plan:
+    """Return the plan of a run at toy size: one round of a second, without warm-up and peers."""
     core = min(os.sched_getaffinity(0))
-    return Plan(USERS, (USERS,), 1, tmp_path, Progress(disable=True), 1, core, Path("/no/python"))
+    progress = Progress(disable=True)
+    peers = Path("/no/python")
+    return Plan(USERS, (USERS,), 1, folder, progress, 1, core, peers, warm_up=False)
 
 
-def report(tmp_path: Path, *arguments: str, path: str | None = None) -> Any:
-    """Run ``python -m benchmarks`` at toy size, without the peers; return its report."""
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The plan of a run with few different requests."""
+    monkeypatch.setattr(traffic, "_LIST_LENGTH", 20 * USERS)
+    return make_plan(tmp_path)
+
+
+def report_without_wrk(tmp_path: Path) -> Any:
+    """Run ``python -m benchmarks`` at toy size, without wrk and peers; return its report."""
     file = tmp_path / "report.json"
     toy = (f"--keys={USERS}", f"--users={USERS}", "--rounds=1", "--seconds=1", "--peers=/no/python")
+    only = (f"--only={name}" for name in NEED_WRK)
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *toy, f"--json={file}", *arguments],
+        [sys.executable, "-m", "benchmarks", *toy, *only, f"--json={file}"],
         cwd=ROOT,
         check=False,
         capture_output=True,
         text=True,
         timeout=300,
-        env=os.environ | ({} if path is None else {"PATH": path}),
+        env=os.environ | {"PATH": "/no/where"},
     )
     assert done.returncode == 0, done.stderr
     return json.loads(file.read_text(encoding="utf-8"))
+
+
+@contextmanager
+def entered(context: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """Enter an asynchronous context for several tests, on an event loop of its own."""
+    with asyncio.Runner() as runner:
+        value = runner.run(_enter(context))
+        try:
+            yield value
+        finally:
+            runner.run(_leave(context))
+
+
+async def _enter(context: AbstractAsyncContextManager[T]) -> T:
+    return await context.__aenter__()
+
+
+async def _leave(context: AbstractAsyncContextManager[object]) -> None:
+    await context.__aexit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def plan_of_servers(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return make_plan(tmp_path_factory.mktemp("servers"))
+
+
+@pytest.fixture(scope="module")
+def servers(plan_of_servers: Plan) -> Iterator[dict[str, Server]]:
+    """All contenders that need no installation, each after a check that it conforms."""
+    sides = {
+        name: side
+        for name, side in contenders.all_contenders(plan_of_servers).items()
+        if name != contenders.NGINX
+    }
+    with entered(contenders.run_all(plan_of_servers, sides)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The directory that is looked up by proxies."""
+    with entered(proxy.directory(make_plan(tmp_path_factory.mktemp("stub")))) as (running, _):
+        yield running
 
 
 def inputs(mix: traffic.Mix) -> list[str]:
@@ -99,28 +168,22 @@ def test_a_file_of_requests_is_one_head_and_one_body_per_line(tmp_path: Path) ->
     assert written[len(made.head) :].splitlines() == list(made.bodies)
 
 
-async def test_ours_and_our_handlers_on_tornado_conform(plan: Plan) -> None:
-    sides = {
-        name: side
-        for name, side in contenders.all_contenders(plan).items()
-        if name != contenders.NGINX
-    }
-    assert set(sides) == {contenders.OURS, contenders.WITHOUT_PACKET_CACHE, contenders.TORNADO}
-    async with contenders.run_all(plan, sides) as servers:
-        for server in servers.values():
-            assert server.start > 0
-            assert server.cpu() > 0
-            assert server.resident() > 1
-    assert set(plan.skipped) >= {contenders.FASTAPI, contenders.ASGI}
+def test_ours_and_our_handlers_on_tornado_conform(
+    servers: dict[str, Server], plan_of_servers: Plan
+) -> None:
+    assert set(servers) == {contenders.OURS, contenders.WITHOUT_PACKET_CACHE, contenders.TORNADO}
+    for server in servers.values():
+        assert server.start > 0
+        assert server.cpu() > 0
+        assert server.resident() > 1
+    assert set(plan_of_servers.skipped) >= {contenders.FASTAPI, contenders.ASGI}
 
 
-async def test_responses_to_each_mix_have_its_status(plan: Plan) -> None:
-    side = contenders.ours(plan)[contenders.OURS]
-    async with contenders.run_contender(plan, "ours", side) as server:
-        for mix in traffic.MIXES.values():
-            made = mix(USERS, 1)
-            key = traffic.KEY if traffic.KEY.encode() in made.head else "k" * 16
-            assert post(server.port, made.bodies[0], key)[0] == made.status
+def test_responses_to_each_mix_have_its_status(servers: dict[str, Server]) -> None:
+    for mix in traffic.MIXES.values():
+        made = mix(USERS, 1)
+        key = traffic.KEY if traffic.KEY.encode() in made.head else "k" * 16
+        assert post(servers[contenders.OURS].port, made.bodies[0], key)[0] == made.status
 
 
 async def test_a_server_with_other_responses_is_an_error(plan: Plan) -> None:
@@ -143,56 +206,52 @@ async def test_a_server_that_exits_is_an_error_with_its_output(plan: Plan) -> No
             pass
 
 
-def test_start_is_measured_without_wrk_nginx_or_peers(tmp_path: Path) -> None:
-    result = report(tmp_path, "--only=start", path="/no/where")
-    assert {each["of"] for each in result["figures"]} >= {contenders.OURS, contenders.TORNADO}
-    assert "make bench" in result["skipped"][contenders.FASTAPI]
+async def test_start_is_measured_without_wrk_nginx_or_peers(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/no/where")
+    figures = await start.cold_start(plan)
+    assert {each.of for each in figures} >= {contenders.OURS, contenders.TORNADO}
+    assert "make bench" in plan.skipped[contenders.FASTAPI]
 
 
 def test_without_wrk_the_report_says_what_to_install(tmp_path: Path) -> None:
-    benchmarks = ("throughput", "mixes", "latency", "attack", "uncached", "proxy")
-    result = report(tmp_path, *(f"--only={name}" for name in benchmarks), path="/no/where")
+    result = report_without_wrk(tmp_path)
     assert result["figures"] == []
-    for name in benchmarks:
+    for name in NEED_WRK:
         assert "apt-get install wrk" in result["skipped"][name]
 
 
 @needs_wrk
-def test_responses_under_load_are_counted(tmp_path: Path) -> None:
-    result = report(tmp_path, "--only=uncached")
-    assert {each["what"] for each in result["figures"]} == {"responses", "CPU for 1,000"}
-    assert all(each["value"] >= 0 for each in result["figures"])
-    assert result["machine"]["wrk"]
+async def test_responses_under_load_are_counted(plan: Plan) -> None:
+    figures = await uncached.uncached(plan)
+    assert {each.what for each in figures} == {"responses", "CPU for 1,000"}
+    assert len({each.of for each in figures}) == 3
+    assert all(each.value >= 0 for each in figures)
 
 
 @needs_wrk
-def test_the_proxy_is_measured_beside_the_bare_client(
-    tmp_path: Path,
-) -> None:
-    result = report(tmp_path, "--only=proxy")
-    sides = {each["of"] for each in result["figures"] if each["of"]}
-    assert sides == {proxy.OURS, proxy.BARE}
-    (figure,) = (each for each in result["figures"] if each["target"])
-    assert figure["target"] == {"at": "least", "bound": 0.5}
-    assert all(each["value"] >= 0 for each in result["figures"])
-    assert "make bench" in result["skipped"][contenders.FASTAPI_HTTPX]
+async def test_the_proxy_is_measured_beside_the_bare_client(plan: Plan) -> None:
+    figures = await proxy.proxied(plan)
+    assert {each.of for each in figures if each.of} == {proxy.OURS, proxy.BARE}
+    (figure,) = (each for each in figures if each.target)
+    assert figure.target == Target("least", 0.5)
+    assert all(each.value >= 0 for each in figures)
+    assert "make bench" in plan.skipped[contenders.FASTAPI_HTTPX]
 
 
-async def test_the_stub_finds_each_user_and_rejects_a_wrong_token(plan: Plan) -> None:
-    async with proxy.directory(plan) as (stub, _):
-        for number in (0, 7, USERS - 1):
-            status, record = await asyncio.to_thread(
-                get_person, stub.port, dataset.nickname(number)
-            )
-            assert status == 200
-            assert record["login"] == dataset.nickname(number)
-            assert record["card"] == dataset.card_number(number)
-        assert (await asyncio.to_thread(get_person, stub.port, "unknown"))[0] == 404
-        assert (await asyncio.to_thread(get_person, stub.port, "unknown", "no"))[0] == 401
+def test_the_stub_finds_each_user_and_rejects_a_wrong_token(stub: Server) -> None:
+    for number in (0, 7, USERS - 1):
+        status, record = get_person(stub.port, dataset.nickname(number))
+        assert status == 200
+        assert record["login"] == dataset.nickname(number)
+        assert record["card"] == dataset.card_number(number)
+    assert get_person(stub.port, "unknown")[0] == 404
+    assert get_person(stub.port, "unknown", "no")[0] == 401
 
 
-async def test_the_service_in_front_of_the_stub_conforms(plan: Plan) -> None:
-    async with proxy.directory(plan) as (stub, _), contenders.run_all(plan, proxy.ours(plan, stub)):
+async def test_the_service_in_front_of_the_stub_conforms(plan: Plan, stub: Server) -> None:
+    async with contenders.run_all(plan, proxy.ours(plan, stub)):
         pass
 
 

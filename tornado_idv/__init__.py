@@ -1,7 +1,11 @@
-"""What plugin authors import; everything else in this package is its own business."""
+"""What plugin authors import; everything else in this package is its own business.
 
-from tornado_idv import strict_json, yaml_loader
-from tornado_idv.backend import Backend, BackendOptions
+What needs pydantic or msgspec is imported when it is first used: `tornado-idv --help` needs none.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from tornado_idv.commands import CommandTools, Exit, LoadedConfig, printable
 from tornado_idv.errors import (
     Broken,
@@ -14,18 +18,42 @@ from tornado_idv.errors import (
     Unavailable,
     format_traceback,
 )
-from tornado_idv.file_signature import FileSignature
 from tornado_idv.hookspecs import hookimpl
-from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, User
-from tornado_idv.options import (
-    ConfigPath,
-    Duration,
-    Options,
-    Pattern,
-    Secret,
-    Size,
-    WholeNumber,
-)
+
+if TYPE_CHECKING:
+    from tornado_idv import strict_json, yaml_loader
+    from tornado_idv.backend import Backend, BackendOptions
+    from tornado_idv.files import FileSignature
+    from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, User
+    from tornado_idv.options import (
+        ConfigPath,
+        Duration,
+        Options,
+        Pattern,
+        Secret,
+        Size,
+        WholeNumber,
+    )
+
+_MODULES = {
+    "Answer": "model",
+    "Backend": "backend",
+    "BackendOptions": "backend",
+    "BackendResult": "model",
+    "ByCard": "model",
+    "ByNickname": "model",
+    "ConfigPath": "options",
+    "Duration": "options",
+    "FileSignature": "files",
+    "Options": "options",
+    "Pattern": "options",
+    "Query": "model",
+    "Secret": "options",
+    "Size": "options",
+    "User": "model",
+    "WholeNumber": "options",
+}
+"""Where the names are that are imported when they are first used."""
 
 __all__ = [
     "Answer",
@@ -61,3 +89,12 @@ __all__ = [
     "strict_json",
     "yaml_loader",
 ]
+
+if not TYPE_CHECKING:  # for a type checker it would make every name valid
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        if name in __all__:
+            return import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

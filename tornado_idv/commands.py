@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tornado_idv.backend import BackendOptions
-from tornado_idv.model import Query
+if TYPE_CHECKING:  # they need pydantic and msgspec, which `--help` does not
+    from tornado_idv.backend import BackendOptions
+    from tornado_idv.model import Query
 
 
 class Exit(IntEnum):

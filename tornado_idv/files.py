@@ -1,6 +1,7 @@
-"""Reads small files that an operator names, without blocking on what is not a file.
+"""Small files that an operator names: reads them, notices their changes, follows a secret.
 
-Opening a FIFO waits for its writer, and a device such as ``/dev/zero`` has no end.
+They are read without blocking on what is not a file: opening a FIFO waits for its writer, and a
+device such as ``/dev/zero`` has no end.
 """
 
 from __future__ import annotations
@@ -8,7 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from pydantic import SecretStr
 
 MAX_SIZE = 1024**2
 """Bytes: far more than a configuration, a secret or a certificate needs."""
@@ -38,3 +44,67 @@ def read_text(path: Path) -> str:
 
 def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+class FileSignature(NamedTuple):
+    """The part of a file's status that changes when the file is written or replaced.
+
+    Times are in nanoseconds. ``ctime_ns`` also changes for a copy that keeps size and
+    modification time, and for new permissions: compare the content where that matters.
+    """
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileSignature:
+        """Return the signature of the file that the path leads to; raises `OSError`."""
+        status = os.stat(path)  # noqa: PTH116 - a third of the time of Path.stat, per lookup
+        return cls(
+            status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        )
+
+    def is_same_file(self, other: FileSignature) -> bool:
+        """Return whether both are of one file, whatever was written to it in between."""
+        # Inode numbers alone repeat from one file system to the next.
+        return self[:2] == other[:2]
+
+
+class FileSecret(SecretStr):
+    """A secret that follows its file.
+
+    A file that is gone, empty or not text leaves the secret as it was: it may be about to be
+    written. The file is looked at once a second at most; ``timer`` gives seconds.
+    """
+
+    check_interval: ClassVar[float] = 1.0
+
+    def __init__(self, text: str, path: Path, timer: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(text)
+        self._text = text
+        self._path = path
+        self._timer = timer
+        self._checked_at = timer()
+        self._signature: FileSignature | None = None
+
+    def get_secret_value(self) -> str:
+        """Return the secret as it is now."""
+        now = self._timer()
+        if now - self._checked_at >= self.check_interval:
+            self._checked_at = now
+            self._check()
+        return self._text
+
+    def _check(self) -> None:
+        try:
+            signature = FileSignature.of(self._path)
+            if signature == self._signature:
+                return
+            text = read_text(self._path)
+        except (OSError, ValueError):
+            return
+        if text:
+            self._text, self._signature = text, signature

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pluggy
 
-from tornado_idv.backend import Backend
-from tornado_idv.commands import CommandTools
-from tornado_idv.model import Answer, Query
+if TYPE_CHECKING:
+    from tornado_idv.backend import Backend
+    from tornado_idv.commands import CommandTools
+    from tornado_idv.model import Answer, Query
 
 PROJECT = "tornado_idv"
 

@@ -97,7 +97,6 @@ class Answer(_Record, frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether a user was found."""
         return self.user is not None
 
     def is_of(self, named: Query) -> bool:

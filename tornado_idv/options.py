@@ -21,7 +21,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from tornado_idv.file_secret import FileSecret
+from tornado_idv.files import FileSecret
 from tornado_idv.units import DURATION, SIZE, parse_duration, parse_size
 from tornado_idv.yaml_loader import FileText
 

@@ -7,12 +7,15 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import pluggy
 
 from tornado_idv import hookspecs
-from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.errors import IdvError, StartError, format_traceback
+
+if TYPE_CHECKING:
+    from tornado_idv.backend import AnyBackend, BackendOptions
 
 _log = logging.getLogger(__name__)
 
@@ -55,9 +58,16 @@ def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
 
 
 def backend_kinds(manager: pluggy.PluginManager) -> dict[str, type[AnyBackend]]:
-    """Return every kind of backend by name; raise `StartError` if two plugins use one name."""
+    """Return every kind of backend by name.
+
+    Raises `StartError` if a plugin cannot import its backend, or two plugins use one name.
+    """
     kinds: dict[str, type[AnyBackend]] = {}
-    for offered in reversed(manager.hook.idv_backend_kinds()):
+    try:
+        all_offered = manager.hook.idv_backend_kinds()
+    except ImportError as error:
+        raise StartError(f"a plugin cannot be loaded: {error}") from error
+    for offered in reversed(all_offered):
         for kind, backend in offered.items():
             if kind in kinds:
                 raise StartError(

@@ -86,9 +86,7 @@ def read(content: bytes, file: str) -> Any:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode()  # without the byte order mark
-        line = before.count("\n") + 1
-        column = len(before) - before.rfind("\n")
-        raise ConfigError(Problem(file, line, column, "", "not UTF-8 text")) from None
+        raise ConfigError(Problem(file, *_end(before), "", "not UTF-8 text")) from None
     return _Reader(text, file).document()
 
 
@@ -117,7 +115,7 @@ class _Reader:
 
     def document(self) -> Any:
         try:
-            root = self._root()
+            return self._root()
         except yaml.MarkedYAMLError as error:
             place = error.problem_mark or error.context_mark
             mark = _mark(place) if place else Mark(1, 1)
@@ -125,7 +123,6 @@ class _Reader:
         except yaml.YAMLError:
             message = "not valid YAML: a control character"
             raise self._problem(self._first_unprintable(), message) from None
-        return root
 
     def _hint(self, error: yaml.MarkedYAMLError) -> str:
         """The parser's message, and its most frequent cause."""
@@ -137,8 +134,7 @@ class _Reader:
 
     def _first_unprintable(self) -> Mark:
         match = yaml.reader.Reader.NON_PRINTABLE.search(self._text)
-        before = self._text[: match.start()] if match else ""
-        return Mark(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+        return _end(self._text[: match.start()] if match else "")
 
     def _root(self) -> Any:
         next(self._events)
@@ -192,7 +188,11 @@ class _Reader:
         return mapping
 
     def _problem(self, mark: Mark, message: str) -> ConfigError:
-        return ConfigError(Problem(self._file, mark.line, mark.column, "", message))
+        return ConfigError(Problem(self._file, *mark, "", message))
+
+
+def _end(text: str) -> Mark:
+    return Mark(text.count("\n") + 1, len(text) - text.rfind("\n"))
 
 
 def _mark(mark: yaml.Mark) -> Mark:

@@ -15,12 +15,15 @@ from benchmarks.plan import Plan
 from benchmarks.rounds import interleave
 from benchmarks.wire import conformance, contenders, wrk
 from benchmarks.wire.attackers import ATTACKS
+from benchmarks.wire.contenders import Contender
+from benchmarks.wire.our_service import OurService, over_yaml
 from benchmarks.wire.process import ROOT, Server
 from benchmarks.wire.traffic import uniform
 from tornado_idv.http.limits import HttpLimits
 
 _SHARE = 0.2
 _BASELINE = "no attack"
+_LIMITS = "{failed_auth: 60/minute}"
 _SLOWDOWN = Target("most", 1.5)
 _DESCRIPTORS = 4200
 """The default of ``server.max_connections``, and some for other files."""
@@ -40,10 +43,13 @@ background load it may never run."""
 
 
 async def attack(plan: Plan) -> list[Figure]:
-    """Legitimate traffic at a fifth of the capacity, alone and during each attack."""
+    """Legitimate traffic at a fifth of the capacity, alone and during each attack.
+
+    Wrong keys are limited, so most of them get 429.
+    """
     if plan.skip("attack", wrk.missing() or _too_few_descriptors()):
         return []
-    side = contenders.ours(plan)[contenders.OURS]
+    side = Contender(OurService(plan.folder, over_yaml(plan), limits=_LIMITS))
     sent: dict[str, list[float]] = {name: [] for name in ATTACKS}
     with _descriptors():
         async with contenders.run_all(plan, {contenders.OURS: side}) as servers:

@@ -29,6 +29,8 @@ _BYTE_INTERVAL = 1.0
 _GUESS_INTERVAL = 0.05
 _KEY_BYTES = 32
 _BATCH = 100
+_ADDRESS = "127.0.0.2"
+"""Where attacks come from; not the address of legitimate clients."""
 
 
 def _random_pause(seconds: float) -> float:
@@ -48,7 +50,7 @@ class Client(asyncio.Protocol):
     """Opens a connection and sends nothing; ``closed`` is set when it is closed."""
 
     sent: ClassVar[int] = 0
-    """Writes of all clients."""
+    """Writes of all clients; a write with several keys counts as several."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -65,9 +67,9 @@ class Client(asyncio.Protocol):
     def start(self) -> None:
         """Start the attack on this connection."""
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, count: int = 1) -> None:
         self.transport.write(data)
-        Client.sent += 1
+        Client.sent += count
 
 
 class SlowClient(Client):
@@ -115,6 +117,9 @@ class KeyGuesser(Client):
     Only the key is made for each request: legitimate clients share the core.
     """
 
+    at_once: ClassVar[int] = 1
+    """Requests that are sent at once, twenty times a second."""
+
     _prefix, _suffix = _request("KEY").split(b"KEY")
 
     def start(self) -> None:
@@ -122,11 +127,18 @@ class KeyGuesser(Client):
 
     def _guess(self) -> None:
         if not self.closed.is_set():
-            self.send(self._prefix + secrets.token_urlsafe(_KEY_BYTES).encode() + self._suffix)
+            keys = [secrets.token_urlsafe(_KEY_BYTES).encode() for _ in range(self.at_once)]
+            self.send(b"".join(self._prefix + key + self._suffix for key in keys), len(keys))
             self._pause()
 
     def _pause(self) -> None:
         self.loop.call_later(_random_pause(_GUESS_INTERVAL), self._guess)
+
+
+class PipeliningKeyGuesser(KeyGuesser):
+    """The same with ten requests at once, which takes fewer system calls."""
+
+    at_once = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +154,7 @@ ATTACKS: Mapping[str, Attack] = {
     "1,000 idle connections": Attack(1000, Client),
     "50 clients that never read": Attack(50, NonReadingClient),
     "2,000 wrong keys a second": Attack(100, KeyGuesser),
+    "20,000 wrong keys a second": Attack(100, PipeliningKeyGuesser),
 }
 
 
@@ -169,7 +182,9 @@ class _Swarm:
         await asyncio.sleep(pause)
         loop = asyncio.get_running_loop()
         while True:
-            _, client = await loop.create_connection(self._client, "127.0.0.1", self._port)
+            _, client = await loop.create_connection(
+                self._client, "127.0.0.1", self._port, local_addr=(_ADDRESS, 0)
+            )
             self.connected += 1
             self._report()
             await client.closed.wait()

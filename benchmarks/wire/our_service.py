@@ -17,6 +17,7 @@ profile_sites: [{site}]
 server: {{port: {port}, packet_cache: {packet_cache}, request_timeout: 10s}}
 auth: {{keys: [{{id: measured, sha256: {digest}}}]}}
 {more}
+limits: {limits}
 backends: [{backend}]
 """
 _UNCACHED = "cache: {ttl: 0s, negative_ttl: 0s}"
@@ -33,6 +34,7 @@ class OurService:
     backend: str
     packet_cache: bool = True
     uncached: bool = False
+    limits: str = "{}"
 
     def __call__(self, port: int) -> Sequence[str]:
         config = self.folder / f"config-{port}.yaml"
@@ -42,6 +44,7 @@ class OurService:
             packet_cache="on" if self.packet_cache else "off",
             digest=hashlib.sha256(KEY.encode()).hexdigest(),
             more=_UNCACHED if self.uncached else "",
+            limits=self.limits,
             backend=self.backend,
         )
         config.write_text(text, encoding="utf-8")

@@ -1,13 +1,19 @@
 """Users in one table, or view, of a SQLite file, which is read and never written."""
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-from idv_sqlite.backend import SqliteBackend
-from tornado_idv import Backend, hookimpl
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tornado_idv import hookimpl
+
+if TYPE_CHECKING:
+    from idv_sqlite.backend import SqliteBackend
 
 
 @hookimpl
-def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:
+def idv_backend_kinds() -> Mapping[str, type[SqliteBackend]]:
     """Provide the kind ``sqlite``."""
+    from idv_sqlite.backend import SqliteBackend  # noqa: PLC0415 - not for `--help`
+
     return {"sqlite": SqliteBackend}

@@ -52,7 +52,9 @@ def to_lookup_failed(error: sqlite3.Error) -> LookupFailed:
     """Return the `Unavailable` or `Broken` for an error of SQLite."""
     code = _primary_code(error)
     if code is None:
-        return _without_code(error)
+        if type(error) is sqlite3.OperationalError:
+            return Broken("a value in the table is not valid UTF-8")
+        return Unavailable("the connection is closed")
     if code in _BROKEN:
         return Broken(_BROKEN[code])
     return Unavailable(_reason(error, code))
@@ -74,10 +76,3 @@ def _primary_code(error: sqlite3.Error) -> int | None:
     """Return the low byte of the result code; ``None`` for errors raised by Python's module."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
-
-
-def _without_code(error: sqlite3.Error) -> LookupFailed:
-    """Of these, an `OperationalError` is text that cannot be decoded; the rest is a closed file."""
-    if type(error) is sqlite3.OperationalError:
-        return Broken("a value in the table is not valid UTF-8")
-    return Unavailable("the connection is closed")

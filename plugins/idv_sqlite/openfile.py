@@ -12,7 +12,7 @@ import asyncio
 import errno
 import sqlite3
 from contextlib import AsyncExitStack
-from operator import attrgetter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +26,6 @@ from tornado_idv import Broken, FileSignature, Query, Unavailable, User
 
 CHECKED_SIZE = 64 * 1024**2
 """Bytes up to which every page of a file is checked; otherwise header and schema."""
-
-_waiting = attrgetter("waiting")
 
 
 class State(NamedTuple):
@@ -46,24 +44,17 @@ class State(NamedTuple):
         )
 
 
+@dataclass(eq=False)
 class OpenFile:
     """The connections to one file, opened and checked."""
 
-    def __init__(
-        self,
-        path: Path,
-        users: table.Table,
-        readers: list[Reader],
-        watcher: aiosqlite.Connection,
-        state: State,
-    ) -> None:
-        self.users = users
-        self.state = state
-        self._path = path
-        self._readers = readers
-        self._watcher = watcher
-        self._checked_after = 0
-        self._was_unmodified = False
+    path: Path
+    users: table.Table
+    readers: list[Reader]
+    watcher: aiosqlite.Connection
+    state: State
+    _checked_after: int = 0
+    _was_unmodified: bool = False
 
     @classmethod
     async def open(cls, options: SqliteOptions) -> OpenFile:
@@ -79,7 +70,10 @@ class OpenFile:
             async with AsyncExitStack() as stack:
                 watcher = await connect(path, busy_timeout=BUSY_TIMEOUT)
                 stack.push_async_callback(watcher.close)
-                await _check(watcher, before.size)
+                if before.size <= CHECKED_SIZE:
+                    ((verdict,),) = await watcher.execute_fetchall("PRAGMA quick_check(1)")
+                    if verdict != "ok":
+                        raise Broken("the database is damaged")
                 users = await table.inspect(watcher, options)
                 readers = []
                 for _ in range(options.readers):
@@ -101,11 +95,11 @@ class OpenFile:
         """
         # A statement is counted when its rows have arrived, so that a status read before them
         # is never used for them.
-        statements = sum([reader.statements for reader in self._readers])
+        statements = sum([reader.statements for reader in self.readers])
         if statements != self._checked_after:
             self._checked_after = statements
             try:
-                self._was_unmodified = signature_of(self._path) == self.state.signature
+                self._was_unmodified = signature_of(self.path) == self.state.signature
             except Unavailable:
                 self._was_unmodified = False
         return self._was_unmodified
@@ -113,17 +107,17 @@ class OpenFile:
     def was_replaced(self) -> bool:
         """Return whether the path leads elsewhere or nowhere, while this file is intact."""
         try:
-            return not signature_of(self._path).is_same_file(self.state.signature)
+            return not signature_of(self.path).is_same_file(self.state.signature)
         except Unavailable:
             return True
 
     async def check(self) -> State:
         """Return the current state; raises `sqlite3.Error`, or `Unavailable` without a file."""
-        return await _state(self._path, self._watcher)
+        return await _state(self.path, self.watcher)
 
     async def find(self, query: Query) -> User | None:
         """Query the reader with the shortest queue; raises `Unavailable` or `Broken`."""
-        reader = min(self._readers, key=_waiting)
+        reader = min(self.readers, key=lambda reader: reader.waiting)
         lookup = self.users.lookups[type(query)]
         try:
             rows = await reader.fetch(lookup, lookup.values(query))
@@ -133,12 +127,12 @@ class OpenFile:
 
     def stop(self) -> None:
         """Stop running and queued queries, which then raise `Unavailable`."""
-        for reader in self._readers:
+        for reader in self.readers:
             reader.stopping = True
 
     async def close(self) -> None:
         """Close every connection after its queries, and end its thread."""
-        closing = [self._watcher.close(), *(reader.close() for reader in self._readers)]
+        closing = [self.watcher.close(), *(reader.close() for reader in self.readers)]
         await asyncio.gather(*closing)
 
 
@@ -152,14 +146,6 @@ def signature_of(path: Path) -> FileSignature:
         else:
             reason = f"the file cannot be reached: {error.strerror}"
         raise Unavailable(reason) from None
-
-
-async def _check(watcher: aiosqlite.Connection, size: int) -> None:
-    """Read every page of a file of at most `CHECKED_SIZE`, in SQLite's thread."""
-    if size <= CHECKED_SIZE:
-        ((verdict,),) = await watcher.execute_fetchall("PRAGMA quick_check(1)")
-        if verdict != "ok":
-            raise Broken("the database is damaged")
 
 
 async def _state(path: Path, watcher: aiosqlite.Connection) -> State:

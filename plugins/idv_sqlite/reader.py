@@ -16,6 +16,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ async def connect(path: Path, *, busy_timeout: float) -> aiosqlite.Connection:
     Raises `sqlite3.Error`, and leaves no thread behind when it does.
     """
     connection = await aiosqlite.connect(
-        read_only_uri(path), uri=True, isolation_level=None, timeout=busy_timeout
+        _read_only_uri(path), uri=True, isolation_level=None, timeout=busy_timeout
     )
     try:
         await connection.execute_fetchall("PRAGMA query_only = ON")
@@ -54,7 +55,7 @@ async def connect(path: Path, *, busy_timeout: float) -> aiosqlite.Connection:
     return connection
 
 
-def read_only_uri(path: Path) -> str:
+def _read_only_uri(path: Path) -> str:
     """Return the URI that opens this file; characters that are special in a URI are escaped."""
     return f"{path.absolute().as_uri()}?mode=ro"
 
@@ -111,7 +112,7 @@ class Reader:
 
     def _rows(self, lookup: Lookup, values: Sequence[Value]) -> asyncio.Future[list[Row]]:
         """Queue a lookup."""
-        asked = _Request(values)
+        asked = _Request(values, asyncio.get_running_loop().create_future())
         self._queues.setdefault(lookup, []).append(asked)
         if self._serve_task is None:
             self._serve_task = asyncio.create_task(self._serve())
@@ -164,14 +165,12 @@ class Reader:
         return self.stopping or not any(asked.is_wanted for asked in self.running)
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
     """A queued lookup: its parameters, and the future of its rows."""
 
-    __slots__ = ("rows", "values")
-
-    def __init__(self, values: Sequence[Value]) -> None:
-        self.values = values
-        self.rows: asyncio.Future[list[Row]] = asyncio.get_running_loop().create_future()
+    values: Sequence[Value]
+    rows: asyncio.Future[list[Row]]
 
     @property
     def is_wanted(self) -> bool:

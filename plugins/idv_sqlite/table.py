@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import aiosqlite
 
@@ -20,14 +19,6 @@ from idv_sqlite.options import SqliteOptions
 from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, User
 
 _NAMES: dict[type[Query], str] = {ByNickname: "nickname", ByCard: "card number"}
-
-
-class Affinity(Enum):
-    """What SQLite does to a value before it stores it in a column."""
-
-    TEXT = "numbers become text"
-    NUMERIC = "text that looks like a number becomes one"
-    NONE = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +55,19 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
     slow = await _slow(connection, kind, lookups)
     for query_type in slow if kind == "table" else list(lookups):
         lookups[query_type] = lookups[query_type].unbatched()
-    warnings = [_index_warning(slow)]
+    warnings = []
+    if slow:
+        names = " or ".join(_NAMES[query_type] for query_type in slow)
+        warnings.append(f"a lookup by {names} reads the whole table; an index is missing")
     if kind == "table":
-        nickname, folds = options.columns.nickname, options.folds_nicknames
-        warnings.append(
-            await _unique_index_warning(connection, options.table, nickname, folds=folds)
-        )
-        warnings.append(
-            await _unique_index_warning(connection, options.table, options.columns.card_number)
-        )
+        columns = options.columns
+        for column, folds in (
+            (columns.nickname, options.folds_nicknames),
+            (columns.card_number, False),
+        ):
+            warnings += await _unique_index_warning(connection, options.table, column, folds=folds)
         await _reject_at_signs(connection, options)
-    return Table(lookups, tuple(warning for warning in warnings if warning))
+    return Table(lookups, tuple(warnings))
 
 
 def quoted(name: str) -> str:
@@ -107,12 +100,14 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
         if _folded(column) not in types:
             names = _listed(column, [name for name, _ in rows])
             raise Unavailable(f"the table {quoted(options.table)} has no column {names}")
-    if await _is_strict(connection, options.table):
+    # SQLite before 3.37 has no STRICT tables, and returns no rows here.
+    tables = await connection.execute_fetchall(f"PRAGMA main.table_list({quoted(options.table)})")
+    if any(strict for *_, strict in tables):
         # Only here `ANY` keeps each value as it came; elsewhere it turns digits into numbers.
         types = {name: "" if declared == "ANY" else declared for name, declared in types.items()}
     for column in (options.columns.nickname, options.columns.card_number):
         declared = types[_folded(column)]
-        if _affinity(declared) is Affinity.NUMERIC:
+        if _affinity(declared) == "numeric":
             raise Broken(
                 f"the column {quoted(column)} is declared {declared}, which turns digits into "
                 "numbers and drops zeros in front; declare it TEXT and load the users again"
@@ -120,19 +115,17 @@ async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions
     return types
 
 
-async def _is_strict(connection: aiosqlite.Connection, table: str) -> bool:
-    """Return whether the table is STRICT; SQLite before 3.37 has none and returns no rows."""
-    rows = await connection.execute_fetchall(f"PRAGMA main.table_list({quoted(table)})")
-    return any(strict for *_, strict in rows)
+def _affinity(declared: str) -> Literal["text", "numeric", "none"]:
+    """Return what a column of a declared type stores, by SQLite's rules in their order.
 
-
-def _affinity(declared: str) -> Affinity:
-    """Return a declared type's affinity, by SQLite's rules in their order."""
+    One with text affinity turns numbers into text, a numeric one text that looks like a number
+    into one.
+    """
     if "INT" in declared:
-        return Affinity.NUMERIC
+        return "numeric"
     if re.search("CHAR|CLOB|TEXT", declared):
-        return Affinity.TEXT
-    return Affinity.NUMERIC if declared and "BLOB" not in declared else Affinity.NONE
+        return "text"
+    return "numeric" if declared and "BLOB" not in declared else "none"
 
 
 def _lookups(options: SqliteOptions, kind: str, types: dict[str, str]) -> dict[type[Query], Lookup]:
@@ -146,7 +139,7 @@ def _lookups(options: SqliteOptions, kind: str, types: dict[str, str]) -> dict[t
 
     def by(column: str, *, folds: bool = False) -> Lookup:
         # What a view says of its columns' types need not hold for each of its rows.
-        is_text = kind == "table" and _affinity(types[_folded(column)]) is Affinity.TEXT
+        is_text = kind == "table" and _affinity(types[_folded(column)]) == "text"
         return Lookup.by(f"u.{quoted(column)}", select, is_text=is_text, folds=folds)
 
     by_nickname = by(columns.nickname, folds=options.folds_nicknames)
@@ -169,16 +162,9 @@ async def _slow(
     return slow
 
 
-def _index_warning(slow: Sequence[type[Query]]) -> str:
-    if not slow:
-        return ""
-    names = " or ".join(_NAMES[query_type] for query_type in slow)
-    return f"a lookup by {names} reads the whole table; an index is missing"
-
-
 async def _unique_index_warning(
-    connection: aiosqlite.Connection, table: str, column: str, *, folds: bool = False
-) -> str:
+    connection: aiosqlite.Connection, table: str, column: str, *, folds: bool
+) -> list[str]:
     rows = await connection.execute_fetchall(
         "SELECT max(c.name), max(c.coll) FROM pragma_index_list(?) AS i, "
         'pragma_index_xinfo(i.name) AS c WHERE i."unique" AND NOT i.partial AND c.key '
@@ -189,13 +175,14 @@ async def _unique_index_warning(
         _folded(name) == _folded(column) and (not folds or collation.upper() == "NOCASE")
         for name, collation in rows
     ):
-        return ""
+        return []
     index = quoted(f"{table}_{column}{'_nocase' if folds else ''}")
     indexed = f"{quoted(column)}{' COLLATE NOCASE' if folds else ''}"
-    return (
+    message = (
         f"no unique index forbids two rows for one query by {quoted(column)}; this one does: "
         f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({indexed})"
     )
+    return [message]
 
 
 async def _reject_at_signs(connection: aiosqlite.Connection, options: SqliteOptions) -> None:

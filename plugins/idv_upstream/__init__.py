@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from idv_upstream.backend import UpstreamBackend
 from idv_upstream.cli.commands import commands
-from idv_upstream.options import UpstreamOptions
 from tornado_idv import CommandTools, hookimpl
 
-__all__ = ["UpstreamBackend", "UpstreamOptions", "idv_backend_kinds", "idv_commands"]
+if TYPE_CHECKING:
+    from idv_upstream.backend import UpstreamBackend
 
 
 @hookimpl
 def idv_backend_kinds() -> Mapping[str, type[UpstreamBackend]]:
     """Provide the kind ``upstream``."""
+    from idv_upstream.backend import UpstreamBackend  # noqa: PLC0415 - not for `--help`
+
     return {"upstream": UpstreamBackend}
 
 

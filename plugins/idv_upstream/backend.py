@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.response.reader import ResponseReader
-from idv_upstream.transport.transport import Transport
 from tornado_idv import Backend, BackendOptions, BackendResult, Query, User
 
 _log = logging.getLogger(__name__)
@@ -22,6 +21,8 @@ class UpstreamBackend(Backend[UpstreamOptions]):
     options_type: ClassVar[type[BackendOptions]] = UpstreamOptions
 
     def __init__(self, options: UpstreamOptions) -> None:
+        from idv_upstream.transport.transport import Transport  # noqa: PLC0415 - imports aiohttp
+
         super().__init__(options)
         self.templates = {
             kind: request.template(options.profile_site)

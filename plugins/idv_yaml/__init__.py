@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from idv_yaml.backend import YamlBackend
-from tornado_idv import Backend, hookimpl
+from tornado_idv import hookimpl
+
+if TYPE_CHECKING:
+    from idv_yaml.backend import YamlBackend
 
 
 @hookimpl
-def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:
+def idv_backend_kinds() -> Mapping[str, type[YamlBackend]]:
     """Provide the kind ``yaml``."""
+    from idv_yaml.backend import YamlBackend  # noqa: PLC0415 - not for `--help`
+
     return {"yaml": YamlBackend}

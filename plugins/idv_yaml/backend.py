@@ -74,7 +74,6 @@ class YamlBackend(Backend[YamlOptions]):
         return self._fixture.by_card.get(query.card_number)
 
     async def close(self) -> None:
-        """Stop watching."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -187,11 +186,7 @@ def _signature(path: Path) -> FileSignature | None:
 def _folders(path: Path) -> dict[tuple[int, int], Path]:
     """Return the directory in the path and the one that its links lead to, each once."""
     target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for a loop of links
-    return {_identity(each.stat()): each for each in (path.parent, target.parent)}
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
+    return {FileSignature.of(each)[:2]: each for each in (path.parent, target.parent)}
 
 
 def _summary(error: StartError) -> str:

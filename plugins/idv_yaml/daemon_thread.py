@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from threading import Thread
 from typing import ParamSpec, TypeVar
 
@@ -12,32 +12,21 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-async def in_daemon_thread(
+def in_daemon_thread(
     function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
-) -> Result:
+) -> asyncio.Future[Result]:
     """As `asyncio.to_thread`, but neither the event loop nor Python waits for it at exit.
 
     A fixture of 300,000 users takes 14 s to parse: that long a stop would have no effect.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Result] = loop.create_future()
-
-    def settle(result: Result | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(result)  # type: ignore[arg-type] # it is one without an error
-        else:
-            done.set_exception(error)
+    done: Future[Result] = Future()
+    done.set_running_or_notify_cancel()  # a caller that leaves does not cancel it
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = function(*args, **kwargs)
-        except BaseException as raised:  # noqa: BLE001 - raised where the result is awaited
-            error = raised
-        with suppress(RuntimeError):  # the loop is closed: nothing awaits the result
-            loop.call_soon_threadsafe(settle, result, error)
+            done.set_result(function(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            done.set_exception(error)
 
     Thread(target=run, name=function.__name__, daemon=True).start()
-    return await done
+    return asyncio.wrap_future(done)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -84,17 +84,13 @@ def _read(content: bytes, file: str) -> Any:
     try:
         return yaml_loader.read(content, file)
     except ConfigError as error:
-        raise _with_quoting_hint(error, content) from None
-
-
-def _with_quoting_hint(error: ConfigError, content: bytes) -> ConfigError:
-    """Explain the most frequent error in a fixture: YAML reserves a leading ``@``."""
-    (problem,) = error.problems
-    line = content.decode("utf-8-sig", "replace").split("\n")[problem.line - 1 :][:1]
-    if line and line[0][problem.column - 1 :].startswith("@"):
+        (problem,) = error.problems
+        line = content.decode("utf-8-sig", "replace").split("\n")[problem.line - 1 :][:1]
+        if not (line and line[0][problem.column - 1 :].startswith("@")):
+            raise
+        # The most frequent error in a fixture: YAML reserves a leading ``@``.
         message = "a value that begins with @ must stand in quotes"
-        return ConfigError(Problem(problem.file, problem.line, problem.column, "", message))
-    return error
+        raise ConfigError(replace(problem, message=message)) from None
 
 
 class _Checker:

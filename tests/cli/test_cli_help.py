@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import subprocess
 import sys
 from functools import partial
 from importlib.metadata import version
@@ -50,12 +51,34 @@ def test_built_in_commands_work_beside_a_broken_plugin(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless = partial(plugin_manager, entry_points=False, plugins=[Careless()])
-    monkeypatch.setattr("tornado_idv.cli.common.plugin_manager", careless)
+    monkeypatch.setattr("tornado_idv.cli.commands.plugin_manager", careless)
     result = invoke("--help")
     assert result.exit_code == 0
     assert "serve" in result.stdout
     assert "warning: the commands of plugins are missing" in result.stderr
     assert invoke("upstream").exit_code == 2
+
+
+def test_help_and_version_import_no_library_but_those_of_the_command_line() -> None:
+    """Every start of the command would pay for another one."""
+    program = (
+        "import importlib.metadata as m, sys\n"
+        "from click.testing import CliRunner\n"
+        "from tornado_idv.cli import main\n"
+        "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
+        "assert CliRunner().invoke(main, ['--version']).exit_code == 0\n"
+        "print(*(name for name in m.packages_distributions() if name in sys.modules))"
+    )
+    imported = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    ours = {"tornado_idv", "idv_sqlite", "idv_upstream", "idv_yaml"}
+    of_python = {"_distutils_hack"}
+    assert set(imported.stdout.decode().split()) - ours - of_python == {"click", "pluggy"}
+
+
+def test_summary_in_the_list_is_the_first_sentence_of_the_help(invoke: Invoke) -> None:
+    listed = invoke("--help").stdout
+    for name in COMMANDS:
+        assert f"  {name:8}  {command_of(name).get_short_help_str(limit=100)}\n" in listed
 
 
 def test_exit_codes_are_in_the_help(invoke: Invoke) -> None:
@@ -108,11 +131,12 @@ def test_our_plugins_are_listed_each_with_a_sentence(invoke: Invoke) -> None:
     assert json.loads(invoke("plugins", "--json").stdout) == kinds
 
 
+@pytest.mark.parametrize("module", ["idv_yaml", "idv_yaml.backend"])
 @pytest.mark.parametrize("name", ["plugins", "schema"])
 def test_a_plugin_that_cannot_be_loaded_is_reported(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, name: str
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, name: str, module: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "idv_yaml", None)
+    monkeypatch.setitem(sys.modules, module, None)
     result = invoke(name)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("a plugin cannot be loaded: ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib
 import json
 import os
 import shlex
@@ -23,7 +22,7 @@ import pytest
 
 from support.process import COMMAND, TIMEOUT, Invoke, command, eventually, running
 from support.service import KEY, Client
-from tornado_idv.cli.common import load_settings
+from tornado_idv.cli.load_config import load_settings
 from tornado_idv.cli.serve import announce
 from tornado_idv.config.settings import Settings
 from tornado_idv.keys.ring import KeyRing
@@ -160,11 +159,11 @@ def test_a_port_in_use_is_reported(config: Config) -> None:
     ids=["a bad configuration", "a bad fixture", "no fixture", "no database"],
 )
 def test_what_prevents_the_start_is_reported(
-    config: Config, backend: str, code: int, reported: str
+    invoke: Invoke, config: Config, backend: str, code: int, reported: str
 ) -> None:
     """The exit code says whether it is the operator's file or the environment."""
-    result = command("serve", "--config", str(config(backend, more=ANY_PORT)))
-    assert (result.returncode, result.stdout) == (code, "")
+    result = invoke("serve", "--config", config(backend, more=ANY_PORT))
+    assert (result.exit_code, result.stdout) == (code, "")
     assert reported in result.stderr
     assert "Traceback" not in result.stderr
 
@@ -183,8 +182,7 @@ def test_serving_is_set_up_as_configured(
         announce(service, settings)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    module = importlib.import_module("tornado_idv.cli.serve")  # not the command of that name
-    monkeypatch.setattr(module, "announce", announce_and_stop)
+    monkeypatch.setattr("tornado_idv.cli.serve.announce", announce_and_stop)
     more = f"demo: {demo}\nlogging: {{level: info, format: json}}\n{ANY_PORT}{ASKING}"
     path = config(USERS, more=more)
     result = invoke("serve", "-c", path)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ FILES = TREES | st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(tree=FILES)
 @settings(
     max_examples=100,

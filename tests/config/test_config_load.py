@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import load
-from tornado_idv.config.settings import Settings
+from tornado_idv.config.settings import MissLimitSettings, Settings
 from tornado_idv.errors import ConfigError, InvalidFormat, StartError
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByCard, ByNickname
+from tornado_idv.units import Rate
 
 Load = Callable[..., Settings]
 Kinds = Mapping[str, type[AnyBackend]]
@@ -47,7 +48,9 @@ auth:
       scopes: [identify:card, admin]
       not_before: 2026-01-01T00:00:00Z
       expires: 2027-01-01T02:00:00+02:00
+      limits: {{requests: 5/s, misses: {{rate: 1/2 hours, log_only: yes}}}}
     - {{id: demo, token: {TOKEN}}}
+limits: {{requests: 100/second, misses: 300/10 minutes, failed_auth: 60/minute}}
 cache: {{ttl: 0s, negative_ttl: 1d, max_entries: 1, max_negative_entries: 2}}
 identifiers: {{nickname_pattern: "[a-z]+", nickname_case: fold, card_length: [4, 16]}}
 backends:
@@ -82,7 +85,8 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "tls": None,
             "drain": {"delay": 0.0, "timeout": 15.0},
         },
-        "auth": {"keys": (), "store": None},
+        "auth": {"store": None, "keys": ()},
+        "limits": {"requests": None, "misses": None, "failed_auth": None},
         "cache": {
             "ttl": 300.0,
             "negative_ttl": 30.0,
@@ -99,7 +103,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "nickname_case": "preserve",
             "card_length": (1, 32),
         },
-        "logging": {"level": "info", "format": "auto"},
+        "logging": {"level": "info", "format": "auto", "ids": "none"},
         "demo": False,
     }
 
@@ -107,6 +111,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
 def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:
     settings = load_text(EVERY_SETTING)
     server, cache, (shop, demo) = settings.server, settings.cache, settings.auth.keys
+    limits = settings.limits
     members, crm = (backend.model_dump() for backend in settings.backends)
     assert settings.profile_sites[1] == "http://old.example:8080/people"
     assert (server.host, server.port, server.base_path) == ("::", 0, "/identity/v2")
@@ -128,7 +133,14 @@ def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:
         "scopes": ("identify:card", "admin"),
         "not_before": datetime(2026, 1, 1, tzinfo=UTC),
         "expires": datetime(2027, 1, 1, tzinfo=UTC),
+        "limits": {
+            "requests": {"count": 5, "seconds": 1},
+            "misses": {"rate": {"count": 1, "seconds": 7200}, "log_only": True},
+        },
     }
+    assert (limits.requests, limits.failed_auth) == (Rate(100, 1), Rate(60, 60))
+    assert limits.misses == MissLimitSettings(rate="300/10 minutes", log_only=False)
+    assert (demo.limits.requests, demo.limits.misses) == (None, None)
     assert (demo.scopes, demo.expires) == (("identify:url", "identify:card"), None)
     inherited = BackendOptions(name="members", kind="table").model_dump()
     assert members == {

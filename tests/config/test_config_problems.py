@@ -23,8 +23,9 @@ NO_HOST = "must be an IP address or the name of a host, without a port"
 NO_WHOLE = "must be a whole number, written in digits alone"
 NO_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
 NO_BASE_PATH = "must be empty or like /identity, without a slash at the end"
+NO_RATE = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
 NO_REFERENCE = "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
-SECTIONS = "profile_sites, server, auth, cache, identifiers, backends, logging, demo"
+SECTIONS = "profile_sites, server, auth, limits, cache, identifiers, backends, logging, demo"
 
 GOOD = """\
 profile_sites: [https://profiles.example]
@@ -103,6 +104,37 @@ ADDED_TO_A_GOOD_FILE = {
             "3:24: server.body_timeout: must be greater than 0",
             "3:45: server.request_timeout: must be greater than 0",
         ],
+    ),
+    "rates without a period": (
+        "limits: {requests: 100, misses: '300', failed_auth: }",
+        [
+            f"3:20: limits.requests: {NO_RATE}",
+            f"3:33: limits.misses: {NO_RATE}",
+            f"3:53: limits.failed_auth: {NO_RATE}",
+        ],
+    ),
+    "rate of no requests": (
+        "limits: {requests: 0/second}",
+        ["3:20: limits.requests: a rate is from 1 to 1000000000 in its period"],
+    ),
+    "rate a mapping": (
+        "limits: {requests: {count: 1, seconds: 1}}",
+        ["3:20: limits.requests: must be a rate, like 100/second or 300/10 minutes"],
+    ),
+    "misses with a problem inside": (
+        "limits: {misses: {rate: 300/fortnight, log_onli: true}}",
+        [
+            f"3:25: limits.misses.rate: {NO_RATE}",
+            ('3:40: limits.misses.log_onli: unknown setting; did you mean "log_only"?'),
+        ],
+    ),
+    "misses without a rate": (
+        "limits: {misses: {log_only: true}}",
+        ["3:18: limits.misses.rate: is missing"],
+    ),
+    "misses a list": (
+        "limits: {misses: [1/s]}",
+        ["3:18: limits.misses: must be a mapping, not a list"],
     ),
     "no connections": (
         "server: {max_connections: 0}",
@@ -336,7 +368,7 @@ ADDED_TO_A_GOOD_FILE = {
     ),
 }
 
-KEY_MEMBERS = "id, sha256, token, owner, scopes, not_before, expires"
+KEY_MEMBERS = "id, sha256, token, owner, scopes, not_before, expires, limits"
 SITE = "profile_sites: [https://profiles.example]\n"
 KINDS = "the kinds are remote, table"
 
@@ -626,6 +658,7 @@ def test_a_name_that_is_too_long_is_not_printed(problems_in: ProblemsIn) -> None
     assert problems_in(f"{GOOD}{name}a: 1")[0].startswith("3:1: unknown setting; ")
 
 
+@pytest.mark.slow
 def test_the_time_to_find_problems_is_linear_in_their_number(problems_in: ProblemsIn) -> None:
     """No problem is compared with all others."""
 

@@ -25,6 +25,7 @@ auth:
   keys:
     - {{id: shop, sha256: {"a" * 64}, scopes: [admin], expires: "2027-01-01T00:00:00Z"}}
     - {{id: demo, token: plain-token-of-a-partner}}
+limits: {{requests: 100/second, misses: 300/10 minutes, failed_auth: 60/m}}
 cache: {{ttl: 1h, max_entries: 7}}
 identifiers: {{card_length: [4, 16]}}
 backends:
@@ -43,6 +44,7 @@ ENVIRON = {
     "SCOPE": "admin",
     "EXPIRES": "2027-01-01T00:00:00Z",
     "SHARE": "0.5",
+    "COUNT": "100",
     "MOST": "16",
     "KIND": "table",
     "LEVEL": "info",
@@ -83,6 +85,14 @@ def test_a_good_configuration_passes(kinds: Kinds, load_text: Callable[..., Sett
         (f"sha256: {'a' * 64}, ", f"sha256: {'a' * 64}, token: plain-token-of-a-partner, "),
         ("[admin]", "[administrator]"),
         ("max_entries: 7", "max_entries: 0"),
+        ("100/second", "100"),
+        ("300/10 minutes", "300/10 fortnights"),
+        ("300/10 minutes", "{rate: 300}"),
+        ("300/10 minutes", "{log_only: true}"),
+        ("300/10 minutes", "[300/10 minutes]"),
+        ("60/m", "{rate: 60/m}"),
+        ("id: demo", "id: demo, limits: 60/m"),
+        ("id: demo", "id: demo, limits: {failed_auth: 60/m}"),
         ("[4, 16]", "[4]"),
         ("[4, 16]", "[4, 16, 17]"),
         ("kind: table", "kind: tables"),
@@ -126,6 +136,10 @@ def test_a_bad_configuration_fails(
         ("id: demo", "id: demo, owner: 1e5"),
         ("id: demo", "id: demo, owner: "),
         ("max_entries: 7", "max_entries: '7'"),
+        ("100/second", "'${env:COUNT}/second'"),
+        ("300/10 minutes", "'${env:COUNT}/second'"),
+        ("300/10 minutes", "{rate: '${env:COUNT}/second', log_only: yes}"),
+        ("id: demo", "id: demo, limits: {misses: 1/d, requests: 5/2h}"),
         ("max_entries: 7", "jitter: '0.5', refresh_ahead: '${env:SHARE}'"),
         ("[4, 16]", "['4', '${env:MOST}']"),
         ("name: members", "name: 12"),

@@ -42,7 +42,7 @@ from support.faults.file_faults import (
 )
 from support.service import make_database, serving
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_secret_is_logged")]
 
 Fault = Callable[[Path], AbstractContextManager[None]]
 TABLE = "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT)"

@@ -43,7 +43,7 @@ from support.faults.proxy import (
 from support.process import running
 from support.service import KEY, serving
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_secret_is_logged")]
 
 PEOPLE = (ALICE, AMY, CAROL)
 NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}

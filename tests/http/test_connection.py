@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 import weakref
+from contextlib import AsyncExitStack
 from typing import cast
 
 import pytest
@@ -15,7 +16,7 @@ from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 from tornado_idv.http.state import State
 
-LARGE = b"x" * 4_000_000
+LARGE = b"x" * 1_000_000
 
 
 async def test_a_request_byte_by_byte_is_one_request() -> None:
@@ -51,6 +52,7 @@ async def test_pipelined_data_is_bounded() -> None:
         client.writer.transport.abort()
 
 
+@pytest.mark.slow
 async def test_reading_resumes_when_the_buffer_has_room() -> None:
     async with connected_client() as client:
         client.control.may_answer.clear()
@@ -94,6 +96,7 @@ async def test_client_that_does_not_read_is_closed_eventually() -> None:
         await client.forgotten()
 
 
+@pytest.mark.slow
 async def test_slow_reader_gets_everything() -> None:
     """The next request waits until the answer before it has left."""
     async with connected_client(receive=1024) as client:
@@ -232,6 +235,24 @@ async def test_lines_without_cr_are_rejected_before_they_end(sent: bytes) -> Non
     async with connected_client() as client:
         client.send(sent)
         assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_new_client_is_served_before_a_crowd_that_has_had_responses() -> None:
+    """Each of the crowd always has a request that waits; the fixed time lets one start at once."""
+    crowd = 50
+    async with connected_client(timer=lambda: 0.0) as client, AsyncExitStack() as stack:
+        readers = []
+        for _ in range(crowd):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+            stack.callback(writer.close)
+            writer.write(POST * 10)
+            readers.append(reader)
+        for reader in readers:
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        before = len(client.control.asked)
+        client.send(POST.replace(b"hello", b"later"))
+        assert await client.status() == 200
+        assert client.control.asked.index(b"later") < before + crowd // 2 < 9 * crowd
 
 
 async def test_drain_waits_for_started_requests() -> None:

@@ -35,9 +35,9 @@ class Harness:
         """One whose request takes so long."""
         return Waiter(partial(self._resume, name, seconds))
 
-    def enqueue(self, *names: str, seconds: float = 0.0) -> None:
+    def enqueue(self, *names: str, seconds: float = 0.0, rejected: bool = False) -> None:
         for name in names:
-            self.queue.enqueue(self.waiter(name, seconds))
+            self.queue.enqueue(self.waiter(name, seconds), rejected=rejected)
 
     async def iterate(self, other_work: float = 0.0) -> list[str]:
         """Run one iteration, in which other work takes so long; return what it resumed."""
@@ -98,6 +98,52 @@ async def test_a_waiter_is_resumed_at_most_once_per_iteration() -> None:
     assert resumed == ["endless"]
 
 
+async def test_a_new_waiter_waits_for_one_rejected_waiter_at_most() -> None:
+    harness = Harness()
+    harness.enqueue(*map(str, range(100)), rejected=True)
+    assert await harness.iterate() == ["0"]
+    harness.enqueue("new")
+    assert await harness.iterate() == ["new"]
+    harness.enqueue("later")
+    assert await harness.iterate() == ["1"]
+    assert await harness.iterate() == ["later"]
+
+
+async def test_new_waiters_do_not_starve_rejected_ones() -> None:
+    """However many come, every second start is one of those that wait, in order."""
+    harness = Harness()
+    harness.enqueue("a", "b", "c", rejected=True)
+    resumed: list[str] = []
+    for number in range(6):
+        harness.enqueue(str(2 * number), str(2 * number + 1))
+        resumed += await harness.iterate()
+    assert resumed == ["0", "a", "1", "b", "2", "c"]
+
+
+async def test_both_classes_take_turns_within_one_share_of_the_time() -> None:
+    harness = Harness()
+    harness.enqueue(*map(str, range(100)), seconds=MS)
+    harness.enqueue("a", "b", "c", "d", seconds=MS, rejected=True)
+    resumed = await harness.iterate(other_work=20 * MS)
+    assert resumed == ["0", "a", "1", "b", "2", "c", "3", "d", "4", "5"]
+
+
+async def test_a_rejected_waiter_is_resumed_at_most_once_per_iteration() -> None:
+    """Also if more new ones wait, each of which has a turn."""
+    harness = Harness(budget=100 * MS)
+    resumed: list[str] = []
+
+    def again() -> None:
+        resumed.append("rejected")
+        harness.queue.enqueue(rejected, rejected=True)
+
+    rejected = Waiter(again)
+    harness.queue.enqueue(rejected, rejected=True)
+    harness.enqueue("1", "2", "3")
+    assert await harness.iterate() == ["1", "2", "3"]
+    assert resumed == ["rejected"]
+
+
 async def test_waiter_may_cancel_another() -> None:
     harness = Harness(budget=100 * MS)
     other = harness.waiter("other")
@@ -116,15 +162,16 @@ async def test_a_waiter_is_resumed_once_and_keeps_its_position() -> None:
     assert [await harness.iterate() for _ in range(3)] == [["first"], ["second"], []]
 
 
-async def test_a_cancelled_waiter_is_not_resumed() -> None:
+@pytest.mark.parametrize("rejected", [False, True], ids=["new", "rejected"])
+async def test_a_cancelled_waiter_is_not_resumed(*, rejected: bool) -> None:
     harness = Harness()
     first, second, third = map(harness.waiter, ("first", "second", "third"))
     for waiter in (first, second):
-        harness.queue.enqueue(waiter)
+        harness.queue.enqueue(waiter, rejected=rejected)
     harness.queue.cancel(first)
     harness.queue.cancel(third)
     assert await harness.iterate() == ["second"]
-    harness.queue.enqueue(third)
+    harness.queue.enqueue(third, rejected=rejected)
     harness.queue.cancel(third)
     assert await harness.iterate() == []
 

@@ -98,3 +98,16 @@ def test_empty_line_is_ignored() -> None:
         assert not parser.has_started
         assert not parser.has_head
     assert parser.is_empty
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 20])
+@pytest.mark.parametrize(("line_end", "status"), [(b"\n", 400), (b"\r\n", 431)])
+def test_long_head_gets_the_same_status_in_any_segmentation(
+    line_end: bytes, status: int, pieces: int
+) -> None:
+    data = b"GET / HTTP/1.1" + line_end + b"X: " + b"a" * MAX_HEAD
+    size = -(-len(data) // pieces)
+    parser = RequestParser(1024)
+    with pytest.raises(HttpError) as error:
+        requests(parser, *(data[at : at + size] for at in range(0, len(data), size)))
+    assert error.value.status == status

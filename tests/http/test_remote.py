@@ -10,6 +10,7 @@ import pytest
 
 from support.service import CONFIG, FIXTURE, KEY
 from tornado_idv.config.load import load
+from tornado_idv.log_format import json_lines
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.service import listening
 from tornado_idv.web.access_log import AccessLog
@@ -42,7 +43,7 @@ async def remotes(
     manager = plugin_manager()
     settings = load(config, backend_kinds(manager), {})
     written: list[str] = []
-    access_log = AccessLog(written.append, for_people=False)
+    access_log = AccessLog(written.append, json_lines)
     async with listening(settings, manager, access_log) as service:
         await _ask(host, service.port, *fields)
     access_log.flush()

@@ -119,6 +119,7 @@ def test_peer_is_the_client_if_none_is_trusted() -> None:
     assert TrustedProxies([]).client_address(PEER, "203.0.113.5") == PEER
 
 
+@pytest.mark.slow
 @given(st.text() | st.lists(st.sampled_from([*"0123456789af.:[]%, "])).map("".join))
 def test_result_is_always_an_address(forwarded: str) -> None:
     caller = TrustedProxies(TRUSTED).client_address(PEER, forwarded)

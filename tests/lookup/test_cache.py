@@ -177,6 +177,7 @@ async def test_frequently_used_user_is_not_evicted(
     assert cache.get(ByCard("1")) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [ABSENT, Unavailable("down")], ids=["not found", "failing"])
 async def test_a_flood_of_guesses_pushes_no_user_out_and_grows_no_memory(
     ticker: Ticker, answer: object

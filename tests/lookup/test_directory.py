@@ -61,11 +61,11 @@ class OwnDispatch:
 
 
 class FailingDispatch:
-    """A plugin whose hook raises, instead of returning a coroutine."""
+    """A plugin whose hook raises, with the user in its error, instead of returning a coroutine."""
 
     @hookimpl
     def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None]:
-        raise RuntimeError
+        raise KeyError(query.text)
 
 
 # The chain
@@ -679,10 +679,44 @@ async def test_a_failure_is_logged_with_its_cause_and_without_the_user(
     assert "alice" not in caplog.text
 
 
-async def test_a_hook_that_raises_leaves_no_coroutine_behind() -> None:
-    """One that is never awaited would be a warning, which fails this test."""
-    backend = FakeBackend(ALICE)
-    with pytest.raises(RuntimeError):
-        await directory(backend, plugins=[FailingDispatch()]).find(QUERY)
+async def test_a_hook_that_raises_is_broken_and_leaves_no_coroutine_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A coroutine that is never awaited would be a warning, which fails this test."""
+    backend = FakeBackend(None)
+    error = await failure(directory(backend, plugins=[FailingDispatch()]))
     gc.collect()
-    assert backend.source.asked == 0
+    assert (type(error), backend.source.asked) == (Broken, 0)
+    assert str(error) == "a plugin's idv_identify failed with KeyError"
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "alice" not in caplog.text
+
+
+async def test_a_plugin_s_coroutine_that_raises_is_broken(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    error = await failure(directory(plugins=[OwnDispatch(KeyError("alice"))]))
+    assert (type(error), error.reason) == (Broken, "a plugin's idv_identify failed with KeyError")
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "alice" not in caplog.text
+
+
+async def test_a_plugin_s_own_failure_stays_unavailable(caplog: pytest.LogCaptureFixture) -> None:
+    error = await failure(directory(plugins=[OwnDispatch(DOWN)]))
+    assert (type(error), error.reason) == (Unavailable, "down")
+    assert not caplog.records
+
+
+async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_when_no_caller_can_wait() -> None:
+    clock, own = LoopClock(), OwnDispatch(Answer(ALICE, "own"))
+    own.source.hold()
+    asked = directory(plugins=[own], timeout=2)
+    caller = await begin(asked, own.source)
+    (lookup,) = running(asked.cache)
+    clock.forward(2.1)
+    with pytest.raises(Unavailable, match="no answer within 2 s"):
+        await caller
+    clock.forward(2)
+    await asyncio.wait([lookup], timeout=1)
+    assert lookup.done()
+    assert own.source.under_way == 0

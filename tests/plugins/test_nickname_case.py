@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.process import command
+from support.process import Invoke
 from support.service import CONFIG, KEY, Client, Reply, serving
 
 FOLD = "identifiers: {nickname_case: fold, nickname_pattern: '[a-z.]+'}\n"
@@ -113,20 +113,20 @@ def test_a_nickname_stored_as_bytes_is_never_not_found(tmp_path: Path) -> None:
         assert asked.by_input("@carol").status == 404
 
 
-@pytest.mark.slow
-def test_fixture_users_that_fold_to_one_nickname_are_a_problem(tmp_path: Path) -> None:
+def test_fixture_users_that_fold_to_one_nickname_are_a_problem(
+    tmp_path: Path, invoke: Invoke
+) -> None:
     write_fixture(tmp_path, "Alice", "bob", "alicE")
     path = tmp_path / "config.yaml"
     path.write_text(FOLD + CONFIG + YAML, encoding="utf-8")
-    result = command("check", "-c", str(path))
-    assert (result.returncode, result.stdout) == (1, "")
+    result = invoke("check", "-c", path)
+    assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.endswith(
         "users.yaml:4:6: users[2].nickname: lines 2 and 4 hold the same nickname "
         "(nickname_case is fold)\n"
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "warned"),
     [
@@ -137,17 +137,17 @@ def test_fixture_users_that_fold_to_one_nickname_are_a_problem(tmp_path: Path) -
     ids=["an index", "a column", "an index that tells case apart"],
 )
 def test_check_warns_unless_an_index_ignores_case(
-    tmp_path: Path, script: str, *, warned: bool
+    tmp_path: Path, invoke: Invoke, script: str, *, warned: bool
 ) -> None:
     """The statement that it prints makes the warning go away."""
     write_table(tmp_path, script, "Alice")
     path = tmp_path / "config.yaml"
     path.write_text(FOLD + CONFIG + SQLITE, encoding="utf-8")
-    warnings = command("check", "-c", str(path)).stderr
+    warnings = invoke("check", "-c", path).stderr
     assert ("a lookup by nickname reads the whole table" in warnings) is warned
     if warned:
         _, _, statement = warnings.strip().partition("this one does: ")
         assert statement.endswith("COLLATE NOCASE)")
         with closing(sqlite3.connect(tmp_path / "users.db")) as database:
             database.execute(statement)
-    assert command("check", "-c", str(path)).stderr == ""
+    assert invoke("check", "-c", path).stderr == ""

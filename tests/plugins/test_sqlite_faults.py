@@ -81,7 +81,7 @@ async def test_a_look_speaks_for_no_rows_that_come_after_it(
     async with serving(path, readers=2) as backend:
         file = backend._file
         assert file is not None
-        connection = file._readers[0]._connection
+        connection = file.readers[0]._connection
         fetch, begun, gate = connection.execute_fetchall, asyncio.Event(), asyncio.Event()
 
         async def held_up(*asked: Any) -> Any:
@@ -101,7 +101,7 @@ async def test_a_look_speaks_for_no_rows_that_come_after_it(
             gate.set()
         assert await late == ALICE
         assert not file.is_unmodified()
-        assert [reader.waiting for reader in file._readers] == [0, 0]
+        assert [reader.waiting for reader in file.readers] == [0, 0]
 
 
 async def test_a_look_under_way_is_not_believed_of_what_came_after_it(
@@ -394,7 +394,7 @@ def slow_path(tmp_path: Path) -> Path:
 async def begun(backend: SqliteBackend) -> None:
     """Waits until SQLite is at work on a query."""
     assert backend._file is not None
-    (reader,) = backend._file._readers
+    (reader,) = backend._file.readers
     deadline = time.monotonic() + 5
     while not any(asked.is_wanted for asked in reader.running):
         assert time.monotonic() < deadline
@@ -419,7 +419,7 @@ async def test_a_query_whose_caller_left_is_never_started(slow_path: Path) -> No
     async with serving(slow_path) as backend:
         assert backend._file is not None
         started: list[str] = []
-        await backend._file._readers[0]._connection.set_trace_callback(started.append)
+        await backend._file.readers[0]._connection.set_trace_callback(started.append)
         slow = asyncio.create_task(backend.find(ByNickname("slow")))
         await begun(backend)
         leaving = asyncio.create_task(backend.find(KNOWN))

@@ -554,7 +554,7 @@ async def test_token_server_that_does_not_respond_is_unavailable() -> None:
     async with issued(Said()) as case:
         failure = await given_up(case.issuer, case.made)
     assert isinstance(failure, Unavailable)
-    assert failure.reason == "token server: timed out"
+    assert failure.reason == "cancelled by the guard"
 
 
 async def test_token_server_has_the_rest_of_the_timeout() -> None:
@@ -569,7 +569,7 @@ async def test_token_server_has_the_rest_of_the_timeout() -> None:
         case.directory.gate.set()
         await case.issuer.asked(2)
         clock.forward(3)
-        assert (await asyncio.wait_for(waiting, 1)).reason == "token server: timed out"
+        assert (await asyncio.wait_for(waiting, 1)).reason == "cancelled by the guard"
 
 
 async def test_closing_cancels_the_fetch_of_a_token() -> None:

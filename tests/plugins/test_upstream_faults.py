@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from idv_upstream import UpstreamBackend
+from idv_upstream.backend import UpstreamBackend
 from support.fakes import LoopClock
 from support.scripted_server import Said, Scripted, chunked, http, serving
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
 from tornado_idv.backend import AnyBackend
+from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -43,9 +44,11 @@ def asking(port: int, scheme: str = "http", **options: Any) -> AnyBackend:
 
 
 async def failure_of(backend: AnyBackend, query: Query) -> LookupFailed:
+    """The failure of a lookup as the service makes it: the guard bounds it."""
     async with open_backends([backend]):
+        guard = Guard(backend, lambda _user: True)
         with pytest.raises(LookupFailed) as caught:
-            await asyncio.wait_for(backend.find(query), 10)
+            await guard.find(query, asyncio.get_running_loop().time() + 10)
     return caught.value
 
 
@@ -222,7 +225,21 @@ async def test_incomplete_response_times_out(sent: bytes) -> None:
     async with serving(sent) as upstream:
         failure = await given_up(upstream, asking(upstream.port), QUERIES[0])
     assert isinstance(failure, Unavailable)
-    assert failure.reason == "timed out"
+    assert failure.reason == "no answer within 5 s"
+
+
+async def test_second_attempt_has_the_rest_of_the_timeout() -> None:
+    """``timeout`` is for the whole lookup, with what the first attempt took of it."""
+    async with serving(http(503), Said()) as upstream:
+        clock = LoopClock()
+        upstream.gate.clear()
+        waiting = asyncio.ensure_future(failure_of(asking(upstream.port), QUERIES[0]))
+        await upstream.asked()
+        clock.forward(3)
+        upstream.gate.set()
+        await upstream.asked(2)
+        clock.forward(2.5)
+        assert (await asyncio.wait_for(waiting, 1)).reason == "no answer within 5 s"
 
 
 async def test_closed_port_is_unavailable() -> None:

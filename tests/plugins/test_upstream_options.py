@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from yarl import URL
 
 import idv_upstream
-from idv_upstream import UpstreamBackend, UpstreamOptions
+from idv_upstream.backend import UpstreamBackend
+from idv_upstream.options import UpstreamOptions
 from idv_upstream.request.options import RequestOptions
 from idv_upstream.response.fields import FieldOptions
 from idv_upstream.response.options import ResponseOptions

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from idv_upstream.response.freshness import seconds_fresh
+from idv_upstream.response.freshness import freshness
 from idv_upstream.response.options import ResponseOptions
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader
@@ -194,7 +194,7 @@ class TestNotKnownWhen:
 def test_cache_control_limits_the_time_in_the_cache(
     cache_control: str, seconds: float | None
 ) -> None:
-    assert seconds_fresh(CIMultiDict({"Cache-Control": cache_control})) == seconds
+    assert freshness(CIMultiDict({"Cache-Control": cache_control}))[0] == seconds
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_max_age_of_zero_is_storable() -> None:
 
 @pytest.mark.parametrize(("age", "seconds"), [("20", 40), ("90", 0), ("x", 60), ("-5", 60)])
 def test_age_of_a_response_is_subtracted(age: str, seconds: float) -> None:
-    assert seconds_fresh(CIMultiDict({"cache-control": "max-age=60", "age": age})) == seconds
+    assert freshness(CIMultiDict({"cache-control": "max-age=60", "age": age}))[0] == seconds
 
 
 def test_cache_control_is_passed_on_with_the_answer() -> None:

@@ -77,7 +77,7 @@ async def test_address_that_is_resolved_too_late_is_dropped(
     complaints: list[Any] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _loop, context: complaints.append(context))
-    waiting = asyncio.ensure_future(ThreadResolver().resolve("slow.invalid"))
+    waiting = asyncio.ensure_future(ThreadResolver(10.0).resolve("slow.invalid"))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
@@ -97,7 +97,7 @@ def test_address_that_is_resolved_after_the_loop_was_closed_is_dropped(
     monkeypatch.setattr(threading, "excepthook", complaints.append)
 
     async def leave() -> None:
-        waiting = asyncio.ensure_future(ThreadResolver().resolve("slow.invalid"))
+        waiting = asyncio.ensure_future(ThreadResolver(10.0).resolve("slow.invalid"))
         await asyncio.sleep(0)
         waiting.cancel()
 

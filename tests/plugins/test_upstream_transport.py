@@ -124,22 +124,6 @@ async def test_connection_that_was_idle_for_four_seconds_is_not_used(
     assert len(upstream.connections) == connections
 
 
-async def test_deadline_of_a_request_ends_with_it() -> None:
-    """The next request on the same connection has a deadline of its own."""
-    async with asked(GOOD) as (upstream, made):
-        clock = LoopClock()
-        await ask(made)
-        clock.forward(TIMEOUT - 2)
-        upstream.gate.clear()
-        waiting = asyncio.ensure_future(ask(made))
-        await upstream.asked(2)
-        clock.forward(2.5)
-        await asyncio.sleep(0.01)
-        upstream.gate.set()
-        assert (await waiting).status == 200
-    assert len(upstream.connections) == 1
-
-
 async def test_connection_of_a_cancelled_request_is_closed() -> None:
     """The next request on it would read the wrong response."""
     async with asked(http(200, b"[1]"), http(200, b"[2]")) as (upstream, made):
@@ -362,8 +346,24 @@ async def test_slow_response_times_out(answer: Said) -> None:
     async with asked(answer) as (upstream, made):
         failure = await given_up(upstream, made)
     assert isinstance(failure, Unavailable)
-    assert failure.reason == "timed out"
+    assert failure.reason == "cancelled by the guard"
     assert len(upstream.requests) == 1
+
+
+async def test_wait_for_a_pooled_connection_is_no_connection_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The upstream is slow, but it can be connected to."""
+    monkeypatch.setattr(client, "_MIN_CONNECTIONS", 1)
+    async with asked(GOOD, connections=1) as (upstream, made):
+        upstream.gate.clear()
+        first, second = (asyncio.ensure_future(ask(made, POST)) for _ in range(2))
+        await upstream.asked()
+        LoopClock().forward(TIMEOUT - 0.5)
+        await asyncio.sleep(0.01)
+        upstream.gate.set()
+        assert (await first).status == (await second).status == 200
+    assert len(upstream.connections) == 1
 
 
 async def test_refused_connection_is_unavailable() -> None:

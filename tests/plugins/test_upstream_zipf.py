@@ -102,6 +102,7 @@ async def found_by(callers: int, directory: Directory, queries: Sequence[Query])
     return [answers[place] for place in range(len(queries))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [by_nickname, by_card], ids=["nickname", "card"])
 async def test_each_user_is_requested_once(tmp_path: Path, by: Callable[[int], Query]) -> None:
     """Found or not, one response serves all lookups within the TTL."""

@@ -236,6 +236,7 @@ def test_a_wrong_count_is_reported_with_what_to_do() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_large_fixture_is_read_in_a_few_seconds() -> None:
     """Half a second on a developer's machine; quadratic work would take minutes."""
     users = [f"- {{nickname: u{n}, card_number: {n}, plan: Free}}\n" for n in range(20_000)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.service import open_directory
 
 EARLY_KEY = issue("early")
-USER = '{"nickname": "alice", "card_number": "1", "plan": "Free"}'
+USERS = ", ".join(
+    f'{{nickname: {name}, card_number: "{card}", plan: Free}}'
+    for card, name in enumerate(("alice", "carol"))
+)
 CONFIG = f"""\
 profile_sites: [https://profiles.example]
 server: {{port: 0}}
@@ -29,7 +33,7 @@ auth:
     - {{id: expired, token: {EXPIRED_KEY}, expires: 2020-01-01T00:00:00Z}}
     - {{id: early, token: {EARLY_KEY}, not_before: 2999-01-01T00:00:00Z}}
     - {{id: cards, token: {CARDS_ONLY_KEY}, scopes: [identify:card]}}
-logging: {{level: info, format: json}}
+logging: {{level: info, format: json, ids: hash}}
 backends:
   - {{name: users, kind: yaml, path: users.yaml}}
   - {{name: gone, kind: upstream, base_url: 'http://127.0.0.1:1', match: '@gone'}}
@@ -41,13 +45,21 @@ URL = "/api/v1/identify/url"
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """Knows alice, and cannot reach one backend."""
     folder = tmp_path_factory.mktemp("fields")
-    (folder / "users.yaml").write_text(f"users: [{USER}]\n")
+    (folder / "users.yaml").write_text(f"users: [{USERS}]\n")
     (folder / "config.yaml").write_text(CONFIG)
     with running(folder / "config.yaml") as service:
         yield service
 
 
 def ask(
+    service: ServiceProcess, nickname: str, key: str | None = KEY, path: str = URL
+) -> dict[str, Any]:
+    """Some fields of the line of one request."""
+    record = ask_all(service, nickname, key, path)
+    return {name: record[name] for name in WHY if name in record}
+
+
+def ask_all(
     service: ServiceProcess, nickname: str, key: str | None = KEY, path: str = URL
 ) -> dict[str, Any]:
     """The line of one request."""
@@ -66,7 +78,7 @@ def ask(
 
     eventually(is_logged)
     (record,) = found
-    return {name: record[name] for name in WHY if name in record}
+    return record
 
 
 WHY = ("status", "key", "code", "backend", "reason")
@@ -76,7 +88,7 @@ CODE = "token_invalid_or_expired"
 @pytest.mark.parametrize(
     ("key", "fields"),
     [
-        (KEY, {"status": 200, "key": "caller"}),
+        (KEY, {"status": 200, "key": "caller", "backend": "users"}),
         (EXPIRED_KEY, {"status": 401, "key": "expired", "code": CODE, "reason": "expired"}),
         (EARLY_KEY, {"status": 401, "key": "early", "code": CODE, "reason": "not valid yet"}),
         (issue("caller"), {"status": 401, "key": None, "code": CODE, "reason": "unknown"}),
@@ -119,9 +131,36 @@ def test_an_unreachable_backend_is_named_with_the_reason(service: ServiceProcess
     }
 
 
+def test_line_of_a_lookup_names_cache_backend_and_subject(service: ServiceProcess) -> None:
+    """Also where the packet cache responds, to the third request."""
+    first, *others = [ask_all(service, "carol") for _ in range(4)]
+    assert (first["cache"], first["backend"]) == ("miss", "users")
+    assert re.fullmatch("[0-9a-f]{16}", first["subject"])
+    for line in others:
+        assert (line["cache"], line["backend"]) == ("hit", "users")
+        assert line["subject"] == first["subject"]
+    assert ask_all(service, "dave")["subject"] != first["subject"]
+
+
+def test_line_of_a_failed_lookup_has_its_subject(service: ServiceProcess) -> None:
+    line = ask_all(service, "gone")
+    assert (line["cache"], line["backend"]) == ("miss", "gone")
+    assert re.fullmatch("[0-9a-f]{16}", line["subject"])
+
+
+@pytest.mark.parametrize(
+    ("nickname", "key"), [("a b", KEY), ("alice", EXPIRED_KEY)], ids=["format", "key"]
+)
+def test_line_of_a_rejected_request_has_no_lookup(
+    service: ServiceProcess, nickname: str, key: str
+) -> None:
+    assert not {"cache", "backend", "subject"} & {*ask_all(service, nickname, key)}
+
+
+@pytest.mark.slow
 async def test_a_lookup_has_the_time_that_is_configured(tmp_path: Path) -> None:
     """Here so little that no backend is asked any more."""
-    (tmp_path / "users.yaml").write_text(f"users: [{USER}]\n")
+    (tmp_path / "users.yaml").write_text(f"users: [{USERS}]\n")
     (tmp_path / "config.yaml").write_text(CONFIG.replace("port: 0", "request_timeout: 40ms"))
     manager = plugin_manager()
     settings = load(tmp_path / "config.yaml", backend_kinds(manager), {})

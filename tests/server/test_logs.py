@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,16 +24,14 @@ from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.log_format import json_lines
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.registry import plugin_manager
-from tornado_idv.server.logs import (
-    LogFormat,
-    LogOutput,
-    configure_logging,
-    keep_out_secrets,
-)
+from tornado_idv.server.log_filters import keep_out_secrets
+from tornado_idv.server.logs import LogFormat, LogOutput, configure_logging
 from tornado_idv.web.access_log import AccessLog
-from tornado_idv.web.handler import JsonHandler, Request, Services
+from tornado_idv.web.app import Api
+from tornado_idv.web.handler import JsonHandler, Services
 
 NICKNAME = "Tweety.Bird"
 CARD = "8008135800813580081358"
@@ -92,14 +91,13 @@ Make = Callable[[str, str], Case]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Runs the service over one kind of backend with one format of logs."""
+    """Runs the service over one kind of backend with some settings of logs."""
     with ExitStack() as stack:
 
-        def start(kind: str, log_format: str) -> Case:
+        def start(kind: str, logs: str) -> Case:
             backend, fail = PREPARE[kind](tmp_path, stack)
             config = tmp_path / "config.yaml"
-            logs = f"logging: {{level: debug, format: {log_format}}}\n"
-            config.write_text(f"{CONFIG}{logs}backends: [{{name: users, {backend}}}]\n")
+            config.write_text(f"{CONFIG}logging: {logs}\nbackends: [{{name: users, {backend}}}]\n")
             return Case(stack.enter_context(running(config)), fail)
 
         yield start
@@ -171,11 +169,11 @@ def ask(client: Client, text: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("log_format", ["console", "json"])
+@pytest.mark.parametrize(("log_format", "ids"), [("console", "none"), ("json", "hash")])
 @pytest.mark.parametrize("kind", PREPARE)
-def test_no_secret_is_ever_logged(make: Make, kind: str, log_format: str) -> None:
+def test_no_secret_is_ever_logged(make: Make, kind: str, log_format: str, ids: str) -> None:
     """At the level debug, with every backend, when all is well and when nothing is."""
-    case = make(kind, log_format)
+    case = make(kind, f"{{level: debug, format: {log_format}, ids: {ids}}}")
     play_requests(case.client)
     case.fail()
     eventually(lambda: case.fails_visibly(FAILED[kind]))
@@ -346,7 +344,7 @@ def respond(method: str, access_log: AccessLog | None) -> None:
     exchange = Exchange(Sink(), head, Peer("192.0.2.7", "http"))
     exchange.started_at = 0.0
     services = Services(cast(Directory, None), Identifiers(()), KeyRing([]), access_log)
-    Found(services, exchange, Request(method, headers)).run()
+    exchange.dispatch(Api(services, {"/tweety": Found}), b"")
 
 
 @pytest.mark.parametrize(("method", "reported"), [("POST", "POST"), ("TWEETY", "other")])
@@ -355,7 +353,7 @@ async def test_an_access_line_holds_nothing_of_the_input(
 ) -> None:
     monkeypatch.setattr("tornado_idv.web.handler.monotonic", lambda: 0.0125)
     written: list[str] = []
-    access_log = AccessLog(written.append, for_people=False)
+    access_log = AccessLog(written.append, json_lines)
     respond(method, access_log)
     access_log.flush()
     (line,) = written
@@ -410,11 +408,60 @@ async def test_access_lines_look_like_the_other_lines(
     assert stream.getvalue().startswith("{") is for_machines
 
 
-def test_a_wrong_log_call_does_not_fail_its_caller(logged: Configure) -> None:
+class Unprintable:
+    def __str__(self) -> str:
+        raise TypeError("tweety")
+
+
+@pytest.mark.parametrize("extra", [None, {"x": Unprintable()}], ids=["text", "field"])
+def test_a_wrong_log_call_does_not_fail_its_caller(
+    logged: Configure, extra: dict[str, object] | None
+) -> None:
+    """It is logged where the call is, without its arguments, which may be secret."""
     stream = logged("info", "json")
-    logging.getLogger("some.room").info("%d of them", "some")
+    logging.getLogger("some.room").info("%d of them", 1 if extra else "tweety", extra=extra)
     logging.getLogger("some.room").info("it goes on")
-    assert "it goes on" in stream.getvalue()
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert re.match(r"a log call failed with TypeError: .*test_logs.py:\d+$", first["event"])
+    assert second["event"] == "it goes on"
+    assert "tweety" not in stream.getvalue()
+
+
+def test_repeated_errors_are_folded_and_others_are_not(logged: Configure) -> None:
+    stream = logged("info", "json")
+    logger = logging.getLogger("some.room")
+    for number in range(4):
+        logger.error("%s failed", "it", extra={"request_id": number})
+        logger.info("it goes on")
+    stream.output.close()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    errors = [line for line in lines if line["level"] == "error"]
+    assert [(line["event"], line["logger"]) for line in errors] == [("it failed", "some.room")] * 2
+    assert [line.get("request_id") for line in errors] == [0, None]
+    assert [line.get("repeated") for line in errors] == [None, 3]
+    assert len(lines) == 6
+
+
+def test_audit_lines_are_written_at_every_level(logged: Configure) -> None:
+    stream = logged("error", "json")
+    logging.getLogger("tornado_idv.audit").info("revoked", extra={"key": "shop"})
+    logging.getLogger("tornado_idv.other").warning("left out")
+    record = json.loads(stream.getvalue())
+    assert (record["event"], record["key"], record["level"]) == ("revoked", "shop", "info")
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_exception_of_any_logger_is_logged_without_its_message(
+    logged: Configure, log_format: LogFormat
+) -> None:
+    stream = logged("info", log_format)
+    try:
+        int(NICKNAME)
+    except ValueError:
+        logging.getLogger("some.room").exception("it failed")
+    assert "ValueError" in stream.getvalue()
+    assert "test_logs.py" in stream.getvalue()
+    assert "tweety" not in stream.getvalue().lower()
 
 
 def test_a_pipe_that_another_process_made_non_blocking_loses_no_line(

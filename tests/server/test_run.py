@@ -17,8 +17,10 @@ from support.service import Client
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.config.load import load
 from tornado_idv.errors import StartError
+from tornado_idv.log_format import json_lines
 from tornado_idv.model import Query
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.server.log_folding import Folding
 from tornado_idv.server.log_writer import LogWriter
 from tornado_idv.server.logs import LogOutput
 from tornado_idv.server.run import run
@@ -48,8 +50,8 @@ def serve(tmp_path: Path, access: list[str]) -> Iterator[Serve]:
 
     def logs(level: str) -> LogOutput:
         writer = LogWriter(len, str)
-        log = AccessLog(access.append, for_people=False) if level == "info" else None
-        opened.append(LogOutput(writer, log))
+        log = AccessLog(access.append, json_lines) if level == "info" else None
+        opened.append(LogOutput(writer, log, Folding(print)))
         return opened[-1]
 
     def start(

@@ -8,6 +8,8 @@ import signal
 
 import pytest
 
+from tornado_idv.log_format import text_lines
+from tornado_idv.server.log_folding import Folding
 from tornado_idv.server.log_writer import LogWriter
 from tornado_idv.server.logs import LogOutput
 from tornado_idv.server.run import abort
@@ -56,7 +58,7 @@ async def test_an_abort_writes_the_log_and_exits_with_the_signal_s_number(
         return len(data)
 
     writer = LogWriter(write, str)
-    access = AccessLog(writer.put, for_people=True)
+    access = AccessLog(writer.put, text_lines)
     access.log(
         method="-",
         route="-",
@@ -67,6 +69,6 @@ async def test_an_abort_writes_the_log_and_exits_with_the_signal_s_number(
         request_id="a-1",
     )
     monkeypatch.setattr("os._exit", codes.append)
-    abort(LogOutput(writer, access), signal.SIGTERM)
+    abort(LogOutput(writer, access, Folding(print)), signal.SIGTERM)
     assert codes == [143]
     assert b"request_id=a-1" in b"".join(written)

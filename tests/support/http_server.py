@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
@@ -121,13 +122,16 @@ class Client:
 
 @asynccontextmanager
 async def connected_client(
-    limits: HttpLimits = LIMITS, server_tls: ssl.SSLContext | None = None, **connected: Any
+    limits: HttpLimits = LIMITS,
+    server_tls: ssl.SSLContext | None = None,
+    timer: Callable[[], float] = time.perf_counter,
+    **connected: Any,
 ) -> AsyncIterator[Client]:
     """A client that is connected; with ``server_tls`` it is to name its own context as ``tls``."""
     control = HandlerControl()
     acts = Handler, {"control": control}
     app = Application([(path, *acts) for path in ("/", "/parts", "/fails")], log_function=ignore)
-    server = HttpServer(app, reject, limits)
+    server = HttpServer(app, reject, limits, timer=timer)
     sock, port = bind_unused_port()
     await server.listen([sock], server_tls)
     client = Client(control, server, port)

@@ -26,10 +26,14 @@ from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest
+from tornado_idv.limits.failed_auth import FailedAuthLimiter
+from tornado_idv.limits.key_limits import KeyLimiter
+from tornado_idv.log_format import json_lines
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
+from tornado_idv.units import parse_rate
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.handler import Services
@@ -46,7 +50,9 @@ _ANSWER = re.compile(
 _LENGTH = re.compile(rb"Content-Length: (\d+)\r\n")
 _VARIABLE_HEADERS = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
 
-_VARIABLE_LOG_FIELDS = re.compile(r'"(?:ms|request_id|timestamp)": [^,}]+')
+_VARIABLE_LOG_FIELDS = re.compile(
+    r'"(?:ms|request_id|timestamp)":[^,}]+|next probe in [0-9.]+ s'  # which has a random jitter
+)
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):
@@ -306,6 +312,9 @@ class Harness:
         app: HTTPServerConnectionDelegate | None = None,
         plugins: Iterable[object] = (),
         proxies: Iterable[str] = (),
+        requests: str = "",
+        misses: str = "",
+        failed_auth: str = "",
         seconds_per_request: float = 0.0,
     ) -> None:
         self.loop = loop
@@ -317,6 +326,16 @@ class Harness:
         self._seconds_per_request = seconds_per_request
         self._app = app
         self._proxies = TrustedProxies(proxies) if proxies else None
+        self._key_limiter = KeyLimiter(
+            parse_rate(requests) if requests else None,
+            parse_rate(misses) if misses else None,
+            clock=self._nanoseconds,
+        )
+        self._failed_auth = (
+            FailedAuthLimiter(parse_rate(failed_auth), clock=self._nanoseconds)
+            if failed_auth
+            else None
+        )
         self._manager = plugin_manager(entry_points=False, plugins=plugins)
         loop.run_until_complete(self._build(self._manager))
 
@@ -326,9 +345,12 @@ class Harness:
             manager, [self.users], self.cache, encode, accepts=IDENTIFIERS.accepts
         )
         self.keys = KeyRing(_keys(), self.loop.time)
-        log = AccessLog(self.logged.append, for_people=False)
-        self.packets = PacketCache(self.directory, self.keys, log) if self._packets else None
-        services = Services(self.directory, IDENTIFIERS, self.keys, log)
+        log = AccessLog(self.logged.append, json_lines)
+        limiter = self._key_limiter
+        self.packets = (
+            PacketCache(self.directory, self.keys, log, limiter) if self._packets else None
+        )
+        services = Services(self.directory, IDENTIFIERS, self.keys, log, limiter, self._failed_auth)
         self.app = Counted(self._app or make_api(services))
         self.server = HttpServer(
             self.app,
@@ -341,6 +363,9 @@ class Harness:
         self._log = log
         self._refreshing = self.directory.refreshing()
         await self._refreshing.__aenter__()
+
+    def _nanoseconds(self) -> int:
+        return round(self.loop.now * 1e9)
 
     def _busy_for(self) -> float:
         """Seconds spent on requests, of which the packet cache takes none."""

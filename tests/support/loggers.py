@@ -5,6 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
+
+from tornado_idv.log_format import json_lines
+from tornado_idv.server.log_filters import keep_out_secrets
+from tornado_idv.server.log_writer import LogWriter
+from tornado_idv.server.logs import BufferedHandler
 
 _TOUCHED = (
     "tornado.general",
@@ -26,3 +32,24 @@ def put_back() -> Iterator[None]:
         for logger, handlers, filters, level in before:
             logger.handlers, logger.filters = handlers, filters
             logger.setLevel(level)
+
+
+@contextmanager
+def debug_log() -> Iterator[list[str]]:
+    """Collect the lines that a service would log at the level debug."""
+    lines = Lines()
+    handler = BufferedHandler(cast(LogWriter, lines), json_lines)
+    root = logging.getLogger()
+    with put_back():
+        root.addHandler(handler)
+        root.setLevel(logging.DEBUG)
+        keep_out_secrets()
+        yield lines
+        handler.folding.close()
+
+
+class Lines(list[str]):
+    """A log writer that keeps what it gets."""
+
+    def put(self, text: str) -> None:
+        self.append(text)

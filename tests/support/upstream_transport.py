@@ -17,7 +17,7 @@ from idv_upstream.transport.tls import TlsOptions
 from idv_upstream.transport.transport import Transport
 from support.fakes import LoopClock
 from support.scripted_server import Said, Scripted, serving
-from tornado_idv import LookupFailed
+from tornado_idv import LookupFailed, Unavailable
 
 GET = Request("GET", "/people/alice?plan=1", {}, None, repeatable=True)
 POST = Request("POST", "/search", {"Content-Type": "application/json"}, b"{}", repeatable=False)
@@ -66,7 +66,12 @@ async def asked(
 async def ask(
     made: Transport, request: Request = GET, wants_body: Callable[[int], bool] = always
 ) -> Response:
-    return await asyncio.wait_for(made.send(request, wants_body), 10)
+    """Send a request, and cancel it as the guard of a backend does."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            return await made.send(request, wants_body)
+    except TimeoutError:
+        raise Unavailable("cancelled by the guard") from None
 
 
 async def failure_of(made: Transport, request: Request = GET) -> LookupFailed:

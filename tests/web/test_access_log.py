@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from typing import Any
 
 import pytest
 
 from support.fakes import LoopClock
-from tornado_idv.web.access_log import AccessLog, Failure
+from tornado_idv.log_format import json_lines, text_lines
+from tornado_idv.model import ByCard, ByNickname, Query
+from tornado_idv.web.access_log import AccessLog, Failure, make_subject_of
 
+ALICE = ByNickname("alice")
 TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 
@@ -38,6 +42,7 @@ def note(
     status: int = 200,
     key_id: str | None = "caller",
     failure: Failure | None = None,
+    **lookup: Any,
 ) -> None:
     log.log(
         method="POST",
@@ -48,13 +53,14 @@ def note(
         key_id=key_id,
         request_id="a-1",
         failure=failure,
+        **lookup,
     )
 
 
 @pytest.mark.parametrize("key_id", ["caller", None])
 async def test_a_line_for_machines_is_json(key_id: str | None) -> None:
     written = Written()
-    log = AccessLog(written, for_people=False)
+    log = AccessLog(written, json_lines)
     note(log, 200, key_id)
     log.flush()
     record = json.loads(written.lines[0])
@@ -75,7 +81,7 @@ async def test_a_line_for_machines_is_json(key_id: str | None) -> None:
 
 async def test_a_line_for_people_is_plain() -> None:
     written = Written()
-    log = AccessLog(written, for_people=True)
+    log = AccessLog(written, text_lines)
     note(log)
     log.flush()
     (line,) = written.lines
@@ -104,7 +110,7 @@ async def test_a_line_for_people_is_plain() -> None:
 )
 async def test_the_line_of_a_failure_says_why(failure: Failure, fields: dict[str, str]) -> None:
     written = Written()
-    log = AccessLog(written, for_people=False)
+    log = AccessLog(written, json_lines)
     note(log, 503, failure=failure)
     log.flush()
     (line,) = written.lines
@@ -120,23 +126,57 @@ async def test_the_line_of_a_failure_says_why(failure: Failure, fields: dict[str
         (Failure("not_found"), " code=not_found"),
         (
             UNAVAILABLE,
-            ' code=backend_unavailable backend="crm" reason="says \\"no\\",\\n\\u001b[31m"',
+            ' backend=crm code=backend_unavailable reason="says \\"no\\",\\n\\u001b[31m"',
         ),
     ],
     ids=["a code", "a backend"],
 )
-async def test_the_line_of_a_failure_for_people_says_why(failure: Failure, end: str) -> None:
+async def test_text_line_of_a_failure_says_why(failure: Failure, end: str) -> None:
     written = Written()
-    log = AccessLog(written, for_people=True)
+    log = AccessLog(written, text_lines)
     note(log, 503, failure=failure)
     log.flush()
     (line,) = written.lines
     assert line.endswith(f"request_id=a-1{end}")
 
 
+@pytest.mark.parametrize("query", [ALICE, ByCard("4000")], ids=["nickname", "card"])
+async def test_line_names_no_subject_by_default(query: Query) -> None:
+    log = AccessLog(written := Written(), json_lines, make_subject_of("none"))
+    note(log, query=query, cache="hit", backend="users")
+    log.flush()
+    record = json.loads(written.lines[0])
+    assert (record["cache"], record["backend"], "subject" in record) == ("hit", "users", False)
+    assert query.text not in written.lines[0]
+
+
+@pytest.mark.parametrize("query", [ALICE, ByCard("4000")], ids=["nickname", "card"])
+async def test_subject_can_be_logged_in_full(query: Query) -> None:
+    log = AccessLog(written := Written(), json_lines, make_subject_of("full"))
+    note(log, query=query)
+    log.flush()
+    assert json.loads(written.lines[0])["subject"] == query.text
+
+
+def test_hashed_subject_is_the_same_for_the_same_user_of_one_process_alone() -> None:
+    this, other = make_subject_of("hash"), make_subject_of("hash")
+    assert this is not None
+    assert other is not None
+    assert re.fullmatch("[0-9a-f]{16}", this(ALICE))
+    assert this(ALICE) == this(ByNickname("alice"))
+    assert len({this(ALICE), this(ByNickname("Alice")), this(ByCard("4000")), other(ALICE)}) == 4
+
+
+async def test_line_without_a_query_has_no_subject() -> None:
+    log = AccessLog(written := Written(), json_lines, make_subject_of("full"))
+    note(log, 401, failure=Failure("token_invalid_or_expired"))
+    log.flush()
+    assert "subject" not in json.loads(written.lines[0])
+
+
 async def test_lines_are_gathered_and_written_together() -> None:
     written, clock = Written(), LoopClock()
-    log = AccessLog(written, for_people=False)
+    log = AccessLog(written, json_lines)
     for status in (200, 401, 404):
         note(log, status)
     assert written.texts == []
@@ -148,7 +188,7 @@ async def test_lines_are_gathered_and_written_together() -> None:
 
 async def test_what_comes_later_is_written_later() -> None:
     written, clock = Written(), LoopClock()
-    log = AccessLog(written, for_people=False)
+    log = AccessLog(written, json_lines)
     for _ in range(2):
         written.anything.clear()
         note(log)
@@ -159,7 +199,7 @@ async def test_what_comes_later_is_written_later() -> None:
 
 async def test_too_many_lines_are_not_gathered() -> None:
     written = Written()
-    log = AccessLog(written, for_people=True)
+    log = AccessLog(written, text_lines)
     for _ in range(20_001):
         note(log)
     assert len(written.lines) == 20_000
@@ -169,7 +209,7 @@ async def test_too_many_lines_are_not_gathered() -> None:
 
 async def test_where_nothing_was_gathered_nothing_is_written() -> None:
     written = Written()
-    log = AccessLog(written, for_people=False)
+    log = AccessLog(written, json_lines)
     note(log)
     log.flush()
     log.flush()
@@ -180,7 +220,7 @@ async def test_the_time_is_that_of_the_answer_also_if_the_clock_goes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written = Written()
-    log = AccessLog(written, for_people=False)
+    log = AccessLog(written, json_lines)
     for now in (1_800_000_000.0004, 1_800_000_000.0009, 1_800_000_001.5, 1_799_999_999.25):
         monkeypatch.setattr("time.time", lambda now=now: now)
         note(log)
@@ -196,7 +236,7 @@ async def test_the_time_is_that_of_the_answer_also_if_the_clock_goes_back(
 
 async def test_the_time_has_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     written = Written()
-    log = AccessLog(written, for_people=False)
+    log = AccessLog(written, json_lines)
     for now in (1_800_000_000.001, 1_800_000_000.002, 1_800_000_000.5):
         monkeypatch.setattr("time.time", lambda now=now: now)
         note(log)

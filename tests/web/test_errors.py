@@ -27,9 +27,9 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest
 from tornado_idv.model import Answer, Query
-from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web.app import Api, make_api, make_reject
 from tornado_idv.web.errors import ApiError, ApiException, error_for
-from tornado_idv.web.handler import JsonHandler, Request, Services
+from tornado_idv.web.handler import JsonHandler, Services
 
 STATUS = {
     "bad_request": 400,
@@ -45,6 +45,7 @@ STATUS = {
     "unsupported_media_type": 415,
     "expectation_failed": 417,
     "invalid_format": 422,
+    "rate_limited": 429,
     "headers_too_large": 431,
     "internal": 500,
     "backend_unavailable": 503,
@@ -167,7 +168,7 @@ async def test_an_unhandled_exception_is_500_and_its_text_appears_nowhere(
     assert (response.code, response.body) == (500, ApiError.INTERNAL.body)
     (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
     message = record.getMessage()
-    assert f"unhandled exception in request {response.headers['X-Request-ID']}:" in message
+    assert message.startswith("unhandled exception:\n")
     assert vars(record)["request_id"] == response.headers["X-Request-ID"]
     assert message.endswith("ValueError")
     assert "in _send_result" in message
@@ -220,9 +221,9 @@ async def test_a_failure_after_the_response_sends_no_second_one(
     head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
     exchange = Exchange(sink, head, Peer("127.0.0.1", "http"))
     services = Services(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]
-    FailingAfterResponse(services, exchange, Request("GET", head.headers)).run()
+    exchange.dispatch(Api(services, {"/": FailingAfterResponse}), b"")
     assert (len(sink.sent), sink.completed) == (1, 1)
-    assert "unhandled exception in request" in caplog.text
+    assert "unhandled exception:" in caplog.text
 
 
 async def test_the_api_is_served_by_its_own_server_alone(directory: Failing) -> None:

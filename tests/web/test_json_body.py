@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tornado.httputil import HTTPHeaders
 
 from tornado_idv.errors import InvalidFormat
+from tornado_idv.http.exchange import Exchange
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.model import User
 from tornado_idv.web.errors import ApiError
-from tornado_idv.web.handler import Request
 from tornado_idv.web.json_body import encode_user, parse_field
+from tornado_idv.web.request import Request
 
 IDENTIFIERS = Identifiers((ProfileSite.parse("https://profiles.example"),))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -105,4 +106,6 @@ def test_no_user_is_encoded_as_not_found() -> None:
 
 
 def test_the_repr_of_a_request_has_no_body() -> None:
-    assert "alice" not in repr(Request("POST", HTTPHeaders(), b'{"input": "@alice"}'))
+    request = Request(cast(Exchange, None), lambda _: None)
+    request.data_received(b'{"input": "@alice"}')
+    assert "alice" not in repr(request)

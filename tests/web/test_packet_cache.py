@@ -14,6 +14,8 @@ from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.limits.key_limits import KeyLimiter
+from tornado_idv.log_format import json_lines
 from tornado_idv.model import Answer, ByNickname, Query, User
 from tornado_idv.web import packet_cache
 from tornado_idv.web.access_log import AccessLog
@@ -46,12 +48,12 @@ class Harness:
         self.now = 1000.0
         self.keys = [KEY]
         self.written: list[str] = []
-        self.log = AccessLog(self.written.append, for_people=False)
+        self.log = AccessLog(self.written.append, json_lines)
         self.build(self.log)
 
     def build(self, log: AccessLog | None) -> None:
         self.ring = KeyRing(self.keys, lambda: self.now)
-        self.cache = PacketCache(self.directory, self.ring, log)  # type: ignore[arg-type]
+        self.cache = PacketCache(self.directory, self.ring, log, KeyLimiter())  # type: ignore[arg-type]
 
     def store(
         self,
@@ -254,6 +256,7 @@ async def test_the_oldest_bodies_are_evicted(
     assert harness.respond(large)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [30, 1024], ids=["short", "long"])
 async def test_bodies_take_no_more_memory_than_their_bound(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, length: int

@@ -51,6 +51,45 @@ def test_rejected_request_is_logged(harness: Harness, sent: bytes, status: int, 
     }
 
 
+def cache_fields(harness: Harness) -> list[tuple[object, ...]]:
+    names = ("status", "cache", "backend")
+    return [tuple(line.get(name) for name in names) for line in lines(harness)]
+
+
+def test_line_says_how_the_cache_was_used(harness: Harness) -> None:
+    """The third request for a user is one for the packet cache."""
+    client = harness.call()
+    for name in ("alice", "unknown"):
+        for _ in range(3):
+            client.send(ask_for(name))
+    assert harness.app.asked == 4
+    assert cache_fields(harness) == [
+        (200, "miss", "users"),
+        (200, "hit", "users"),
+        (200, "hit", "users"),
+        (404, "miss", None),
+        (404, "hit", None),
+        (404, "hit", None),
+    ]
+
+
+def test_line_says_that_a_lookup_was_shared(harness: Harness) -> None:
+    clients = [harness.call(), harness.call()]
+    for client in clients:
+        client.socket.arrive(ask_for("alice"))
+    harness.loop.settle()
+    assert cache_fields(harness) == [(200, "miss", "users"), (200, "coalesced", "users")]
+
+
+def test_line_says_that_an_answer_was_stale(harness: Harness) -> None:
+    client = harness.call()
+    client.send(ask_for("alice"))
+    harness.users.down = True
+    harness.loop.now += 301
+    client.send(ask_for("alice"), ask_for("bob"))
+    assert cache_fields(harness)[1:] == [(200, "stale", "users"), (503, "miss", "users")]
+
+
 def test_timed_out_and_excess_connections_are_logged(harness: Harness) -> None:
     harness.ask(ask_for("alice")[:20])
     harness.call()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from support.in_process import FakeClient, Harness, ask_for
-from support.service import CARDS_ONLY_KEY
+from support.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.http.limits import HttpLimits
 
 MS = 1 / 1024
@@ -99,6 +99,32 @@ def test_a_flood_of_bad_keys_takes_half_of_the_time_at_most(make_harness: MakeHa
     assert sum(len(each.statuses) for each in bad) <= 10 * PIPELINED + 20
 
 
+def test_new_client_is_served_before_a_crowd_with_bad_keys(make_harness: MakeHarness) -> None:
+    """Each of the crowd has had a response, and always has a request that waits."""
+    harness = make_harness()
+    new, *crowd = (harness.call() for _ in range(51))
+    for each in crowd:
+        each.socket.arrive(BAD * PIPELINED)
+    turns_until(harness, lambda: all(each.statuses for each in crowd))
+    before = sum(len(each.statuses) for each in crowd)
+    new.socket.arrive(ask_for("alice"))
+    turns_until(harness, lambda: new.statuses == [200])
+    assert sum(len(each.statuses) for each in crowd) <= before + 4
+    harness.loop.settle()
+    assert all(each.statuses == [401] * PIPELINED for each in crowd)
+
+
+def test_a_crowd_of_new_clients_does_not_starve_a_rejected_one(make_harness: MakeHarness) -> None:
+    harness = make_harness()
+    rejected = harness.ask(BAD)
+    crowd = [harness.call() for _ in range(50)]
+    for each in crowd:
+        each.socket.arrive(BAD)
+    rejected.socket.arrive(ask_for("alice"))
+    turns_until(harness, lambda: rejected.statuses == [401, 200])
+    assert sum(len(each.statuses) for each in crowd) <= 4
+
+
 def test_more_bytes_do_not_send_a_waiting_client_to_the_end(make_harness: MakeHarness) -> None:
     harness = make_harness()
     waiting = [harness.call() for _ in range(6)]
@@ -128,6 +154,30 @@ def test_a_client_whose_key_lacks_the_scope_does_not_wait(make_harness: MakeHarn
     lines = harness.access()
     assert len(lines) == 40
     assert all('"status": 403' in line and '"key": "cards"' in line for line in lines)
+
+
+@pytest.mark.parametrize("ahead", [0, 2, 500], ids=["idle", "queued", "paused"])
+@pytest.mark.parametrize(
+    ("key", "seconds"), [("guessed", 1.0), (KEY, 10.0)], ids=["rejected", "authenticated"]
+)
+def test_drain_waits_a_second_for_a_rejected_client_that_does_not_read(
+    make_harness: MakeHarness, key: str, seconds: float, ahead: int
+) -> None:
+    """An authenticated one has the idle timeout."""
+    harness = make_harness(packets=False, limits=HttpLimits(idle_timeout=10.0))
+    request = ask_for("alice", key=key)
+    client = harness.ask(request)
+    client.socket.reads = False
+    client.send(request * 10)
+    client.socket.arrive(request * ahead)
+    harness.loop.turn()
+    draining = harness.loop.create_task(harness.server.drain())
+    harness.loop.forward(seconds - 0.2)
+    assert not client.socket.lost
+    harness.loop.forward(0.5)
+    assert client.socket.lost
+    assert draining.done()
+    assert client.socket.misuse == []
 
 
 def test_every_idle_connection_is_closed_however_many_there_are(make_harness: MakeHarness) -> None:

@@ -43,6 +43,7 @@ def ids(sent: bytes) -> list[int]:
     return [int(line[14:]) for line in lines if line.startswith(b"X-Request-ID: ")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
 def test_thousand_pipelined_requests_are_answered_in_order(
     make_harness: Callable[..., Harness], *, packets: bool
@@ -70,6 +71,7 @@ def test_pipelined_requests_are_answered_in_order_over_a_real_socket(wire: Clien
     assert ids(b"".join(got)) == [*range(MANY)]
 
 
+@pytest.mark.slow
 def test_endless_pipeline_uses_bounded_memory(make_harness: Callable[..., Harness]) -> None:
     """What was sent too far ahead is left in the socket until its turn."""
     harness = make_harness()

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tornado_idv.cli.check import check, schema
-from tornado_idv.cli.common import Commands
-from tornado_idv.cli.init import init
-from tornado_idv.cli.keys import keys
-from tornado_idv.cli.lookup import lookup
-from tornado_idv.cli.plugins import plugins
-from tornado_idv.cli.serve import serve
+from tornado_idv.cli.commands import Commands
 from tornado_idv.cli.standard_streams import open_closed_streams
 
 
@@ -28,7 +22,3 @@ def main(context: click.Context) -> None:
     3 could not be determined. Those of serve are in `serve --help`.
     """
     context.obj = open_closed_streams()
-
-
-for command in (serve, init, check, schema, keys, lookup, plugins):
-    main.add_command(command)

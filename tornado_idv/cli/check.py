@@ -1,9 +1,8 @@
-"""``tornado-idv check`` and ``tornado-idv schema``."""
+"""``tornado-idv check``."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -22,11 +21,10 @@ from tornado_idv.cli.common import (
 from tornado_idv.cli.dry_run import DryRun, dry_run, pattern_warnings
 from tornado_idv.commands import Exit
 from tornado_idv.config.load import load, load_without_references
-from tornado_idv.config.schema import json_schema
 from tornado_idv.config.summary import summary
 from tornado_idv.errors import Problem
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.server.logs import keep_out_secrets
+from tornado_idv.server.log_filters import keep_out_secrets
 
 Rows = list[tuple[str, str]]
 
@@ -91,13 +89,3 @@ def _print_lines(path: Path, rows: Rows, result: DryRun) -> None:
         click.echo(f"ok: {click.format_filename(path)}\n")
         for label, text in rows:
             click.echo(f"{label:14} {text}")
-
-
-@click.command()
-def schema() -> None:
-    """Print the JSON Schema of config.yaml.
-
-    It contains the options of the installed plugins. Editors use it to complete and check.
-    """
-    with exit_on_error(Exit.NO):
-        click.echo(json.dumps(json_schema(backend_kinds(plugin_manager())), indent=2))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import NamedTuple
 
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import locate
-from tornado_idv.config.names import dotted
+from tornado_idv.config.locations import dotted
 from tornado_idv.config.patterns import slow_patterns
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.errors import ConfigError, IdvError, KeyStoreError, Problem, StartError
@@ -48,7 +50,9 @@ async def dry_run(path: Path, settings: Settings, kinds: Mapping[str, type[AnyBa
         with _logged_warnings() as warnings:
             messages = await _open(kinds, options)
         result.problems.extend(_problem(path, "backends", i, message=each) for each in messages)
-        result.warnings.extend(_problem(path, "backends", i, message=each) for each in warnings)
+        result.warnings.extend(
+            _problem(path, "backends", i, message=each.getMessage()) for each in warnings
+        )
     return result
 
 
@@ -88,21 +92,13 @@ async def _open(kinds: Mapping[str, type[AnyBackend]], options: BackendOptions) 
 
 
 @contextmanager
-def _logged_warnings() -> Iterator[list[str]]:
+def _logged_warnings() -> Iterator[list[logging.LogRecord]]:
     """Collect what is logged as a warning or worse; nothing else is logged meanwhile."""
-    collector = _Collector()
+    collector = BufferingHandler(sys.maxsize)
+    collector.setLevel(logging.WARNING)
     root = logging.getLogger()
     before, root.handlers = root.handlers, [collector]
     try:
-        yield collector.messages
+        yield collector.buffer
     finally:
         root.handlers = before
-
-
-class _Collector(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())

@@ -21,7 +21,7 @@ from pydantic import (
 from tornado_idv import strict_json
 from tornado_idv.cli.common import print_json
 from tornado_idv.cli.key_store import KeyCommandError, Target, on_store
-from tornado_idv.config.names import dotted, is_safe_to_print
+from tornado_idv.config.locations import dotted, is_safe_to_print
 from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
 from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import config_option, exit_on_error, load_settings, located
+from tornado_idv.cli.common import config_option, exit_on_error
+from tornado_idv.cli.load_config import load_settings, located
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
@@ -32,7 +33,8 @@ def serve(config_path: Path) -> None:
     """
     with exit_on_error(Exit.COULD_NOT_TELL, config_code=Exit.NO):
         settings, manager = load_settings(config_path)
-        logs = configure_logging(settings.logging.level, settings.logging.format)
+        logging_ = settings.logging
+        logs = configure_logging(logging_.level, logging_.format, logging_.ids)
         with closing(logs), located(config_path):
             run(settings, manager, partial(_try_to_announce, settings), logs)
 

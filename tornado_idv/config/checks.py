@@ -24,10 +24,6 @@ class _Entry(NamedTuple):
     path: str
     value: yaml_loader.Mapping
 
-    def text(self, member: str) -> yaml_loader.Text | None:
-        text = _at(self.value, member)
-        return text if isinstance(text, yaml_loader.Text) else None
-
 
 class _Value(NamedTuple):
     """A value that must be unique, in canonical form, and its position."""
@@ -49,14 +45,15 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
         yield from _plain_tokens(file, keys)
 
 
-def _at(tree: Any, *steps: str) -> Any:
+def value_at(tree: Any, *steps: str) -> Any:
+    """Return the value at a path, ``None`` if it is not there."""
     for step in steps:
         tree = tree.get(step) if isinstance(tree, dict) else None
     return tree
 
 
 def _entries(tree: Any, *steps: str) -> Iterator[_Entry]:
-    entries = _at(tree, *steps)
+    entries = value_at(tree, *steps)
     for i, entry in enumerate(entries if isinstance(entries, yaml_loader.Items) else ()):
         if isinstance(entry, yaml_loader.Mapping):
             yield _Entry(f"{'.'.join(steps)}[{i}]", entry)
@@ -64,7 +61,8 @@ def _entries(tree: Any, *steps: str) -> Iterator[_Entry]:
 
 def _texts(entries: Iterable[_Entry], member: str) -> Iterator[_Value]:
     for entry in entries:
-        if (text := entry.text(member)) is not None:
+        text = value_at(entry.value, member)
+        if isinstance(text, yaml_loader.Text):
             yield _Value(f"{entry.path}.{member}", text.mark, text)
 
 
@@ -105,7 +103,7 @@ def _plain_tokens(file: str, keys: Iterable[_Entry]) -> Iterator[Problem]:
 
 
 def _allows_tokens(tree: Any) -> bool:
-    return _is_true(_at(tree, "demo")) or _is_loopback(_at(tree, "server", "host"))
+    return _is_true(value_at(tree, "demo")) or _is_loopback(value_at(tree, "server", "host"))
 
 
 def _is_true(value: Any) -> bool:

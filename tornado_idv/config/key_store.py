@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from tornado_idv import yaml_loader
-from tornado_idv.config.references import resolve
+from tornado_idv.config.references import Resolved
 from tornado_idv.errors import ConfigError, StartError
 from tornado_idv.files import read_file
 from tornado_idv.options import ConfigPath
@@ -49,12 +49,11 @@ def load_key_store_settings(path: Path, environ: Mapping[str, str]) -> KeyStoreS
     except OSError as error:
         raise StartError(f"{path}: cannot be read: {error.strerror}") from None
     base_dir = path.absolute().parent
-    tree, absent, invalid, _ = resolve(
-        yaml_loader.read(content, str(path)), str(path), base_dir, environ
-    )
-    if problems := [each for each in (*absent, *invalid) if each.path == "auth.store"]:
+    resolved = Resolved(yaml_loader.read(content, str(path)), str(path), base_dir, environ)
+    wrong = (*resolved.absent, *resolved.invalid)
+    if problems := [each for each in wrong if each.path == "auth.store"]:
         raise ConfigError(*problems)
     try:
-        return KeyStoreSettings.model_validate(tree, context={"base_dir": base_dir})
+        return KeyStoreSettings.model_validate(resolved.tree, context={"base_dir": base_dir})
     except ValidationError:
         raise StartError(f"{path}: auth or logging is not valid; see tornado-idv check") from None

@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, create_model
+from pydantic import (
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    PlainValidator,
+    WithJsonSchema,
+    create_model,
+)
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.settings import Settings
-
-
-@dataclass(frozen=True)
-class _ByKind:
-    """Validates an entry of ``backends`` with the options type of its ``kind``.
-
-    Not an annotated union: Python reduces a union of one type to the type, and then an
-    unknown kind would be reported as many unknown options.
-    """
-
-    choices: Mapping[str, type[BackendOptions]]
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        if not self.choices:
-            return core_schema.no_info_plain_validator_function(_refuse)
-        choices: dict[Any, CoreSchema] = {
-            kind: handler.generate_schema(options) for kind, options in self.choices.items()
-        }
-        return core_schema.tagged_union_schema(choices, discriminator="kind")
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return handler(schema) if self.choices else {"not": {}}
 
 
 def settings_type(kinds: Mapping[str, type[AnyBackend]]) -> type[Settings]:
@@ -49,14 +29,29 @@ def settings_type(kinds: Mapping[str, type[AnyBackend]]) -> type[Settings]:
 @lru_cache(maxsize=4)  # making one takes 0.1 s
 def _settings_type(kinds: tuple[tuple[str, type[AnyBackend]], ...]) -> type[Settings]:
     field = Settings.model_fields["backends"]
-    by_kind = _ByKind({kind: _options(kind, backend) for kind, backend in kinds})
-    entries = tuple[Annotated[BackendOptions, by_kind], ...]
+    entry: Any = Annotated[BackendOptions, PlainValidator(_refuse), WithJsonSchema({"not": {}})]
+    if kinds:
+        entry = _entry({kind: _options(kind, backend) for kind, backend in kinds})
     return create_model(
         "Settings",
         __base__=Settings,
         __doc__=Settings.__doc__,
-        backends=(entries, Field(min_length=1, description=field.description)),
+        backends=(tuple[entry, ...], Field(min_length=1, description=field.description)),
     )
+
+
+def _entry(choices: Mapping[str, type[BackendOptions]]) -> Any:
+    """Return the type of an entry of ``backends``: the options type of its ``kind``.
+
+    Not an annotated union: Python reduces a union of one type to the type, and then an
+    unknown kind would be reported as many unknown options.
+    """
+
+    def by_kind(_: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schemas = {kind: handler.generate_schema(options) for kind, options in choices.items()}
+        return core_schema.tagged_union_schema(dict(schemas), discriminator="kind")
+
+    return Annotated[BackendOptions, GetPydanticSchema(by_kind)]
 
 
 def _options(kind: str, backend: type[AnyBackend]) -> type[BackendOptions]:

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from tornado_idv import yaml_loader
 from tornado_idv.backend import AnyBackend
-from tornado_idv.config.checks import cross_checks
+from tornado_idv.config.checks import cross_checks, value_at
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.problems import problems
-from tornado_idv.config.references import resolve
+from tornado_idv.config.references import Resolved
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, StartError
@@ -53,8 +53,7 @@ def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
 
     Raises `StartError` and `ConfigError` as `load` does for a file that cannot be read.
     """
-    tree = yaml_loader.read(_content(path), str(path))
-    return resolve(tree, str(path), path.absolute().parent, environ).values
+    return frozenset(Resolved(_read(path), str(path), path.absolute().parent, environ).values)
 
 
 def locate(path: Path, *steps: int | str) -> yaml_loader.Mark:
@@ -62,7 +61,7 @@ def locate(path: Path, *steps: int | str) -> yaml_loader.Mark:
 
     Raises `StartError` as `load` does.
     """
-    return yaml_loader.locate(yaml_loader.read(_content(path), str(path)), steps)
+    return yaml_loader.locate(_read(path), steps)
 
 
 def _validate(
@@ -70,23 +69,23 @@ def _validate(
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
     """Return the settings, if they are valid, the missing references and all other problems."""
     file, base_dir = str(path), path.absolute().parent
-    raw_tree = yaml_loader.read(_content(path), file)
-    tree, absent, invalid, _ = resolve(raw_tree, file, base_dir, environ)
+    resolved = Resolved(_read(path), file, base_dir, environ)
+    tree = resolved.tree
     found = list(cross_checks(tree, file))
     model, settings = settings_type(kinds), None
     context = {
         "base_dir": base_dir,
         "profile_site": _first_site(tree),
-        "nickname_case": _nickname_case(tree),
+        "nickname_case": value_at(tree, "identifiers", "nickname_case"),
     }
     try:
         settings = model.model_validate(tree, context=context)
     except ValidationError as error:
         found += problems(error, schema_of(model), tree, file)
     # A value whose reference is not resolved is not known, so nothing can be wrong with it.
-    unknown = {(problem.line, problem.column) for problem in absent + invalid}
+    unknown = {(each.line, each.column) for each in resolved.absent + resolved.invalid}
     known = [each for each in found if (each.line, each.column) not in unknown]
-    return settings, absent, invalid + known
+    return settings, resolved.absent, resolved.invalid + known
 
 
 def _first_site(tree: Any) -> str:
@@ -100,19 +99,12 @@ def _first_site(tree: Any) -> str:
         return ""
 
 
-def _nickname_case(tree: Any) -> Any:
-    """How nicknames are compared, for backends; the settings model reports a wrong value."""
+def _read(path: Path) -> Any:
     try:
-        return tree["identifiers"]["nickname_case"]
-    except (LookupError, TypeError):
-        return None
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_file(path)
+        content = read_file(path)
     except OSError as error:
         raise StartError(f"{path}: cannot be read: {error.strerror}") from error
+    return yaml_loader.read(content, str(path))
 
 
 def _in_order(problems: list[Problem]) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""Maps the location of a validation error to a location in the file.
+"""Locations in the file, as paths; and those of validation errors.
 
 pydantic's locations contain the tags of unions, which are not in the file. Following a
 location through the JSON Schema and the file at the same time leaves them out.
@@ -6,14 +6,32 @@ location through the JSON Schema and the file at the same time leaves them out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tornado_idv import yaml_loader
-from tornado_idv.config.names import Steps, is_safe_to_print
 
 Schema = Mapping[str, Any]
+Steps = tuple[str | int, ...]
+
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]{0,39}", re.ASCII)
+
+
+def is_safe_to_print(step: str | int) -> bool:
+    """Whether a step of a path is an index, or looks like the name of a setting.
+
+    Another name may contain a secret: without the space after a colon, YAML reads
+    ``token:idv_...`` as one name.
+    """
+    return isinstance(step, int) or _PLAIN.fullmatch(step) is not None
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """Return a path in the usual notation, like ``backends[1].columns.nickname``."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return "".join(steps).removeprefix(".")
 
 
 @dataclass(frozen=True)

@@ -9,62 +9,46 @@ import re
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tornado_idv import yaml_loader
-from tornado_idv.config.names import Steps, dotted, is_safe_to_print
+from tornado_idv.config.locations import Steps, dotted, is_safe_to_print
 from tornado_idv.errors import Problem
 from tornado_idv.files import read_text
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:(?P<source>env|file):(?P<name>[^{}]+)\})?")
 
 
-class Resolved(NamedTuple):
-    """A tree in which references are replaced; a value with one that cannot be is unchanged.
-
-    ``absent`` are references to unset variables and unreadable files, ``invalid`` are those
-    that are wrong on every machine. ``values`` are what the others refer to: mostly secrets.
-    """
-
-    tree: Any
-    absent: list[Problem]
-    invalid: list[Problem]
-    values: frozenset[str]
-
-
-def resolve(tree: Any, file: str, base_dir: Path, environ: Mapping[str, str]) -> Resolved:
-    """Replace the references in a copy of the tree.
-
-    A relative path is relative to ``base_dir``; one newline at the end of a file is dropped.
-    """
-    resolver = _Resolver(file, base_dir, environ)
-    resolved = resolver.value(tree, ())
-    values = frozenset(resolver.values - {""})
-    return Resolved(resolved, resolver.absent, resolver.invalid, values)
-
-
 class _AbsentError(ValueError):
     """A reference to something that is missing on this machine."""
 
 
-class _Resolver:
-    def __init__(self, file: str, base_dir: Path, environ: Mapping[str, str]) -> None:
+class Resolved:
+    """``tree`` is a copy in which references are replaced, unless a value has one that cannot be.
+
+    A relative path is relative to ``base_dir``; one newline at the end of a file is dropped.
+    ``absent`` are references to unset variables and unreadable files, ``invalid`` are those
+    that are wrong on every machine. ``values`` are what the others refer to: mostly secrets.
+    """
+
+    def __init__(self, tree: Any, file: str, base_dir: Path, environ: Mapping[str, str]) -> None:
         self._file = file
         self._base_dir = base_dir
         self._environ = environ
         self.absent: list[Problem] = []
         self.invalid: list[Problem] = []
         self.values: set[str] = set()
+        self.tree = self._value(tree, ())
 
-    def value(self, value: Any, path: Steps) -> Any:
+    def _value(self, value: Any, path: Steps) -> Any:
         if isinstance(value, yaml_loader.Text):
             return self._text(value, path)
         copy: yaml_loader.Mapping | yaml_loader.Items
         if isinstance(value, yaml_loader.Mapping):
-            members = {key: self.value(each, (*path, key)) for key, each in value.items()}
+            members = {key: self._value(each, (*path, key)) for key, each in value.items()}
             copy = yaml_loader.Mapping(members)
         else:
-            copy = yaml_loader.Items(self.value(each, (*path, i)) for i, each in enumerate(value))
+            copy = yaml_loader.Items(self._value(each, (*path, i)) for i, each in enumerate(value))
         copy.mark = value.mark
         return copy
 
@@ -96,20 +80,16 @@ class _Resolver:
             raise ValueError(
                 "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
             )
-        read = self._variable if match["source"] == "env" else self._content
-        value = read(match["name"])
-        self.values.add(value)
+        value = self._read(match["source"], match["name"])
+        if value:
+            self.values.add(value)
         return value
 
-    def _variable(self, name: str) -> str:
+    def _read(self, source: str, name: str) -> str:
         try:
-            return self._environ[name]
+            return self._environ[name] if source == "env" else read_text(self._base_dir / name)
         except KeyError:
             raise _AbsentError(f"the environment variable {name} is not set") from None
-
-    def _content(self, name: str) -> str:
-        try:
-            return read_text(self._base_dir / name)
         except OSError as error:
             raise _AbsentError(f"the file {name} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:

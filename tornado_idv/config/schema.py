@@ -1,7 +1,13 @@
-"""The JSON Schema of `config.yaml`, for editors and for locating validation errors."""
+"""The JSON Schema of `config.yaml`, for editors and for locating validation errors.
+
+An editor types a scalar by its spelling where we read it as text: to it ``port: "8080"`` is a
+string and ``id: 12`` a number; both are right. A reference such as ``${env:PORT}`` may stand in
+place of any scalar.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -10,11 +16,22 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from tornado_idv.backend import AnyBackend
-from tornado_idv.config.editor_schema import for_editors
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.settings import Settings
 from tornado_idv.units import format_duration, format_size
 
+Schema = dict[str, Any]
+
+_REFERENCE = r"\$\{"
+_WHOLE_NUMBER = "^[0-9]{1,15}$"
+_NUMBER = r"^[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?$"
+_SWITCHES = ("true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0")
+_SPELLINGS = {
+    "number": ("7", "7" * 16, "7" * 64, "1.5"),
+    "boolean": ("true", "false"),
+    "null": ("",),
+}
+"""Texts that an editor takes for another type than string."""
 _BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -55,7 +72,7 @@ def json_schema(kinds: Mapping[str, type[AnyBackend]]) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a configuration file for these kinds of backend."""
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
-        **for_editors(schema_of(settings_type(kinds))),
+        **_for_editors(schema_of(settings_type(kinds))),
         "title": "tornado-idv configuration",
     }
 
@@ -64,3 +81,59 @@ def json_schema(kinds: Mapping[str, type[AnyBackend]]) -> dict[str, Any]:
 def schema_of(model: type[Settings]) -> Mapping[str, Any]:
     """Return the schema of a settings model; it must not be changed."""
     return model.model_json_schema(schema_generator=_Generator)
+
+
+def _for_editors(schema: Mapping[str, Any]) -> Schema:
+    """Return a copy of a schema that accepts every spelling of the same text."""
+    copy = dict(schema)
+    for name in ("$defs", "properties"):
+        if name in copy:
+            copy[name] = {key: _for_editors(each) for key, each in copy[name].items()}
+    for name in ("anyOf", "oneOf", "prefixItems"):
+        if name in copy:
+            copy[name] = [_for_editors(each) for each in copy[name]]
+    for name in ("additionalProperties", "items"):
+        if isinstance(copy.get(name), dict):
+            copy[name] = _for_editors(copy[name])
+    if "discriminator" in copy:
+        copy["oneOf"].append(_chosen_by_reference(copy["discriminator"]["propertyName"]))
+    return _with_spellings(copy)
+
+
+def _chosen_by_reference(name: str) -> Schema:
+    chosen = {"type": "string", "pattern": _REFERENCE}
+    return {"type": "object", "properties": {name: chosen}, "required": [name]}
+
+
+def _with_spellings(schema: Schema) -> Schema:
+    """The schema of a scalar, widened; any other as it is."""
+    kind = schema.get("type")
+    if "enum" in schema or "format" in schema:
+        words = {name: schema.pop(name) for name in ("enum", "format", "type") if name in schema}
+        return {**schema, "anyOf": [words, {"type": "string", "pattern": _REFERENCE}]}
+    if kind == "string" and "const" not in schema:
+        return {**schema, **_text(schema)}
+    if kind == "boolean":
+        any_case = "|".join(
+            "".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in word) for word in _SWITCHES
+        )
+        either = _or_reference(["boolean", "integer"], f"^({any_case})$")
+        return {**schema, **either, "minimum": 0, "maximum": 1}
+    if kind in ("integer", "number"):
+        pattern = _WHOLE_NUMBER if kind == "integer" else _NUMBER
+        return {**schema, **_or_reference([kind], pattern)}
+    return schema
+
+
+def _or_reference(types: list[str], pattern: str) -> Schema:
+    return {"type": ["string", *types], "pattern": f"{pattern}|{_REFERENCE}"}
+
+
+def _text(schema: Schema) -> Schema:
+    pattern, shortest = schema.get("pattern"), schema.get("minLength", 0)
+    types = [
+        kind
+        for kind, spellings in _SPELLINGS.items()
+        if any(len(text) >= shortest and re.search(pattern or "", text) for text in spellings)
+    ]
+    return _or_reference(types, pattern) if pattern else {"type": ["string", *types]}

@@ -6,7 +6,15 @@ import re
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from tornado_idv.backend import BackendOptions
 from tornado_idv.config.types import (
@@ -18,6 +26,7 @@ from tornado_idv.config.types import (
     Matches,
     Moment,
     Network,
+    RateLimit,
     Sha256,
     Site,
     Timeout,
@@ -28,6 +37,7 @@ from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.options import ConfigPath, Duration, Options, Pattern, Secret, WholeNumber
+from tornado_idv.units import RATE
 
 
 def _token(secret: SecretStr) -> SecretStr:
@@ -88,6 +98,41 @@ class ServerSettings(Options):
     """How the service stops."""
 
 
+class MissLimitSettings(Options):
+    """A limit of lookups without a user (404 and 422); a rate alone stands for ``rate``."""
+
+    # In a schema, each of these words applies to one of the two types.
+    model_config = ConfigDict(
+        json_schema_extra={"type": ["object", "string"], "pattern": f"^{RATE.pattern}$|\\$\\{{"}
+    )
+
+    rate: RateLimit
+    """How many such lookups are allowed; over it, every lookup is refused."""
+    log_only: bool = False
+    """Whether lookups over the limit are only logged and not refused."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_rate(cls, value: object) -> object:
+        return {"rate": value} if isinstance(value, str) else value
+
+
+class KeyLimitSettings(Options):
+    """The limits of a key, each of which is used instead of the general one."""
+
+    requests: RateLimit | None = None
+    """How many requests are allowed."""
+    misses: MissLimitSettings | None = None
+    """How many lookups without a user (404 and 422) are allowed."""
+
+
+class LimitSettings(KeyLimitSettings):
+    """Rate limits; without one, there is no limit."""
+
+    failed_auth: RateLimit | None = None
+    """How many requests without a valid key are allowed from one client address."""
+
+
 class KeySettings(Options):
     """An API key; it has either ``sha256`` or ``token``."""
 
@@ -109,6 +154,8 @@ class KeySettings(Options):
     """The time from which the key is valid."""
     expires: Moment | None = None
     """The time at which the key expires."""
+    limits: KeyLimitSettings = KeyLimitSettings()
+    """The limits of the key, each of which is used instead of the general one."""
 
     @field_validator("expires")
     @classmethod
@@ -157,6 +204,8 @@ class LoggingSettings(Options):
     """The minimum level that is logged."""
     format: Literal["auto", "console", "json"] = "auto"
     """The format of a line; auto is console on a terminal and json elsewhere."""
+    ids: Literal["none", "hash", "full"] = "none"
+    """How the access log names the user that was asked for: not, as a keyed hash, or in full."""
 
 
 class Settings(Options):
@@ -168,6 +217,8 @@ class Settings(Options):
     """The public listener, its limits and timeouts."""
     auth: AuthSettings = AuthSettings()
     """Authentication."""
+    limits: LimitSettings = LimitSettings()
+    """Rate limits; without one, there is no limit."""
     cache: CacheLimits = CacheLimits()
     """The cache of answers."""
     identifiers: IdentifierSettings = IdentifierSettings()

@@ -24,6 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 from tornado_idv.identifiers import ProfileSite
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.options import Duration, Size, WholeNumber
+from tornado_idv.units import RATE, Rate, parse_rate
 
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
@@ -97,6 +98,13 @@ def _body_limit(size: int) -> int:
     return size
 
 
+def _rate(value: object) -> object:
+    # pydantic by itself would accept a mapping too.
+    if not isinstance(value, str):
+        raise ValueError("must be a rate, like 100/second or 300/10 minutes")  # noqa: TRY004
+    return parse_rate(value)
+
+
 def _moment(value: object) -> object:
     # pydantic by itself would read "2027" as seconds after 1970.
     if not isinstance(value, str):
@@ -142,6 +150,19 @@ BodyLimit = Annotated[Size, AfterValidator(_body_limit)]
 
 Timeout = Annotated[Duration, Field(gt=0)]
 """A duration greater than zero."""
+
+RateLimit = Annotated[
+    Rate,
+    BeforeValidator(_rate),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": f"^{RATE.pattern}$",
+            "examples": ["100/second", "300/10 minutes"],
+        }
+    ),
+]
+"""A rate, written ``100/second``, ``60/minute`` or ``300/10 minutes``."""
 
 CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
 """A number of digits that a card number may have."""

@@ -14,7 +14,17 @@ from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.head import RequestHead
 from tornado_idv.http.parser import MAX_HEAD, RequestParser
-from tornado_idv.http.state import NOT_READING, State
+from tornado_idv.http.state import (
+    CLOSED,
+    CLOSING,
+    IDLE,
+    NOT_READING,
+    NOT_RECEIVING,
+    QUEUED,
+    READING,
+    RESPONDING,
+    State,
+)
 from tornado_idv.http.tls_acceptor import limit_tls_read_buffer
 from tornado_idv.http.trusted_proxies import normalize_address
 
@@ -26,7 +36,9 @@ _MAX_UNSENT = 16 * 1024
 """Bytes of responses buffered for a client that does not read, before its next request waits."""
 _LINGER_TIMEOUT = 1.0
 """Seconds during which a client may go on sending after the last response. A connection closed
-with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6)."""
+with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6).
+
+In a drain also the time to read, or to complete a request, for one whose last had no valid key."""
 
 
 class Connection(asyncio.Protocol):
@@ -41,12 +53,12 @@ class Connection(asyncio.Protocol):
         self._context = context
         self._limits = limits = context.limits
         self._loop = context.loop
-        self.state = State.IDLE
+        self.state: State = IDLE
         self._parser = RequestParser(limits.max_body)
         self._segment = b""  # what arrived alone and at once: the next request, if it is just that
         self._fast_path: FastPath | None = None
         self._exchange: Exchange | None = None
-        self._authenticated = False  # whether the last request was
+        self._authenticated: bool | None = None  # whether the last request was; None: no response
         self._draining = False
         self._eof = False
         self._reading_paused = False
@@ -77,14 +89,15 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        if self.state is State.IDLE and self._writable is None:
-            if self._respond_from_cache(data):
+        if self.state is IDLE and self._writable is None:
+            if self._fast_path is not None and self._respond_from_cache(self._fast_path, data):
                 return
             self._segment = data if len(data) <= _MAX_SEGMENT else b""
+        elif self.state in NOT_RECEIVING:
+            return
         else:
             self._segment = b""  # a request in several segments cannot be cached
-        if not self._is_closing:
-            self._receive(data)
+        self._receive(data)
 
     def eof_received(self) -> bool:
         """A client that half-closes still gets the responses to its complete requests.
@@ -97,19 +110,17 @@ class Connection(asyncio.Protocol):
             self._start_next()
         else:
             self.resume()
-        if self.state is State.QUEUED or (
-            self._writable is not None and self.state is not State.CLOSING
-        ):
+        if self.state is QUEUED or (self._writable is not None and self.state is not CLOSING):
             return half_open
         if self._exchange is None:
-            self.state = State.CLOSING
+            self.state = CLOSING
             return False
         if self._parser.is_empty:
             self._exchange.close_after_response()
         return half_open
 
     def connection_lost(self, _: Exception | None) -> None:
-        self.state = State.CLOSED
+        self.state = CLOSED
         self.deadline = inf
         self._leave_queue()
         self._context.connections.unregister(self)
@@ -124,15 +135,15 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._wake_writers()
-        if self.state is State.RESPONDING:
+        if self.state is RESPONDING:
             self.deadline = inf
-        elif not self._is_closing:
+        elif self.state not in NOT_RECEIVING:
             self._next_request()
 
     # Called by the exchange.
 
     def send(self, data: bytes) -> Future[None]:
-        if not self._is_closing:  # uvloop raises after `write_eof`
+        if self.state not in NOT_RECEIVING:  # uvloop raises after `write_eof`
             self._transport.write(data)
         return self._writable or self._context.writable
 
@@ -142,9 +153,9 @@ class Connection(asyncio.Protocol):
             self._authenticated = exchange.authenticated
             if exchange.cacheable is not None and exchange.segment and self._fast_path is not None:
                 self._fast_path.store(exchange)
-        if self._is_closing:
+        if self.state in NOT_RECEIVING:
             return
-        self.state = State.IDLE if self._parser.is_empty else State.READING
+        self.state = IDLE if self._parser.is_empty else READING
         if not keep_alive:
             self._linger_close()
         elif self._writable is None:
@@ -157,15 +168,15 @@ class Connection(asyncio.Protocol):
 
         A queued request is tried first: only an incomplete one is the client's fault.
         """
-        if self.state is State.CLOSING or self._writable is not None:
+        if self.state is CLOSING or self._writable is not None:
             self._transport.abort()
-        elif self.state is State.IDLE:
+        elif self.state is IDLE:
             self._linger_close()
         else:
-            if self.state is State.QUEUED:
+            if self.state is QUEUED:
                 self._leave_queue()
                 self.resume()
-            if not self._is_closing and self.deadline <= self._loop.time():
+            if self.state not in NOT_RECEIVING and self.deadline <= self._loop.time():
                 self._reject(HTTPStatus.REQUEST_TIMEOUT)
 
     def drain(self) -> None:
@@ -174,8 +185,10 @@ class Connection(asyncio.Protocol):
         self._fast_path = None  # its responses do not close the connection
         if self._exchange is not None:
             self._exchange.close_after_response()
-        elif self.state is State.IDLE:
+        elif self.state is IDLE:
             self._linger_close()
+        elif self._authenticated is False:
+            self.deadline = min(self.deadline, self._loop.time() + _LINGER_TIMEOUT)
 
     def abort(self) -> None:
         """Close now."""
@@ -187,12 +200,14 @@ class Connection(asyncio.Protocol):
         """Start the next request if it is complete."""
         if self.state in NOT_READING:
             return
-        self.state = State.READING
+        self.state = READING
         if self._writable is not None:
             return
+        parser = self._parser
+        known = parser.head
         try:
-            head = self._read_head()
-            body = self._parser.read_body()
+            head = known or self._read_head()
+            body = parser.read_body()
         except HttpError as error:
             self._reject(error.status)
             return
@@ -201,16 +216,15 @@ class Connection(asyncio.Protocol):
         elif self._eof:
             self._linger_close()
         else:
-            if self._parser.is_empty:
-                self.state = State.IDLE
+            if parser.is_empty:
+                self.state = IDLE
+            elif head is not known:
+                self._set_timeout(self._limits.body_timeout)
             self._resume_reading()
 
     # Private.
 
-    def _respond_from_cache(self, segment: bytes) -> bool:
-        fast_path = self._fast_path
-        if fast_path is None:
-            return False
+    def _respond_from_cache(self, fast_path: FastPath, segment: bytes) -> bool:
         response = fast_path.respond(segment)
         if response is None:
             return False
@@ -223,14 +237,16 @@ class Connection(asyncio.Protocol):
         parser = self._parser
         had_started = parser.has_started
         parser.feed(data)
-        if self.state is State.IDLE and not parser.is_empty:
-            self.state = State.READING
-        if not had_started and self.state is State.READING and parser.has_started:
-            self._set_timeout(self._limits.idle_timeout)
-        if parser.buffered > self._max_buffered:
+        if self.state is IDLE and not parser.is_empty:
+            self.state = READING
+        if parser.buffered > MAX_HEAD and parser.buffered > self._max_buffered:
             self._reading_paused = True
             self._transport.pause_reading()
-        if self.state is not State.RESPONDING and self._writable is None:
+        if self.state is RESPONDING:
+            return
+        if not had_started and not parser.has_head and parser.has_started:
+            self._set_timeout(self._limits.idle_timeout)
+        if self._writable is None:
             self._start_next()
 
     def _start_next(self) -> None:
@@ -244,9 +260,10 @@ class Connection(asyncio.Protocol):
             self._enqueue()
 
     def _enqueue(self) -> None:
-        self.state = State.QUEUED
+        self.state = QUEUED
         context = self._context
-        (context.pipelined if self._authenticated else context.unauthenticated).enqueue(self)
+        queue = context.pipelined if self._authenticated else context.unauthenticated
+        queue.enqueue(self, rejected=self._authenticated is False)
 
     def _leave_queue(self) -> None:
         self._context.pipelined.cancel(self)
@@ -254,27 +271,22 @@ class Connection(asyncio.Protocol):
 
     def _next_request(self) -> None:
         """Continue after a response: with what is buffered, or with what arrives."""
-        if self._eof and self._parser.is_empty:
+        if self._eof and self.state is IDLE:
             self._linger_close()
             return
         self._set_timeout(self._limits.idle_timeout)
         self._resume_reading()
-        if not self._parser.is_empty:
+        if self.state is not IDLE:
             self._enqueue()
 
     def _read_head(self) -> RequestHead | None:
-        parser = self._parser
-        if parser.head is not None:
-            return parser.head
-        head = parser.read_head()
-        if head is not None:
-            self._set_timeout(self._limits.body_timeout)
-            if head.expects_continue:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        head = self._parser.read_head()
+        if head is not None and head.expects_continue:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return head
 
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
-        self.state = State.RESPONDING
+        self.state = RESPONDING
         self.deadline = inf
         self._exchange = exchange = Exchange(self, head, self._peer, self._segment)
         self._segment = b""
@@ -294,10 +306,11 @@ class Connection(asyncio.Protocol):
 
     def _linger_close(self) -> None:
         """Send what is written, then the end; discard what still arrives."""
-        self.state = State.CLOSING
+        self.state = CLOSING
         self._parser.clear()
         unsent = self._transport.get_write_buffer_size()
-        self._set_timeout(self._limits.idle_timeout if unsent else _LINGER_TIMEOUT)
+        is_short = not unsent or (self._draining and self._authenticated is False)
+        self._set_timeout(_LINGER_TIMEOUT if is_short else self._limits.idle_timeout)
         if self._transport.can_write_eof() and not self._eof:
             self._transport.resume_reading()
             self._transport.write_eof()
@@ -320,10 +333,6 @@ class Connection(asyncio.Protocol):
         """Bytes to read ahead: one request, and more only of an authenticated client."""
         ahead = _MAX_PIPELINED if self._authenticated else MAX_HEAD
         return ahead + self._limits.max_body
-
-    @property
-    def _is_closing(self) -> bool:
-        return self.state is State.CLOSING or self.state is State.CLOSED
 
     def _set_timeout(self, seconds: float) -> None:
         self.deadline = self._loop.time() + seconds

@@ -7,6 +7,16 @@ requests start for `PIPELINED_BUDGET` seconds, and the rest in later iterations.
 Requests of connections that have not shown a valid key start one per iteration, and more only
 while they take at most as long as everything else did since the last time. So a flood of invalid
 keys takes at most half of the time, and a busy service does not starve new clients.
+
+They are in two classes that take turns: *new* connections, without a response yet, and *rejected*
+ones, whose last request had no valid key. A connection waits for those of its class that are
+ahead of it, and for as many of the other class. So any number of rejected connections delays a
+new one by one request, and new connections do not starve rejected ones.
+
+Not bounded: clients that open a connection for every guess are all new, and the next new one
+waits for those ahead of it, up to ``server.max_connections``. Clients that share the connections
+of a proxy share their class. Fairness by client address would separate neither behind a proxy,
+where the address may be the same for all.
 """
 
 from __future__ import annotations
@@ -14,7 +24,7 @@ from __future__ import annotations
 import time
 from asyncio import AbstractEventLoop
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 PIPELINED_BUDGET = 0.01
@@ -30,8 +40,11 @@ class Waiter(Protocol):
         """Start the next request."""
 
 
+_Waiters = OrderedDict[Waiter, None]
+
+
 class FairQueue:
-    """First in, first out, each at most once per iteration, and at least one.
+    """First in, first out in each class; each at most once per iteration, and at least one.
 
     In an iteration waiters are resumed for ``budget`` seconds, or for ``share`` of the time that
     everything else took if that is more. ``timer`` returns seconds.
@@ -49,19 +62,24 @@ class FairQueue:
         self._timer = timer
         self._budget = budget
         self._share = share
-        self._waiters: OrderedDict[Waiter, None] = OrderedDict()
+        self._classes: tuple[_Waiters, _Waiters] = OrderedDict(), OrderedDict()
+        self._turn = 1  # the class of the last that was resumed
         self._scheduled = False
         self._scheduled_at = 0.0
 
-    def enqueue(self, waiter: Waiter) -> None:
-        """Resume ``waiter`` once, after all that wait already; if it waits, keep its position."""
-        self._waiters.setdefault(waiter)
+    def enqueue(self, waiter: Waiter, *, rejected: bool = False) -> None:
+        """Resume ``waiter`` once, after all of its class; if it waits, keep its position.
+
+        Its class must not change while it waits.
+        """
+        self._classes[rejected].setdefault(waiter)
         if not self._scheduled:
             self._schedule()
 
     def cancel(self, waiter: Waiter) -> None:
         """Remove ``waiter``, if it waits."""
-        self._waiters.pop(waiter, None)
+        for waiters in self._classes:
+            waiters.pop(waiter, None)
 
     def _schedule(self) -> None:
         self._scheduled = True
@@ -73,16 +91,22 @@ class FairQueue:
         share = min((now - self._scheduled_at) * self._share, _MAX_BUDGET)
         until = now + max(share, self._budget)
         try:
-            for _ in range(len(self._waiters)):
-                self._resume_first()
+            for waiters in self._turns():
+                if waiters:  # one that was resumed may have removed others
+                    waiter, _ = waiters.popitem(last=False)
+                    waiter.resume()
                 if self._timer() >= until:
                     break
         finally:
             self._scheduled = False
-            if self._waiters:
+            if any(self._classes):
                 self._schedule()
 
-    def _resume_first(self) -> None:
-        if self._waiters:  # one that was resumed may have removed others
-            waiter, _ = self._waiters.popitem(last=False)
-            waiter.resume()
+    def _turns(self) -> Iterator[_Waiters]:
+        """Yield the classes in turn, each as often as it has waiters now."""
+        left = [len(waiters) for waiters in self._classes]
+        while any(left):
+            self._turn = 1 - self._turn
+            if left[self._turn]:
+                left[self._turn] -= 1
+                yield self._classes[self._turn]

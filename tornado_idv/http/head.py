@@ -7,10 +7,10 @@ Where two readers could see the end of a request in different places (RFC 9112, 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from http import HTTPStatus
 
 import httptools
+from msgspec import Struct
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
 from tornado_idv.http.errors import HttpError
@@ -29,11 +29,8 @@ _ORIGIN = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class RequestHead:
+class RequestHead(Struct, frozen=True):
     """The start line, the header fields, and what they say of framing and the connection.
-
-    No repr, since a target may contain a nickname.
 
     ``content_length`` is the length of the body in bytes, ``None`` for a chunked body.
     Requests whose heads are the same bytes may share one instance.
@@ -44,6 +41,8 @@ class RequestHead:
     content_length: int | None
     keep_alive: bool
     expects_continue: bool
+
+    __repr__ = object.__repr__  # the target may contain a nickname
 
 
 def parse_head(data: bytes, max_body: int) -> RequestHead:

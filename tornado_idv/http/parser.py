@@ -28,6 +28,7 @@ class RequestParser:
         self._max_body = max_body
         self._buffer = bytearray()
         self._head_size = 0  # of the next head, once its end was found
+        self._is_repeated = False  # whether the next head is the last one again
         self._searched = 0  # bytes of the buffer in which it was not
         self._chunks: ChunkedBody | None = None
         self._last_data = b""
@@ -66,9 +67,8 @@ class RequestParser:
         """
         if self.head is None:
             self.head = head = self._take_head()
-            if head is not None:
-                chunked = head.content_length is None
-                self._chunks = ChunkedBody(self._max_body) if chunked else None
+            if head is not None and head.content_length is None:
+                self._chunks = ChunkedBody(self._max_body)
         return self.head
 
     def read_body(self) -> bytes | None:
@@ -91,8 +91,9 @@ class RequestParser:
 
     def _find_head(self) -> None:
         buffer = self._buffer
-        if self._last_data and buffer.startswith(self._last_data):
+        if self._last_head is not None and buffer.startswith(self._last_data):
             self._head_size = len(self._last_data)
+            self._is_repeated = True
             return
         while buffer.startswith(b"\r\n"):
             del buffer[:2]  # empty lines before a request are ignored (RFC 9112, 2.2)
@@ -103,20 +104,20 @@ class RequestParser:
     def _take_head(self) -> RequestHead | None:
         buffer, size = self._buffer, self._head_size
         if 0 < size <= MAX_HEAD:
-            data = bytes(buffer[:size])
-            head = self._parse(data)
+            repeated = self._last_head if self._is_repeated else None
+            head = repeated or self._parse(bytes(buffer[:size]))
             del buffer[:size]
             self._head_size = self._searched = 0
+            self._is_repeated = False
             return head
+        start = buffer[:MAX_HEAD]
+        if start.count(b"\n") != start.count(b"\r\n"):
+            raise HttpError(HTTPStatus.BAD_REQUEST)  # after a bare LF the head would never end
         if len(buffer) > MAX_HEAD:
             raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        if buffer.count(b"\n") != buffer.count(b"\r\n"):
-            raise HttpError(HTTPStatus.BAD_REQUEST)  # after a bare LF the head would never end
         return None
 
     def _parse(self, data: bytes) -> RequestHead:
-        if self._last_head is not None and data == self._last_data:
-            return self._last_head
         head = parse_head(data, self._max_body)
         if len(data) <= _MEMO_MAX_BYTES and len(head.headers) <= _MEMO_MAX_FIELDS:
             self._last_data, self._last_head = data, head
@@ -129,6 +130,6 @@ class RequestParser:
         length = head.content_length or 0
         if len(buffer) < length:
             return None
-        body = bytes(buffer[:length])
+        body = bytes(buffer if len(buffer) == length else buffer[:length])
         del buffer[:length]
         return body

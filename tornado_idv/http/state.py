@@ -32,5 +32,10 @@ class State(Enum):
     CLOSED = auto()
 
 
-NOT_READING = (State.RESPONDING, State.CLOSING, State.CLOSED)
+# By name, since `State.IDLE` takes 0.1 µs longer, ten times a request (CPython 3.11).
+IDLE, READING, QUEUED, RESPONDING, CLOSING, CLOSED = State
+
+NOT_RECEIVING = (CLOSING, CLOSED)
+"""The states in which input is discarded."""
+NOT_READING = (RESPONDING, CLOSING, CLOSED)
 """The states in which no request is started."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.file_signature import FileSignature
+from tornado_idv.files import FileSignature
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.store import KeyStore
 

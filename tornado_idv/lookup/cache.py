@@ -98,11 +98,6 @@ class _Entries(LRUCache[str, _Entry]):
         """Make an entry the most recently used."""
         self[text]
 
-    def drop(self, text: str) -> None:
-        """Remove an entry if there is one."""
-        if text in self:
-            del self[text]
-
     def drop_user(self, named: Query) -> None:
         """Remove the entries of a user; scans every entry, about 1 µs each."""
         for text in list(self):
@@ -114,7 +109,6 @@ class _Failures(TTLCache[str, LookupFailed | None]):
     """Recent failures by the text of their query."""
 
     def find(self, text: str) -> LookupFailed | None:
-        """Return the failure, if there is one."""
         return self[text] if Cache.__contains__(self, text) else None
 
     def __missing__(self, key: str) -> None:
@@ -232,8 +226,8 @@ class AnswerCache:
         text, limits, now = query.text, self.limits, self.timer()
         if not answer.storable:
             # What was cached before is out of date, and must not be served stale either.
-            self._found.drop(text)
-            self._negative.drop(text)
+            self._found.pop(text, None)
+            self._negative.pop(text, None)
             return
         ttl = self._ttl(answer) * (1 - limits.jitter * self._chance())
         fresh_until = refresh_at = stale_until = now + ttl
@@ -246,7 +240,7 @@ class AnswerCache:
         if epoch is None:
             epoch = self._epochs[answer.backend] = _Epoch()
         # `get` reads the found entries first: one left behind would hide a newer not-found.
-        others.drop(text)
+        others.pop(text, None)
         entries[text] = _Entry(answer, epoch, fresh_until, refresh_at, stale_until, now)
 
     def _ttl(self, answer: Answer) -> float:

@@ -36,15 +36,11 @@ class CircuitBreaker:
         self._options = options
         self._timer = timer
         self._chance = chance
-        self._failures = 0
+        self.failures = 0
+        """Failures in a row, up to the one that opened the circuit."""
         self._period = options.open_for
         self._open_until: float | None = None
         self._probing = False
-
-    @property
-    def failures(self) -> int:
-        """Failures in a row, up to the one that opened the circuit."""
-        return self._failures
 
     @property
     def next_probe(self) -> float:
@@ -68,7 +64,7 @@ class CircuitBreaker:
             self._period = self._options.open_for
         # A regular call that began before the circuit opened does not close it.
         if self._open_until is None:
-            self._failures = 0
+            self.failures = 0
 
     def failed(self, permit: Permit) -> bool:
         """Report a failed call; return whether it opened the circuit."""
@@ -77,8 +73,8 @@ class CircuitBreaker:
             self._period = min(self._period * 2, self._options.open_max)
         elif self._open_until is not None:
             return False
-        self._failures += 1
-        if permit is Permit.REGULAR and self._failures < self._options.failures:
+        self.failures += 1
+        if permit is Permit.REGULAR and self.failures < self._options.failures:
             return False
         jitter = 1 + _JITTER * (2 * self._chance() - 1)
         self._open_until = self._timer() + self._period * jitter

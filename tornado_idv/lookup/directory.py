@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, get_args
 
 import pluggy
@@ -122,14 +123,20 @@ class Directory:
         """Call the backends and complete the answer for the cache and the response."""
         deadline = asyncio.get_running_loop().time() + self._timeout
         coroutines = [guard.find(query, deadline) for guard in self.guards if guard.serves(query)]
+        of_plugins: list[Coroutine[Any, Any, Answer | None]] = []
         try:
+            calls: Iterable[Coroutine[Any, Any, Answer | None]] = coroutines
             if self._identify_hook is not None:
-                coroutines += self._identify_hook(query=query, deadline=deadline)
-            if not coroutines:
+                with _plugin_errors():
+                    of_plugins = self._identify_hook(query=query, deadline=deadline)
+                # A caller may join until the deadline, and then waits as long again.
+                bounded = (_until(deadline + self._timeout, each) for each in of_plugins)
+                calls = chain(coroutines, bounded)
+            if not coroutines and not of_plugins:
                 raise Unavailable(f"no backend answers {type(query).__name__}")
-            answer = await _first_found(coroutines)
+            answer = await _first_found(calls)
         finally:
-            for coroutine in coroutines:
+            for coroutine in coroutines + of_plugins:
                 coroutine.close()
         user, ttl = answer.user, answer.ttl
         if user is None:
@@ -156,6 +163,24 @@ class Directory:
                 observer(query=query, answer=answer)
             except Exception as error:  # noqa: BLE001 - an observer never fails a lookup
                 _log.error("an observer of lookups failed:\n%s", format_traceback(error))
+
+
+@contextmanager
+def _plugin_errors() -> Iterator[None]:
+    try:
+        yield
+    except (LookupFailed, TimeoutError):
+        raise
+    except Exception as error:
+        _log.error("a plugin's idv_identify failed:\n%s", format_traceback(error))
+        raise Broken(f"a plugin's idv_identify failed with {type(error).__name__}") from error
+
+
+async def _until(deadline: float, coroutine: Coroutine[Any, Any, Answer | None]) -> Answer | None:
+    """Await a plugin's coroutine; no guard bounds it, so one that hangs is cancelled here."""
+    with _plugin_errors():
+        async with asyncio.timeout_at(deadline):
+            return await coroutine
 
 
 async def _first_found(coroutines: Iterable[Coroutine[Any, Any, Answer | None]]) -> Answer:

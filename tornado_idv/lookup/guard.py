@@ -82,7 +82,6 @@ class Guard:
         self._failing = False
 
     def serves(self, query: Query) -> bool:
-        """Return whether the backend answers queries of this kind."""
         return type(query) in self._serves
 
     async def find(self, query: Query, deadline: float) -> Answer | None:
@@ -108,8 +107,11 @@ class Guard:
         return answer
 
     async def _find(self, query: Query, deadline: float) -> Answer | None:
+        """Call the backend with a permit, and report the end to the circuit breaker."""
         if not self._bulkhead.try_acquire():
             await self._queue(deadline)
+        permit: Permit | None = None
+        report: Callable[[Permit], object] = self._breaker.abandoned  # also if cancelled
         try:
             now = asyncio.get_running_loop().time()
             if deadline - now < _MIN_TIME_LEFT:
@@ -121,9 +123,19 @@ class Guard:
                 wait = self._breaker.next_probe
                 probe = f"next probe in {wait:.2g} s" if wait else "waiting for a probe"
                 raise Unavailable(f"circuit breaker open, {probe}", counts_against_breaker=False)
-            return await self._with_breaker(query, now, deadline, permit)
+            answer = await self._call(query, now, deadline)
+            report = self._breaker.succeeded
+        except LookupFailed as error:
+            if error.counts_against_breaker:
+                # A backend that is broken has responded: it is not overloaded or down.
+                down = isinstance(error, Unavailable)
+                report = self._record_failure if down else self._breaker.succeeded
+            raise
         finally:
+            if permit is not None:
+                report(permit)
             self._bulkhead.release()
+        return answer
 
     async def _queue(self, deadline: float) -> None:
         """Wait for one of ``max_concurrent`` permits, behind at most as many other lookups."""
@@ -137,24 +149,6 @@ class Guard:
             raise Unavailable(
                 "max_concurrent reached, and timed out in its queue", counts_against_breaker=False
             ) from None
-
-    async def _with_breaker(
-        self, query: Query, now: float, deadline: float, permit: Permit
-    ) -> Answer | None:
-        """Call the backend and report the end to the circuit breaker, also if cancelled."""
-        report: Callable[[Permit], None] = self._breaker.abandoned
-        try:
-            answer = await self._call(query, now, deadline)
-            report = self._breaker.succeeded
-        except LookupFailed as error:
-            if error.counts_against_breaker:
-                # A backend that is broken has responded: it is not overloaded or down.
-                down = isinstance(error, Unavailable)
-                report = self._record_failure if down else self._breaker.succeeded
-            raise
-        finally:
-            report(permit)
-        return answer
 
     async def _call(self, query: Query, now: float, deadline: float) -> Answer | None:
         """Call the backend; whatever it raises becomes `Unavailable` or `Broken`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,33 +24,27 @@ Finish = Callable[[Query, Answer | Exception], Answer]
 """Turn the outcome of a shared lookup into one caller's result, returned or raised."""
 
 
+@dataclass(slots=True, eq=False)
 class _Waiter:
     """One caller; ``shared`` if the lookup was already running for another."""
 
-    __slots__ = ("call", "finish", "future", "shared")
-
-    def __init__(
-        self, call: _Call, future: asyncio.Future[Answer], finish: Finish, *, shared: bool
-    ) -> None:
-        self.call = call
-        self.future = future
-        self.finish = finish
-        self.shared = shared
+    call: _Call
+    future: asyncio.Future[Answer]
+    finish: Finish
+    shared: bool
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
     """One running lookup and its waiters.
 
     A call that is not ``current`` any more takes no new waiters, and its result is not stored.
     """
 
-    __slots__ = ("current", "query", "task", "waiters")
-
-    def __init__(self, query: Query) -> None:
-        self.query = query
-        self.current = True
-        self.task: asyncio.Task[None]
-        self.waiters: list[_Waiter] = []
+    query: Query
+    current: bool = True
+    task: asyncio.Task[None] = field(init=False)
+    waiters: list[_Waiter] = field(default_factory=list)
 
 
 class SingleFlight:

@@ -1,4 +1,4 @@
-"""Destination and format of log lines, and filters that keep secrets out of them."""
+"""Destination and format of log lines."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ import logging
 import os
 import select
 import sys
+import time
 from dataclasses import dataclass
-from typing import Literal
-
-import structlog
+from typing import Any, Literal
 
 from tornado_idv.errors import format_traceback
+from tornado_idv.log_format import (
+    FormatLines,
+    colored_lines,
+    format_time,
+    json_lines,
+    text_lines,
+)
+from tornado_idv.server.log_filters import keep_out_secrets
+from tornado_idv.server.log_folding import Fold, Folding
 from tornado_idv.server.log_writer import LogWriter
-from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.access_log import AccessLog, Ids, make_subject_of
 
 LogFormat = Literal["auto", "console", "json"]
 
-_log = logging.getLogger(__name__)
+AUDIT = "tornado_idv.audit"
+"""The logger of what operators do; its lines are written at every level."""
 _STDERR = 2
 
-# Tornado logs the bytes of requests it rejects, the key among them.
-_LOGS_REQUEST_BYTES = "tornado.general"
-# These log unhandled exceptions with their messages, which may contain user input.
-_LOG_UNHANDLED = ("tornado.application", "asyncio")
-# At DEBUG these log bound parameters and URLs.
-_PINNED = ("aiosqlite", "asyncio", "aiohttp")
+
+_STANDARD_ATTRIBUTES = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+"""Attributes of a `logging.LogRecord` that are no ``extra`` fields."""
 
 
 @dataclass(frozen=True)
@@ -34,76 +40,90 @@ class LogOutput:
 
     writer: LogWriter
     access: AccessLog | None
+    folding: Folding
 
     def close(self) -> None:
         """Write what is left, unless the reader of standard error stalls."""
         if self.access is not None:
             self.access.flush()
+        self.folding.close()
         self.writer.close()
 
 
-def configure_logging(level: str, log_format: LogFormat) -> LogOutput:
+def configure_logging(level: str, log_format: LogFormat, ids: Ids = "none") -> LogOutput:
     """Send all logs to standard error, as lines for people or as JSON for machines.
 
     ``auto`` is for people on a terminal and for machines elsewhere. The access log is left out
-    above level ``info``. Close the returned output at the end: until then lines may wait.
+    above level ``info``; ``ids`` says whether its lines name the user that was asked for. Close
+    the returned output at the end: until then lines may wait.
     """
-    for_people = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
-    formatter = _formatter(for_people=for_people)
-    writer = LogWriter(_write_to_stderr, lambda lines: _describe_loss(formatter, lines))
-    handler = _BufferedHandler(writer)
-    handler.setFormatter(formatter)
+    format_lines = _select_format(log_format, on_terminal=sys.stderr.isatty())
+    writer = LogWriter(_write_to_stderr, lambda lines: _describe_loss(format_lines, lines))
+    handler = BufferedHandler(writer, format_lines)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
+    logging.getLogger(AUDIT).setLevel(logging.INFO)
     keep_out_secrets()
-    has_access_log = level in ("debug", "info")
-    return LogOutput(
-        writer, AccessLog(writer.put, for_people=for_people) if has_access_log else None
-    )
+    access = None
+    if level in ("debug", "info"):
+        access = AccessLog(writer.put, format_lines, make_subject_of(ids))
+    return LogOutput(writer, access, handler.folding)
 
 
-class _BufferedHandler(logging.Handler):
-    """Formats records and leaves the writing to a `LogWriter`."""
+class BufferedHandler(logging.Handler):
+    """Formats records, folds what is repeated, and leaves the writing to a `LogWriter`."""
 
-    def __init__(self, writer: LogWriter) -> None:
+    def __init__(self, writer: LogWriter, format_lines: FormatLines) -> None:
         super().__init__()
         self._writer = writer
+        self._format_lines = format_lines
+        self.folding = Folding(self._write_repeated)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = self.format(record)
-        except Exception:  # noqa: BLE001 - a wrong log call must not fail its caller
-            self.handleError(record)
-        else:
-            self._writer.put(f"{line}\n")
+            fields = _fields(record)
+            level, logger, event = fields["level"], fields["logger"], fields["event"]
+            if record.levelno < logging.WARNING or self.folding.admit(logger, event, level):
+                self._write(fields)
+        except Exception as error:  # noqa: BLE001 - a wrong log call must not fail its caller
+            # Its arguments are left out, since they may hold input.
+            where = f"{record.pathname}:{record.lineno}"
+            event = f"a log call failed with {type(error).__name__}: {where}"
+            self._write(_describe("error", __name__, event))
+
+    def _write_repeated(self, fold: Fold) -> None:
+        fields = _describe(fold.level, fold.logger, fold.event)
+        self._write({**fields, "repeated": fold.repeated})
+
+    def _write(self, fields: dict[str, Any]) -> None:
+        self._writer.put(self._format_lines([fields]))
 
 
-def _formatter(*, for_people: bool) -> logging.Formatter:
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-        if for_people
-        else structlog.processors.JSONRenderer()
-    )
-    return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[
-            structlog.stdlib.add_log_level,
-            structlog.stdlib.add_logger_name,
-            structlog.stdlib.ExtraAdder(),
-            structlog.processors.TimeStamper(fmt="iso"),
-        ],
-        processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            renderer,
-        ],
-    )
+def _select_format(log_format: LogFormat, *, on_terminal: bool) -> FormatLines:
+    if log_format == "json" or (log_format == "auto" and not on_terminal):
+        return json_lines
+    return colored_lines if on_terminal else text_lines
 
 
-def _describe_loss(formatter: logging.Formatter, lines: int) -> str:
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return what a line says; of an exception the type and the stack, without its message."""
+    event = record.getMessage()
+    if record.exc_info and record.exc_info[1]:
+        event += f"\n{format_traceback(record.exc_info[1])}"
+    extra = {k: v for k, v in vars(record).items() if k not in _STANDARD_ATTRIBUTES}
+    return {**_describe(record.levelname.lower(), record.name, event, record.created), **extra}
+
+
+def _describe(level: str, logger: str, event: str, created: float | None = None) -> dict[str, Any]:
+    timestamp = format_time(time.time() if created is None else created)
+    return {"timestamp": timestamp, "level": level, "logger": logger, "event": event}
+
+
+def _describe_loss(format_lines: FormatLines, lines: int) -> str:
     """Return the log line that reports dropped lines."""
-    text = "%d log lines dropped: standard error could not be written to in time"
-    record = _log.makeRecord(_log.name, logging.WARNING, __file__, 0, text, (lines,), None)
-    return f"{formatter.format(record)}\n"
+    text = f"{lines} log lines dropped: standard error could not be written to in time"
+    return format_lines([_describe("warning", __name__, text)])
 
 
 def _write_to_stderr(data: memoryview) -> int:
@@ -117,28 +137,3 @@ def _write_to_stderr(data: memoryview) -> int:
     except BlockingIOError:  # another process that shares the pipe made it non-blocking
         select.select([], [_STDERR], [])
         return 0
-
-
-def keep_out_secrets() -> None:
-    """Filter the loggers of libraries that log what clients sent."""
-    logging.getLogger(_LOGS_REQUEST_BYTES).addFilter(_without_request_bytes)
-    for name in _LOG_UNHANDLED:
-        logging.getLogger(name).addFilter(_without_message)
-    for name in _PINNED:
-        logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
-
-
-def _without_request_bytes(record: logging.LogRecord) -> bool:
-    """Log that Tornado rejected a request, without its bytes."""
-    if record.args:
-        record.msg, record.args = "a request could not be read", None
-    record.exc_info = None
-    return True
-
-
-def _without_message(record: logging.LogRecord) -> bool:
-    """Log the stack trace of an unhandled exception, without its message."""
-    if record.exc_info and record.exc_info[1]:
-        record.msg = f"unhandled exception:\n{format_traceback(record.exc_info[1])}"
-        record.args = record.exc_info = None
-    return True

@@ -8,16 +8,18 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 
 import pluggy
 import uvloop
 
 from tornado_idv.config.settings import Settings
-from tornado_idv.server.logs import LogOutput
+from tornado_idv.server.logs import AUDIT, LogOutput
 from tornado_idv.server.service import Service, listening
 from tornado_idv.server.signals import Signals
 
 _log = logging.getLogger(__name__)
+_audit = logging.getLogger(AUDIT)
 _GC_THRESHOLD = 20_000
 _KILLED_BY = 128
 """What a shell adds to the number of the signal that ended a process, for its exit code."""
@@ -57,6 +59,7 @@ def skip_last_collection() -> None:
 def abort(logs: LogOutput, number: int) -> None:
     """End the process without clean-up: a thread or a backend could hold that up."""
     _log.warning("second signal: exiting now, requests in flight are aborted")
+    _audit.info("stopped", extra={"drained": False})
     logs.close()
     os._exit(_KILLED_BY + number)
 
@@ -72,10 +75,12 @@ async def _serve(
         async with listening(settings, manager, logs.access) as service:
             signals.ready()
             tune_gc()
+            _audit.info("started", extra=_summary(settings, service))
             announce(service)
             await signals.stop.wait()
             _log.info("stopping: no new connections, finishing the requests in flight")
-            if not await service.drain(settings.server.drain):
+            drained = await service.drain(settings.server.drain)
+            if not drained:
                 _log.warning("stopped with requests unanswered after the drain timeout")
     except asyncio.CancelledError:
         if not signals.stop.is_set():
@@ -84,5 +89,16 @@ async def _serve(
     else:
         if logs.access is not None:
             logs.access.flush()
-        _log.info("stopped")
+        _audit.info("stopped", extra={"drained": drained})
     skip_last_collection()
+
+
+def _summary(settings: Settings, service: Service) -> dict[str, object]:
+    """Return what the log says of a service that starts."""
+    return {
+        "version": version("tornado-idv"),
+        "host": service.host,
+        "port": service.port,
+        "backends": [each.name for each in settings.backends],
+        "keys": len(settings.auth.keys),
+    }

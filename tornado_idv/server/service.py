@@ -17,6 +17,7 @@ from tornado.netutil import bind_sockets
 from tornado_idv.config.settings import (
     DrainSettings,
     KeySettings,
+    LimitSettings,
     ServerSettings,
     Settings,
     TlsSettings,
@@ -27,6 +28,8 @@ from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.limits.failed_auth import FailedAuthLimiter
+from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
@@ -116,8 +119,16 @@ async def listening(
         open_keys(configured, settings.auth.store) as keys,
         open_directory(settings, manager) as directory,
     ):
-        services = Services(directory, settings.make_identifiers(), keys.ring, access_log)
-        packet_cache = PacketCache(directory, keys.ring, access_log)
+        limiter = _key_limiter(settings.limits)
+        services = Services(
+            directory,
+            settings.make_identifiers(),
+            keys.ring,
+            access_log,
+            limiter,
+            failed_auth=_failed_auth(settings.limits),
+        )
+        packet_cache = PacketCache(directory, keys.ring, access_log, limiter)
         trusted = settings.server.trusted_proxies
         server = HttpServer(
             make_api(services, settings.server.base_path),
@@ -136,8 +147,23 @@ async def listening(
             server.close()
 
 
+def _key_limiter(limits: LimitSettings) -> KeyLimiter:
+    """Return the limits of keys."""
+    misses = limits.misses
+    return KeyLimiter(
+        limits.requests,
+        misses.rate if misses else None,
+        misses_log_only=misses is not None and misses.log_only,
+    )
+
+
+def _failed_auth(limits: LimitSettings) -> FailedAuthLimiter | None:
+    return FailedAuthLimiter(limits.failed_auth) if limits.failed_auth else None
+
+
 def api_key(entry: KeySettings) -> ApiKey:
     """Return a key of ``config.yaml``."""
+    misses = entry.limits.misses
     return ApiKey(
         id=entry.id,
         digest=entry.digest,
@@ -145,6 +171,9 @@ def api_key(entry: KeySettings) -> ApiKey:
         scopes=frozenset(entry.scopes),
         not_before=entry.not_before.timestamp() if entry.not_before else -math.inf,
         expires=entry.expires.timestamp() if entry.expires else math.inf,
+        requests=entry.limits.requests,
+        misses=misses.rate if misses else None,
+        misses_log_only=misses is not None and misses.log_only,
     )
 
 

@@ -7,19 +7,17 @@ from http import HTTPStatus
 
 from tornado.httputil import (
     HTTPConnection,
-    HTTPHeaders,
     HTTPMessageDelegate,
     HTTPServerConnectionDelegate,
-    RequestStartLine,
-    ResponseStartLine,
 )
 
 from tornado_idv.http.context import Reject
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import error_for_rejected
-from tornado_idv.web.handler import JsonHandler, NoSuchRouteHandler, Request, Services
+from tornado_idv.web.handler import JsonHandler, NoSuchRouteHandler, Services
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
+from tornado_idv.web.request import Request
 from tornado_idv.web.response import build_error, new_request_id
 
 
@@ -40,36 +38,12 @@ class Api(HTTPServerConnectionDelegate):
     ) -> HTTPMessageDelegate:
         if not isinstance(request_conn, Exchange):
             raise TypeError("these handlers are served by tornado_idv.http alone")
-        return _Message(self, request_conn)
+        return Request(request_conn, self.dispatch)
 
-    def dispatch(self, path: str, exchange: Exchange, request: Request) -> None:
-        """Run the handler of a path."""
-        handler = self._routes.get(path, NoSuchRouteHandler)
-        handler(self._services, exchange, request).run()
-
-
-class _Message(HTTPMessageDelegate):
-    """Collects one request; when it is complete, its handler runs."""
-
-    def __init__(self, api: Api, exchange: Exchange) -> None:
-        self._api = api
-        self._exchange = exchange
-        self._path = ""
-        self._request: Request
-
-    def headers_received(
-        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
-    ) -> None:
-        if not isinstance(start_line, RequestStartLine):
-            raise TypeError("a request starts with a RequestStartLine")
-        self._path = start_line.path.partition("?")[0]
-        self._request = Request(start_line.method, headers)
-
-    def data_received(self, chunk: bytes) -> None:
-        self._request.body += chunk
-
-    def finish(self) -> None:
-        self._api.dispatch(self._path, self._exchange, self._request)
+    def dispatch(self, request: Request) -> None:
+        """Run the handler of a request's path."""
+        handler = self._routes.get(request.path, NoSuchRouteHandler)
+        handler(self._services, request).run()
 
 
 def make_api(services: Services, base_path: str = "") -> Api:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import cast
 
 from tornado.httputil import HTTPHeaders
@@ -10,36 +9,55 @@ from tornado.httputil import HTTPHeaders
 from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import ApiKey, Scope
 from tornado_idv.keys.ring import digest_of
-from tornado_idv.web.errors import ApiError, ApiException
+from tornado_idv.limits.key_limits import KeyLimits
+from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.handler import JsonHandler
 
-_BEARER = re.compile(r"bearer +([!-~]+)", re.ASCII | re.IGNORECASE)
 _SCOPE_FIELD = 'Www-Authenticate: Bearer error="insufficient_scope", scope="{}"\r\n'
 """RFC 6750, section 3.1."""
 
 
 class BearerAuthMixin:
-    """Authenticates the client of a `JsonHandler` (RFC 6750, section 2.1)."""
+    """Authenticates the client of a `JsonHandler` (RFC 6750, section 2.1), and limits its rate."""
+
+    limits: KeyLimits | None = None
+    """The limits of the client's key, if it has any."""
 
     def require_key(self, scope: Scope) -> ApiKey:
-        """Return the client's key if it is valid and has this scope.
+        """Return the client's key if it is valid, has this scope, and is within its limits.
 
         Raises `InvalidKey` unless there is exactly one ``Authorization`` header with a key that
-        is valid now, and `ApiException` if the key lacks the scope.
+        is valid now, and `ApiException` if the key lacks the scope or a limit is exceeded.
         """
         handler = cast(JsonHandler, self)
-        token = _bearer_token(handler.request.headers)
-        key = handler.services.keys.authenticate(digest_of(token))
+        try:
+            token = _bearer_token(handler.request.headers)
+            key = handler.services.keys.authenticate(digest_of(token))
+        except InvalidKey as error:
+            handler.key_id = error.key_id
+            _limit_failures(handler)
+            raise
         handler.key_id = key.id
         handler.exchange.authenticated = True
         if scope not in key.scopes:
             raise ApiException(ApiError.SCOPE, _SCOPE_FIELD.format(scope))
+        self.limits = handler.services.key_limiter.of(key)
+        exceeded = self.limits.acquire() if self.limits else None
+        if exceeded is not None:
+            raise rate_limited(exceeded)
         return key
+
+
+def _limit_failures(handler: JsonHandler) -> None:
+    limiter = handler.services.failed_auth
+    exceeded = limiter.acquire(handler.exchange.client_address) if limiter else None
+    if exceeded is not None:
+        raise rate_limited(exceeded)
 
 
 def _bearer_token(headers: HTTPHeaders) -> str:
     values = headers.get_list("Authorization")
-    match = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
-    if match is None:
+    scheme, _, rest = values[0].partition(" ") if len(values) == 1 else ("", "", "")
+    if scheme.lower() != "bearer":
         raise InvalidKey("malformed")
-    return match[1]
+    return rest.lstrip(" ")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from http import HTTPStatus
 
 from tornado_idv.errors import InvalidFormat, InvalidKey, LookupFailed
+from tornado_idv.limits.gcra import Exceeded, Limit
 
 _FIELDS: Mapping[int, str] = {
     401: "Www-Authenticate: Bearer\r\n",  # spelled as it always was: responses keep their bytes
@@ -32,6 +34,7 @@ class ApiError(enum.Enum):
     MEDIA_TYPE = "unsupported_media_type", 415, "Only JSON in UTF-8 can be read"
     EXPECTATION = "expectation_failed", 417, "Expectation failed"
     FORMAT = "invalid_format", 422, "Invalid format"
+    RATE_LIMITED = "rate_limited", 429, "Too many requests"
     HEADERS_TOO_LARGE = "headers_too_large", 431, "Headers too large"
     INTERNAL = "internal", 500, "Internal error"
     OVERLOADED = "overloaded", 503, "Overloaded, try again"
@@ -49,13 +52,14 @@ class ApiError(enum.Enum):
 class ApiException(Exception):
     """Ends a request with an error record.
 
-    ``fields`` are header lines of this response alone, each with its line break.
+    ``fields`` are further header lines, each with its line break, and ``reason`` is for the log.
     """
 
-    def __init__(self, error: ApiError, fields: str = "") -> None:
+    def __init__(self, error: ApiError, fields: str = "", reason: str | None = None) -> None:
         super().__init__(error.code)
         self.error = error
         self.fields = fields
+        self.reason = reason
 
 
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
@@ -75,6 +79,24 @@ _REJECTED = {
         ApiError.OVERLOADED,
     )
 }
+
+
+def rate_limited(exceeded: Exceeded) -> ApiException:
+    """Return the exception that ends a request over a limit.
+
+    Its header fields follow RFC 9110, section 10.2.3, and draft-ietf-httpapi-ratelimit-headers.
+    """
+    fields = _rate_limit_fields(exceeded.limit, exceeded.retry_after)
+    return ApiException(ApiError.RATE_LIMITED, fields, exceeded.limit.name)
+
+
+@lru_cache(maxsize=256)
+def _rate_limit_fields(limit: Limit, seconds: int) -> str:
+    return (
+        f"Retry-After: {seconds}\r\n"
+        f'RateLimit-Policy: "{limit.name}";q={limit.rate.count};w={limit.rate.seconds:.0f}\r\n'
+        f'RateLimit: "{limit.name}";r=0;t={seconds}\r\n'
+    )
 
 
 def error_for(exception: BaseException) -> ApiError:

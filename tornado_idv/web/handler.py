@@ -6,20 +6,21 @@ import logging
 from abc import ABC, abstractmethod
 from asyncio import CancelledError, Future
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
 
-from tornado.httputil import HTTPHeaders
-
 from tornado_idv.errors import IdvError, InvalidKey, LookupFailed, format_traceback
-from tornado_idv.http.exchange import Exchange
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.limits.failed_auth import FailedAuthLimiter
+from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.web.access_log import AccessLog, Failure
+from tornado_idv.model import Query
+from tornado_idv.web.access_log import AccessLog, CacheResult, Failure
 from tornado_idv.web.errors import ApiError, ApiException, error_for
+from tornado_idv.web.request import Request
 from tornado_idv.web.response import build_response, request_id_from
 
 _log = logging.getLogger(__name__)
@@ -35,18 +36,8 @@ class Services:
     identifiers: Identifiers
     keys: KeyRing
     access_log: AccessLog | None = None
-
-
-@dataclass(slots=True, repr=False)
-class Request:
-    """One request, as far as handlers may read it: no query, form or cookie.
-
-    No repr, since the body has a nickname or card number.
-    """
-
-    method: str
-    headers: HTTPHeaders
-    body: bytes = b""
+    key_limiter: KeyLimiter = field(default_factory=KeyLimiter)
+    failed_auth: FailedAuthLimiter | None = None
 
 
 class JsonHandler(ABC):
@@ -66,9 +57,14 @@ class JsonHandler(ABC):
     key_id: str | None = None
     """The id of the client's key, once it is known; it may be expired or not valid yet."""
 
-    def __init__(self, services: Services, exchange: Exchange, request: Request) -> None:
+    query: Query | None = None
+    cache: CacheResult | None = None
+    backend: str | None = None
+    """For the log: what was asked for, how the cache answered, and the backend that did."""
+
+    def __init__(self, services: Services, request: Request) -> None:
         self.services = services
-        self.exchange = exchange
+        self.exchange = request.exchange
         self.request = request
         self.request_id = request_id_from(request.headers)
         self._responded = False
@@ -117,15 +113,9 @@ class JsonHandler(ABC):
 
     def _send_failure(self, error: BaseException) -> None:
         if not isinstance(error, (IdvError, ApiException)):
-            text = "unhandled exception in request %s:\n%s"
-            _log.error(
-                text,
-                self.request_id,
-                format_traceback(error),
-                extra={"request_id": self.request_id},
-            )
-        if isinstance(error, InvalidKey):
-            self.key_id = error.key_id
+            # The id is no part of the text, by which repeated errors are folded.
+            extra = {"request_id": self.request_id}
+            _log.error("unhandled exception:\n%s", format_traceback(error), extra=extra)
         if not self._responded:
             response = error_for(error)
             fields = error.fields if isinstance(error, ApiException) else ""
@@ -143,11 +133,15 @@ class JsonHandler(ABC):
                 key_id=self.key_id,
                 request_id=self.request_id,
                 failure=failure,
+                query=self.query,
+                cache=self.cache,
+                backend=self.backend,
             )
 
 
 def _failure(response: ApiError, error: BaseException) -> Failure:
-    reason = error.reason if isinstance(error, (LookupFailed, InvalidKey)) else None
+    reasons = LookupFailed, InvalidKey, ApiException
+    reason = error.reason if isinstance(error, reasons) else None
     backend = error.backend if isinstance(error, LookupFailed) else None
     return Failure(response.code, backend, reason)
 

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from asyncio import Future
 from typing import ClassVar
 
+from tornado_idv.errors import InvalidFormat
 from tornado_idv.keys.api_key import Scope
 from tornado_idv.model import Answer, Query
 from tornado_idv.web.auth import BearerAuthMixin
@@ -17,7 +18,7 @@ from tornado_idv.web.packet_cache import CacheableRequest
 
 
 class IdentifyHandler(BearerAuthMixin, JsonHandler):
-    """Checks the key, then the media types, then the body, then looks up."""
+    """Checks the key and its limits, then the media types, then the body, then looks up."""
 
     allowed = "POST"
     scope: ClassVar[Scope]
@@ -27,23 +28,40 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
     def handle(self) -> None:
         key = self.require_key(self.scope)
         check_media_types(self.request.headers)
-        query = self.parse(parse_field(self.request.body, self.field))
+        try:
+            query = self.query = self.parse(parse_field(self.request.body, self.field))
+        except InvalidFormat:
+            self._charge_miss()
+            raise
         directory = self.services.directory
         answer = directory.get_cached(query)
         self.exchange.cacheable = CacheableRequest(self.route, key, query, answer is not None)
         if answer is None:
+            self.cache = "miss"
             self.wait_for(directory.start(query), self._send_result)
         else:
+            self.cache = "hit"
             self._send_answer(answer)
 
     def _send_result(self, lookup: Future[Answer]) -> None:
-        self._send_answer(lookup.result())
+        answer = lookup.result()
+        if answer.stale:
+            self.cache = "stale"
+        elif answer.coalesced:
+            self.cache = "coalesced"
+        self._send_answer(answer)
 
     def _send_answer(self, answer: Answer) -> None:
+        self.backend = answer.backend
         if answer.found:
             self.send(200, answer.body)
         else:
+            self._charge_miss()
             self.send_error(ApiError.NOT_FOUND)
+
+    def _charge_miss(self) -> None:
+        if self.limits is not None:
+            self.limits.charge_miss()
 
     @abstractmethod
     def parse(self, text: str) -> Query:

@@ -1,9 +1,10 @@
 """The packet cache: requests whose bytes were parsed before skip parser and handlers.
 
 It maps bytes to what they mean, a key and a query, and never to an answer: that comes from the
-`AnswerCache`, as long as it is fresh there and the key is valid. Otherwise the request takes
-the normal path. Whatever the normal path does beside responding happens here as well:
-observers are called, the access log gets its line, the response a request id.
+`AnswerCache`, as long as it is fresh there and the key is valid and within its limits. Otherwise
+the request takes the normal path. Whatever the normal path does beside responding happens here as
+well: observers are called, the limits are charged, the access log gets its line, the response a
+request id.
 
 Heads are kept as digests, because they contain keys. A body is kept when it is sent for the
 second time at the earliest: most clients that guess never repeat a request, and so evict nothing.
@@ -16,10 +17,13 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
 
+from msgspec import Struct
+
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.limits.key_limits import KeyLimiter, KeyLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import Query
 from tornado_idv.web.access_log import AccessLog, Failure
@@ -44,9 +48,8 @@ _CHANGES_RESPONSE = (
 """Header fields with which the response may be another one."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class CacheableRequest:
-    """What a handler understood of a request; no repr, since a nickname may be in it.
+class CacheableRequest(Struct, frozen=True):
+    """What a handler understood of a request.
 
     ``repeated`` says that the answer was cached, so that it had been asked for before.
     """
@@ -81,6 +84,7 @@ class _KnownHead:
 
     route: str
     key: ApiKey
+    limits: KeyLimits | None
     content_length: int
     forwarded_for: str
     queries: _QueryTable
@@ -89,10 +93,17 @@ class _KnownHead:
 class PacketCache:
     """What requests mean, by their bytes; shared by all connections."""
 
-    def __init__(self, directory: Directory, keys: KeyRing, access_log: AccessLog | None) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        keys: KeyRing,
+        access_log: AccessLog | None,
+        key_limiter: KeyLimiter,
+    ) -> None:
         self.directory = directory
         self.keys = keys
         self.access_log = access_log
+        self._key_limiter = key_limiter
         self._heads: OrderedDict[bytes, _KnownHead] = OrderedDict()
         self._queries: dict[str, _QueryTable] = {}
 
@@ -109,6 +120,7 @@ class PacketCache:
         known = _KnownHead(
             request.route,
             request.key,
+            self._key_limiter.of(request.key),
             head.content_length or 0,
             head.headers.get("X-Forwarded-For", ""),
             self._queries.setdefault(request.route, _QueryTable()),
@@ -144,11 +156,18 @@ class PacketFastPath:
         cache = self._cache
         if query is None or not cache.keys.holds(known.key):
             return None
+        limits = known.limits
+        if limits is not None and limits.acquire() is not None:
+            return None
         started_at = time.monotonic()
         answer = cache.directory.get_cached(query)
         if answer is None:
+            if limits is not None:
+                limits.release()
             return None
         status, failure = (200, None) if answer.found else _NOT_FOUND
+        if limits is not None and not answer.found:
+            limits.charge_miss()
         request_id = new_request_id()
         if cache.access_log is not None:
             cache.access_log.log(
@@ -160,6 +179,9 @@ class PacketFastPath:
                 key_id=known.key.id,
                 request_id=request_id,
                 failure=failure,
+                query=query,
+                cache="hit",
+                backend=answer.backend,
             )
         return build_response(status, request_id, answer.body)
 

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from json import dumps
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from idv_upstream.backend import UpstreamBackend
-from idv_upstream.cli.dry_run import DryRun, dry_run
-from idv_upstream.cli.masking import Masker
-from idv_upstream.cli.report import as_lines, as_record
-from idv_upstream.cli.saved_response import read_saved_response
-from idv_upstream.options import UpstreamOptions
-from idv_upstream.response.raw import Response
-from tornado_idv import CommandTools, Exit, InvalidFormat, LoadedConfig, Query
+if TYPE_CHECKING:
+    from tornado_idv import CommandTools
 
 
 def commands(tools: CommandTools) -> list[click.Command]:
@@ -46,74 +35,8 @@ def commands(tools: CommandTools) -> list[click.Command]:
         why there is none, and how long that would be cached. Secrets are masked; the rest
         of the response is shown as it is.
         """
-        with tools.exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json), _warnings_on_stderr():
-            config = tools.read(config_path)
-            options, query = _options(config, name), _query(config, who)
-            saved = None if answer is None else read_saved_response(answer)
-            run = asyncio.run(_run(options, query, config, saved))
-        mask = Masker(config.reference_values | run.secrets)
-        record = as_record(run, _seconds_cached(run, options, config), mask)
-        click.echo(dumps(record) if as_json else "\n".join(as_lines(record)))
-        sys.exit(_exit_code(run))
+        from idv_upstream.cli.try_upstream import try_upstream  # noqa: PLC0415 - not for `--help`
+
+        try_upstream(tools, config_path, name, who, answer, as_json=as_json)
 
     return [upstream]
-
-
-class _Stderr(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"warning: {record.getMessage()}", err=True)
-
-
-@contextmanager
-def _warnings_on_stderr() -> Iterator[None]:
-    """Print warnings that are logged within, and nothing else of the log."""
-    root = logging.getLogger()
-    before, root.handlers = root.handlers, [_Stderr(logging.WARNING)]
-    try:
-        yield
-    finally:
-        root.handlers = before
-
-
-async def _run(
-    options: UpstreamOptions, query: Query, config: LoadedConfig, saved: Response | None
-) -> DryRun:
-    backend = UpstreamBackend(options)
-    if type(query) not in backend.serves:
-        raise click.UsageError(f"{options.name} does not serve this kind of query")
-    await backend.open()
-    try:
-        return await dry_run(backend, query, config.parse, saved)
-    finally:
-        await backend.close()
-
-
-def _options(config: LoadedConfig, name: str) -> UpstreamOptions:
-    upstreams = {each.name: each for each in config.backends if isinstance(each, UpstreamOptions)}
-    if name not in upstreams:
-        known = ", ".join(upstreams) or "none"
-        raise click.UsageError(f"no backend {name} of kind upstream; there are: {known}")
-    return upstreams[name]
-
-
-def _query(config: LoadedConfig, who: str) -> Query:
-    try:
-        return config.parse(who)
-    except InvalidFormat as error:
-        raise click.UsageError(f"{error}; write @nick, a profile URL, or digits") from None
-
-
-def _seconds_cached(run: DryRun, options: UpstreamOptions, config: LoadedConfig) -> float:
-    if run.failure is not None or not run.storable:
-        return 0.0
-    of_backend, default = options.cache_ttl, config.ttl
-    if run.user is None:
-        of_backend, default = options.negative_ttl, config.negative_ttl
-    ttl = default if of_backend is None else of_backend
-    return ttl if run.ttl is None else min(ttl, run.ttl)
-
-
-def _exit_code(run: DryRun) -> Exit:
-    if run.failure is not None:
-        return Exit.COULD_NOT_TELL
-    return Exit.NO if run.user is None else Exit.DONE

@@ -5,6 +5,7 @@ It holds the whole response, and of the request all but what is named like a sec
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from tornado_idv import (
     InvalidFormat,
     LookupFailed,
     Query,
+    Unavailable,
     User,
 )
 
@@ -77,7 +79,10 @@ async def _send(backend: UpstreamBackend, request: Request) -> Response:
         return True
 
     try:
-        return await backend.transport.send(request, wants_body)
+        async with asyncio.timeout(backend.options.timeout):
+            return await backend.transport.send(request, wants_body)
+    except TimeoutError:
+        raise Unavailable("timed out") from None
     except LookupFailed:
         # A body that cannot be read does not matter where a lookup ignores it.
         if not statuses or backend.reader.wants_body(statuses[-1]):
@@ -96,7 +101,7 @@ def _read(run: DryRun, backend: UpstreamBackend, query: Query, response: Respons
     reader = backend.reader
     meaning = reader.outcome(response.status)
     if meaning is Outcome.READ:
-        run.steps = reader.mapper.explain(query, reader.document(response))
+        run.steps = list(reader.mapper.explain(query, reader.document(response)))
     elif meaning is Outcome.NOT_KNOWN and reader.mapper.reads_not_known:
         run.steps = list(reader.mapper.explain_not_known(reader.document(response)))
     found = reader.read(query, response)

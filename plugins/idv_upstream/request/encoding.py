@@ -33,7 +33,7 @@ _RESERVED_HEADER = re.compile(
     "proxy-.*|te|trailer|transfer-encoding|upgrade",
     re.IGNORECASE,
 )
-_NO_PLACEHOLDERS = Placeholders((), {})
+_NO_PLACEHOLDERS = Placeholders(())
 
 
 def is_reserved(header: str) -> bool:
@@ -53,7 +53,7 @@ def compile_path(url: str, known: Placeholders) -> Compiled:
     """Compile a URL without its query."""
     parts = Url.parse(url)
     path = Compiled.joined(parts.origin, _url_part(parts.path, known, _as_path))
-    if has_dot_segment(path.render(dict.fromkeys(known.names, "x"))):
+    if has_dot_segment(path.render("x")):
         raise ValueError("a path cannot have segments of dots")
     return path
 
@@ -64,7 +64,7 @@ def has_dot_segment(path: str) -> bool:
     Encoded slashes count too, since some servers decode a path before they split it, and
     some read a segment only up to a semicolon.
     """
-    return _DOT_SEGMENT.search(path) is not None
+    return "." in path and _DOT_SEGMENT.search(path) is not None
 
 
 def compile_url_query(url: str, known: Placeholders) -> list[Compiled]:
@@ -118,7 +118,7 @@ def _header(name: str, text: str, known: Placeholders) -> Compiled:
         if is_reserved(name):
             raise ValueError("this header is not set here; credentials stand in auth")
         value = known.compile(text, str, str)
-        if not is_header_value(value.render(dict.fromkeys(known.names, "x"))):
+        if not is_header_value(value.render("x")):
             raise ValueError("a header is printable ASCII, without blanks at its ends")
     return value
 
@@ -131,7 +131,7 @@ def _url_parameter(pair: str, known: Placeholders) -> Compiled:
 def _url_part(text: str, known: Placeholders, literal: Encode) -> Compiled:
     """Compile a part of a URL, in which quotes are recognized only if they are not encoded."""
     compiled = known.compile(text, percent_encode, literal)
-    if compiled.names and _ENCODED_QUOTE.search(text):
+    if compiled.slots and _ENCODED_QUOTE.search(text):
         raise ValueError("write quotes and backslashes as they are; they are encoded for you")
     return compiled
 
@@ -167,7 +167,7 @@ def _json_member(name: str, node: Any, known: Placeholders) -> Compiled:
 
 
 def _constant(name: str) -> str:
-    return _NO_PLACEHOLDERS.compile(name, str, str).render({})
+    return _NO_PLACEHOLDERS.compile(name, str, str).render("")
 
 
 @contextmanager

@@ -62,7 +62,7 @@ class RequestOptions(Options):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        known = Placeholders(cls.placeholders, {})
+        known = Placeholders(cls.placeholders)
         encoding.compile_path(url, known)
         encoding.compile_url_query(url, known)
         return url
@@ -96,9 +96,9 @@ class RequestOptions(Options):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        names = [name for name in self.placeholders if name != "profile_site"]
-        if not self.template("x").names.intersection(names):
-            raise ValueError(f"the same for all users; write {{{names[0]}}} somewhere in it")
+        if self.template("x").is_constant:
+            name = self.placeholders[0]
+            raise ValueError(f"the same for all users; write {{{name}}} somewhere in it")
         return self
 
     @classmethod
@@ -109,7 +109,7 @@ class RequestOptions(Options):
         problems = []
         for part in parts:
             try:
-                compile_part(part, Placeholders(cls.placeholders, {}))
+                compile_part(part, Placeholders(cls.placeholders))
             except encoding.TemplateError as error:
                 kind = PydanticCustomError("value_error", "{error}", {"error": str(error)})
                 problems.append(InitErrorDetails(type=kind, loc=error.steps, input=None))
@@ -118,22 +118,21 @@ class RequestOptions(Options):
 
     def template(self, profile_site: str) -> RequestTemplate:
         """Compile the request; ``profile_site`` is the prefix of the first profile site."""
-        known = Placeholders(self.placeholders, {"profile_site": profile_site})
+        known = Placeholders(self.placeholders, profile_site)
         parameters = encoding.compile_url_query(self.url, known)
         parameters += encoding.compile_parameters(self.query, known)
         body = self._body(known)
         headers = self._headers(known)
-        constants = {name: each.render({}) for name, each in headers.items() if not each.names}
+        constants = {name: each.render("") for name, each in headers.items() if not each.slots}
         method = self.method or ("GET" if body is None else "POST")
         return RequestTemplate(
             method=method,
             path=encoding.compile_path(self.url, known),
             query=encoding.join_parameters("?", parameters) if parameters else None,
-            headers={name: each for name, each in headers.items() if each.names},
+            headers={name: each for name, each in headers.items() if each.slots},
             constant_headers=constants,
             body=body,
             repeatable=method in _SAFE_METHODS if self.repeatable is None else self.repeatable,
-            profile_site=profile_site,
         )
 
     def _body(self, known: Placeholders) -> Compiled | None:

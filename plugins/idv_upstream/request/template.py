@@ -31,7 +31,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RequestTemplate:
-    """The compiled parts of a request; ``profile_site`` is the prefix of the first site."""
+    """The compiled parts of a request."""
 
     method: str
     path: Compiled
@@ -41,13 +41,12 @@ class RequestTemplate:
     constant_headers: Mapping[str, str]
     body: Compiled | None
     repeatable: bool
-    profile_site: str
 
     @property
-    def names(self) -> frozenset[str]:
-        """The names of the placeholders that are used."""
+    def is_constant(self) -> bool:
+        """Whether the request is the same for all queries."""
         parts = (self.path, self.query, self.body, *self.headers.values())
-        return frozenset[str]().union(*(part.names for part in parts if part is not None))
+        return not any(part.slots for part in parts if part is not None)
 
     def render(self, query: Query) -> Request:
         """Return the request for ``query``.
@@ -55,35 +54,24 @@ class RequestTemplate:
         Raises `Broken` if the value cannot stand where its placeholder does. That is not
         the fault of the upstream, so it does not count against the circuit breaker.
         """
-        values = self._values(query)
-        url = self.path.render(values)
+        value = query.nickname if isinstance(query, ByNickname) else query.card_number
+        if not value or not strict_json.is_unicode(value):
+            raise Broken("the query cannot be sent", counts_against_breaker=False)
+        url = self.path.render(value)
         if has_dot_segment(url):
             raise Broken("the query cannot be part of a path", counts_against_breaker=False)
         if self.query is not None:
-            url += self.query.render(values)
+            url += self.query.render(value)
         return Request(
             self.method,
             url,
-            self._render_headers(values),
-            None if self.body is None else self.body.render(values).encode(),
+            self._render_headers(value) if self.headers else self.constant_headers,
+            None if self.body is None else self.body.render(value).encode(),
             self.repeatable,
         )
 
-    def _values(self, query: Query) -> dict[str, str]:
-        if isinstance(query, ByNickname):
-            value = query.nickname
-            values = {"nickname": value, "profile_url": f"{self.profile_site}/m/{value}"}
-        else:
-            value = query.card_number
-            values = {"card_number": value}
-        if not value or not strict_json.is_unicode(value):
-            raise Broken("the query cannot be sent", counts_against_breaker=False)
-        return values
-
-    def _render_headers(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        headers = dict(self.constant_headers)
-        for name, value in self.headers.items():
-            headers[name] = value.render(values)
-            if not is_header_value(headers[name]):
-                raise Broken("the query cannot be part of a header", counts_against_breaker=False)
-        return headers
+    def _render_headers(self, value: str) -> Mapping[str, str]:
+        rendered = {name: header.render(value) for name, header in self.headers.items()}
+        if not all(map(is_header_value, rendered.values())):
+            raise Broken("the query cannot be part of a header", counts_against_breaker=False)
+        return {**self.constant_headers, **rendered}

@@ -28,34 +28,8 @@ _ESCAPES: Mapping[str, Callable[[str], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A placeholder, and the quotes around it, the innermost first."""
-
-    name: str
-    quotes: str = ""
-
-
 Encode = Callable[[str], str]
 """Encodes text for a position in a request, each character independently of the others."""
-
-
-def parse(text: str, names: Sequence[str]) -> Sequence[str | Slot]:
-    """Split ``text`` into literals and placeholders.
-
-    Raises `ValueError` for a placeholder that is none of ``names``, and for one between
-    quotes that it cannot be escaped for.
-    """
-    if _SLOT in text:
-        raise ValueError("a NUL character cannot be sent")
-    found: list[str] = []
-    shown = _BRACES.sub(lambda match: _read(match, names, found), text)
-    literals = shown.split(_SLOT)
-    slots = [Slot(name, quotes) for name, quotes in zip(found, _quotes(shown, ""), strict=True)]
-    pieces: list[str | Slot] = [literals[0]]
-    for slot, literal in zip(slots, literals[1:], strict=True):
-        pieces += [slot, literal]
-    return [piece for piece in pieces if piece]
 
 
 def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
@@ -93,38 +67,49 @@ def _quotes(shown: str, around: str) -> Iterator[str]:
     yield from [around] * shown.count(_SLOT, done)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Placeholders:
-    """The names of placeholders, and the values of those that are the same for all queries."""
+    """The names of placeholders, and the prefix of the first profile site.
+
+    All but ``profile_site`` stand for the value of the query; ``profile_url`` has the prefix
+    of every profile URL in front.
+    """
 
     names: Sequence[str]
-    fixed: Mapping[str, str]
+    profile_site: str = "x"
 
     def compile(self, text: str, value: Encode, literal: Encode) -> Compiled:
-        """Compile ``text``; raises `ValueError` as `parse` or ``literal`` does.
+        """Compile ``text``; ``value`` encodes values, ``literal`` the text around them.
 
-        ``value`` encodes values, ``literal`` the text around them.
+        Raises `ValueError` as ``literal`` does, for an unknown placeholder, and for one between
+        quotes that it cannot be escaped for.
         """
-        pattern, slots = "", []
-        for piece in parse(text, self.names):
-            if isinstance(piece, str):
-                pattern += _constant(literal(piece))
-                continue
-            encode = _in_quotes(piece.quotes, value)
-            if piece.name in self.fixed:
-                pattern += _constant(encode(self.fixed[piece.name]))
-            else:
-                pattern += "%s"
-                slots.append((piece.name, encode))
-        return Compiled(pattern, slots)
+        if _SLOT in text:
+            raise ValueError("a NUL character cannot be sent")
+        found: list[str] = []
+        shown = _BRACES.sub(lambda match: _read(match, self.names, found), text)
+        first, *literals = shown.split(_SLOT)
+        parts: list[Compiled | str] = [literal(first)]
+        for name, quotes, behind in zip(found, _quotes(shown, ""), literals, strict=True):
+            parts += [self._slot(name, _in_quotes(quotes, value)), literal(behind)]
+        return Compiled.joined(*parts)
+
+    def _slot(self, name: str, encode: Encode) -> Compiled:
+        if name == "profile_site":
+            return Compiled.joined(encode(self.profile_site))
+        before = encode(f"{self.profile_site}/m/") if name == "profile_url" else ""
+        return Compiled.joined(before, Compiled("%s", [encode]))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Compiled:
-    """A compiled text: a ``%`` format, and how the value of each slot is encoded."""
+    """A compiled text: a ``%`` format, and how the value is encoded for each of its slots.
+
+    Without slots, the text is a constant.
+    """
 
     pattern: str
-    slots: Sequence[tuple[str, Encode]] = ()
+    slots: Sequence[Encode] = ()
 
     @classmethod
     def joined(cls, *parts: Compiled | str) -> Compiled:
@@ -133,14 +118,9 @@ class Compiled:
         slots = [slot for part in compiled for slot in part.slots]
         return cls("".join(part.pattern for part in compiled), slots)
 
-    def render(self, values: Mapping[str, str]) -> str:
-        """Return the text with ``values`` in its slots."""
-        return self.pattern % tuple([encode(values[name]) for name, encode in self.slots])
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of the slots; without any, the text is a constant."""
-        return frozenset(name for name, _ in self.slots)
+    def render(self, value: str) -> str:
+        """Return the text with ``value`` in its slots."""
+        return self.pattern % tuple([encode(value) for encode in self.slots])
 
 
 def _constant(text: str) -> str:

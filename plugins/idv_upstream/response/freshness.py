@@ -10,22 +10,19 @@ _DIRECTIVE = re.compile(r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"([^"]*)"|([^\s",
 _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
-def is_storable(headers: MultiMapping[str]) -> bool:
-    """Whether the response may be cached at all."""
-    return "no-store" not in _directives(headers)
+def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
+    """Return the seconds for which the response is fresh, and whether it may be cached at all.
 
-
-def seconds_fresh(headers: MultiMapping[str]) -> float | None:
-    """Seconds for which the response is fresh; ``None`` if the headers do not tell.
-
-    ``s-maxage``, which is meant for shared caches as this one is, precedes ``max-age``;
-    the response's ``Age`` is subtracted. Values that cannot be parsed are ignored.
+    Seconds are ``None`` if the headers do not tell. ``s-maxage``, which is meant for shared
+    caches as this one is, precedes ``max-age``; the response's ``Age`` is subtracted. Values
+    that cannot be parsed are ignored.
     """
     directives = _directives(headers)
+    storable = "no-store" not in directives
     for name in ("s-maxage", "max-age"):
         if _SECONDS.fullmatch(directives.get(name, "")):
-            return max(0.0, float(directives[name]) - _age(headers))
-    return None
+            return max(0.0, float(directives[name]) - _age(headers)), storable
+    return None, storable
 
 
 def _directives(headers: MultiMapping[str]) -> dict[str, str]:

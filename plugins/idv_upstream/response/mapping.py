@@ -77,11 +77,8 @@ class ResponseMapper:
                 raise Broken("another user than asked for")
         return User(self._plan.required(record), card_number, nickname, self._url_of(record))
 
-    def explain(self, query: Query, document: Any) -> list[Step]:
-        """Return the result of each expression, in the order of evaluation."""
-        return list(self._steps(query, document))
-
-    def _steps(self, query: Query, document: Any) -> Iterator[Step]:
+    def explain(self, query: Query, document: Any) -> Iterator[Step]:
+        """Yield the result of each expression."""
         if self._found_when is not None:
             yield _step("found_when", self._found_when, document)
         if self._select is not None:

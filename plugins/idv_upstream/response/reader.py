@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any, NoReturn
 
-from idv_upstream.response.freshness import is_storable, seconds_fresh
+from idv_upstream.response.freshness import freshness
 from idv_upstream.response.mapping import ResponseMapper
 from idv_upstream.response.options import ResponseOptions
 from idv_upstream.response.raw import Response, decode_json
@@ -50,7 +50,7 @@ class ResponseReader:
         user = self._user(query, response)
         if not self._hints or "Cache-Control" not in response.headers:
             return user
-        seconds, storable = seconds_fresh(response.headers), is_storable(response.headers)
+        seconds, storable = freshness(response.headers)
         return BackendResult(user, ttl=seconds, storable=storable)
 
     def document(self, response: Response) -> Any:

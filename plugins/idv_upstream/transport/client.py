@@ -6,7 +6,6 @@ contain headers of the request and parts of the response.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,13 +29,12 @@ HEADERS: Mapping[str, str] = {
 """Headers of every request, unless it sets them itself."""
 
 CONNECT_TIMEOUT = 0.5
-"""Seconds to wait for a free connection and to establish one."""
+"""Seconds to resolve a host name, and then to establish a connection with its TLS handshake."""
 
 _MIN_CONNECTIONS = 64
 # Shorter than the 5 s after which many servers close an idle connection (this service: 10 s):
 # otherwise a request may be sent just as the other side closes.
 _KEEPALIVE_TIMEOUT = 4.0
-_URL = re.compile(r"[!\x22$-~]+")
 
 
 class NoResponse(Unavailable):
@@ -46,7 +44,6 @@ class NoResponse(Unavailable):
 # The first match counts.
 _FAILURES: tuple[tuple[type[Exception], type[LookupFailed], str], ...] = (
     (aiohttp.ConnectionTimeoutError, NoResponse, "connection timed out"),
-    (TimeoutError, Unavailable, "timed out"),
     (aiohttp.ClientConnectorDNSError, NoResponse, "its host name cannot be resolved"),
     (aiohttp.ClientSSLError, NoResponse, "TLS handshake failed"),
     (aiohttp.ClientConnectorError, NoResponse, "connection failed"),
@@ -113,15 +110,14 @@ async def _without_retry(
 class Client:
     """An HTTP client with a pool of connections.
 
-    ``timeout`` is in seconds. Without redirects, cookies, proxies of the environment and
-    automatic decompression, which `decode_body` bounds.
+    Without redirects, cookies, proxies of the environment and automatic decompression, which
+    `decode_body` bounds. Only connecting has a timeout: callers bound the rest.
     """
 
     _session: aiohttp.ClientSession
 
-    def __init__(self, tls: Tls, timeout: float, connections: int) -> None:
+    def __init__(self, tls: Tls, connections: int) -> None:
         self._tls = tls
-        self._timeout = timeout
         self._limit = max(connections, _MIN_CONNECTIONS)
 
     async def open(self) -> None:
@@ -129,12 +125,14 @@ class Client:
         await self._tls.open()
         self._session = aiohttp.ClientSession(
             connector=_Connector(
-                limit=self._limit, keepalive_timeout=_KEEPALIVE_TIMEOUT, resolver=ThreadResolver()
+                limit=self._limit,
+                keepalive_timeout=_KEEPALIVE_TIMEOUT,
+                resolver=ThreadResolver(CONNECT_TIMEOUT),
             ),
             headers=HEADERS,
             cookie_jar=_NoCookies(),
             auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
             middlewares=(_without_retry,),
         )
 
@@ -151,36 +149,36 @@ class Client:
         headers: Mapping[str, str],
         body: bytes | None,
         wants_body: WantsBody,
-        deadline: float | None = None,
     ) -> Response:
         """Send one request, once; ``url`` is encoded already.
 
-        ``deadline`` is a time of the loop's clock, by default a timeout from now. Raises
-        `Unavailable` or `Broken` if there is no complete response.
+        Raises `Unavailable` or `Broken` if there is no complete response.
         """
-        if deadline is None:
-            deadline = asyncio.get_running_loop().time() + self._timeout
-        if not _URL.fullmatch(url):
+        if not _is_encoded(url):
             raise Broken("the request cannot be sent")
         try:
-            async with (
-                asyncio.timeout_at(deadline),
-                self._session.request(
-                    method,
-                    URL(url, encoded=True),
-                    headers=headers,
-                    data=body,
-                    ssl=self._tls.context(),
-                    allow_redirects=False,
-                ) as response,
-            ):
+            response = await self._session.request(
+                method,
+                URL(url, encoded=True),
+                headers=headers,
+                data=body,
+                ssl=self._tls.context(),
+                allow_redirects=False,
+            )
+            try:
                 status, received = response.status, response.headers
                 content = await _read(response.content) if wants_body(status) else None
+            finally:
+                response.release()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _failure(error) from None
         return Response(
             status, received, b"" if content is None else decode_body(content, received)
         )
+
+
+def _is_encoded(url: str) -> bool:
+    return url.isascii() and url.isprintable() and " " not in url and "#" not in url
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:

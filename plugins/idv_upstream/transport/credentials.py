@@ -39,6 +39,30 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
+def _fits(pattern: re.Pattern[str], otherwise: str) -> AfterValidator:
+    """Check a secret when the configuration is read."""
+
+    def check(secret: SecretStr) -> SecretStr:
+        if not pattern.fullmatch(secret.get_secret_value()):
+            raise ValueError(otherwise)
+        return secret
+
+    return AfterValidator(check)
+
+
+def _now(secret: SecretStr, pattern: re.Pattern[str], otherwise: str) -> str:
+    """Return the secret as it is now: its file may have changed."""
+    text = secret.get_secret_value()
+    if not pattern.fullmatch(text):
+        raise Broken(otherwise)
+    return text
+
+
+_Password = Annotated[
+    Secret, _fits(_TEXT, "not a password; write at most 4096 characters, on one line")
+]
+
+
 class _Credential(Options):
     """The options of a credential; `apply` adds its `secret` to a request."""
 
@@ -68,33 +92,21 @@ class NoCredential(_Credential):
         return url, headers
 
 
-def _bearer_token(token: SecretStr) -> SecretStr:
-    if not is_token(token.get_secret_value()):
-        raise ValueError(
-            "not a bearer token; write 1 to 4096 visible ASCII characters, without a space"
-        )
-    return token
-
-
 class BearerToken(_Credential):
     """Requests carry ``Authorization: Bearer``."""
 
     kind: Literal["bearer"]
     """Which kind of credential this is."""
-    token: Annotated[Secret, AfterValidator(_bearer_token)]
+    token: Annotated[
+        Secret,
+        _fits(
+            _TOKEN, "not a bearer token; write 1 to 4096 visible ASCII characters, without a space"
+        ),
+    ]
     """The token that the upstream issued."""
 
     def secret(self) -> str:
-        token = self.token.get_secret_value()
-        if not is_token(token):
-            raise Broken("its token is not a bearer token")
-        return token
-
-
-def _password(password: SecretStr) -> SecretStr:
-    if not _TEXT.fullmatch(password.get_secret_value()):
-        raise ValueError("not a password; write at most 4096 characters, on one line")
-    return password
+        return _now(self.token, _TOKEN, "its token is not a bearer token")
 
 
 class BasicPassword(_Credential):
@@ -106,24 +118,13 @@ class BasicPassword(_Credential):
     """Which kind of credential this is."""
     username: Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f:]{1,256}$")]
     """The user name that the upstream issued; without a colon."""
-    password: Annotated[Secret, AfterValidator(_password)]
+    password: _Password
     """Its password."""
 
     def secret(self) -> str:
-        password = self.password.get_secret_value()
-        if not _TEXT.fullmatch(password):
-            raise Broken("its password is not one line of text")
+        password = _now(self.password, _TEXT, "its password is not one line of text")
         # RFC 7617 leaves the encoding open; UTF-8 is what servers can ask for.
         return b64encode(f"{self.username}:{password}".encode()).decode()
-
-
-def _key(value: SecretStr) -> SecretStr:
-    if not _HEADER_VALUE.fullmatch(value.get_secret_value()):
-        raise ValueError(
-            "not a key; write 1 to 4096 ASCII characters, on one line, "
-            "without a space at either end"
-        )
-    return value
 
 
 class KeyInPlace(_Credential):
@@ -135,7 +136,14 @@ class KeyInPlace(_Credential):
     """The header that holds the key, and nothing else."""
     query: Annotated[str | None, Field(pattern=r"^[!-~]{1,64}$", validate_default=True)] = None
     """The query parameter that holds the key; access logs on the way may show it."""
-    value: Annotated[Secret, AfterValidator(_key)]
+    value: Annotated[
+        Secret,
+        _fits(
+            _HEADER_VALUE,
+            "not a key; write 1 to 4096 ASCII characters, on one line, without a space at either "
+            "end",
+        ),
+    ]
     """The key that the upstream issued."""
 
     @field_validator("header")
@@ -153,10 +161,7 @@ class KeyInPlace(_Credential):
         return query
 
     def secret(self) -> str:
-        key = self.value.get_secret_value()
-        if not _HEADER_VALUE.fullmatch(key):
-            raise Broken("its key is not one line of ASCII text")
-        return key
+        return _now(self.value, _HEADER_VALUE, "its key is not one line of ASCII text")
 
     def apply(self, url: str, headers: Headers, secret: str) -> tuple[str, Headers]:
         if self.header is not None:
@@ -187,7 +192,7 @@ class ClientCredentials(_Credential):
     """The token endpoint of the token server."""
     client_id: Annotated[str, Field(pattern=r"^[ -~]{1,256}$")]
     """The client identifier that the token server issued."""
-    client_secret: Annotated[Secret, AfterValidator(_password)]
+    client_secret: _Password
     """Its password."""
     scope: Annotated[str, Field(pattern=r"^[ -~]{1,1024}$")] | None = None
     """The scope of the token, as the token server names it."""

@@ -35,17 +35,20 @@ class Tokens:
     A token is cached until 30 s before it expires, or for half of a lifetime of less than
     a minute. Concurrent callers share one request to the token server, and a caller that
     is cancelled does not cancel it for the others. After a failure, none is sent for 5 s,
-    or for as long as ``Retry-After`` of the token server says.
+    or for as long as ``Retry-After`` of the token server says. ``timeout`` is in seconds, for
+    one request to the token server.
     """
 
     def __init__(
         self,
         options: ClientCredentials,
         client: Client,
+        timeout: float,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
         self._client = client
+        self._timeout = timeout
         self._timer = timer
         self._token = ""
         self._expires_at = -math.inf
@@ -117,13 +120,16 @@ class Tokens:
     async def _send(self) -> Response:
         headers, body = self._request()
         try:
-            return await self._client.send(
-                "POST",
-                self._options.token_url,
-                headers=headers,
-                body=body,
-                wants_body=_is_ok,
-            )
+            async with asyncio.timeout(self._timeout):
+                return await self._client.send(
+                    "POST",
+                    self._options.token_url,
+                    headers=headers,
+                    body=body,
+                    wants_body=_is_ok,
+                )
+        except TimeoutError:
+            raise Unavailable("token server: timed out") from None
         except Unavailable as failure:
             raise Unavailable(f"token server: {failure.reason}") from None
         except Broken as failure:

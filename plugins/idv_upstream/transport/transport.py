@@ -43,7 +43,7 @@ _WITH_RETRY_AFTER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABL
 
 @dataclass(slots=True)
 class _Lookup:
-    """One request, the endpoints it may go to, and its deadline by the loop's clock."""
+    """One request, the endpoints it may go to, and when it will be cancelled (loop's clock)."""
 
     request: Request
     wants_body: WantsBody
@@ -58,7 +58,8 @@ class _Lookup:
 class Transport:
     """Sends the requests of one backend, which share connections, endpoints and credential.
 
-    ``timeout`` is in seconds, for a whole lookup with its second attempt and its token.
+    After ``timeout`` seconds a lookup, with its second attempt and its token, is cancelled by
+    the caller: the service does that for every backend, and a second timer takes 5 µs.
     """
 
     def __init__(
@@ -78,10 +79,10 @@ class Transport:
         self._endpoints = Endpoints(endpoints, name, timer)
         self._by_origin: dict[str, Endpoints] = {}
         self._auth = auth
-        self._client = Client(Tls(tls, name, timer), timeout, connections)
-        self._tokens = (
-            Tokens(auth, self._client, timer) if isinstance(auth, ClientCredentials) else None
-        )
+        self._client = Client(Tls(tls, name, timer), connections)
+        self._tokens = None
+        if isinstance(auth, ClientCredentials):
+            self._tokens = Tokens(auth, self._client, timeout, timer)
         self._budget = RetryBudget()
         self._timeout = timeout
         self._name = name
@@ -167,21 +168,14 @@ class Transport:
         self, lookup: _Lookup, endpoint: Endpoint, tokens: Tokens
     ) -> Response | NoResponse:
         """Send the request; a token that is rejected is replaced once."""
-        token = tokens.cached() or await self._fetch_token(tokens, lookup)
+        token = tokens.cached() or await tokens.fetch()
         result = await self._send_once(lookup, endpoint, token)
         if _is_rejected(result) and tokens.invalidate(token):
-            token = tokens.cached() or await self._fetch_token(tokens, lookup)
+            token = tokens.cached() or await tokens.fetch()
             result = await self._send_once(lookup, endpoint, token)
             if _is_rejected(result):
                 tokens.reject()
         return result
-
-    async def _fetch_token(self, tokens: Tokens, lookup: _Lookup) -> str:
-        try:
-            async with asyncio.timeout_at(lookup.deadline):
-                return await tokens.fetch()
-        except TimeoutError:
-            raise Unavailable("token server: timed out") from None
 
     async def _send_once(
         self, lookup: _Lookup, endpoint: Endpoint, secret: str
@@ -196,7 +190,6 @@ class Transport:
                 headers=headers,
                 body=request.body,
                 wants_body=lookup.wants_body,
-                deadline=lookup.deadline,
             )
         except NoResponse as failure:
             lookup.endpoints.mark_failed(endpoint)

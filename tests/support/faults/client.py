@@ -86,6 +86,12 @@ def absent(wanted: int) -> dict[str, int | bytes]:
     return dict.fromkeys(ABSENT, wanted)
 
 
+def assert_no_secret(log: str) -> None:
+    """Fail if a log contains a key, or a user that was asked for or found."""
+    users = [text for person in (ALICE, AMY, CAROL) for text in person.spellings]
+    assert [text for text in (KEY, *ABSENT, *users) if text in log] == []
+
+
 class CheckingClient:
     """Sends requests and fails at any response that must never be sent.
 

@@ -7,9 +7,10 @@ ask and leave, operators purge. The callers' results are checked in `invariants`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import selectors
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -33,17 +34,33 @@ from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 
 T = TypeVar("T")
-_TURNS = 30
-"""Iterations of the loop after which nothing is ready any more."""
+_NOT_YET = 1e-6
+"""Seconds until a timer, from which on it is not due; the loop rounds less than that."""
 
 
 class TickedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock the test sets."""
+    """An event loop whose clock the test sets, and which stops when nothing is ready."""
 
     now = 1000.0
 
+    def __init__(self) -> None:
+        super().__init__(_NoEvents(self.stop))
+
     def time(self) -> float:
         return self.now
+
+
+class _NoEvents(selectors.SelectSelector):
+    """Reports no events, and calls ``on_idle`` instead of waiting."""
+
+    def __init__(self, on_idle: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_idle = on_idle
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None or timeout > _NOT_YET:
+            self._on_idle()
+        return []
 
 
 class Lookups(RuleBasedStateMachine):
@@ -256,7 +273,7 @@ class Lookups(RuleBasedStateMachine):
                 self.checker.check(lookup)
 
     def _turn(self) -> None:
-        self._run(_turns())
+        self.loop.run_forever()
 
     def _run(self, coroutine: object) -> None:
         self.loop.run_until_complete(coroutine)  # type: ignore[arg-type]
@@ -270,8 +287,3 @@ def _one_of(things: Iterable[T], index: int) -> T:
 
 def _names(user: User) -> tuple[Query, Query]:
     return ByNickname(user.nickname), ByCard(user.card_number)
-
-
-async def _turns() -> None:
-    for _ in range(_TURNS):
-        await asyncio.sleep(0)

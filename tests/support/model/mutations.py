@@ -78,7 +78,9 @@ BUGS = (
         "a purge of a user keeps the other entry",
         "cache",
         Change(
-            "AnswerCache.purge_user", "self._found.drop_user(query)", "self._found.drop(query.text)"
+            "AnswerCache.purge_user",
+            "self._found.drop_user(query)",
+            "self._found.pop(query.text, None)",
         ),
     ),
     Bug(
@@ -129,14 +131,18 @@ BUGS = (
         ),
         Change(
             "AnswerCache._store",
-            "others.drop(text)",
-            ("others.drop(text)\nif not answer.found:\n    stale_until += limits.stale_if_error"),
+            "others.pop(text, None)",
+            (
+                "others.pop(text, None)\n"
+                "if not answer.found:\n"
+                "    stale_until += limits.stale_if_error"
+            ),
         ),
     ),
     Bug(
         "a found answer outlives a later not found",
         "cache",
-        Change("AnswerCache._store", "others.drop(text)", "None"),
+        Change("AnswerCache._store", "others.pop(text, None)", "None"),
     ),
     Bug(
         "a memoized failure is reported as not found",
@@ -158,7 +164,7 @@ BUGS = (
         Change(
             "AnswerCache._store_failure",
             "self._failures[query.text] = error.copy()",
-            ("self._found.drop(query.text)\nself._failures[query.text] = error.copy()"),
+            ("self._found.pop(query.text, None)\nself._failures[query.text] = error.copy()"),
         ),
     ),
     Bug(
@@ -218,7 +224,7 @@ BUGS = (
         "not known counts as a failure",
         "guard",
         Change(
-            "Guard._with_breaker",
+            "Guard._find",
             "report = self._breaker.succeeded",
             "report = self._breaker.succeeded if answer else self._breaker.failed",
         ),

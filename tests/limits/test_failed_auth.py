@@ -1,0 +1,118 @@
+"""The limit of failed authentication: per address, in a table of fixed size."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.fakes import NanosecondClock
+from tornado_idv.limits.failed_auth import FailedAuthLimiter
+from tornado_idv.limits.gcra import SECOND
+from tornado_idv.units import Rate
+
+MINUTE = Rate(60, 60)
+
+
+@pytest.fixture
+def clock() -> NanosecondClock:
+    return NanosecondClock()
+
+
+@pytest.fixture
+def limiter(clock: NanosecondClock) -> FailedAuthLimiter:
+    return FailedAuthLimiter(MINUTE, clock=clock, secret=b"fixed, so that no test is random")
+
+
+def failures(limiter: FailedAuthLimiter, address: str, attempts: int = 100) -> int:
+    """Return how many of some failures are within the limit."""
+    return sum(limiter.acquire(address) is None for _ in range(attempts))
+
+
+def test_an_address_may_fail_as_often_as_the_limit_says(
+    limiter: FailedAuthLimiter, clock: NanosecondClock
+) -> None:
+    assert failures(limiter, "192.0.2.1") == 60
+    clock.now += 30 * SECOND
+    assert failures(limiter, "192.0.2.1") == 30
+
+
+def test_the_next_failure_is_allowed_after_the_wait_and_not_before(
+    limiter: FailedAuthLimiter, clock: NanosecondClock
+) -> None:
+    failures(limiter, "192.0.2.1")
+    exceeded = limiter.acquire("192.0.2.1")
+    assert exceeded is not None
+    assert (exceeded.limit.name, exceeded.wait, exceeded.retry_after) == ("failed_auth", SECOND, 1)
+    clock.now += exceeded.wait - 1
+    assert failures(limiter, "192.0.2.1") == 0
+    clock.now += 1
+    assert failures(limiter, "192.0.2.1") == 1
+
+
+@pytest.mark.parametrize(
+    "others",
+    [["192.0.2.2", "192.0.3.1", ""], ["2001:db8:0:2::1", "2001:db8:1:1::1", "192.0.2.1"]],
+    ids=["IPv4", "IPv6"],
+)
+def test_other_addresses_are_counted_separately(
+    limiter: FailedAuthLimiter, others: list[str]
+) -> None:
+    failures(limiter, "192.0.2.1" if "" in others else "2001:db8:0:1::1")
+    assert [failures(limiter, each) for each in others] == [60] * len(others)
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_the_addresses_of_one_ipv6_network_are_counted_together(host: int) -> None:
+    limiter = FailedAuthLimiter(MINUTE, clock=NanosecondClock(), places=1024)
+    failures(limiter, "2001:db8:0:1::")
+    groups = ":".join(f"{host:016x}"[i : i + 4] for i in range(0, 16, 4))
+    assert failures(limiter, f"2001:db8:0:1:{groups}") == 0
+
+
+def test_a_crowd_of_guessing_addresses_limits_hardly_any_other(
+    limiter: FailedAuthLimiter,
+) -> None:
+    for i in range(1000):
+        failures(limiter, f"198.51.{i >> 8}.{i & 255}", attempts=60)
+    innocent = [f"10.0.{i >> 8}.{i & 255}" for i in range(5_000)]
+    limited = [each for each in innocent if limiter.acquire(each) is not None]
+    assert len(limited) < 5
+
+
+@given(st.lists(st.integers(0, 9), min_size=100, max_size=100))
+def test_no_address_fails_more_often_than_the_limit(order: list[int]) -> None:
+    """In a table so small that all share places, failures of others only add to its own."""
+    limiter = FailedAuthLimiter(
+        Rate(5, 60), clock=NanosecondClock(), places=4, secret=b"not random"
+    )
+    allowed = Counter(i for i in order if limiter.acquire(f"192.0.2.{i}") is None)
+    assert all(count <= 5 for count in allowed.values())
+
+
+def test_memory_does_not_grow_with_addresses(limiter: FailedAuthLimiter) -> None:
+    limiter.acquire("192.0.2.1")
+    tracemalloc.start()
+    try:
+        for i in range(5_000):
+            limiter.acquire(f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}")
+        snapshot = tracemalloc.take_snapshot()
+    finally:
+        tracemalloc.stop()
+    # Other threads, such as services of other tests, may allocate meanwhile.
+    own = snapshot.filter_traces(
+        [tracemalloc.Filter(inclusive=True, filename_pattern="*/tornado_idv/limits/*")]
+    )
+    assert sum(trace.size for trace in own.traces) < 10_000
+
+
+def test_which_addresses_share_a_place_cannot_be_predicted(clock: NanosecondClock) -> None:
+    """The hash has a random key."""
+    one, other = (FailedAuthLimiter(MINUTE, clock=clock) for _ in range(2))
+    addresses = [f"192.0.2.{i}" for i in range(20)]
+    assert [one._find_places(each) for each in addresses] != [
+        other._find_places(each) for each in addresses
+    ]

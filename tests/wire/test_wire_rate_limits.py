@@ -1,0 +1,247 @@
+"""Rate limits mean the same on the normal path and in the packet cache."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from support.contract_requests import TABLE
+from support.in_process import ALICE, Harness, ask_for
+from support.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
+from tornado_idv import hookimpl
+
+MakeHarness = Callable[..., Harness]
+_VARIABLE = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID|Retry-After): [^\r\n]*")
+WRONG_KEY = "B" * 40
+
+
+def statuses(harness: Harness, *requests: bytes, ip: str = "127.0.0.1") -> list[int]:
+    """Return the statuses of requests that are sent one after the other on one connection."""
+    return harness.call(ip).send(*requests).statuses
+
+
+def retry_after(harness: Harness, request: bytes) -> int:
+    """Return the ``Retry-After`` of a request that is refused."""
+    sent = bytes(harness.ask(request).socket.sent)
+    assert sent.startswith(b"HTTP/1.1 429 ")
+    seconds = re.search(rb"\r\nRetry-After: (\d+)\r\n", sent)
+    assert seconds is not None
+    return int(seconds[1])
+
+
+@pytest.fixture(params=[True, False], ids=["packet cache", "normal path"])
+def make(request: pytest.FixtureRequest, make_harness: MakeHarness) -> MakeHarness:
+    return lambda **options: make_harness(packets=request.param, **options)
+
+
+def test_requests_over_the_limit_are_refused(make: MakeHarness) -> None:
+    harness = make(requests="10/second")
+    assert statuses(harness, *[ask_for("alice")] * 30) == [200] * 10 + [429] * 20
+    harness.loop.now += 0.5
+    assert statuses(harness, *[ask_for("alice")] * 30) == [200] * 5 + [429] * 25
+
+
+def test_the_next_request_is_allowed_at_retry_after(make: MakeHarness) -> None:
+    harness = make(requests="10/70 seconds")
+    statuses(harness, *[ask_for("alice")] * 10)
+    harness.loop.now += 2.5
+    assert retry_after(harness, ask_for("alice")) == 5
+    harness.loop.now += 4.4
+    assert statuses(harness, ask_for("alice")) == [429]
+    harness.loop.now += 0.6
+    assert statuses(harness, ask_for("alice")) == [200]
+
+
+def test_a_request_is_counted_once_whatever_its_path(make_harness: MakeHarness) -> None:
+    """Those that the packet cache recognizes, and for which the answer has expired, too."""
+    harness = make_harness(requests="12/hour")
+    client = harness.call()
+    for _ in range(4):
+        client.send(*[ask_for("alice")] * 3)
+        harness.users.put(ALICE)  # purges the answers
+    assert client.statuses == [200] * 12
+    assert harness.app.asked < 12
+    assert statuses(harness, ask_for("alice")) == [429]
+
+
+class Observer:
+    """Counts the lookups that are reported."""
+
+    lookups = 0
+
+    @hookimpl
+    def idv_lookup_finished(self) -> None:
+        self.lookups += 1
+
+
+def test_observers_see_no_refused_request(make: MakeHarness) -> None:
+    observer = Observer()
+    harness = make(requests="5/hour", plugins=[observer])
+    assert Counter(statuses(harness, *[ask_for("alice")] * 9)) == {200: 5, 429: 4}
+    assert observer.lookups == 5
+
+
+def test_refused_responses_are_the_same_bytes(make_harness: MakeHarness) -> None:
+    refused = []
+    for packets in (True, False):
+        harness = make_harness(packets=packets, requests="5/hour")
+        sent = bytes(harness.ask(*[ask_for("alice")] * 6).socket.sent)
+        refused.append(_VARIABLE.sub(b"", sent[sent.index(b"HTTP/1.1 429") :]))
+    assert refused[0] == refused[1]
+    assert refused[0].endswith(
+        b'\r\n\r\n{"status":"error","code":"rate_limited","message":"Too many requests"}'
+    )
+
+
+def test_fields_name_the_limit(make: MakeHarness) -> None:
+    harness = make(misses="2/10 minutes")
+    head = bytes(harness.ask(*[ask_for("nobody")] * 3).socket.sent).partition(b"HTTP/1.1 429")[2]
+    assert b'\r\nRateLimit-Policy: "misses";q=2;w=600\r\n' in head
+    assert b'\r\nRateLimit: "misses";r=0;t=300\r\n' in head
+    assert b"\r\nRetry-After: 300\r\n" in head
+    assert b"\r\nCache-Control: no-store\r\n" in head
+
+
+def test_limits_that_are_not_exceeded_change_no_response(make_harness: MakeHarness) -> None:
+    """Those of the contract, each sent three times so that the packet cache learns them."""
+    plain = make_harness()
+    limited = make_harness(requests="1000/second", misses="1000/second", failed_auth="1000/second")
+    for name, data in TABLE.items():
+        for _ in range(3):
+            assert limited.ask(data).steady == plain.ask(data).steady, name
+    assert limited.access() == plain.access()
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (ask_for("nobody"), 404),
+        (ask_for("a b"), 422),
+        (ask_for("alice").replace(b'{"input', b'["input'), 422),
+    ],
+    ids=["no such user", "no nickname", "no JSON object"],
+)
+def test_misses_over_the_budget_refuse_every_lookup(
+    make: MakeHarness, data: bytes, status: int
+) -> None:
+    harness = make(misses="6/minute")
+    assert statuses(harness, *[data] * 6, ask_for("alice")) == [status] * 6 + [429]
+    harness.loop.now += 10
+    found = [ask_for("alice")] * 20
+    assert statuses(harness, *found, data, *found) == [200] * 20 + [status] + [429] * 20
+
+
+def test_found_users_and_failures_are_no_misses(make: MakeHarness) -> None:
+    harness = make(misses="1/hour")
+    harness.users.down = True
+    assert set(statuses(harness, *[ask_for("bob")] * 5)) == {503}
+    harness.users.down = False
+    assert set(statuses(harness, *[ask_for("alice")] * 5)) == {200}
+
+
+def test_a_refusal_is_not_cached(make: MakeHarness) -> None:
+    harness = make(requests="2/second")
+    assert statuses(harness, *[ask_for("alice")] * 4) == [200, 200, 429, 429]
+    harness.loop.now += 1
+    assert statuses(harness, ask_for("alice")) == [200]
+
+
+def test_each_key_has_its_own_limit(make: MakeHarness) -> None:
+    harness = make(requests="2/hour")
+    card = ask_for("alice", key=CARDS_ONLY_KEY).replace(b"identify/url", b"identify/card")
+    assert statuses(harness, *[ask_for("alice")] * 3, card) == [200, 200, 429, 422]
+
+
+OVER_THE_LIMIT = {
+    "framing": (ask_for("alice").replace(b"Host: x", b"Host: x\r\nHost: x"), 400),
+    "route": (ask_for("alice").replace(b"identify/url", b"identify"), 404),
+    "method": (ask_for("alice").replace(b"POST", b"PUT"), 405),
+    "key": (ask_for("alice", key=WRONG_KEY), 401),
+    "scope": (ask_for("alice", key=CARDS_ONLY_KEY), 403),
+    "rate limit": (ask_for("alice"), 429),
+    "media type": (ask_for("alice", b"Content-Type: text/plain"), 429),
+    "body": (ask_for("alice").replace(b"{", b"["), 429),
+    "format": (ask_for("a b"), 429),
+    "lookup": (ask_for("nobody"), 429),
+}
+
+
+@pytest.mark.parametrize(("data", "status"), OVER_THE_LIMIT.values(), ids=OVER_THE_LIMIT)
+def test_the_limit_is_checked_after_the_scope_and_before_the_media_type(
+    make: MakeHarness, data: bytes, status: int
+) -> None:
+    harness = make(requests="1/hour")
+    assert statuses(harness, ask_for("alice"), data) == [200, status]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ask_for("alice", key=WRONG_KEY),
+        ask_for("alice", key=EXPIRED_KEY),
+        ask_for("alice").replace(b"Authorization", b"X-Authorization"),
+        ask_for("alice").replace(b"Bearer", b"Basic"),
+    ],
+    ids=["unknown", "expired", "missing", "malformed"],
+)
+def test_failed_authentication_over_the_limit_is_429_instead_of_401(
+    make: MakeHarness, data: bytes
+) -> None:
+    harness = make(failed_auth="60/minute")
+    assert statuses(harness, *[data] * 80) == [401] * 60 + [429] * 20
+    harness.loop.now += 2
+    assert statuses(harness, *[data] * 3) == [401] * 2 + [429]
+
+
+def test_a_valid_key_is_not_refused_because_of_its_address(make: MakeHarness) -> None:
+    harness = make(failed_auth="5/hour", requests="100/second")
+    assert statuses(harness, *[ask_for("alice", key=WRONG_KEY)] * 50)[-1] == 429
+    assert statuses(harness, *[ask_for("alice")] * 50) == [200] * 50
+    assert statuses(harness, ask_for("alice", key=CARDS_ONLY_KEY)) == [403]
+
+
+def test_each_address_has_its_own_limit_and_ipv6_counts_by_network(make: MakeHarness) -> None:
+    harness = make(failed_auth="2/hour")
+    wrong = [ask_for("alice", key=WRONG_KEY)] * 3
+    assert statuses(harness, *wrong, ip="192.0.2.1") == [401, 401, 429]
+    assert statuses(harness, *wrong, ip="::ffff:192.0.2.1") == [429] * 3
+    assert statuses(harness, *wrong, ip="192.0.2.2") == [401, 401, 429]
+    assert statuses(harness, *wrong, ip="2001:db8::1") == [401, 401, 429]
+    assert statuses(harness, *wrong, ip="2001:db8::ffff:ffff:ffff:ffff") == [429] * 3
+    assert statuses(harness, *wrong, ip="2001:db8:0:1::1") == [401, 401, 429]
+
+
+def test_the_address_behind_trusted_proxies_is_counted(make: MakeHarness) -> None:
+    harness = make(failed_auth="1/hour", proxies=["10.0.0.0/8"])
+
+    def wrong(client: bytes) -> bytes:
+        return ask_for("alice", b"X-Forwarded-For: " + client, key=WRONG_KEY)
+
+    from_proxy = [wrong(b"192.0.2.1"), wrong(b"192.0.2.1"), wrong(b"192.0.2.2")]
+    assert statuses(harness, *from_proxy, ip="10.0.0.1") == [401, 429, 401]
+    forged = [wrong(b"192.0.2.8"), wrong(b"192.0.2.9")]
+    assert statuses(harness, *forged, ip="203.0.113.1") == [401, 429]
+
+
+def test_the_access_log_names_the_limit(make: MakeHarness) -> None:
+    harness = make(requests="2/hour", failed_auth="1/hour")
+    wrong = ask_for("alice", key=EXPIRED_KEY)
+    statuses(harness, wrong, wrong, *[ask_for("alice")] * 3)
+    harness.access()
+    lines = [json.loads(line) for line in "".join(harness.logged).splitlines()]
+    refused = [line for line in lines if line["status"] == 429]
+    assert [(line["key"], line["code"], line["reason"]) for line in refused] == [
+        ("expired", "rate_limited", "failed_auth"),
+        ("caller", "rate_limited", "requests"),
+    ]
+
+
+def test_without_limits_nothing_is_refused(make: MakeHarness) -> None:
+    harness = make()
+    many = [ask_for("alice"), ask_for("nobody"), ask_for("alice", key=WRONG_KEY)] * 100
+    assert Counter(statuses(harness, *many)) == {200: 100, 404: 100, 401: 100}
+    assert KEY not in "".join(harness.logged)

@@ -1,0 +1,59 @@
+"""The group of all commands, which imports a command when it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from tornado_idv.cli.common import config_option, exit_on_error, json_option
+from tornado_idv.commands import CommandTools, LoadedConfig
+from tornado_idv.registry import plugin_manager
+
+_SUMMARIES = {
+    "check": "Report what is wrong with config.yaml, or what would run.",
+    "init": "Write a starter configuration and a key into FOLDER.",
+    "keys": "Issue, rotate and revoke the keys in the key store.",
+    "lookup": "Look a user up in the configured backends.",
+    "plugins": "List the kinds of backend that the installed plugins offer.",
+    "schema": "Print the JSON Schema of config.yaml.",
+    "serve": "Answer lookups over HTTP until SIGTERM.",
+}
+"""Our commands: each is in the module of its name."""
+
+
+class Commands(click.Group):
+    """Our commands, and those of plugins, which are loaded only when one may be theirs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_SUMMARIES, *self._of_plugins()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _SUMMARIES:
+            own: click.Command = getattr(import_module(f"tornado_idv.cli.{cmd_name}"), cmd_name)
+            return own
+        return super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 click's way
+        """List the commands without importing ours, which takes longer than all the rest."""
+        plugins = {name: each.get_short_help_str() for name, each in self._of_plugins().items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted({**plugins, **_SUMMARIES}.items()))
+
+    def _of_plugins(self) -> dict[str, click.Command]:
+        try:
+            offered = plugin_manager().hook.idv_commands(tools=_TOOLS)
+        except Exception as error:  # noqa: BLE001 - our own commands work without plugins
+            click.echo(f"warning: the commands of plugins are missing: {error}", err=True)
+            return {}
+        return {str(command.name): command for commands in offered for command in commands}
+
+
+def _read(path: Path) -> LoadedConfig:
+    from tornado_idv.cli.load_config import read_config  # noqa: PLC0415 - not for `--help`
+
+    return read_config(path)
+
+
+_TOOLS = CommandTools(config_option, json_option, _read, exit_on_error)

@@ -1,0 +1,192 @@
+"""The limits of keys: requests, and misses, which are lookups of users that do not exist.
+
+Each key id has its place in a table of fixed size, found by a hash, so every process finds the same
+one. A place is never given to another key id. When the table is full (65,536 key ids since the
+start), a further key has a place of its own outside of it: its limits then apply in each process
+separately.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from mmap import mmap
+
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.limits.gcra import LAST_TIME, SECOND, Exceeded, Limit
+from tornado_idv.units import Rate, format_rate
+
+_log = logging.getLogger(__name__)
+
+_CAPACITY = 65_536
+_MAX_PROBES = 1024
+"""Places that are tried for a key id; all are taken only when the table is nearly full."""
+_FIELDS = 3
+"""Numbers of a place: a hash of the key id, the TAT of requests, the TAT of misses."""
+_LOG_INTERVAL = 60 * SECOND
+
+
+class KeyLimits:
+    """The limits of one key."""
+
+    __slots__ = (
+        "_at",
+        "_clock",
+        "_interval",
+        "_log_only",
+        "_logged_until",
+        "_misses",
+        "_misses_tolerance",
+        "_requests",
+        "_tats",
+        "_tolerance",
+        "key",
+    )
+
+    def __init__(
+        self,
+        key: ApiKey,
+        requests: Limit | None,
+        misses: Limit | None,
+        *,
+        log_only: bool,
+        tats: memoryview,
+        at: int,
+        clock: Callable[[], int],
+    ) -> None:
+        self.key = key
+        self._requests = requests
+        self._misses = misses
+        self._interval = requests.interval if requests else 0
+        self._tolerance = requests.tolerance if requests else LAST_TIME
+        self._misses_tolerance = misses.tolerance if misses else LAST_TIME
+        self._log_only = log_only
+        self._logged_until = 0
+        self._tats = tats
+        self._at = at  # of requests; that of misses follows
+        self._clock = clock
+
+    def acquire(self) -> Exceeded | None:
+        """Count a request and return ``None``, or return the limit that it exceeds."""
+        now, tats, at = self._clock(), self._tats, self._at
+        tat = tats[at]
+        if tat - now > self._tolerance or tats[at + 1] - now > self._misses_tolerance:
+            exceeded = self._exceeded(now)
+            if exceeded is not None:
+                return exceeded
+        tats[at] = (tat if tat > now else now) + self._interval  # noqa: FURB136 - max is slower
+        return None
+
+    def release(self) -> None:
+        """Take back an `acquire`: the request is counted later, on another path."""
+        self._tats[self._at] -= self._interval
+
+    def charge_miss(self) -> None:
+        """Count a lookup without a user.
+
+        Lookups that were under way when the limit was reached are charged too, so that many at
+        once gain nothing. With ``log_only`` they are not: all would be logged for too long.
+        """
+        misses = self._misses
+        if misses is None:
+            return
+        now, tats, at = self._clock(), self._tats, self._at + 1
+        tat = tats[at]
+        if not self._log_only or misses.exceeded(tat, now) is None:
+            tats[at] = min(max(tat, now) + misses.interval, LAST_TIME)
+
+    def _exceeded(self, now: int) -> Exceeded | None:
+        """Return the limit for which the client has to wait longest."""
+        tats, at = self._tats, self._at
+        requests = self._requests.exceeded(tats[at], now) if self._requests else None
+        misses = self._misses.exceeded(tats[at + 1], now) if self._misses else None
+        if misses is not None and self._log_only:
+            self._log_throttled(misses.limit, now)
+            misses = None
+        if requests is None or (misses is not None and misses.wait > requests.wait):
+            return misses
+        return requests
+
+    def _log_throttled(self, limit: Limit, now: int) -> None:
+        if now >= self._logged_until:
+            self._logged_until = now + _LOG_INTERVAL
+            _log.warning(
+                "key %s exceeds its misses (%s): without log_only its lookups would get 429",
+                self.key.id,
+                format_rate(limit.rate),
+            )
+
+
+class KeyLimiter:
+    """The limits of all keys; ``requests`` and ``misses`` are those of keys without their own.
+
+    With ``misses_log_only`` lookups over the general ``misses`` are logged and not refused.
+    ``clock`` is monotonic and returns nanoseconds.
+    """
+
+    def __init__(
+        self,
+        requests: Rate | None = None,
+        misses: Rate | None = None,
+        *,
+        misses_log_only: bool = False,
+        capacity: int = _CAPACITY,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._requests = requests
+        self._misses = misses
+        self._misses_log_only = misses_log_only
+        self._has_general = requests is not None or misses is not None
+        self._capacity = capacity
+        self._clock = clock
+        self._table = memoryview(mmap(-1, capacity * _FIELDS * 8)).cast("q")
+        self._by_digest: dict[bytes, KeyLimits] = {}
+        self._warned = False
+
+    def of(self, key: ApiKey) -> KeyLimits | None:
+        """Return the limits of a key; ``None`` if it has none."""
+        if not self._has_general and key.requests is None and key.misses is None:
+            return None
+        limits = self._by_digest.get(key.digest)
+        return limits if limits is not None and limits.key is key else self._resolve(key)
+
+    def _resolve(self, key: ApiKey) -> KeyLimits:
+        tats, at = self._find_place(key.id)
+        requests, misses = key.requests or self._requests, key.misses or self._misses
+        limits = KeyLimits(
+            key,
+            Limit("requests", requests) if requests else None,
+            Limit("misses", misses) if misses else None,
+            log_only=key.misses_log_only if key.misses else self._misses_log_only,
+            tats=tats,
+            at=at,
+            clock=self._clock,
+        )
+        if len(self._by_digest) >= self._capacity:
+            self._by_digest.clear()  # of removed keys, for the most part
+        self._by_digest[key.digest] = limits
+        return limits
+
+    def _find_place(self, key_id: str) -> tuple[memoryview, int]:
+        """Return where the TATs of a key id are.
+
+        Two processes that see different new keys in the same microsecond could take the same
+        place; that their hashes begin a probe there too is too improbable for a lock.
+        """
+        table = self._table
+        name = int.from_bytes(blake2b(key_id.encode(), digest_size=8).digest()) >> 1 or 1
+        for probe in range(min(_MAX_PROBES, self._capacity)):
+            at = (name + probe) % self._capacity * _FIELDS
+            if table[at] in (0, name):
+                table[at] = name
+                return table, at + 1
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "%d keys have had limits since the start: those of further keys apply in each "
+                "process separately, until a restart",
+                self._capacity,
+            )
+        return memoryview(bytearray(16)).cast("q"), 0

@@ -1,0 +1,83 @@
+"""One format for all log lines: JSON for machines, text for people.
+
+A record has ``timestamp``, ``level``, ``logger`` and ``event``, then any other fields.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, to_builtins
+from msgspec.json import Encoder
+
+Record = Struct | Mapping[str, Any]
+FormatLines = Callable[[Sequence[Record]], str]
+"""Return records as lines of text, each with its line break."""
+
+_encoder = Encoder(enc_hook=str)
+_PLAIN = re.compile(r"[!#-<>-~]+")
+"""A value that is readable without quotes: visible ASCII, no ``"`` and no ``=``."""
+_OWN_LOGGERS = "tornado_idv."
+_COLORS = {"debug": 34, "info": 32, "warning": 33, "error": 31, "critical": 31}
+
+
+def json_lines(records: Sequence[Record]) -> str:
+    """Return each record as one JSON object, in ASCII."""
+    try:
+        lines = _encoder.encode_lines(records)
+    except UnicodeEncodeError:  # a lone surrogate, as in a file name that is not UTF-8
+        return "".join(map(_ascii_json, records))
+    return lines.decode() if lines.isascii() else "".join(map(_ascii_json, records))
+
+
+def _ascii_json(record: Record) -> str:
+    return f"{json.dumps(to_builtins(record, enc_hook=str), separators=(',', ':'))}\n"
+
+
+def text_lines(records: Sequence[Record]) -> str:
+    """Return each record as time, level, event and the other fields.
+
+    Further lines of an event are indented, so that none looks like a line of its own; the names
+    of this service's own loggers are omitted.
+    """
+    return "".join(_text_line(record, "{:<9}") for record in records)
+
+
+def colored_lines(records: Sequence[Record]) -> str:
+    """Return the same with the level in color, for a terminal."""
+    return "".join(_text_line(record, "\x1b[{color}m{:<9}\x1b[0m") for record in records)
+
+
+def _text_line(record: Record, level_format: str) -> str:
+    fields = dict(to_builtins(record, enc_hook=str))
+    level = fields.pop("level")
+    shown = level_format.format(level, color=_COLORS.get(level, 0))
+    event = _printable(fields.pop("event")).replace("\n", "\n    ")
+    parts = [fields.pop("timestamp"), f"[{shown}]", event]
+    if fields["logger"].startswith(_OWN_LOGGERS):
+        del fields["logger"]
+    parts += [f"{name}={_text_value(value)}" for name, value in fields.items()]
+    return f"{' '.join(parts)}\n"
+
+
+def _text_value(value: object) -> str:
+    plain = isinstance(value, str) and _PLAIN.fullmatch(value)
+    return str(value) if plain else json.dumps(value)
+
+
+def _printable(text: str) -> str:
+    """Escape control characters, which would change what a terminal shows."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text
+    )
+
+
+def format_time(seconds: float) -> str:
+    """Return a Unix time as log lines show it: in UTC, with milliseconds."""
+    milliseconds = int(seconds * 1000)
+    second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000))
+    return f"{second}.{milliseconds % 1000:03}Z"
