@@ -96,7 +96,7 @@ def test_audit_log_has_the_configured_format(path: Path, tmp_path: Path) -> None
     done = start(tmp_path / "logs", "keys", "import", lines, "--config", config)
     assert done.wait() == 0
     (line,) = (each for each in done.stderr.splitlines() if "key changed" in each)
-    assert all(text in line for text in (f"user={USER}", "command='keys import'", "key=shop"))
+    assert all(text in line for text in (f"user={USER}", 'command="keys import"', "key=shop"))
 
 
 def test_keys_are_a_table_with_bold_headings_on_a_terminal(path: Path) -> None:

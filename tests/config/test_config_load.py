@@ -85,7 +85,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "tls": None,
             "drain": {"delay": 0.0, "timeout": 15.0},
         },
-        "auth": {"keys": ()},
+        "auth": {"store": None, "keys": ()},
         "limits": {"requests": None, "misses": None, "failed_auth": None},
         "cache": {
             "ttl": 300.0,

@@ -16,6 +16,7 @@ from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import digest
+from tornado_idv.units import Rate
 
 NOT_LOCKED = [fault for fault in FAULTS if fault.__name__ != "locked"]
 
@@ -73,6 +74,20 @@ def test_each_of_many_changes_is_seen(followed: Followed) -> None:
             opened.set_disabled("shop", disabled=disabled)
         followed.poll()
         assert followed.rejection("shop") == ("disabled" if disabled else None)
+
+
+def test_second_change_within_the_resolution_of_file_times_is_seen(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with KeyStore.opened(followed.path) as opened:
+        opened.set_disabled("shop", disabled=True)
+    status = follower._status(followed.path)
+    monkeypatch.setattr(follower, "_status", lambda _: status)
+    assert followed.poll()
+    with KeyStore.opened(followed.path) as opened:
+        opened.set_disabled("shop", disabled=False)
+    assert followed.poll()
+    assert followed.rejection("shop") is None
 
 
 def test_store_at_rest_is_not_opened(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +189,10 @@ def test_last_use_is_written_only_if_it_is_later(
     assert read_store(followed.path)["shop"].last_used == CREATED + 5
 
 
-def test_limits_of_a_stored_key_reach_the_ring(followed: Followed) -> None:
-    key = ApiKey("shop", digest(followed.tokens["shop"]))
-    assert followed.ring.authenticate(key.digest) == key
+def test_attributes_of_a_stored_key_reach_the_ring(followed: Followed) -> None:
+    limits = {"requests": Rate(100, 1), "misses": Rate(300, 600)}
+    add(followed.path, record("whole", "whole", owner="web", scopes=("admin",), **limits))
+    assert followed.poll()
+    assert followed.ring.authenticate(digest("whole")) == ApiKey(
+        "whole", digest("whole"), "web", frozenset({"admin"}), **limits
+    )

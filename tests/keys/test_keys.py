@@ -128,11 +128,9 @@ def test_key_is_valid_from_not_before_until_expires(
     not_before: float, expires: float, now: float, reason: str | None
 ) -> None:
     key = ApiKey("shop", digest(TOKEN), not_before=not_before, expires=expires)
-    if reason is None:
-        key.check(now)
-    else:
-        with pytest.raises(InvalidKey, match=reason):
-            key.check(now)
+    assert key.is_valid(now) is (reason is None)
+    if reason is not None:
+        assert key.rejection(now, key.digest).reason == reason
 
 
 def test_default_scopes_are_both_identify_operations() -> None:
@@ -216,6 +214,12 @@ def test_rejected_key_is_known_by_its_id(reason: str) -> None:
     with pytest.raises(InvalidKey) as caught:
         ring.authenticate(digest_of(TOKEN))
     assert (caught.value.reason, caught.value.key_id) == (reason, "shop")
+
+
+def test_token_is_unknown_whatever_record_stands_in_for_it() -> None:
+    rejected = ApiKey("shop", digest(TOKEN), expires=-inf, rejected="revoked")
+    assert rejected.rejection(0.0, digest("another")).reason == "unknown"
+    assert rejected.rejection(0.0, digest("another")).key_id is None
 
 
 def test_unknown_token_has_no_key_id() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 import stat
@@ -26,6 +25,7 @@ from support.key_stores import (
     read,
     record,
 )
+from support.permissions import public_directory, unprivileged
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys import store_file
 from tornado_idv.keys.record import KeyRecord, Token
@@ -274,12 +274,15 @@ def test_store_that_cannot_be_read_is_reported_in_a_sentence(path: Path, fault: 
     assert list(read(path)) == ["shop"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_store_of_another_user_is_reported(path: Path) -> None:
-    make_store(path, "shop")
-    path.chmod(0)
-    with pytest.raises(KeyStoreError, match="needs permission"), KeyStore.opened(path):
-        pass
+def test_store_of_another_user_is_reported() -> None:
+    with public_directory() as folder:
+        make_store(folder / "keys.db", "shop")
+        with (
+            unprivileged(),
+            pytest.raises(KeyStoreError, match="needs permission"),
+            KeyStore.opened(folder / "keys.db"),
+        ):
+            pass
 
 
 def test_older_schema_is_migrated_when_the_store_is_opened(

@@ -4,9 +4,8 @@ import logging
 import os
 import re
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 import idv_sqlite
 from idv_sqlite import table
 from idv_sqlite.backend import SqliteBackend
+from support.permissions import public_directory, unprivileged
 from support.sqlite_databases import (
     ALICE,
     BOB,
@@ -208,26 +208,10 @@ async def test_what_is_no_file_stops_the_start(tmp_path: Path, path: str, messag
     assert message in await start_error(make_backend(SqliteBackend, tmp_path, path=path))
 
 
-@contextmanager
-def unprivileged() -> Iterator[None]:
-    """Run the block as user 65534, whose permissions are checked, unless already unprivileged."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-
-
 @pytest.fixture
 def public_path() -> Iterator[Path]:
-    """A directory that every user may read; pytest's own is for its user alone."""
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory)
-        path.chmod(0o755)
+    with public_directory() as path:
         yield path
-        path.chmod(0o755)
 
 
 async def start_error_in_a_read_only_directory(path: Path) -> str:

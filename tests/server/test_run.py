@@ -191,7 +191,7 @@ def test_the_address_is_one_to_ask_by(serve: Serve, host: str, url: str) -> None
 
 @pytest.mark.parametrize("host", ["::", "::1"])
 def test_an_address_of_version_6_has_brackets(host: str) -> None:
-    service = Service(None, host, 8080)  # type: ignore[arg-type]
+    service = Service(None, None, host, 8080)  # type: ignore[arg-type]
     assert service.url == "http://[::1]:8080"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -16,8 +17,9 @@ from support.process import eventually
 from support.repeated_requests import BODY, PATH, repeating
 from support.service import CONFIG, FIXTURE, KEY, Client, Reply, serving
 from tornado_idv.errors import SettingError, StartError
+from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.store import KeyStore
-from tornado_idv.keys.token import issue
+from tornado_idv.keys.token import digest, issue
 from tornado_idv.server import keys as server_keys
 
 STORED = CONFIG.replace("auth:\n", "auth:\n  store: keys.db\n")
@@ -205,6 +207,20 @@ def test_configured_key_stays_in_force_beside_a_stored_one_with_its_id(
         eventually(lambda: ask(client, "token-of-other").status == 401)
     (line,) = (each for each in caplog.records if each.levelno == logging.ERROR)
     assert f"the key store {store} has a key caller, too" in line.getMessage()
+
+
+async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a key which expired meanwhile stays expired when the clock steps back."""
+    monkeypatch.setattr(server_keys, "_CLOCK_INTERVAL", 0.0)
+    key = ApiKey("shop", digest("shop"), expires=200.0)
+    async with server_keys.open_keys([key], None) as keys:
+        times = [200.0]
+        monkeypatch.setattr(keys.ring, "_latest", 100.0)
+        monkeypatch.setattr(keys.ring, "_clock", lambda: times[0])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        times[0] = 100.0
+        assert not keys.ring.holds(key)
 
 
 def test_key_in_both_places_is_an_error_at_start(folder: Path, store: Path) -> None:

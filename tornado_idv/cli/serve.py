@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from tornado_idv.cli.load_config import load_settings, located
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import InvalidKey
 from tornado_idv.server.logs import configure_logging
 from tornado_idv.server.run import run
 from tornado_idv.server.service import Service, api_key
@@ -72,8 +71,7 @@ def announce(service: Service, settings: Settings) -> None:
 
 def _token_to_try(settings: Settings) -> str | None:
     for key in settings.auth.keys:
-        if key.token is not None and "identify:url" in key.scopes:
-            with suppress(InvalidKey):
-                api_key(key).check(time.time())
-                return key.token.get_secret_value()
+        may_ask = "identify:url" in key.scopes and api_key(key).is_valid(time.time())
+        if key.token is not None and may_ask:
+            return key.token.get_secret_value()
     return None

@@ -35,8 +35,15 @@ class ApiKey:
     misses_log_only: bool = False
     rejected: str | None = None
 
-    def check(self, now: float) -> None:
-        """Raise `InvalidKey` unless the key is valid at ``now``, a Unix time."""
-        if not self.not_before <= now < self.expires:
-            too_late = "expired" if now >= self.expires else "not valid yet"
-            raise InvalidKey(self.rejected or too_late, key_id=self.id or None)
+    def is_valid(self, now: float) -> bool:
+        """Return whether the key is valid at ``now``, a Unix time."""
+        return self.not_before <= now < self.expires
+
+    def rejection(self, now: float, digest: bytes) -> InvalidKey:
+        """Return why a token with this digest is rejected, of a key that is not valid at ``now``.
+
+        The work is the same for every reason, so that its time reveals none.
+        """
+        is_known = digest == self.digest
+        reason = self.rejected or ("expired" if now >= self.expires else "not valid yet")
+        return InvalidKey(reason if is_known else "unknown", key_id=self.id if is_known else None)

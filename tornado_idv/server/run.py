@@ -100,5 +100,5 @@ def _summary(settings: Settings, service: Service) -> dict[str, object]:
         "host": service.host,
         "port": service.port,
         "backends": [each.name for each in settings.backends],
-        "keys": len(settings.auth.keys),
+        "keys": len(service.keys.ring.ids),
     }
