@@ -22,6 +22,8 @@ from tornado_idv.http.server import HttpServer
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 LIMITS = HttpLimits(max_body=1000, idle_timeout=10.0, body_timeout=5.0)
+_TIMEOUT = 30.0
+"""Seconds for the server to respond, also on a busy machine."""
 
 
 class HandlerControl:
@@ -106,18 +108,18 @@ class Client:
 
     async def status(self) -> int:
         """Reads one answer."""
-        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), _TIMEOUT)
         length = int(head.rpartition(b"Content-Length: ")[2])
-        await asyncio.wait_for(self.reader.readexactly(length), 5)
+        await asyncio.wait_for(self.reader.readexactly(length), _TIMEOUT)
         return int(head.split()[1])
 
     async def rest(self) -> bytes:
         """All that still comes."""
-        return await asyncio.wait_for(self.reader.read(-1), 5)
+        return await asyncio.wait_for(self.reader.read(-1), _TIMEOUT)
 
     async def forgotten(self) -> None:
         """Waits until the service has no connection left."""
-        await asyncio.wait_for(until(lambda: not len(self.connections)), 5)
+        await asyncio.wait_for(until(lambda: not len(self.connections)), _TIMEOUT)
 
 
 @asynccontextmanager

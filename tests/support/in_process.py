@@ -16,6 +16,7 @@ import pluggy
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 
 from support.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
+from support.stepped_loop import SteppedLoop
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.errors import Unavailable
 from tornado_idv.http.connection import Connection
@@ -53,32 +54,6 @@ _VARIABLE_HEADERS = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID): [^\r\n]*")
 _VARIABLE_LOG_FIELDS = re.compile(
     r'"(?:ms|request_id|timestamp)":[^,}]+|next probe in [0-9.]+ s'  # which has a random jitter
 )
-
-
-class SteppedLoop(asyncio.SelectorEventLoop):
-    """An event loop that a test runs step by step, and whose clock it sets."""
-
-    now = 1_800_000_000.0
-
-    def time(self) -> float:
-        return self.now
-
-    def turn(self) -> None:
-        """Run one iteration."""
-        self.call_soon(self.stop)
-        self.run_forever()
-
-    def settle(self) -> None:
-        """Run iterations until nothing is ready."""
-        self.turn()
-        while self._ready:  # type: ignore[attr-defined]
-            self.turn()
-
-    def forward(self, seconds: float) -> None:
-        """Advance the clock in steps that are shorter than a sweep."""
-        for _ in range(round(seconds / 0.05)):
-            self.now += 0.05
-            self.settle()
 
 
 class Users(Backend[BackendOptions]):

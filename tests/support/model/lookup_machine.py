@@ -7,10 +7,9 @@ ask and leave, operators purge. The callers' results are checked in `invariants`
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -30,37 +29,17 @@ from support.model.strategies import (
     WHICH,
     Setup,
 )
+from support.stepped_loop import SteppedLoop
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 
 T = TypeVar("T")
-_NOT_YET = 1e-6
-"""Seconds until a timer, from which on it is not due; the loop rounds less than that."""
 
 
-class TickedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock the test sets, and which stops when nothing is ready."""
+class TickedLoop(SteppedLoop):
+    """Its clock is precise enough to run a timer at the very time for which it is set."""
 
     now = 1000.0
-
-    def __init__(self) -> None:
-        super().__init__(_NoEvents(self.stop))
-
-    def time(self) -> float:
-        return self.now
-
-
-class _NoEvents(selectors.SelectSelector):
-    """Reports no events, and calls ``on_idle`` instead of waiting."""
-
-    def __init__(self, on_idle: Callable[[], None]) -> None:
-        super().__init__()
-        self._on_idle = on_idle
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None or timeout > _NOT_YET:
-            self._on_idle()
-        return []
 
 
 class Lookups(RuleBasedStateMachine):
@@ -273,7 +252,7 @@ class Lookups(RuleBasedStateMachine):
                 self.checker.check(lookup)
 
     def _turn(self) -> None:
-        self.loop.run_forever()
+        self.loop.settle()
 
     def _run(self, coroutine: object) -> None:
         self.loop.run_until_complete(coroutine)  # type: ignore[arg-type]
