@@ -31,7 +31,6 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.lookup.directory import Directory
-from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import make_api
 from tornado_idv.web.handler import Services
 
@@ -116,9 +115,7 @@ class _Sink:
 
 def _handler(keys: list[ApiKey]) -> Callable[[bytes], int]:
     """Return what handles a request, and returns when the response was sent."""
-    services = Services(
-        cast(Directory, None), Identifiers(()), KeyRing(keys), AccessLog(len, for_people=False)
-    )
+    services = Services(cast(Directory, None), Identifiers(()), KeyRing(keys))
     api, sink = make_api(services), _Sink()
 
     def handle(head: bytes) -> int:
