@@ -73,6 +73,7 @@ def test_the_addresses_of_one_ipv6_network_are_counted_together(host: int) -> No
     assert failures(limiter, f"2001:db8:0:1:{groups}") == 0
 
 
+@pytest.mark.slow
 def test_a_crowd_of_guessing_addresses_limits_hardly_any_other(
     limiter: FailedAuthLimiter,
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_crowd_of_guessing_addresses_limits_hardly_any_other(
     assert len(limited) < 5
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 9), min_size=100, max_size=100))
 def test_no_address_fails_more_often_than_the_limit(order: list[int]) -> None:
     """In a table so small that all share places, failures of others only add to its own."""

@@ -68,6 +68,7 @@ def test_no_more_than_the_count_are_allowed_in_a_period(rate: Rate) -> None:
     assert limit.interval * rate.count >= rate.seconds * SECOND
 
 
+@pytest.mark.slow
 @given(RATES, PAUSES)
 def test_a_request_is_allowed_exactly_when_a_token_bucket_allows_it(
     rate: Rate, pauses: list[int]
@@ -291,6 +292,7 @@ def test_memory_is_bounded_however_many_keys_come_and_go(clock: NanosecondClock)
     assert len(limiter._by_digest) <= 4
 
 
+@pytest.mark.slow
 def test_55000_keys_have_places_in_the_table(clock: NanosecondClock) -> None:
     """Each its own; they are found by a hash, so the table is not filled to the end."""
     limiter = KeyLimiter(HUNDRED, clock=clock)

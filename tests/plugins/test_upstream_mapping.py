@@ -409,6 +409,7 @@ FORMS = [
 EXPRESSIONS = [(Expression(text), jmespath.compile(text)) for text in FORMS]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(document=documents)
 def test_expressions_give_what_the_library_gives(document: Any) -> None:
@@ -464,6 +465,7 @@ def test_endless_expression_is_rejected() -> None:
         mapper(found_when=" || ".join(["a"] * 3000))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(document=documents, fields=st.tuples(*[st.sampled_from(FORMS)] * 5))
 def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str, ...]) -> None:

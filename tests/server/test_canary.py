@@ -56,6 +56,7 @@ def test_nothing_that_was_sent_is_logged_or_in_an_error(
     assert log.count("subject") == (lookups if ids == "hash" else 0)
 
 
+@pytest.mark.slow
 def test_full_ids_are_logged_where_that_is_configured(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text(FIXTURE)
     config = tmp_path / "config.yaml"
