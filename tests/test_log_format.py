@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -77,3 +78,13 @@ def test_level_is_colored_on_a_terminal() -> None:
 )
 def test_time_is_in_utc_with_milliseconds(seconds: float, shown: str) -> None:
     assert format_time(seconds) == shown
+
+
+def test_exception_is_logged_by_its_type_and_no_number_as_null() -> None:
+    """Its message may hold input."""
+    record = {"event": "é", "error": ValueError("@alice"), "ratio": math.nan}
+    assert json.loads(json_lines([record])) == {
+        "event": "é",
+        "error": "ValueError",
+        "ratio": None,
+    }

@@ -94,7 +94,10 @@ if not TYPE_CHECKING:  # for a type checker it would make every name valid
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:
-            return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-        if name in __all__:
-            return import_module(f"{__name__}.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        elif name in __all__:
+            value = import_module(f"{__name__}.{name}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value

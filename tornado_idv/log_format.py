@@ -6,6 +6,7 @@ A record has ``timestamp``, ``level``, ``logger`` and ``event``, then any other 
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,13 @@ Record = Struct | Mapping[str, Any]
 FormatLines = Callable[[Sequence[Record]], str]
 """Return records as lines of text, each with its line break."""
 
-_encoder = Encoder(enc_hook=str)
+
+def _as_text(value: object) -> str:
+    """Return a value that JSON cannot hold; of an exception only the type, as in tracebacks."""
+    return type(value).__name__ if isinstance(value, BaseException) else str(value)
+
+
+_encoder = Encoder(enc_hook=_as_text)
 _PLAIN = re.compile(r"[!#-<>-~]+")
 """A value that is readable without quotes: visible ASCII, no ``"`` and no ``=``."""
 _OWN_LOGGERS = "tornado_idv."
@@ -35,7 +42,15 @@ def json_lines(records: Sequence[Record]) -> str:
 
 
 def _ascii_json(record: Record) -> str:
-    return f"{json.dumps(to_builtins(record, enc_hook=str), separators=(',', ':'))}\n"
+    fields = {
+        name: _finite(value) for name, value in to_builtins(record, enc_hook=_as_text).items()
+    }
+    return f"{json.dumps(fields, separators=(',', ':'))}\n"
+
+
+def _finite(value: object) -> object:
+    """Return ``None`` for what `json` would write as ``NaN``; msgspec does so by itself."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def text_lines(records: Sequence[Record]) -> str:
@@ -53,7 +68,7 @@ def colored_lines(records: Sequence[Record]) -> str:
 
 
 def _text_line(record: Record, level_format: str) -> str:
-    fields = dict(to_builtins(record, enc_hook=str))
+    fields = dict(to_builtins(record, enc_hook=_as_text))
     level = fields.pop("level")
     shown = level_format.format(level, color=_COLORS.get(level, 0))
     event = _printable(fields.pop("event")).replace("\n", "\n    ")

@@ -126,3 +126,16 @@ def test_memory_is_bounded_however_many_errors_there_are(harness: Harness) -> No
     assert len(written) == 1002
     assert ("failed", 2) in written
     assert len(harness.folding._folds) == 256
+
+
+def test_timer_that_cannot_start_is_tried_again(harness: Harness) -> None:
+    """As when the process may have no more threads."""
+
+    def fail(_: Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Timer, "start", fail)
+        harness.log(times=2)
+    harness.log()
+    assert harness.advance(10) == [("failed", 0), ("failed", 2)]

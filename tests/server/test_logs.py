@@ -444,7 +444,8 @@ def test_repeated_errors_are_folded_and_others_are_not(logged: Configure) -> Non
 
 def test_audit_lines_are_written_at_every_level(logged: Configure) -> None:
     stream = logged("error", "json")
-    logging.getLogger("tornado_idv.audit").info("revoked", extra={"key": "shop"})
+    extra = {"key": "shop", "event": "other", "level": "other"}
+    logging.getLogger("tornado_idv.audit").info("revoked", extra=extra)
     logging.getLogger("tornado_idv.other").warning("left out")
     record = json.loads(stream.getvalue())
     assert (record["event"], record["key"], record["level"]) == ("revoked", "shop", "info")

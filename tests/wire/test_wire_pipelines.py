@@ -208,6 +208,21 @@ def test_request_of_one_client_is_not_cached_for_another(
     assert harness.ask(alice).answers == [known]
 
 
+def test_client_that_never_reads_is_closed_after_100_continue(
+    make_harness: Callable[..., Harness],
+) -> None:
+    """Whatever fills its buffer first: a response, or the 25 bytes of "100 Continue"."""
+    harness = make_harness()
+    for padding in range(64):
+        fields = b"Host: x\r\nExpect: 100-continue\r\nX-Request-ID: " + b"a" * (padding + 1)
+        request = plainly_for("alice").replace(b"Host: x", fields)
+        client = harness.ask(request)
+        client.socket.reads = False
+        client.send(request * 100)
+        harness.loop.forward(25)
+        assert client.socket.lost
+
+
 def test_client_that_never_reads_is_closed_by_a_real_service(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text("users: []\n")
     with serving(CONFIG, tmp_path) as service:

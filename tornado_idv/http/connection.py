@@ -60,6 +60,7 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._authenticated: bool | None = None  # whether the last request was; None: no response
         self._draining = False
+        self._drain_deadline = inf  # for a client whose last request was rejected
         self._eof = False
         self._reading_paused = False
         self._writable: Future[None] | None = None  # pending while the client does not read
@@ -182,13 +183,14 @@ class Connection(asyncio.Protocol):
     def drain(self) -> None:
         """Close after the current request, or now if there is none."""
         self._draining = True
+        self._drain_deadline = self._loop.time() + _LINGER_TIMEOUT
         self._fast_path = None  # its responses do not close the connection
         if self._exchange is not None:
             self._exchange.close_after_response()
         elif self.state is IDLE:
             self._linger_close()
         elif self._authenticated is False:
-            self.deadline = min(self.deadline, self._loop.time() + _LINGER_TIMEOUT)
+            self.deadline = min(self.deadline, self._drain_deadline)
 
     def abort(self) -> None:
         """Close now."""
@@ -287,7 +289,8 @@ class Connection(asyncio.Protocol):
 
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self.state = RESPONDING
-        self.deadline = inf
+        if self._writable is None:  # "100 Continue" may have been more than the client reads
+            self.deadline = inf
         self._exchange = exchange = Exchange(self, head, self._peer, self._segment)
         self._segment = b""
         if self._draining:
@@ -310,7 +313,8 @@ class Connection(asyncio.Protocol):
         self._parser.clear()
         unsent = self._transport.get_write_buffer_size()
         is_short = not unsent or (self._draining and self._authenticated is False)
-        self._set_timeout(_LINGER_TIMEOUT if is_short else self._limits.idle_timeout)
+        timeout = _LINGER_TIMEOUT if is_short else self._limits.idle_timeout
+        self.deadline = self._loop.time() + timeout
         if self._transport.can_write_eof() and not self._eof:
             self._transport.resume_reading()
             self._transport.write_eof()
@@ -336,3 +340,5 @@ class Connection(asyncio.Protocol):
 
     def _set_timeout(self, seconds: float) -> None:
         self.deadline = self._loop.time() + seconds
+        if self._authenticated is False:
+            self.deadline = min(self.deadline, self._drain_deadline)

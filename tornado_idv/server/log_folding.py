@@ -6,6 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 _INTERVAL = 10.0
@@ -86,9 +87,11 @@ class Folding:
 
     def _schedule(self, delay: float) -> None:
         if self._timer is None:
-            self._timer = self._timer_type(delay, self._on_timer)
-            self._timer.daemon = True
-            self._timer.start()
+            timer = self._timer_type(delay, self._on_timer)
+            timer.daemon = True
+            with suppress(RuntimeError):  # no thread can be started now; the next event tries again
+                timer.start()
+                self._timer = timer
 
     def _on_timer(self) -> None:
         with self._lock:

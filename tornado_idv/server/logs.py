@@ -111,8 +111,11 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     event = record.getMessage()
     if record.exc_info and record.exc_info[1]:
         event += f"\n{format_traceback(record.exc_info[1])}"
-    extra = {k: v for k, v in vars(record).items() if k not in _STANDARD_ATTRIBUTES}
-    return {**_describe(record.levelname.lower(), record.name, event, record.created), **extra}
+    fields = _describe(record.levelname.lower(), record.name, event, record.created)
+    for name, value in vars(record).items():
+        if name not in _STANDARD_ATTRIBUTES:
+            fields.setdefault(name, value)  # a plugin's `extra` may use the name of a field
+    return fields
 
 
 def _describe(level: str, logger: str, event: str, created: float | None = None) -> dict[str, Any]:

@@ -58,6 +58,8 @@ def skip_last_collection() -> None:
 
 def abort(logs: LogOutput, number: int) -> None:
     """End the process without clean-up: a thread or a backend could hold that up."""
+    if logs.access is not None:
+        logs.access.flush()
     _log.warning("second signal: exiting now, requests in flight are aborted")
     _audit.info("stopped", extra={"drained": False})
     logs.close()

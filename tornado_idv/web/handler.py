@@ -98,12 +98,11 @@ class JsonHandler(ABC):
         self._log_access(error.status, failure or Failure(error.code))
 
     def _send(self, status: int, body: bytes, fields: str) -> None:
-        self._responded = True
         sent = b"" if self.request.method == "HEAD" else body
         fields += self.exchange.connection_field
-        self.exchange.respond(
-            build_response(status, self.request_id, sent, fields, length=len(body))
-        )
+        response = build_response(status, self.request_id, sent, fields, length=len(body))
+        self._responded = True
+        self.exchange.respond(response)
 
     def _resume(self, then: Callable[[Future[Any]], None], future: Future[Any]) -> None:
         try:
