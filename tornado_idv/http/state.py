@@ -11,7 +11,7 @@ class State(Enum):
     ::
 
         IDLE -> READING -> RESPONDING -> IDLE
-                   |            ^  |
+                   ^            ^  |
                    +--> QUEUED -+<-+            unauthenticated, or pipelined
         every state -> CLOSING -> CLOSED
 

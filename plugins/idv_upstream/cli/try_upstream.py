@@ -26,7 +26,7 @@ from tornado_idv import CommandTools, Exit, InvalidFormat, LoadedConfig, Query
 def try_upstream(
     tools: CommandTools, path: Path, name: str, who: str, answer: Path | None, *, as_json: bool
 ) -> NoReturn:
-    """Do what the command is described to do, and exit."""
+    """Look the user up, print each step, and exit with 0, 1 (not found) or 3 (not determined)."""
     with tools.exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json), _warnings_on_stderr():
         config = tools.read(path)
         options, query = _options(config, name), _query(config, who)
