@@ -22,7 +22,7 @@ from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceba
 from tornado_idv.identifiers import fold_case
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
-from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
+from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout, is_cancelled
 from tornado_idv.model import Answer, BackendResult, ByNickname, Query, User
 
 _log = logging.getLogger(__name__)
@@ -166,8 +166,7 @@ class Guard:
                 ) from None
             raise Unavailable(f"no answer within {self._timeout:g} s") from None
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_cancelled():
                 raise
             raise Broken("its own work was cancelled") from None
         except (Exception, SystemExit) as error:
