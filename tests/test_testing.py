@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.fakes import LoopClock
 from tornado_idv.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.errors import StartError, Unavailable
 from tornado_idv.model import ByCard, ByNickname, Query, User
@@ -222,6 +223,22 @@ async def test_a_backend_that_lies_fails(backend: type[Honest], names: set[str])
 async def test_a_backend_that_keeps_its_source_locked_fails() -> None:
     OpensOnce.opened.clear()
     assert TWICE in await failed(OpensOnce)
+
+
+class Silent(Honest):
+    """Never answers: in the service the guard bounds its lookups."""
+
+    async def find(self, query: Query) -> User | None:
+        LoopClock().forward(6)
+        await asyncio.Event().wait()
+        return None
+
+
+async def test_a_source_that_never_answers_is_unavailable() -> None:
+    async with asyncio.timeout(20):
+        await SUITE.test_a_failing_source_is_never_not_found(Silent(None))
+        with pytest.raises(Unavailable, match="no answer within"):
+            await SUITE.test_a_user_is_found_by_card(Silent)
 
 
 class TestHonest(BackendConformance):

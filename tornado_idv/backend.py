@@ -104,7 +104,8 @@ class Backend(ABC, Generic[OptionsT]):
 
         A `BackendResult` says the same with a shorter time to live, or that it must not be
         cached. Raises `Unavailable` if the source cannot be reached now, and `Broken` if what
-        it holds or returns cannot be right.
+        it holds or returns cannot be right. It need not bound its time: the guard cancels it
+        after ``timeout``.
         """
 
     async def close(self) -> None:

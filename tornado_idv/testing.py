@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import pytest
 
 from tornado_idv.backend import AnyBackend
-from tornado_idv.errors import LookupFailed, StartError
-from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.errors import LookupFailed, StartError, Unavailable
+from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.registry import open_backends
 
 ALICE = User(plan="Free", card_number="4000123412341234", nickname="alice")
@@ -26,6 +26,9 @@ BOB = User(
 )
 NO = User(plan="no", card_number="0", nickname="no")
 
+_TIMEOUT = 5.0
+"""Seconds for one lookup, more than the usual ``timeout``: tests may run on a busy machine."""
+
 MakeBackend = Callable[[Sequence[User]], AnyBackend]
 
 
@@ -33,6 +36,15 @@ def make_backend(kind: type[AnyBackend], base_dir: Path, /, **options: Any) -> A
     """Builds a backend as the configuration does, relative paths being below ``base_dir``."""
     options = {"name": "tested", "kind": "tested", **options}
     return kind(kind.options_type.model_validate(options, context={"base_dir": base_dir}))
+
+
+async def _find(backend: AnyBackend, query: Query) -> User | BackendResult | None:
+    """Look a user up within a timeout, as the guard of a backend does."""
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            return await backend.find(query)
+    except TimeoutError:
+        raise Unavailable(f"no answer within {_TIMEOUT:g} s") from None
 
 
 class BackendConformance:
@@ -49,13 +61,13 @@ class BackendConformance:
         """Every field comes back as it was put in."""
         async with open_backends([make_backend(self.users)]) as (backend,):
             for user in self.users:
-                assert await backend.find(ByNickname(user.nickname)) == user
+                assert await _find(backend, ByNickname(user.nickname)) == user
 
     async def test_a_user_is_found_by_card(self, make_backend: MakeBackend) -> None:
         """Every field comes back as it was put in."""
         async with open_backends([make_backend(self.users)]) as (backend,):
             for user in self.users:
-                assert await backend.find(ByCard(user.card_number)) == user
+                assert await _find(backend, ByCard(user.card_number)) == user
 
     @pytest.mark.parametrize(
         "query",
@@ -80,28 +92,28 @@ class BackendConformance:
     ) -> None:
         """Case, zeros in front and wild cards make another user, not the same one."""
         async with open_backends([make_backend(self.users)]) as (backend,):
-            assert await backend.find(query) is None
+            assert await _find(backend, query) is None
 
     async def test_an_empty_source_has_no_users(self, make_backend: MakeBackend) -> None:
         """No users is a valid state, not a failure."""
         async with open_backends([make_backend(())]) as (backend,):
-            assert await backend.find(ByNickname("alice")) is None
+            assert await _find(backend, ByNickname("alice")) is None
 
     async def test_lookups_at_once_do_not_mix_up_users(self, make_backend: MakeBackend) -> None:
         """Each of many concurrent lookups gets its own answer."""
         queries = [ByNickname(user.nickname) for user in self.users] * 20
         async with open_backends([make_backend(self.users)]) as (backend,):
-            answers = await asyncio.gather(*(backend.find(query) for query in queries))
+            answers = await asyncio.gather(*(_find(backend, query) for query in queries))
         assert answers == list(self.users) * 20
 
     async def test_opening_and_closing_twice_works(self, make_backend: MakeBackend) -> None:
         """A second backend over the same source is independent of the first."""
         for _ in range(2):
             async with open_backends([make_backend(self.users)]) as (backend,):
-                assert await backend.find(ByNickname("alice")) == self.users[0]
+                assert await _find(backend, ByNickname("alice")) == self.users[0]
 
     async def test_a_failing_source_is_never_not_found(self, failing_backend: AnyBackend) -> None:
         """It refuses to open, or its lookups raise; ``None`` would be a lie."""
         with pytest.raises((StartError, LookupFailed)):
             async with open_backends([failing_backend]) as (backend,):
-                await backend.find(ByNickname("alice"))
+                await _find(backend, ByNickname("alice"))

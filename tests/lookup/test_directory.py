@@ -1,10 +1,7 @@
 """The directory: order, outcomes, cache, observers and deadlines."""
 
 import asyncio
-import gc
 import logging
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 from msgspec import structs
@@ -15,6 +12,7 @@ from support.directories import (
     DOWN,
     OTHER_ALICE,
     QUERY,
+    OwnDispatch,
     begin,
     chain,
     counts,
@@ -22,7 +20,7 @@ from support.directories import (
     failure,
     lifetime,
 )
-from support.fakes import CardsOnly, FakeBackend, LoopClock, Source, Ticker, running
+from support.fakes import CardsOnly, FakeBackend, LoopClock, Ticker, running
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.lookup.directory import Directory
@@ -47,25 +45,6 @@ class FailingObserver:
     @hookimpl
     def idv_lookup_finished(self, query: Query, answer: Answer) -> None:
         raise KeyError(answer.user and answer.user.nickname)
-
-
-class OwnDispatch:
-    """A plugin that answers by itself, behind no configured backend and no guard."""
-
-    def __init__(self, answer: object = None) -> None:
-        self.source = Source(answer)
-
-    @hookimpl
-    def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None]:
-        return self.source.ask(query)
-
-
-class FailingDispatch:
-    """A plugin whose hook raises, with the user in its error, instead of returning a coroutine."""
-
-    @hookimpl
-    def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None]:
-        raise KeyError(query.text)
 
 
 # The chain
@@ -205,20 +184,6 @@ async def test_a_query_that_does_not_match_a_backend_s_pattern_is_not_known_ther
 async def test_a_backend_s_record_that_could_not_be_answered_is_broken() -> None:
     asked = directory(FakeBackend(ALICE), accepts=lambda user: user is not ALICE)
     assert isinstance(await failure(asked), Broken)
-
-
-async def test_a_plugin_may_answer_by_itself_after_the_backends() -> None:
-    ticker = Ticker()
-    backend = FakeBackend(None, cache_ttl=3)
-    own = OwnDispatch(Answer(ALICE, "own"))
-    asked = directory(backend, plugins=[own], ticker=ticker)
-    assert (await asked.find(QUERY)).backend == "own"
-    assert await lifetime(ticker, asked, backend) == 300
-
-
-@pytest.mark.parametrize("answer", [ALICE, "alice", False], ids=["user", "text", "False"])
-async def test_a_plugin_s_own_dispatch_that_answers_amiss_is_broken(answer: object) -> None:
-    assert isinstance(await failure(directory(plugins=[OwnDispatch(answer)])), Broken)
 
 
 # The cache in front
@@ -677,46 +642,3 @@ async def test_a_failure_is_logged_with_its_cause_and_without_the_user(
     assert last.levelno == level
     assert str(reported) in last.getMessage()
     assert "alice" not in caplog.text
-
-
-async def test_a_hook_that_raises_is_broken_and_leaves_no_coroutine_behind(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A coroutine that is never awaited would be a warning, which fails this test."""
-    backend = FakeBackend(None)
-    error = await failure(directory(backend, plugins=[FailingDispatch()]))
-    gc.collect()
-    assert (type(error), backend.source.asked) == (Broken, 0)
-    assert str(error) == "a plugin's idv_identify failed with KeyError"
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert "alice" not in caplog.text
-
-
-async def test_a_plugin_s_coroutine_that_raises_is_broken(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    error = await failure(directory(plugins=[OwnDispatch(KeyError("alice"))]))
-    assert (type(error), error.reason) == (Broken, "a plugin's idv_identify failed with KeyError")
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert "alice" not in caplog.text
-
-
-async def test_a_plugin_s_own_failure_stays_unavailable(caplog: pytest.LogCaptureFixture) -> None:
-    error = await failure(directory(plugins=[OwnDispatch(DOWN)]))
-    assert (type(error), error.reason) == (Unavailable, "down")
-    assert not caplog.records
-
-
-async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_when_no_caller_can_wait() -> None:
-    clock, own = LoopClock(), OwnDispatch(Answer(ALICE, "own"))
-    own.source.hold()
-    asked = directory(plugins=[own], timeout=2)
-    caller = await begin(asked, own.source)
-    (lookup,) = running(asked.cache)
-    clock.forward(2.1)
-    with pytest.raises(Unavailable, match="no answer within 2 s"):
-        await caller
-    clock.forward(2)
-    await asyncio.wait([lookup], timeout=1)
-    assert lookup.done()
-    assert own.source.under_way == 0

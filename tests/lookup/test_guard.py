@@ -1,6 +1,7 @@
 """Whatever a backend does, its guard gives a right answer, or raises LookupFailed."""
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Coroutine
@@ -10,8 +11,11 @@ import pytest
 
 from support.fakes import CardsOnly, FakeBackend, LoopClock, Ticker
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
+from tornado_idv.log_format import json_lines
 from tornado_idv.lookup.guard import BackendCall, Guard
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+from tornado_idv.server.log_writer import LogWriter
+from tornado_idv.server.logs import BufferedHandler
 
 DOWN = Unavailable("down")
 ALICE = User("Free", "4000", "alice")
@@ -586,57 +590,79 @@ async def test_every_outcome_is_reported_with_its_duration(answer: object, said:
     assert calls == [BackendCall("crm", said, 0.25)]
 
 
-async def test_each_kind_of_failure_and_the_recovery_are_logged_once(
+async def test_failures_are_logged_with_texts_that_can_be_folded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Also when two kinds alternate, as they do while the circuit is open."""
-    caplog.set_level(logging.DEBUG)
-    backend = FakeBackend()
-    asked = guard(backend, timer=Ticker())
+    """The time of the next probe is logged once, when the circuit opens."""
+    backend, ticker = FakeBackend(), Ticker()
+    asked = guard(backend, timer=ticker)
     for number in range(20):
         backend.source.answer = Unavailable("down" if number % 2 else "locked")
         await failure(asked)
         await failure(asked, left=0)
+        ticker.now += 0.1
     figures = re.compile(r"next probe in [456](\.[0-9])? s$")
-    logged = [figures.sub("...", record.getMessage()) for record in caplog.records]
+    logged = dict.fromkeys(figures.sub("...", message) for message in caplog.messages)
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
-    assert logged == [
+    assert list(logged) == [
         "backend crm: locked",
         f"backend crm: {TOO_LATE}",
         "backend crm: down",
         "backend crm: circuit breaker open after 5 failures; ...",
-        f"backend crm: {OPEN}...",
+        "backend crm: circuit breaker open",
     ]
+    assert len(caplog.messages) == 41
+
+
+async def test_repeated_failures_are_folded_with_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = bytearray()
+
+    def write(data: memoryview) -> int:
+        written.extend(data)
+        return len(data)
+
+    writer = LogWriter(write, str)
+    handler = BufferedHandler(writer, json_lines)
+    monkeypatch.setattr(logging.getLogger("tornado_idv"), "handlers", [handler])
+    asked = guard(FakeBackend(Unavailable("locked", counts_against_breaker=False)))
+    for _ in range(13):
+        await failure(asked)
+    handler.folding.close()
+    writer.close()
+    lines = [json.loads(line) for line in written.splitlines()]
+    assert {(line["level"], line["event"]) for line in lines} == {
+        ("warning", "backend crm: locked")
+    }
+    assert [line.get("repeated") for line in lines] == [None, 12]
 
 
 @pytest.mark.parametrize("answer", [ALICE, None], ids=["found", "not known"])
-async def test_recovery_is_logged_once_and_a_new_failure_again(
+async def test_recovery_is_logged_once(
     caplog: pytest.LogCaptureFixture, answer: User | None
 ) -> None:
+    """And of a backend that fails now and then, every 10 s: these lines are not folded."""
     caplog.set_level(logging.DEBUG)
     backend, ticker = FakeBackend(), Ticker()
     asked = guard(backend, timer=ticker)
-    for _ in range(2):
-        for each in (DOWN, DOWN, answer, answer):
+    recovered = []
+    for seconds in (0, 1, 8.9, 0.1, 1):
+        ticker.now += seconds
+        caplog.clear()
+        for each in (DOWN, answer, answer):
             backend.source.answer = each
             await asyncio.gather(ask(asked), return_exceptions=True)
-        ticker.now += 10
-    lines = [(logging.WARNING, "backend crm: down"), (logging.INFO, "backend crm: available again")]
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == lines * 2
+        lines = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
+        recovered.append(lines == ["backend crm: available again"])
+    assert recovered == [True, False, False, True, False]
 
 
-async def test_a_broken_answer_is_logged_as_an_error_and_again_after_a_while(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """However many lookups meet it: one line for ten seconds."""
-    ticker = Ticker()
-    asked = guard(FakeBackend(User("Free", "1", "bob")), timer=ticker)
-    for seconds in (0, 5, 4.9, 0.1):
-        ticker.now += seconds
-        await failure(asked)
+async def test_a_broken_answer_is_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    await failure(guard(FakeBackend(User("Free", "1", "bob"))))
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (logging.ERROR, "backend crm: returned another user than requested")
-    ] * 2
+    ]
 
 
 @pytest.mark.parametrize("answer", ENDS.values(), ids=ENDS)
@@ -650,12 +676,3 @@ async def test_no_log_holds_personal_data(
         await asyncio.gather(ask(asked, query), return_exceptions=True)
     for personal in ("alice", "bob", "4000"):
         assert personal not in caplog.text
-
-
-async def test_reasons_that_differ_each_time_take_bounded_memory() -> None:
-    backend = FakeBackend(None)
-    asked = guard(backend, timer=Ticker())
-    for number in range(300):
-        backend.source.answer = Unavailable(f"down {number}", counts_against_breaker=False)
-        await failure(asked)
-    assert len(asked._quiet_until) <= 100

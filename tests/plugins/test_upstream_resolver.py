@@ -108,6 +108,32 @@ def test_address_that_is_resolved_after_the_loop_was_closed_is_dropped(
     assert complaints == []
 
 
+async def test_name_that_is_still_being_resolved_takes_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many requests time out meanwhile; when it is resolved, the next call is a new one."""
+    released = late_answer(monkeypatch)
+    clock, resolver = LoopClock(), ThreadResolver(0.5)
+    for _ in range(3):
+        waiting = asyncio.ensure_future(resolver.resolve("slow.invalid"))
+        await asyncio.sleep(0)
+        clock.forward(0.6)
+        with pytest.raises(TimeoutError):
+            await waiting
+    waiting = asyncio.ensure_future(resolver.resolve("slow.invalid"))
+    await asyncio.sleep(0)
+    (thread,) = resolver_threads()
+    released.set()
+    assert [each["host"] for each in await waiting] == ["127.0.0.1"]
+    await asyncio.to_thread(thread.join)
+    released.clear()
+    waiting = asyncio.ensure_future(resolver.resolve("slow.invalid"))
+    await asyncio.sleep(0)
+    assert len(resolver_threads()) == 1
+    released.set()
+    await waiting
+
+
 async def test_hanging_name_server_does_not_delay_other_backends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

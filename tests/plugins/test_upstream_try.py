@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from base64 import b64encode
@@ -14,7 +15,14 @@ from urllib.parse import quote, urlencode
 import pytest
 from click.testing import CliRunner, Result
 
+from idv_upstream.backend import UpstreamBackend
+from idv_upstream.cli.dry_run import dry_run
+from support.fakes import LoopClock
+from support.scripted_server import Said, serving
+from tornado_idv import ByNickname
 from tornado_idv.cli import main
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
 
 CANARY = "canary-0123456789"
 CONFIG = """\
@@ -484,6 +492,37 @@ def test_response_whose_body_is_not_read_has_the_same_outcome(
     assert record["answer"]["status"] == status
     assert record["outcome"] == ("not known" if status == 404 else "could not tell")
     assert record["reason"] is None or f"status {status}" in record["reason"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 99999\r\n\r\n", None),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n", "no answer within 5 s"),
+        (b"", "no answer within 5 s"),
+    ],
+    ids=["404", "200", "silent"],
+)
+async def test_incomplete_response_has_the_same_outcome(
+    tmp_path: Path, sent: bytes, reason: str | None
+) -> None:
+    async with serving(Said(sent, "drip") if sent else Said()) as upstream:
+        backend = make_backend(
+            UpstreamBackend,
+            tmp_path,
+            base_url=upstream.address,
+            by_nickname={"url": "/{nickname}"},
+            response={"plan": "p", "card_number": "c", "nickname": "n"},
+            timeout=5,
+        )
+        async with open_backends([backend]):
+            waiting = asyncio.ensure_future(dry_run(backend, ByNickname("alice"), ByNickname))
+            await upstream.asked()
+            await upstream.dripped()
+            LoopClock().forward(6)
+            run = await waiting
+    assert (run.failure.reason if run.failure else None) == reason
+    assert (run.response.status if run.response else None) == (None if reason else 404)
 
 
 def test_long_response_is_truncated(try_: Try, directory: Directory) -> None:

@@ -1,13 +1,14 @@
 """Directories over backends that a test controls."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import pytest
 
 from support.fakes import FakeBackend, Source, Ticker, steady_cache
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
+from tornado_idv.hookspecs import hookimpl
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import Answer, ByNickname, Query, User
@@ -18,6 +19,17 @@ OTHER_ALICE = User("Pro", "4001", "alice")
 QUERY = ByNickname("alice")
 DOWN = Unavailable("down")
 BROKEN = Broken("two users")
+
+
+class OwnDispatch:
+    """A plugin that answers by itself, behind no configured backend and no guard."""
+
+    def __init__(self, answer: object = None) -> None:
+        self.source = Source(answer)
+
+    @hookimpl
+    def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None]:
+        return self.source.ask(query)
 
 
 def encode(user: User | None) -> bytes:

@@ -18,6 +18,12 @@ _RESOLUTION = 0.005
 """Seconds between two scans for expired keys, whatever their number."""
 
 
+def is_cancelled() -> bool:
+    """Whether the current task is cancelled; a `CancelledError` may also come from its own work."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class DeadlineQueue(Generic[Key]):
     """Keys with a deadline, in one event loop; ``on_expired`` is called with each that expires.
 

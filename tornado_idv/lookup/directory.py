@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.deadlines import is_cancelled
 from tornado_idv.lookup.guard import BackendCall, Guard
 from tornado_idv.model import Answer, Query, User
 
@@ -61,9 +63,8 @@ class Directory:
         ]
         for backend in backends:
             backend.on_change(partial(self._purge_from, backend.name))
-        hook = manager.hook.idv_identify
-        self._identify_hook = hook if hook.get_hookimpls() else None
-        self._observers = _observers(manager)
+        self._identify_hooks = _hook_callers(manager, "idv_identify")
+        self._observers = _hook_callers(manager, "idv_lookup_finished")
 
     async def find(self, query: Query) -> Answer:
         """Return the answer to a query; raises `Unavailable` or `Broken` if there is none.
@@ -126,9 +127,10 @@ class Directory:
         of_plugins: list[Coroutine[Any, Any, Answer | None]] = []
         try:
             calls: Iterable[Coroutine[Any, Any, Answer | None]] = coroutines
-            if self._identify_hook is not None:
+            if self._identify_hooks:
                 with _plugin_errors():
-                    of_plugins = self._identify_hook(query=query, deadline=deadline)
+                    for hook in self._identify_hooks:
+                        of_plugins += hook(query=query, deadline=deadline)
                 # A caller may join until the deadline, and then waits as long again.
                 bounded = (_until(deadline + self._timeout, each) for each in of_plugins)
                 calls = chain(coroutines, bounded)
@@ -136,7 +138,7 @@ class Directory:
                 raise Unavailable(f"no backend answers {type(query).__name__}")
             answer = await _first_found(calls)
         finally:
-            for coroutine in coroutines + of_plugins:
+            for coroutine in filter(inspect.iscoroutine, coroutines + of_plugins):
                 coroutine.close()
         user, ttl = answer.user, answer.ttl
         if user is None:
@@ -169,17 +171,19 @@ class Directory:
 def _plugin_errors() -> Iterator[None]:
     try:
         yield
-    except (LookupFailed, TimeoutError):
+    except LookupFailed:
         raise
-    except Exception as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
         _log.error("a plugin's idv_identify failed:\n%s", format_traceback(error))
         raise Broken(f"a plugin's idv_identify failed with {type(error).__name__}") from error
 
 
 async def _until(deadline: float, coroutine: Coroutine[Any, Any, Answer | None]) -> Answer | None:
     """Await a plugin's coroutine; no guard bounds it, so one that hangs is cancelled here."""
-    with _plugin_errors():
-        async with asyncio.timeout_at(deadline):
+    async with asyncio.timeout_at(deadline):
+        with _plugin_errors():  # inside, since a `TimeoutError` of the plugin is one of these
             return await coroutine
 
 
@@ -214,15 +218,15 @@ async def _first_found(coroutines: Iterable[Coroutine[Any, Any, Answer | None]])
     return Answer(None, ttl=ttl, storable=storable)
 
 
-def _observers(manager: pluggy.PluginManager) -> list[pluggy.HookCaller]:
-    """One caller of ``idv_lookup_finished`` for each plugin that implements it.
+def _hook_callers(manager: pluggy.PluginManager, hook: str) -> list[pluggy.HookCaller]:
+    """One caller of a hook for each plugin that implements it.
 
-    A call for all of them would end at the first that raises.
+    A call for all of them would end at the first that raises, without the results before it.
     """
     plugins = manager.get_plugins()
     return [
-        manager.subset_hook_caller("idv_lookup_finished", plugins - {each.plugin})
-        for each in reversed(manager.hook.idv_lookup_finished.get_hookimpls())
+        manager.subset_hook_caller(hook, plugins - {each.plugin})
+        for each in reversed(getattr(manager.hook, hook).get_hookimpls())
     ]
 
 

@@ -22,16 +22,15 @@ from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceba
 from tornado_idv.identifiers import fold_case
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
-from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
+from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout, is_cancelled
 from tornado_idv.model import Answer, BackendResult, ByNickname, Query, User
 
 _log = logging.getLogger(__name__)
 _MIN_TIME_LEFT = 0.05
 """Seconds: with less of the request's time left the backend is not called."""
-_LOG_INTERVAL = 10.0
-"""Seconds in which one kind of failure of a backend is logged at most once."""
-_MAX_REASONS = 100
-"""Kinds of failure for which this is tracked; plugins may word their reasons freely."""
+_RECOVERY_INTERVAL = 10.0
+"""Seconds in which a backend that fails now and then is logged as available at most once."""
+_OPEN = "circuit breaker open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,8 @@ class Guard:
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
         self._bulkhead = Bulkhead(options.max_concurrent)
-        self._quiet_until: dict[str, float] = {}
         self._failing = False
+        self._next_recovery = -inf
 
     def serves(self, query: Query) -> bool:
         return type(query) in self._serves
@@ -93,7 +92,7 @@ class Guard:
         try:
             answer = await self._find(query, deadline)
             outcome = "not known here" if answer is None or answer.user is None else "found"
-            if self._failing:
+            if self._failing and self._timer() >= self._next_recovery:
                 self._log_recovery()
         except LookupFailed as error:
             outcome = error.reason
@@ -122,7 +121,7 @@ class Guard:
             if permit is None:
                 wait = self._breaker.next_probe
                 probe = f"next probe in {wait:.2g} s" if wait else "waiting for a probe"
-                raise Unavailable(f"circuit breaker open, {probe}", counts_against_breaker=False)
+                raise Unavailable(f"{_OPEN}, {probe}", counts_against_breaker=False)
             answer = await self._call(query, now, deadline)
             report = self._breaker.succeeded
         except LookupFailed as error:
@@ -166,8 +165,7 @@ class Guard:
                 ) from None
             raise Unavailable(f"no answer within {self._timeout:g} s") from None
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_cancelled():
                 raise
             raise Broken("its own work was cancelled") from None
         except (Exception, SystemExit) as error:
@@ -207,27 +205,24 @@ class Guard:
     def _record_failure(self, permit: Permit) -> None:
         if self._breaker.failed(permit):
             _log.warning(
-                "backend %s: circuit breaker open after %d failures; next probe in %.2g s",
+                "backend %s: %s after %d failures; next probe in %.2g s",
                 self.name,
+                _OPEN,
                 self._breaker.failures,
                 self._breaker.next_probe,
             )
 
     def _log_failure(self, error: LookupFailed) -> None:
-        now = self._timer()
-        kind = error.reason.partition(",")[0]  # figures follow the comma
-        if now < self._quiet_until.get(kind, now):
-            return
-        if len(self._quiet_until) >= _MAX_REASONS:
-            self._quiet_until.clear()
-        self._quiet_until[kind] = now + _LOG_INTERVAL
+        # Repeated lines are folded if their text is the same: that of an open circuit has a time.
+        reason = _OPEN if error.reason.startswith(_OPEN) else error.reason
         where = f"\n{format_traceback(error.__cause__)}" if error.__cause__ else ""
         level = logging.WARNING if isinstance(error, Unavailable) else logging.ERROR
-        _log.log(level, "backend %s: %s%s", self.name, error.reason, where)
+        _log.log(level, "backend %s: %s%s", self.name, reason, where)
         self._failing = self._failing or isinstance(error, Unavailable)
 
     def _log_recovery(self) -> None:
         self._failing = False
+        self._next_recovery = self._timer() + _RECOVERY_INTERVAL
         _log.info("backend %s: available again", self.name)
 
 

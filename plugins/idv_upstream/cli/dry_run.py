@@ -81,13 +81,13 @@ async def _send(backend: UpstreamBackend, request: Request) -> Response:
     try:
         async with asyncio.timeout(backend.options.timeout):
             return await backend.transport.send(request, wants_body)
-    except TimeoutError:
-        raise Unavailable("timed out") from None
-    except LookupFailed:
+    except (LookupFailed, TimeoutError) as error:
         # A body that cannot be read does not matter where a lookup ignores it.
-        if not statuses or backend.reader.wants_body(statuses[-1]):
+        if statuses and not backend.reader.wants_body(statuses[-1]):
+            return Response(statuses[-1], CIMultiDict(), b"")
+        if isinstance(error, LookupFailed):
             raise
-        return Response(statuses[-1], CIMultiDict(), b"")
+        raise Unavailable(f"no answer within {backend.options.timeout:g} s") from None
 
 
 def _record_request(run: DryRun, backend: UpstreamBackend, request: Request) -> None:

@@ -1,0 +1,114 @@
+"""Plugins that answer by themselves, through the hook ``idv_identify``."""
+
+import asyncio
+import gc
+import inspect
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from support.directories import ALICE, DOWN, QUERY, OwnDispatch, begin, directory, failure, lifetime
+from support.fakes import FakeBackend, LoopClock, Source, Ticker, running
+from tornado_idv.errors import Broken, Unavailable
+from tornado_idv.hookspecs import hookimpl
+from tornado_idv.model import Answer, Query
+
+
+class FailingDispatch:
+    """A plugin whose hook raises, with the user in its error, instead of returning a coroutine."""
+
+    @hookimpl
+    def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None]:
+        raise KeyError(query.text)
+
+
+class RecordingDispatch:
+    """A plugin that keeps the coroutines that it returned."""
+
+    def __init__(self) -> None:
+        self.returned: list[Coroutine[Any, Any, Answer | None]] = []
+
+    @hookimpl
+    def idv_identify(self, query: Query) -> Coroutine[Any, Any, Answer | None]:
+        self.returned.append(Source(Answer(ALICE, "own")).ask(query))
+        return self.returned[-1]
+
+
+class SynchronousDispatch:
+    """A plugin whose hook returns the answer instead of a coroutine."""
+
+    @hookimpl
+    def idv_identify(self, query: Query) -> Answer:
+        return Answer(ALICE, "own")
+
+
+async def test_a_plugin_may_answer_by_itself_after_the_backends() -> None:
+    ticker = Ticker()
+    backend = FakeBackend(None, cache_ttl=3)
+    own = OwnDispatch(Answer(ALICE, "own"))
+    asked = directory(backend, plugins=[own], ticker=ticker)
+    assert (await asked.find(QUERY)).backend == "own"
+    assert await lifetime(ticker, asked, backend) == 300
+
+
+@pytest.mark.parametrize("answer", [ALICE, "alice", False], ids=["user", "text", "False"])
+async def test_a_plugin_s_own_dispatch_that_answers_amiss_is_broken(answer: object) -> None:
+    assert isinstance(await failure(directory(plugins=[OwnDispatch(answer)])), Broken)
+
+
+async def test_a_hook_that_raises_is_broken_and_leaves_no_coroutine_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A coroutine that is never awaited would be a warning, which fails this test."""
+    backend, other = FakeBackend(None), RecordingDispatch()
+    error = await failure(directory(backend, plugins=[FailingDispatch(), other]))
+    gc.collect()
+    assert (type(error), backend.source.asked) == (Broken, 0)
+    assert [inspect.getcoroutinestate(each) for each in other.returned] == [inspect.CORO_CLOSED]
+    assert str(error) == "a plugin's idv_identify failed with KeyError"
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "alice" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("alice"), SystemExit(3), TimeoutError(), asyncio.CancelledError()],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_plugin_s_coroutine_that_raises_is_broken(
+    caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    """Also with what would end the event loop, or be taken for a timeout of the lookup."""
+    reported = await failure(directory(plugins=[OwnDispatch(error)]))
+    reason = f"a plugin's idv_identify failed with {type(error).__name__}"
+    assert (type(reported), reported.reason) == (Broken, reason)
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "alice" not in caplog.text
+
+
+async def test_a_plugin_that_returns_no_coroutine_is_broken() -> None:
+    error = await failure(directory(plugins=[SynchronousDispatch()]))
+    assert (type(error), error.reason) == (Broken, "a plugin's idv_identify failed with TypeError")
+
+
+async def test_a_plugin_s_own_failure_stays_unavailable(caplog: pytest.LogCaptureFixture) -> None:
+    error = await failure(directory(plugins=[OwnDispatch(DOWN)]))
+    assert (type(error), error.reason) == (Unavailable, "down")
+    assert not caplog.records
+
+
+async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_when_no_caller_can_wait() -> None:
+    clock, own = LoopClock(), OwnDispatch(Answer(ALICE, "own"))
+    own.source.hold()
+    asked = directory(plugins=[own], timeout=2)
+    caller = await begin(asked, own.source)
+    (lookup,) = running(asked.cache)
+    clock.forward(2.1)
+    with pytest.raises(Unavailable, match="no answer within 2 s"):
+        await caller
+    clock.forward(2)
+    await asyncio.wait([lookup], timeout=1)
+    assert lookup.done()
+    assert own.source.under_way == 0
