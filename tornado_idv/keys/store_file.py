@@ -1,8 +1,9 @@
-"""The file of the key store: a SQLite database in WAL mode, of which we know the schema.
+"""The file of the key store: a SQLite database with a rollback journal, in a schema of ours.
 
-A connection is opened for one piece of work and closed again. Without one, there is no
-``-wal`` file beside the store, so that another store can be renamed over it: SQLite would apply
-the changes in that file to the new store.
+Not in WAL mode: reads are short and writers rare, so its concurrency is not needed, and a
+``-wal`` file outlives a rename. It stays while any process has the store open, and SQLite would
+apply its changes to another store that is renamed over this one. A rollback journal exists only
+while a change is written.
 """
 
 from __future__ import annotations
@@ -93,8 +94,12 @@ def connected(
         connection.execute(f"PRAGMA query_only = {read_only}")
         connection.execute("PRAGMA trusted_schema = OFF")
         version = _version(connection, path)
-        if version < len(_MIGRATIONS) and not read_only:
-            _migrate(connection)
+        if not read_only:
+            _leave_wal_mode(connection)
+            # Otherwise a large change locks readers out while it is prepared.
+            connection.execute("PRAGMA cache_spill = OFF")
+            if version < len(_MIGRATIONS):
+                _migrate(connection)
         yield connection
 
 
@@ -123,7 +128,6 @@ def create(path: Path) -> bool:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
             with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as connection:
-                connection.execute("PRAGMA journal_mode = WAL")
                 _migrate(connection)
             os.link(draft, path)
         finally:
@@ -182,6 +186,16 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
             f"schema, this one knows {len(_MIGRATIONS)}); upgrade this one"
         )
     return version
+
+
+def _leave_wal_mode(connection: sqlite3.Connection) -> None:
+    """Convert a store in WAL mode, unless this user can only read it."""
+    if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+        try:
+            connection.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                raise
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
