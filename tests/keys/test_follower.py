@@ -147,6 +147,14 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     assert followed.rejection("shop") == "revoked"
 
 
+def test_store_that_is_gone_is_to_be_restored(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    with failing(deleted, followed.path):
+        followed.poll()
+    assert f"{followed.path}: the key store is gone; restore it; until" in caplog.text
+
+
 def test_store_that_is_replaced_is_read_again(followed: Followed, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
     followed.tokens |= make_store(new, "other")

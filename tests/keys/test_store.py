@@ -296,7 +296,10 @@ def read_whole(path: Path) -> None:
 
 
 REASONS = {
-    "deleted": "there is no key store; the command tornado-idv keys issue creates it",
+    "deleted": (
+        "there is no key store; restore it, or create the first one with "
+        "tornado-idv keys issue ID --create"
+    ),
     "emptied": "the file is empty; restore the key store from a backup",
     "truncated": "the key store is damaged; restore it from a backup",
     "garbage": "the file is not a key store",

@@ -234,7 +234,7 @@ def test_key_in_both_places_is_an_error_at_start(folder: Path, store: Path) -> N
 
 
 def test_missing_store_is_an_error_at_start(folder: Path, store: Path) -> None:
-    message = "there is no key store; the command tornado-idv keys issue creates it"
+    message = "there is no key store; restore it, or create the first one"
     with pytest.raises(StartError, match=message), serving(CONFIG_FILE, folder):
         pass
     assert not store.exists()
@@ -263,7 +263,10 @@ PROBLEMS: dict[Callable[[Path], None], tuple[int, str]] = {
         1,
         "config.yaml:6:7: auth.keys[0]: the key copy in the key store {} has the token of caller",
     ),
-    missing: (3, "{}: there is no key store; the command tornado-idv keys issue creates it"),
+    missing: (
+        3,
+        "{}: there is no key store; restore it, or create the first one",
+    ),
     no_store: (3, "{}: the file is not a key store"),
 }
 

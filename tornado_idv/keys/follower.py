@@ -16,6 +16,7 @@ from tornado_idv.errors import KeyStoreError
 from tornado_idv.files import FileSignature
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.store_file import MissingKeyStoreError
 
 _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5
@@ -80,9 +81,12 @@ class StoreFollower:
         except KeyStoreError as error:
             self._status = None
             if self.state.error is None:
+                reason = str(error)
+                if isinstance(error, MissingKeyStoreError):
+                    reason = f"{self.path}: the key store is gone; restore it"
                 text = "%s; until it can be read, the keys read before stay in force, unchanged"
-                _log.error(text, error)
-                self.state = StoreState(str(error), self._clock())
+                _log.error(text, reason)
+                self.state = StoreState(reason, self._clock())
             return None
         if self.state.error is not None:
             _log.info("%s: the key store can be read again", self.path)

@@ -106,6 +106,8 @@ class KeyStore:
             after = _rotated(before, token, overlap, expires)
             if after.state(token.created) == "expired":
                 raise KeyStoreError(f"{key_id} has expired; renew it with --expires")
+            if expires is not None and expires <= (after.not_before or 0.0):
+                raise KeyStoreError(f"--expires: must be after not_before of {key_id}")
             self._update(after)
             self._insert(key_id, token)
         return before, after

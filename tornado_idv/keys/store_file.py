@@ -60,7 +60,11 @@ _TRIGGERS = "".join(
 _MIGRATIONS = [_TABLES + _TRIGGERS]
 """The SQL that leads from each version of the schema (``PRAGMA user_version``) to the next."""
 
-_MISSING = "there is no key store; the command tornado-idv keys issue creates it"
+_MISSING = (
+    "there is no key store; restore it, or create the first one with "
+    "tornado-idv keys issue ID --create"
+)
+_NO_TARGET = "the symbolic link leads to no file; restore the key store, or remove the link"
 DAMAGED = "the key store is damaged; restore it from a backup"
 _NO_STORE = "the file is not a key store"
 _REASONS = {
@@ -78,6 +82,10 @@ _REASONS = {
         "the key store cannot be written; this user needs permission to write it and its directory"
     ),
 }
+
+
+class MissingKeyStoreError(KeyStoreError):
+    """There is no key store."""
 
 
 @contextmanager
@@ -152,7 +160,8 @@ def _check_file(path: Path) -> None:
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise KeyStoreError(f"{path}: {_MISSING}") from None
+        reason = _NO_TARGET if path.is_symlink() else _MISSING
+        raise MissingKeyStoreError(f"{path}: {reason}") from None
     except OSError as error:
         raise KeyStoreError(f"{path}: the key store cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(status.st_mode):
