@@ -353,7 +353,7 @@ def run_in_shell(block: str, folder: Path, port: int = 8080) -> str:
 
 def test_documented_import_is_accepted(tmp_path: Path) -> None:
     (line,) = code_blocks(KEYS, "json")
-    arguments = ["keys", "import", "-", "--store", str(tmp_path / "keys.db")]
+    arguments = ["keys", "import", "-", "--create", "--store", str(tmp_path / "keys.db")]
     with put_back():
         assert CliRunner().invoke(main, arguments, input=line).exit_code == 0
 

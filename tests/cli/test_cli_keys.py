@@ -16,6 +16,7 @@ from support.process import Invoke
 from tornado_idv.cli import key_store
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import check_token, digest
+from tornado_idv.keys.token import issue as new_token
 from tornado_idv.units import Rate
 
 USERS = "name: users, kind: yaml, path: users.yaml"
@@ -46,7 +47,7 @@ Run = Callable[..., Result]
 
 
 def test_token_is_printed_once_and_alone(run: Run, path: Path) -> None:
-    result = run("issue", "shop")
+    result = run("issue", "shop", "--create")
     assert result.exit_code == 0
     token = result.stdout.removesuffix("\n")
     check_token(token)
@@ -61,7 +62,7 @@ def test_every_option_of_issue_is_stored(run: Run, path: Path) -> None:
     options = ["--owner", "web shop", "--note", "for ü", "--scope", "admin", "--scope"]
     options += ["identify:url", "--expires", "90d", "--not-before", "2026-12-01"]
     options += ["--requests", "100/second", "--misses", "300/10 minutes"]
-    assert run("issue", "shop", *options).exit_code == 0
+    assert run("issue", "shop", "--create", *options).exit_code == 0
     shop = read(path)["shop"]
     assert (shop.owner, shop.note, shop.created) == ("web shop", "for ü", NOW)
     assert shop.scopes == ("admin", "identify:url")
@@ -70,7 +71,7 @@ def test_every_option_of_issue_is_stored(run: Run, path: Path) -> None:
 
 
 def test_default_scopes_are_both_identify_operations(run: Run, path: Path) -> None:
-    run("issue", "shop")
+    run("issue", "shop", "--create")
     assert read(path)["shop"].scopes == ("identify:url", "identify:card")
 
 
@@ -86,7 +87,7 @@ def test_default_scopes_are_both_identify_operations(run: Run, path: Path) -> No
 def test_point_in_time_is_a_duration_or_a_date(
     run: Run, path: Path, text: str, moment: float
 ) -> None:
-    run("issue", "shop", "--expires", text)
+    run("issue", "shop", "--create", "--expires", text)
     assert read(path)["shop"].expires == moment
 
 
@@ -107,6 +108,10 @@ NOT_ISSUED = {
     ),
     "expires first": (
         ["x", "--expires", "1d", "--not-before", "2d"],
+        "--expires: must be in the future, and after --not-before",
+    ),
+    "both past": (
+        ["x", "--expires", "2026-02-01", "--not-before", "2026-01-01"],
         "--expires: must be in the future, and after --not-before",
     ),
     "requests": (["x", "--requests", "100"], f"--requests: {NO_RATE}"),
@@ -145,12 +150,17 @@ def test_wrong_use_exits_with_2(run: Run, path: Path, arguments: list[str]) -> N
     assert not path.exists()
 
 
-@pytest.mark.parametrize("name", ["rotate", "revoke", "disable", "enable", "show"])
+@pytest.mark.parametrize("name", ["issue", "rotate", "revoke", "disable", "enable", "show"])
 def test_missing_store_or_key_is_explained(run: Run, path: Path, name: str) -> None:
     result = run(name, "shop")
-    message = "there is no key store; the command tornado-idv keys issue creates it"
+    message = (
+        "there is no key store; restore it, or create the first one with tornado-idv keys issue ID "
+        "--create"
+    )
     assert (result.exit_code, result.stderr) == (1, f"{path}: {message}\n")
     assert not path.exists()
+    if name == "issue":
+        return
     make_store(path, "other")
     result = run(name, "shop")
     message = "there is no key with this id"
@@ -188,6 +198,41 @@ def test_rotation_with_a_wrong_overlap_changes_nothing(run: Run, path: Path) -> 
     assert read(path) == known
 
 
+def test_overlap_is_bounded(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    known = read(path)
+    result = run("rotate", "shop", "--overlap", "10000000d")
+    message = "--overlap: must be a time before the year 9999\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", message)
+    assert read(path) == known
+
+
+def test_key_is_not_renewed_to_expire_before_it_begins(run: Run, path: Path) -> None:
+    run("issue", "shop", "--create", "--not-before", "30d")
+    known = read(path)
+    result = run("rotate", "shop", "--expires", "10d")
+    message = "--expires: must be after not_before of shop\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", message)
+    assert read(path) == known
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"), [(1e15, "after 9999"), (-1e15, "before 1"), (1e300, "after 9999")]
+)
+def test_any_time_in_the_store_is_listed(run: Run, path: Path, moment: float, text: str) -> None:
+    make_store(path)
+    add(path, record("shop", "shop", expires=moment))
+    (shop,) = json.loads(run("list", "--json").stdout)
+    assert shop["expires"] == text
+
+
+def test_link_without_a_store_is_explained(run: Run, path: Path) -> None:
+    path.symlink_to("nowhere.db")
+    result = run("issue", "shop", "--create")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{path}: the symbolic link leads to no file" in result.stderr
+
+
 def test_rotation_of_a_disabled_key_says_that_it_is_disabled(run: Run, path: Path) -> None:
     make_store(path, "shop")
     run("disable", "shop")
@@ -195,7 +240,7 @@ def test_rotation_of_a_disabled_key_says_that_it_is_disabled(run: Run, path: Pat
 
 
 def test_expired_key_is_renewed_by_a_rotation(run: Run, path: Path, now: list[float]) -> None:
-    run("issue", "shop", "--expires", "1d")
+    run("issue", "shop", "--create", "--expires", "1d")
     now[0] += 2 * DAY
     assert run("rotate", "shop").stderr == "shop has expired; renew it with --expires\n"
     assert run("rotate", "shop", "--expires", "90d").exit_code == 0
@@ -294,7 +339,7 @@ def test_key_is_shown_without_its_digest(run: Run, varied: Path) -> None:
 @pytest.mark.parametrize("name", ["issue", "rotate"])
 def test_json_has_the_token_and_the_key(run: Run, path: Path, name: str) -> None:
     make_store(path, *(["shop"] if name == "rotate" else []))
-    result = run(name, "shop", "--json")
+    result = run(name, "shop", "--json", *(["--create"] if name == "issue" else []))
     shown = json.loads(result.stdout)
     assert digest(shown["token"]) in {token.digest for token in read(path)["shop"].tokens}
     assert (shown["id"], shown["state"]) == ("shop", "valid")
@@ -314,11 +359,26 @@ def test_store_of_the_configuration_is_used(
     """Secrets of the configuration, which this user may not have, are not needed."""
     more = "auth:\n  store: keys.db\n  keys: [{id: fixed, sha256: '${env:NO_SUCH_DIGEST}'}]\n"
     file = config(USERS, more=more)
-    assert invoke("keys", "issue", "shop", "-c", file).exit_code == 0
+    assert invoke("keys", "issue", "shop", "--create", "-c", file).exit_code == 0
     assert list(read(path)) == ["shop"]
     result = invoke("keys", "issue", "fixed", "-c", file)
     message = "config.yaml has a key fixed in auth.keys; use another id\n"
     assert (result.exit_code, result.stderr) == (1, message)
+
+
+@pytest.mark.parametrize("by", ["sha256: '{}'", "token: '{}'"])
+def test_token_of_a_configured_key_is_not_imported(
+    invoke: Invoke, config: Callable[..., Path], path: Path, tmp_path: Path, by: str
+) -> None:
+    token = new_token("fixed")
+    value = by.format(digest(token).hex() if "sha" in by else token)
+    file = config(USERS, more=f"auth: {{store: keys.db, keys: [{{id: fixed, {value}}}]}}\n")
+    keys = tmp_path / "keys.jsonl"
+    keys.write_text(json.dumps({"id": "shop", "sha256": digest(token).hex()}))
+    result = invoke("keys", "import", keys, "--create", "-c", file)
+    assert result.exit_code == 1
+    assert "config.yaml has the token of shop in auth.keys; remove one of them" in result.stderr
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
@@ -348,6 +408,7 @@ def test_lost_output_whose_key_cannot_be_withdrawn_is_explained(
     def fail(*_: object) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
+    make_store(path)
     monkeypatch.setattr(key_store, "discard_output", lambda: None)
     monkeypatch.setattr(key_store, "print_json", fail)
     monkeypatch.setattr(KeyStore, "withdraw", _locked)

@@ -33,7 +33,7 @@ def import_lines(path: Path) -> Import:
     """Imports lines from standard input."""
 
     def run(*lines: str, options: tuple[str, ...] = ()) -> Result:
-        arguments = ["keys", "import", "-", "--store", str(path), *options]
+        arguments = ["keys", "import", "-", "--create", "--store", str(path), *options]
         with put_back():
             return CliRunner().invoke(
                 main,
@@ -71,7 +71,7 @@ def test_keys_are_imported_with_their_attributes(import_lines: Import, path: Pat
 def test_file_is_imported(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
     file.write_text(line("shop"))
-    arguments = ["keys", "import", str(file), "--store", str(path), "--json"]
+    arguments = ["keys", "import", str(file), "--create", "--store", str(path), "--json"]
     with put_back():
         result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert json.loads(result.stdout) == {"ok": True, "imported": 1}
@@ -92,6 +92,14 @@ WRONG = {
     "no scope": (line("x", scopes=[]), "scopes: "),
     "no zone": (line("x", expires="2027-01-01T00:00:00"), "expires: the time zone is missing"),
     "date": (line("x", expires="soon"), "expires: not a date and time"),
+    "far": (
+        line("x", expires="9999-12-31T23:59:59-12:00"),
+        "expires: must be a time from 1970 on and before the year 9999",
+    ),
+    "early": (
+        line("x", not_before="0001-01-01T00:00:00+12:00"),
+        "not_before: must be a time from 1970 on and before the year 9999",
+    ),
     "rate": (line("x", requests="100"), "requests: not a rate"),
     "number": (line("x", misses=100), "misses: must be a rate"),
     "note": (line("x", note="a\nb"), "note: must be at most 200 printable characters"),

@@ -6,14 +6,17 @@ import json
 import os
 import pty
 import pwd
+import signal
 import subprocess
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from support.forked_commands import BROKEN, CLOSED, start
-from support.key_stores import make_store, read
-from support.process import COMMAND, TIMEOUT
+from support.key_stores import add, make_store, read, record
+from support.process import COMMAND, TIMEOUT, eventually
 from tornado_idv.keys.token import digest
 
 pytestmark = pytest.mark.slow
@@ -42,11 +45,68 @@ def test_token_that_cannot_be_printed_is_withdrawn(
     assert read(path) == known
 
 
+def run_with_full_output(path: Path, stream: str, *arguments: str) -> int:
+    """Run a command one of whose streams is a full disk; return its exit code."""
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
+        done = subprocess.run(
+            [*COMMAND, "keys", *arguments, "--store", str(path)],
+            **streams,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    assert b"Traceback" not in (done.stderr or b"")
+    return done.returncode
+
+
+@pytest.mark.parametrize(
+    ("stream", "arguments"),
+    [("stderr", ["revoke"]), ("stdout", ["disable", "--json"]), ("stderr", ["rotate"])],
+)
+def test_exit_code_is_0_where_a_change_is_made_and_not_printed(
+    path: Path, stream: str, arguments: list[str]
+) -> None:
+    make_store(path)
+    add(path, record("shop", "shop", disabled="rotate" in arguments))
+    known = read(path)
+    assert run_with_full_output(path, stream, arguments[0], "shop", *arguments[1:]) == 0
+    assert read(path) != known
+
+
+def test_exit_code_is_1_where_a_failure_cannot_be_printed(path: Path) -> None:
+    assert run_with_full_output(path, "stderr", "revoke", "shop") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_token_is_withdrawn_where_a_signal_comes_before_it_is_printed(
+    path: Path, number: signal.Signals
+) -> None:
+    make_store(path, "known")
+    known = read(path)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    command = [*COMMAND, "keys", "issue", "shop", "--store", str(path)]
+    with subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE) as process:
+        eventually(lambda: "shop" in read(path))
+        time.sleep(0.2)  # until it waits for the reader
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=TIMEOUT)
+    os.close(reading)
+    os.close(writing)
+    assert process.returncode != 0
+    assert b"interrupted; the token is not valid, and nothing was changed" in stderr
+    assert read(path) == known
+
+
 def test_exit_code_is_1_where_the_token_cannot_be_printed(path: Path) -> None:
     """Python's own would be 120."""
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = subprocess.run(
-            [*COMMAND, "keys", "issue", "shop", "--store", str(path)],
+            [*COMMAND, "keys", "issue", "shop", "--create", "--store", str(path)],
             stdout=full,
             stderr=subprocess.PIPE,
             timeout=TIMEOUT,
@@ -64,7 +124,8 @@ def test_every_change_is_in_the_audit_log(path: Path, tmp_path: Path) -> None:
     tokens, lines = [], []
     steps = ["issue", "rotate", "disable", "enable", "revoke"]
     for step in steps:
-        done = start(tmp_path / "logs", "keys", step, "shop", "--store", path)
+        create = ["--create"] if step == "issue" else []
+        done = start(tmp_path / "logs", "keys", step, "shop", *create, "--store", path)
         assert done.wait() == 0
         tokens += done.stdout.split()
         lines += [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
@@ -93,7 +154,7 @@ def test_audit_log_has_the_configured_format(path: Path, tmp_path: Path) -> None
     config.write_text("auth: {store: keys.db}\nlogging: {format: console, level: error}\n")
     lines = tmp_path / "keys.jsonl"
     lines.write_text(json.dumps({"id": "shop", "sha256": "0" * 64}))
-    done = start(tmp_path / "logs", "keys", "import", lines, "--config", config)
+    done = start(tmp_path / "logs", "keys", "import", lines, "--create", "--config", config)
     assert done.wait() == 0
     (line,) = (each for each in done.stderr.splitlines() if "key changed" in each)
     assert all(text in line for text in (f"user={USER}", 'command="keys import"', "key=shop"))
@@ -121,7 +182,9 @@ def test_keys_are_a_table_with_bold_headings_on_a_terminal(path: Path) -> None:
 def test_commands_at_once_lose_no_key(path: Path, tmp_path: Path) -> None:
     """Also while none of them finds a store."""
     commands = {
-        f"key-{i}": start(tmp_path / "logs", "keys", "issue", f"key-{i}", "--store", path)
+        f"key-{i}": start(
+            tmp_path / "logs", "keys", "issue", f"key-{i}", "--create", "--store", path
+        )
         for i in range(8)
     }
     assert {each.wait() for each in commands.values()} == {0}

@@ -18,7 +18,7 @@ NO_PLAIN_TOKEN = (
 )
 NO_DATE = "not a date and time; write it like 2027-01-01T00:00:00Z"
 NO_DURATION = "not a duration; write a number and ms, s, m, h or d, like 30s"
-NO_KEY = "not a key: 16 to 512 letters, digits and - . _ ~ + / are needed"
+NO_KEY = "not a token: 16 to 512 letters, digits and - . _ ~ + / are needed"
 NO_HOST = "must be an IP address or the name of a host, without a port"
 NO_WHOLE = "must be a whole number, written in digits alone"
 NO_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
@@ -269,7 +269,7 @@ ADDED_TO_A_GOOD_FILE = {
     "token too short": (key(id="a", token="short"), [f"4:20: auth.keys[0].token: {NO_KEY}"]),
     "token mistyped": (
         key(id="a", token=issue("a")[:-1] + "_"),
-        ["4:20: auth.keys[0].token: the key's check digits are wrong; it was mistyped or cut"],
+        ["4:20: auth.keys[0].token: the token's check digits are wrong; it was mistyped or cut"],
     ),
     "token in the open": (
         "server: {host: 0.0.0.0}\n" + key(id="a", token=TOKEN),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -81,8 +83,8 @@ def test_second_change_within_the_resolution_of_file_times_is_seen(
 ) -> None:
     with KeyStore.opened(followed.path) as opened:
         opened.set_disabled("shop", disabled=True)
-    status = follower._status(followed.path)
-    monkeypatch.setattr(follower, "_status", lambda _: status)
+    status = follower._signature(followed.path)
+    monkeypatch.setattr(follower, "_signature", lambda _: status)
     assert followed.poll()
     with KeyStore.opened(followed.path) as opened:
         opened.set_disabled("shop", disabled=False)
@@ -145,6 +147,14 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     assert followed.rejection("shop") == "revoked"
 
 
+def test_store_that_is_gone_is_to_be_restored(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    with failing(deleted, followed.path):
+        followed.poll()
+    assert f"{followed.path}: the key store is gone; restore it; until" in caplog.text
+
+
 def test_store_that_is_replaced_is_read_again(followed: Followed, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
     followed.tokens |= make_store(new, "other")
@@ -153,6 +163,22 @@ def test_store_that_is_replaced_is_read_again(followed: Followed, tmp_path: Path
     assert followed.poll()
     assert followed.rejection("other") is None
     assert followed.rejection("shop") == "unknown"
+
+
+def test_change_is_seen_through_a_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    link = tmp_path / "keys.db"
+    link.symlink_to("data/real.db")
+    make_store(tmp_path / "data" / "real.db")
+    followed = Followed(link, "shop")
+    followed.now += 10
+    assert not followed.poll()
+    with closing(sqlite3.connect(link.resolve())) as reader:
+        reader.execute("SELECT count(*) FROM keys").fetchone()
+        with KeyStore.opened(link) as opened:
+            opened.revoke("shop", CREATED)
+        assert followed.poll()
+    assert followed.rejection("shop") == "revoked"
 
 
 @pytest.mark.parametrize("fault", NOT_LOCKED)

@@ -72,7 +72,7 @@ def test_tokens_are_unique_and_their_secrets_have_190_bits() -> None:
 def test_token_with_one_wrong_character_is_rejected(place: int, character: str) -> None:
     mistyped = TOKEN[:place] + character + TOKEN[place + 1 :]
     if mistyped != TOKEN:
-        with pytest.raises(ValueError, match=r"check digits|not a key"):
+        with pytest.raises(ValueError, match=r"check digits|not a token"):
             check_token(mistyped)
 
 
@@ -86,7 +86,7 @@ def test_token_with_a_typo_in_its_prefix_is_unknown(place: int) -> None:
 
 @pytest.mark.parametrize("end", range(len("idv_"), len(TOKEN)))
 def test_truncated_token_is_rejected(end: int) -> None:
-    with pytest.raises(ValueError, match=r"check digits|not a key"):
+    with pytest.raises(ValueError, match=r"check digits|not a token"):
         check_token(TOKEN[:end])
 
 
@@ -101,7 +101,7 @@ def test_token_issued_elsewhere_needs_no_check_digits(text: str) -> None:
     ids=ascii,
 )
 def test_text_that_cannot_be_sent_as_a_key_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match="not a key: 16 to 512") as caught:
+    with pytest.raises(ValueError, match="not a token: 16 to 512") as caught:
         check_token(text)
     assert not text or text not in str(caught.value)
 

@@ -6,7 +6,7 @@ import re
 import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Timer
@@ -45,20 +45,47 @@ def mode(path: Path) -> int:
 
 
 def test_store_can_be_read_by_its_user_alone(path: Path) -> None:
-    """Also the files beside it that SQLite creates while it is open; at rest there are none."""
+    """Also the journal beside it while a change is written; afterwards there is none."""
     make_store(path, "shop")
-    with KeyStore.opened(path) as store:
-        store.set_disabled("shop", disabled=True)
-        files = sorted(path.parent.iterdir())
-        assert [each.name for each in files] == ["keys.db", "keys.db-shm", "keys.db-wal"]
-        assert {mode(each) for each in files} == {0o600}
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_store_is_in_wal_mode(path: Path) -> None:
-    create(path)
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        connection.execute("UPDATE keys SET note = 'changed'")
+        files = sorted(path.parent.iterdir())
+        assert [each.name for each in files] == ["keys.db", "keys.db-journal"]
+        assert {mode(each) for each in files} == {0o600}
+        connection.commit()
+        assert list(path.parent.iterdir()) == [path]
+
+
+def test_store_renamed_over_another_is_not_changed_by_an_open_connection(path: Path) -> None:
+    make_store(path, "shop")
+    backup = path.with_name("backup.db")
+    make_store(backup, "restored", "other")
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("SELECT count(*) FROM keys").fetchone()
+        add(path, record("late", "late"))
+        backup.rename(path)
+        assert list(read(path)) == ["other", "restored"]
+    assert list(read(path)) == ["other", "restored"]
+
+
+def test_store_in_wal_mode_is_converted(path: Path) -> None:
+    make_store(path, "shop")
+    execute(path, "PRAGMA journal_mode = WAL")
+    with KeyStore.opened(path, read_only=True) as store:
+        assert store.find("shop").id == "shop"
+    assert list(read(path)) == ["shop"]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
+def test_store_in_wal_mode_that_is_in_use_is_reported(path: Path) -> None:
+    """Its changes would be in another file, where no running service looks for them."""
+    make_store(path, "shop")
+    execute(path, "PRAGMA journal_mode = WAL")
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("SELECT count(*) FROM keys").fetchone()
+        with pytest.raises(KeyStoreError, match="locked by another process"):
+            read_whole(path)
 
 
 def test_existing_store_is_not_created_again(path: Path) -> None:
@@ -154,6 +181,30 @@ def test_withdrawn_token_undoes_no_later_change(path: Path) -> None:
     assert (old.expires, new) == (CREATED + 9, second)
 
 
+def test_withdrawn_token_leaves_other_changes_and_the_old_expiry(path: Path) -> None:
+    make_store(path, "shop")
+    with KeyStore.opened(path) as store:
+        token = Token(digest("new"), CREATED + 9)
+        before, after = store.rotate("shop", token, overlap=100.0, expires=CREATED + 1000)
+        store.set_disabled("shop", disabled=True)
+        store.withdraw(token.digest, before, after)
+        assert store.find("shop") == replace(before, disabled=True)
+
+
+def test_key_that_is_added_while_it_is_looked_for_is_absent_or_whole(path: Path) -> None:
+    make_store(path, "shop")
+
+    def add_before(statement: str) -> None:
+        if "LEFT JOIN" in statement:
+            with suppress(KeyStoreError), KeyStore.opened(path, busy_timeout=0.01) as other:
+                other.add([record("new", "new")])
+
+    with KeyStore.opened(path) as store:
+        store._connection.set_trace_callback(add_before)
+        with pytest.raises(KeyStoreError, match="there is no key with this id"):
+            store.find("new")
+
+
 def test_withdrawn_first_token_leaves_no_key(path: Path) -> None:
     make_store(path, "shop")
     with KeyStore.opened(path) as store:
@@ -245,7 +296,10 @@ def read_whole(path: Path) -> None:
 
 
 REASONS = {
-    "deleted": "there is no key store; the command tornado-idv keys issue creates it",
+    "deleted": (
+        "there is no key store; restore it, or create the first one with "
+        "tornado-idv keys issue ID --create"
+    ),
     "emptied": "the file is empty; restore the key store from a backup",
     "truncated": "the key store is damaged; restore it from a backup",
     "garbage": "the file is not a key store",

@@ -285,6 +285,16 @@ def test_keys_beyond_the_capacity_are_limited_too(
     assert record.getMessage().startswith("4 keys have had limits since the start")
 
 
+def test_key_beyond_the_capacity_keeps_what_it_has_used(clock: NanosecondClock) -> None:
+    """Also with another token, and after many other keys."""
+    limiter = KeyLimiter(HUNDRED, clock=clock, capacity=4)
+    names = [f"key-{i}" for i in range(10)]
+    assert [allowed(limits_of(limiter, name), 60) for name in names] == [60] * 10
+    tokens = [ApiKey(name, f"another {name}".encode()) for name in names]
+    found = [limits for limits in map(limiter.of, tokens) if limits]
+    assert [allowed(limits, 60) for limits in found] == [40] * 10
+
+
 def test_memory_is_bounded_however_many_keys_come_and_go(clock: NanosecondClock) -> None:
     limiter = KeyLimiter(HUNDRED, clock=clock, capacity=4)
     for i in range(50):

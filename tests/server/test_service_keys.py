@@ -6,8 +6,9 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -18,6 +19,7 @@ from support.repeated_requests import BODY, PATH, repeating
 from support.service import CONFIG, FIXTURE, KEY, Client, Reply, serving
 from tornado_idv.errors import SettingError, StartError
 from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.server import keys as server_keys
@@ -229,6 +231,48 @@ async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch
         assert not keys.ring.holds(key)
 
 
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
+    """Lets each reading of a store hang; set while one does."""
+    begun, ended = Event(), Event()
+
+    def hang(_: StoreFollower) -> None:
+        begun.set()
+        ended.wait(5)
+
+    monkeypatch.setattr(StoreFollower, "read", hang)
+    yield begun
+    ended.set()
+
+
+async def test_start_is_cancelled_while_reading_the_store_hangs(hanging: Event) -> None:
+    begun = time.monotonic()
+    opening = server_keys.open_keys([], Path("keys.db"))
+    task = asyncio.create_task(opening.__aenter__())
+    await asyncio.to_thread(hanging.wait, 5)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert time.monotonic() - begun < 2
+
+
+async def test_stop_does_not_wait_for_a_store_that_hangs(
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.setattr(server_keys, "_STOP_TIMEOUT", 0.05)
+    monkeypatch.setattr(server_keys, "_POLL_INTERVAL", 0.0)
+    make_store(store)
+    async with server_keys.open_keys([], store):
+        hanging = request.getfixturevalue("hanging")
+        await asyncio.to_thread(hanging.wait, 5)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 2
+    assert f"{store}: the key store does not respond" in caplog.text
+
+
 def test_key_in_both_places_is_an_error_at_start(folder: Path, store: Path) -> None:
     make_store(store, "caller")
     with (
@@ -240,7 +284,7 @@ def test_key_in_both_places_is_an_error_at_start(folder: Path, store: Path) -> N
 
 
 def test_missing_store_is_an_error_at_start(folder: Path, store: Path) -> None:
-    message = "there is no key store; the command tornado-idv keys issue creates it"
+    message = "there is no key store; restore it, or create the first one"
     with pytest.raises(StartError, match=message), serving(CONFIG_FILE, folder):
         pass
     assert not store.exists()
@@ -269,7 +313,10 @@ PROBLEMS: dict[Callable[[Path], None], tuple[int, str]] = {
         1,
         "config.yaml:6:7: auth.keys[0]: the key copy in the key store {} has the token of caller",
     ),
-    missing: (3, "{}: there is no key store; the command tornado-idv keys issue creates it"),
+    missing: (
+        3,
+        "{}: there is no key store; restore it, or create the first one",
+    ),
     no_store: (3, "{}: the file is not a key store"),
 }
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.commands import Exit
 from tornado_idv.errors import ConfigError, IdvError, Problem
 
@@ -67,7 +68,6 @@ def exit_on_error(
         if as_json:
             print_json(record(error))
         else:
-            with suppress(OSError):  # the exit code says it too
-                click.echo(str(error), err=True)
+            print_message(str(error))
         is_config = config_code is not None and isinstance(error, ConfigError)
         sys.exit(config_code if is_config else code)

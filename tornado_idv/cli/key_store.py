@@ -6,29 +6,30 @@ import logging
 import os
 import pwd
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
 from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option, print_json
-from tornado_idv.cli.standard_streams import discard_output
+from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.commands import Exit
 from tornado_idv.config.key_store import load_key_store_settings
 from tornado_idv.errors import IdvError, KeyStoreError
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.record import KeyRecord
+from tornado_idv.keys.store_file import create
 from tornado_idv.server.logs import LogFormat, configure_logging
 from tornado_idv.units import DURATION, format_rate, parse_duration
 
 _audit = logging.getLogger("tornado_idv.audit")
-_END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 _LINES_AT_ONCE = 1000
 """Audit lines after which the log is flushed, since its buffer is bounded."""
 
@@ -46,6 +47,13 @@ class Target:
     log_format: LogFormat = "auto"
     configured: frozenset[str] = frozenset()
     """The ids of the keys in config.yaml."""
+    configured_digests: frozenset[bytes] = frozenset()
+    """The digests of their tokens, as far as this user can read them."""
+
+    def create_store(self) -> None:
+        """Create the key store if there is none."""
+        if create(self.path):
+            print_message(f"Created the key store {self.path}.")
 
     def audit(self, command: str, key_ids: Iterable[str]) -> None:
         """Log who changed which keys; never a token or its digest."""
@@ -57,10 +65,13 @@ class Target:
                 if i % _LINES_AT_ONCE == 0:
                     logs.writer.flush()
 
-    def check_new(self, key_id: str) -> None:
-        """Raise `KeyCommandError` for the id of a key in config.yaml."""
-        if key_id in self.configured:
-            raise KeyCommandError(f"config.yaml has a key {key_id} in auth.keys; use another id")
+    def check_new(self, key: KeyRecord) -> None:
+        """Raise `KeyCommandError` for the id or the token of a key in config.yaml."""
+        if key.id in self.configured:
+            raise KeyCommandError(f"config.yaml has a key {key.id} in auth.keys; use another id")
+        if any(token.digest in self.configured_digests for token in key.tokens):
+            text = f"config.yaml has the token of {key.id} in auth.keys; remove one of them"
+            raise KeyCommandError(text)
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
@@ -100,7 +111,19 @@ def _find_store(config_path: Path, store_path: Path | None, *, as_json: bool) ->
     store, keys = settings.auth.store, settings.auth.keys
     if store is None:
         raise KeyCommandError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
-    return Target(store, as_json, settings.logging.format, frozenset(key.id for key in keys))
+    digests = (key.digest for key in keys)
+    return Target(
+        store,
+        as_json,
+        settings.logging.format,
+        frozenset(key.id for key in keys),
+        frozenset(digest for digest in digests if digest is not None),
+    )
+
+
+create_option = click.option(
+    "--create", "may_create", is_flag=True, help="Create the key store if there is none."
+)
 
 
 def parse_moment(text: str, now: float, option: str) -> float:
@@ -110,7 +133,12 @@ def parse_moment(text: str, now: float, option: str) -> float:
     """
     is_period = DURATION.fullmatch(text) is not None
     moment = now + parse_duration(text) if is_period else _parse_date(text, option)
-    if not 0 <= moment < _END_OF_TIME:
+    return check_moment(moment, option)
+
+
+def check_moment(moment: float, option: str) -> float:
+    """Return a Unix time; raises `KeyCommandError`, naming the option, for one we cannot print."""
+    if not 0 <= moment < END_OF_TIME:
         raise KeyCommandError(f"{option}: must be a time before the year 9999")
     return moment
 
@@ -146,10 +174,13 @@ def _parse_date(text: str, option: str) -> float:
 
 
 def format_moment(moment: float | None) -> str | None:
-    """Return a time in UTC, to the second."""
+    """Return a time in UTC, to the second; never fails, since any time may be in a store."""
     if moment is None:
         return None
-    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    try:
+        return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return "after 9999" if moment > 0 else "before 1"
 
 
 def as_record(key: KeyRecord, now: float) -> Record:
@@ -175,35 +206,61 @@ def as_record(key: KeyRecord, now: float) -> Record:
     }
 
 
-def check_output() -> None:
-    """Exit if standard output is closed: a token would be lost."""
-    if "stdout" in click.get_current_context().find_root().obj:
-        _exit_without_output("standard output is closed, and the token would be lost")
+@contextmanager
+def token_output() -> Iterator[None]:
+    """Exit if standard output is closed, since a token would be lost.
 
-
-def print_token(token: str, record: Record, withdraw: Callable[[], None], *, as_json: bool) -> None:
-    """Print the token, alone or with the record of its key.
-
-    If that fails, calls ``withdraw``, which makes the token invalid, and exits.
+    Within, SIGTERM raises `SystemExit`, so that a token is withdrawn (see `withdrawing`).
     """
+    if "stdout" in click.get_current_context().find_root().obj:
+        print_message("standard output is closed, and the token would be lost")
+        sys.exit(Exit.NO)
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
-        if as_json:
-            print_json({"token": token, **record})
-        else:
-            click.echo(token)
-    except OSError as error:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def withdrawing(withdraw: Callable[[], None]) -> Iterator[None]:
+    """Call ``withdraw``, which makes a token invalid, if it cannot be printed, and exit."""
+    try:
+        yield
+    except BaseException as error:
         discard_output()
-        text = f"standard output cannot be written: {error.strerror}; "
+        text = "interrupted"
+        if isinstance(error, OSError):
+            text = f"standard output cannot be written: {error.strerror}"
         try:
             withdraw()
         except KeyStoreError as failure:
-            _exit_without_output(f"{text}the token is lost; revoke the key, since {failure}")
-        _exit_without_output(f"{text}the token is not valid, and nothing was changed")
+            print_message(f"{text}; the token is lost; revoke the key, since {failure}")
+        else:
+            print_message(f"{text}; the token is not valid, and nothing was changed")
+        if not isinstance(error, OSError):
+            raise
+        sys.exit(Exit.NO)
 
 
-def _exit_without_output(text: str) -> NoReturn:
-    click.echo(text, err=True)
-    sys.exit(Exit.NO)
+def print_token(token: str, record: Record, *, as_json: bool) -> None:
+    """Print the token, alone or with the record of its key; raises `OSError`."""
+    if as_json:
+        print_json({"token": token, **record})
+    else:
+        click.echo(token)
+
+
+def report(text: str, record: Record, *, as_json: bool) -> None:
+    """Print what was done; it stays done where that cannot be printed."""
+    if not as_json:
+        print_message(text)
+        return
+    try:
+        print_json(record)
+    except OSError as error:
+        discard_output()
+        print_message(f"done, but standard output cannot be written: {error.strerror}")
 
 
 def _user() -> str:

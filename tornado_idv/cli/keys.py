@@ -8,24 +8,27 @@ from typing import get_args
 
 import click
 
-from tornado_idv.cli.common import print_json
 from tornado_idv.cli.key_store import (
     KeyCommandError,
     Target,
     as_record,
     check_id,
-    check_output,
+    check_moment,
+    create_option,
     on_store,
     parse_moment,
     parse_period,
     print_token,
+    report,
+    token_output,
+    withdrawing,
 )
 from tornado_idv.cli.keys_import import import_keys
 from tornado_idv.cli.keys_list import list_keys, show
+from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token, check_text
 from tornado_idv.keys.store import KeyStore
-from tornado_idv.keys.store_file import create
 from tornado_idv.keys.token import digest
 from tornado_idv.keys.token import issue as new_token
 from tornado_idv.units import Rate, parse_rate
@@ -39,7 +42,8 @@ def keys() -> None:
 
     A change is effective in a running service within a second. Each is logged to standard error.
 
-    Exit codes: 0 done; 1 not done, nothing was changed; 2 wrong use.
+    Exit codes: 0 done, even if that cannot be printed; 1 not done, nothing was changed; 2 wrong
+    use.
     """
 
 
@@ -62,13 +66,20 @@ for command in (list_keys, show, import_keys):
 @click.option("--requests", metavar="RATE", help="The limit of requests, like 100/second.")
 @click.option("--misses", metavar="RATE", help='The limit of misses, like "300/10 minutes".')
 @click.option("--note", default="", help="A note for operators.")
+@create_option
 @on_store
-def issue(target: Target, key_id: str, scopes: tuple[Scope, ...], **options: str | None) -> None:
+@token_output()
+def issue(
+    target: Target,
+    key_id: str,
+    scopes: tuple[Scope, ...],
+    may_create: bool,  # noqa: FBT001 click's way
+    **options: str | None,
+) -> None:
     """Issue a key, and print its token, once.
 
-    The store is created if there is none. The token is alone on standard output.
+    The token is alone on standard output.
     """
-    check_output()
     now, token = time.time(), new_token(check_id(key_id))
     starts = _moment(options["not_before"], now, "--not-before")
     key = KeyRecord(
@@ -78,23 +89,24 @@ def issue(target: Target, key_id: str, scopes: tuple[Scope, ...], **options: str
         _text(options["owner"], "--owner"),
         scopes or DEFAULT_SCOPES,
         starts,
-        _expiry(options["expires"], now, starts or now),
+        _expiry(options["expires"], now, max(starts or now, now)),
         _rate(options["requests"], "--requests"),
         _rate(options["misses"], "--misses"),
         _text(options["note"], "--note"),
     )
-    target.check_new(key_id)
-    if create(target.path):
-        click.echo(f"Created the key store {target.path}.", err=True)
+    target.check_new(key)
+    if may_create:
+        target.create_store()
     with KeyStore.opened(target.path) as store:
         store.add([key])
-        target.audit("issue", [key_id])
 
         def withdraw() -> None:
             store.withdraw(key.tokens[0].digest, None, key)
             target.audit("issue: withdrawn", [key_id])
 
-        print_token(token, as_record(key, now), withdraw, as_json=target.as_json)
+        with withdrawing(withdraw):
+            target.audit("issue", [key_id])
+            print_token(token, as_record(key, now), as_json=target.as_json)
 
 
 @keys.command()
@@ -104,6 +116,7 @@ def issue(target: Target, key_id: str, scopes: tuple[Scope, ...], **options: str
 )
 @click.option("--expires", metavar="90d|DATE", help="When the key expires.  [default: as before]")
 @on_store
+@token_output()
 def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> None:
     """Add a token to a key; the older ones expire after an overlap.
 
@@ -111,28 +124,29 @@ def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> No
     those of the key, whatever its token. With --expires the key is renewed; its older tokens
     never become valid for longer.
     """
-    check_output()
     now, token = time.time(), new_token(check_id(key_id))
     added, seconds = Token(digest(token), now), parse_period(overlap, "--overlap")
+    check_moment(now + seconds, "--overlap")
     ends = _expiry(expires, now, now)
     with KeyStore.opened(target.path) as store:
         before, after = store.rotate(key_id, added, overlap=seconds, expires=ends)
-        target.audit("rotate", [key_id])
-        if after.disabled:
-            click.echo(f"{key_id} is disabled; tornado-idv keys enable enables it", err=True)
 
         def withdraw() -> None:
             store.withdraw(added.digest, before, after)
             target.audit("rotate: withdrawn", [key_id])
 
-        print_token(token, as_record(after, now), withdraw, as_json=target.as_json)
+        with withdrawing(withdraw):
+            target.audit("rotate", [key_id])
+            print_token(token, as_record(after, now), as_json=target.as_json)
+    if after.disabled:
+        print_message(f"{key_id} is disabled; tornado-idv keys enable enables it")
 
 
 @keys.command()
 @_id_argument
 @on_store
 def revoke(target: Target, key_id: str) -> None:
-    """Revoke a key, with all its tokens, for good.
+    """Revoke a key, with all its tokens, permanently.
 
     It stays listed, and its id is not used again.
     """
@@ -163,11 +177,8 @@ def _change(target: Target, command: str, key_id: str, change: Callable[[KeyStor
             target.audit(command, [key_id])
         key = store.find(key_id)
     record = as_record(key, time.time())
-    if target.as_json:
-        print_json(record)
-    else:
-        was = "" if changed else "; nothing was changed"
-        click.echo(f"{key_id}: {record['state']}{was}", err=True)
+    was = "" if changed else "; nothing was changed"
+    report(f"{key_id}: {record['state']}{was}", record, as_json=target.as_json)
 
 
 def _moment(text: str | None, now: float, option: str) -> float | None:

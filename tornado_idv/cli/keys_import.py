@@ -19,15 +19,20 @@ from pydantic import (
 )
 
 from tornado_idv import strict_json
-from tornado_idv.cli.common import print_json
-from tornado_idv.cli.key_store import KeyCommandError, Target, on_store
+from tornado_idv.cli.key_store import (
+    END_OF_TIME,
+    KeyCommandError,
+    Target,
+    create_option,
+    on_store,
+    report,
+)
 from tornado_idv.config.locations import dotted, is_safe_to_print
 from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
 from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token, check_text
 from tornado_idv.keys.store import DuplicateKeyError, KeyStore
-from tornado_idv.keys.store_file import create
 from tornado_idv.options import Options
 from tornado_idv.units import Rate, parse_rate
 
@@ -64,6 +69,13 @@ class ImportedKey(Options):
     note: ShortText = ""
     disabled: bool = False
 
+    @field_validator("not_before", "expires")
+    @classmethod
+    def _printable(cls, moment: datetime | None) -> datetime | None:
+        if moment is not None and not 0 <= moment.timestamp() < END_OF_TIME:
+            raise ValueError("must be a time from 1970 on and before the year 9999")
+        return moment
+
     @field_validator("expires")
     @classmethod
     def _expires_later(cls, expires: datetime | None, info: ValidationInfo) -> datetime | None:
@@ -88,8 +100,13 @@ class ImportedKey(Options):
 
 @click.command("import")
 @click.argument("file", type=click.File("rb"))
+@create_option
 @on_store
-def import_keys(target: Target, file: IO[bytes]) -> None:
+def import_keys(
+    target: Target,
+    file: IO[bytes],
+    may_create: bool,  # noqa: FBT001 click's way
+) -> None:
     """Add keys that another system issued, all or none.
 
     FILE may be - for standard input. Each line is a JSON object with the members id and sha256
@@ -102,8 +119,8 @@ def import_keys(target: Target, file: IO[bytes]) -> None:
     if lines.problems:
         raise ConfigError(*(Problem(name, *each) for each in lines.problems))
     keys = lines.keys
-    if create(target.path):
-        click.echo(f"Created the key store {target.path}.", err=True)
+    if may_create:
+        target.create_store()
     with KeyStore.opened(target.path) as store:
         try:
             store.add(_with_progress(keys, "Adding"))
@@ -111,10 +128,8 @@ def import_keys(target: Target, file: IO[bytes]) -> None:
             number = lines.by_id[error.key_id]
             raise ConfigError(Problem(name, number, 1, "", str(error))) from None
     target.audit("import", [key.id for key in keys])
-    if target.as_json:
-        print_json({"ok": True, "imported": len(keys)})
-    else:
-        click.echo(f"Imported {len(keys)} keys.", err=True)
+    record = {"ok": True, "imported": len(keys)}
+    report(f"Imported {len(keys)} keys.", record, as_json=target.as_json)
 
 
 class _Lines:
@@ -135,7 +150,7 @@ class _Lines:
         try:
             value = strict_json.loads(line)
             key = ImportedKey.model_validate(value).as_record(self._now)
-            self._target.check_new(key.id)
+            self._target.check_new(key)
         except ValidationError as error:
             self.problems.extend((number, 1, *each) for each in _messages(error))
         except KeyCommandError as error:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
+
+import click
 
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
@@ -25,9 +28,17 @@ def open_closed_streams() -> frozenset[str]:
     return frozenset(closed)
 
 
-def discard_output() -> None:
+def discard_output(stream: TextIO | None = None) -> None:
     """Discard what is left in the buffer of standard output, after it could not be written.
 
-    It would fail again at exit, and make the exit code 120.
+    It would fail again at exit, and make the exit code 120. ``stream`` is another one.
     """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
+
+
+def print_message(text: str) -> None:
+    """Print a line on standard error; where that fails, the exit code has to say it."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        discard_output(sys.stderr)

@@ -16,14 +16,13 @@ from tornado_idv.errors import KeyStoreError
 from tornado_idv.files import FileSignature
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.store_file import MissingKeyStoreError
 
 _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5
 _SETTLE_TIME = 2.0
 """Seconds for which the store is read again after a change: the times in a file's status have a
 resolution, so that a second change within it may leave no trace."""
-
-Status = tuple[FileSignature | None, FileSignature | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class StoreFollower:
         self.state = StoreState(None, clock())
         self._timer = timer
         self._clock = clock
-        self._status: Status | None = None
+        self._status: FileSignature | None = None
         self._settled_at = 0.0
         self._revision = ""
         self._ids: frozenset[str] = frozenset()
@@ -62,9 +61,9 @@ class StoreFollower:
 
         Raises `KeyStoreError`.
         """
-        status = _status(self.path)
+        status = _signature(self.path)
         now = self._timer()
-        if status == self._status and now >= self._settled_at:
+        if status is not None and status == self._status and now >= self._settled_at:
             return None
         with KeyStore.opened(self.path, busy_timeout=_BUSY_TIMEOUT) as store:
             revision = store.revision()
@@ -82,9 +81,12 @@ class StoreFollower:
         except KeyStoreError as error:
             self._status = None
             if self.state.error is None:
+                reason = str(error)
+                if isinstance(error, MissingKeyStoreError):
+                    reason = f"{self.path}: the key store is gone; restore it"
                 text = "%s; until it can be read, the keys read before stay in force, unchanged"
-                _log.error(text, error)
-                self.state = StoreState(str(error), self._clock())
+                _log.error(text, reason)
+                self.state = StoreState(reason, self._clock())
             return None
         if self.state.error is not None:
             _log.info("%s: the key store can be read again", self.path)
@@ -115,13 +117,6 @@ class StoreFollower:
 def _keys(store: KeyStore) -> list[ApiKey]:
     store.check_pages()
     return [key for record in store.records() for key in record.api_keys()]
-
-
-def _status(path: Path) -> Status:
-    """Return the signatures of the store and of the changes that are not merged into it yet."""
-    wal = _signature(path.with_name(f"{path.name}-wal"))
-    # SQLite creates an empty one for each reader.
-    return _signature(path), wal if wal is not None and wal.size > 0 else None
 
 
 def _signature(path: Path) -> FileSignature | None:

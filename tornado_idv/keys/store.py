@@ -52,10 +52,15 @@ class KeyStore:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Make all reads within see the same state of the store."""
+        """Make all reads within see the same state of the store, as in a `transaction`."""
+        if self._connection.in_transaction:
+            yield
+            return
         self._connection.execute("BEGIN")
-        yield
-        self._connection.execute("ROLLBACK")
+        try:
+            yield
+        finally:
+            self._connection.rollback()
 
     def revision(self) -> str:
         """Return text that is another one after each change of a key."""
@@ -71,7 +76,8 @@ class KeyStore:
 
     def find(self, key_id: str) -> KeyRecord:
         """Return the key with this id; raises `KeyStoreError` if there is none."""
-        records = list(self._read("WHERE id = ?", (key_id,)))
+        with self.snapshot():
+            records = list(self._read("WHERE id = ?", (key_id,)))
         if not records:
             raise KeyStoreError(f"{self._path}: there is no key with this id")
         return records[0]
@@ -100,6 +106,8 @@ class KeyStore:
             after = _rotated(before, token, overlap, expires)
             if after.state(token.created) == "expired":
                 raise KeyStoreError(f"{key_id} has expired; renew it with --expires")
+            if expires is not None and expires <= (after.not_before or 0.0):
+                raise KeyStoreError(f"--expires: must be after not_before of {key_id}")
             self._update(after)
             self._insert(key_id, token)
         return before, after
@@ -107,21 +115,22 @@ class KeyStore:
     def withdraw(self, digest: bytes, before: KeyRecord | None, after: KeyRecord) -> None:
         """Remove a token that was just added, and the key with it if that was its only one.
 
-        The key becomes what it was ``before`` it was rotated, unless it was changed since.
+        The key expires as ``before`` it was rotated, unless it was rotated again since. Other
+        changes since then stay.
         """
         with transaction(self._connection):
-            unchanged = replace(self.find(after.id), last_used=after.last_used) == after
+            current = self.find(after.id)
             self._connection.execute("DELETE FROM tokens WHERE digest = ?", (digest,))
             if before is None:
                 self._connection.execute(
                     "DELETE FROM keys WHERE id = ? AND id NOT IN (SELECT id FROM tokens)",
                     (after.id,),
                 )
-            elif unchanged:
-                self._update(before)
+            elif current.tokens == after.tokens:
+                self._update(replace(current, tokens=before.tokens, expires=before.expires))
 
     def revoke(self, key_id: str, now: float) -> bool:
-        """Revoke a key for good; return whether it was not revoked before."""
+        """Revoke a key permanently; return whether it was not revoked before."""
         with transaction(self._connection):
             record = self.find(key_id)
             if record.revoked is None:

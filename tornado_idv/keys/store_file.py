@@ -1,8 +1,9 @@
-"""The file of the key store: a SQLite database in WAL mode, of which we know the schema.
+"""The file of the key store: a SQLite database with a rollback journal, in a schema of ours.
 
-A connection is opened for one piece of work and closed again. Without one, there is no
-``-wal`` file beside the store, so that another store can be renamed over it: SQLite would apply
-the changes in that file to the new store.
+Not in WAL mode: reads are short and writers rare, so its concurrency is not needed, and a
+``-wal`` file outlives a rename. It stays while any process has the store open, and SQLite would
+apply its changes to another store that is renamed over this one. A rollback journal exists only
+while a change is written.
 """
 
 from __future__ import annotations
@@ -59,7 +60,11 @@ _TRIGGERS = "".join(
 _MIGRATIONS = [_TABLES + _TRIGGERS]
 """The SQL that leads from each version of the schema (``PRAGMA user_version``) to the next."""
 
-_MISSING = "there is no key store; the command tornado-idv keys issue creates it"
+_MISSING = (
+    "there is no key store; restore it, or create the first one with "
+    "tornado-idv keys issue ID --create"
+)
+_NO_TARGET = "the symbolic link leads to no file; restore the key store, or remove the link"
 DAMAGED = "the key store is damaged; restore it from a backup"
 _NO_STORE = "the file is not a key store"
 _REASONS = {
@@ -79,6 +84,10 @@ _REASONS = {
 }
 
 
+class MissingKeyStoreError(KeyStoreError):
+    """There is no key store."""
+
+
 @contextmanager
 def connected(
     path: Path, *, busy_timeout: float = BUSY_TIMEOUT, read_only: bool = False
@@ -93,8 +102,12 @@ def connected(
         connection.execute(f"PRAGMA query_only = {read_only}")
         connection.execute("PRAGMA trusted_schema = OFF")
         version = _version(connection, path)
-        if version < len(_MIGRATIONS) and not read_only:
-            _migrate(connection)
+        if not read_only:
+            _leave_wal_mode(connection)
+            # Otherwise a large change locks readers out while it is prepared.
+            connection.execute("PRAGMA cache_spill = OFF")
+            if version < len(_MIGRATIONS):
+                _migrate(connection)
         yield connection
 
 
@@ -123,7 +136,6 @@ def create(path: Path) -> bool:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
             with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as connection:
-                connection.execute("PRAGMA journal_mode = WAL")
                 _migrate(connection)
             os.link(draft, path)
         finally:
@@ -148,7 +160,8 @@ def _check_file(path: Path) -> None:
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise KeyStoreError(f"{path}: {_MISSING}") from None
+        reason = _NO_TARGET if path.is_symlink() else _MISSING
+        raise MissingKeyStoreError(f"{path}: {reason}") from None
     except OSError as error:
         raise KeyStoreError(f"{path}: the key store cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(status.st_mode):
@@ -182,6 +195,16 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
             f"schema, this one knows {len(_MIGRATIONS)}); upgrade this one"
         )
     return version
+
+
+def _leave_wal_mode(connection: sqlite3.Connection) -> None:
+    """Convert a store in WAL mode, unless this user can only read it."""
+    if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+        try:
+            connection.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                raise
 
 
 def _migrate(connection: sqlite3.Connection) -> None:

@@ -41,11 +41,11 @@ def issue(key_id: str) -> str:
 def check_token(text: str) -> None:
     """Raise `ValueError`, with a reason for the operator, unless ``text`` is a valid token."""
     if not is_token68(text) or len(text) < _MIN_LENGTH:
-        raise ValueError("not a key: 16 to 512 letters, digits and - . _ ~ + / are needed")
+        raise ValueError("not a token: 16 to 512 letters, digits and - . _ ~ + / are needed")
     if text.startswith("idv_"):
         match = _OURS.fullmatch(text)
         if match is None or _crc(match["checked"]) != match["crc"]:
-            raise ValueError("the key's check digits are wrong; it was mistyped or cut")
+            raise ValueError("the token's check digits are wrong; it was mistyped or cut")
 
 
 def _crc(text: str) -> str:

@@ -7,18 +7,17 @@ import logging
 import time
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Coroutine,
     Iterable,
     Iterator,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
@@ -31,6 +30,8 @@ _POLL_INTERVAL = 0.25
 _WRITE_INTERVAL = 60.0
 """Seconds between two writes of when keys were last used."""
 _CLOCK_INTERVAL = 1.0
+_STOP_TIMEOUT = 2.0
+"""Seconds for which a stop waits for the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +81,48 @@ async def _following(
     store: StoreFollower, ring: KeyRing, configured: Sequence[ApiKey]
 ) -> AsyncIterator[None]:
     """Add the keys of the store to the ring, and follow it in a thread."""
-    with ThreadPoolExecutor(1, "key store") as thread:
-        in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
+    in_thread = _InThread()
+    try:
+        stored = await in_thread(store.read) or []
+    except KeyStoreError as error:
+        raise StartError(f"auth.store: {error}") from None
+    for conflict in key_conflicts(configured, stored, store.path):
+        raise conflict
+    ring.replace(ring.merged(stored))
+    try:
+        async with _background(_follow(_Following(store, ring, configured), in_thread)):
+            yield
+    finally:
+        writing = in_thread(store.write_last_used, ring.last_used.copy())
         try:
-            stored = await in_thread(store.read) or []
-        except KeyStoreError as error:
-            raise StartError(f"auth.store: {error}") from None
-        for conflict in key_conflicts(configured, stored, store.path):
-            raise conflict
-        ring.replace(ring.merged(stored))
-        try:
-            async with _background(_follow(_Following(store, ring, configured), in_thread)):
-                yield
-        finally:
-            await in_thread(store.write_last_used, ring.last_used.copy())
+            await asyncio.wait_for(writing, _STOP_TIMEOUT)
+        except TimeoutError:
+            text = "%s: the key store does not respond; when keys were last used is not written"
+            _log.warning(text, store.path)
+
+
+class _InThread:
+    """Calls functions one at a time, in daemon threads.
+
+    Neither the event loop nor the end of the process waits for a call that hangs.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def __call__(self, function: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
+        done: Future[Any] = Future()
+        done.set_running_or_notify_cancel()  # a caller that leaves does not cancel it
+
+        def run() -> None:
+            try:
+                with self._lock:
+                    done.set_result(function(*args))
+            except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+                done.set_exception(error)
+
+        Thread(target=run, name="key store", daemon=True).start()
+        return asyncio.wrap_future(done)
 
 
 class _Following:
@@ -118,7 +147,7 @@ class _Following:
         return self.ring.merged(stored)
 
 
-async def _follow(following: _Following, in_thread: Callable[..., Awaitable[Any]]) -> None:
+async def _follow(following: _Following, in_thread: _InThread) -> None:
     """Make changes of the store effective, and write when keys were last used."""
     write_at = time.monotonic() + _WRITE_INTERVAL
     while True:
