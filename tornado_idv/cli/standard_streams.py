@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TextIO
+from contextlib import suppress
 
 import click
 
@@ -28,17 +28,15 @@ def open_closed_streams() -> frozenset[str]:
     return frozenset(closed)
 
 
-def discard_output(stream: TextIO | None = None) -> None:
+def discard_output() -> None:
     """Discard what is left in the buffer of standard output, after it could not be written.
 
-    It would fail again at exit, and make the exit code 120. ``stream`` is another one.
+    It would fail again at exit, and make the exit code 120.
     """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_message(text: str) -> None:
     """Print a line on standard error; where that fails, the exit code has to say it."""
-    try:
+    with suppress(OSError):
         click.echo(text, err=True)
-    except OSError:
-        discard_output(sys.stderr)
