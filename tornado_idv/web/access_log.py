@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Literal
 
@@ -27,6 +28,9 @@ _FLUSH_INTERVAL = 0.01
 """Seconds until collected lines are written. No request is served meanwhile: at 15,000 responses
 a second, that takes 0.1 ms (CPython 3.11); with 0.2 s it would be 1 ms."""
 _MAX_LINES = 20_000
+_MAX_SUBJECTS = 20_000
+"""Hashes of users that are kept, about 5 MB. To compute one takes 0.4 µs (CPython 3.11), 3 % of a
+response of the packet cache."""
 _BELOW_RESOLUTION = 5e-6
 """Seconds below which a response took 0.00 ms, as most do; no need to round that."""
 
@@ -169,9 +173,10 @@ def make_subject_of(ids: Ids) -> SubjectOf | None:
     # text; the argument `key` would have a block of its own, 0.3 µs longer (CPython 3.11).
     keyed = blake2b(secrets.token_bytes(32), digest_size=8)
 
-    def hashed(query: Query) -> str:
+    @lru_cache(maxsize=_MAX_SUBJECTS)
+    def hashed(text: str) -> str:
         digest = keyed.copy()
-        digest.update(query.text.encode())
+        digest.update(text.encode())
         return digest.hexdigest()
 
-    return hashed
+    return lambda query: hashed(query.text)
