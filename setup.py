@@ -45,6 +45,7 @@ setup(
         "msgspec>=0.19,<1",
         "multidict>=6",
         "pluggy>=1.5",
+        "prometheus-client>=0.21,<1",
         "pydantic>=2.10,<3",
         "python-mimeparse>=2",
         "PyYAML>=6.0.1",

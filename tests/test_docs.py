@@ -21,20 +21,23 @@ import click
 import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from pydantic import BaseModel
 
 import tornado_idv
 from benchmarks.suite import BENCHMARKS
+from support.admin import WITH_ADMIN, ask_admin
 from support.editor import as_editor_reads
 from support.loggers import put_back
 from support.process import Invoke, command, running
 from support.repeated_requests import repeating
-from support.service import Client, serving
+from support.service import FIXTURE, Client, serving
 from tornado_idv import BackendOptions, hookspecs
+from tornado_idv.admin.listener import ROUTES
 from tornado_idv.cli import main
 from tornado_idv.cli.keys import keys
 from tornado_idv.config.load import load_without_references
-from tornado_idv.config.settings import KeySettings, Settings
+from tornado_idv.config.settings import Settings
 from tornado_idv.http.state import State
 from tornado_idv.log_format import json_lines, text_lines
 from tornado_idv.model import ByNickname
@@ -46,6 +49,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 HTTP = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+OPERATING = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
 LOGGING = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
 PLUGINS = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -248,11 +252,31 @@ def test_fixture_of_the_demo_has_no_count_to_update() -> None:
     assert text.startswith("users:\n")
 
 
-def test_metrics_are_documented_as_planned_only() -> None:
-    described = str(KeySettings.model_json_schema())
-    for text in (README, CONFIGURATION, HTTP, LOGGING, PLUGINS, ARCHITECTURE, described):
-        lines = [line for line in text.splitlines() if "metrics" in line]
-        assert all(line.startswith("Planned: ") for line in lines)
+def test_every_endpoint_of_the_admin_listener_is_documented() -> None:
+    rows = {tuple(cell.split()) for cell in first_cells(OPERATING) if " /" in cell}
+    assert rows == {(handler.allowed[0], path) for path, handler in ROUTES.items()}
+
+
+def test_every_metric_is_documented_with_its_type_and_labels(tmp_path: Path) -> None:
+    """And each that is documented exists."""
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    with serving(WITH_ADMIN, tmp_path) as service:
+        Client(service.port).by_input("@alice")
+        text = ask_admin(service, "/metrics", Accept="application/openmetrics-text").body.decode()
+    suffixes = {"counter": "_total", "info": "_info"}
+    exposed = {
+        (
+            family.name + suffixes.get(family.type, ""),
+            family.type,
+            frozenset(name for each in family.samples for name in each.labels) - {"le"},
+        )
+        for family in parse_openmetrics(text)
+    }
+    rows = re.findall(r"^\| `(idv_\w+)` \| (\w+) \| (.*) \|$", OPERATING, re.MULTILINE)
+    assert {(name, kind) for name, kind, _ in rows} == {each[:2] for each in exposed}
+    meanings = {name: meaning for name, _, meaning in rows}
+    for name, _, labels in exposed:
+        assert all(f"`{label}`" in meanings[name] for label in labels), name
 
 
 def test_first_request_of_the_readme_gets_its_response(tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ from tornado_idv.cli import main
 from tornado_idv.registry import plugin_manager
 
 CONTEXT = click.Context(main)
-COMMANDS = ["check", "init", "keys", "lookup", "plugins", "schema", "serve", "upstream"]
+COMMANDS = [
+    *("cache", "check", "explain", "health", "init", "keys", "lookup", "plugins"),
+    *("schema", "serve", "status", "upstream"),
+]
 
 
 def test_every_command_has_a_whole_line(invoke: Invoke) -> None:

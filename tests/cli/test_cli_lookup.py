@@ -266,7 +266,7 @@ def test_times_are_in_milliseconds(
     async def find(
         settings: object, manager: object, query: object, asked: list[BackendCall]
     ) -> tuple[int, dict[str, str]]:
-        asked.append(BackendCall("users", "found", 0.0125))
+        asked.append(BackendCall("users", "found", 0.0125, "found"))
         return 0, {"status": "ok"}
 
     monkeypatch.setattr("tornado_idv.cli.lookup._find", find)

@@ -32,6 +32,7 @@ server:
   host: "::"
   port: 0
   base_path: /identity/v2
+  health_path: /healthz
   max_body: 64KiB
   idle_timeout: 1m
   body_timeout: 2.5s
@@ -63,6 +64,7 @@ backends:
     columns: {{nickname: nick, card_number: card}}
   - {{name: crm, kind: remote, url: "https://crm.example", auth: {{kind: token, token: xyz}}}}
 logging: {{level: debug, format: json}}
+admin: {{host: "::1", port: 9}}
 demo: yes
 """
 
@@ -75,6 +77,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "host": "127.0.0.1",
             "port": 8080,
             "base_path": "",
+            "health_path": None,
             "max_body": 16384,
             "idle_timeout": 10.0,
             "body_timeout": 5.0,
@@ -85,6 +88,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "tls": None,
             "drain": {"delay": 0.0, "timeout": 15.0},
         },
+        "admin": None,
         "auth": {"store": None, "keys": ()},
         "limits": {"requests": None, "misses": None, "failed_auth": None},
         "cache": {
@@ -115,6 +119,9 @@ def test_every_setting_is_read(load_text: Load, tmp_path: Path) -> None:
     members, crm = (backend.model_dump() for backend in settings.backends)
     assert settings.profile_sites[1] == "http://old.example:8080/people"
     assert (server.host, server.port, server.base_path) == ("::", 0, "/identity/v2")
+    assert settings.admin is not None
+    assert (settings.admin.host, settings.admin.port) == ("::1", 9)
+    assert server.health_path == "/healthz"
     assert (server.max_body, server.max_connections) == (65536, 17)
     assert not server.packet_cache
     assert server.trusted_proxies == ("10.0.0.1", "10.1.0.0/16", "::1", "FD00::/8")
@@ -301,3 +308,11 @@ def test_a_valid_host_can_be_resolved(load_text: Load, host: str) -> None:
 def test_a_host_that_cannot_be_resolved_is_rejected(load_text: Load, host: str) -> None:
     with pytest.raises(ConfigError, match=r"server\.host: must be an IP address or the name"):
         load_text(f"{GOOD}server: {{host: '{host}'}}")
+
+
+@pytest.mark.parametrize(
+    "path", ["healthz", "/", "/a/", "/a?b", "/../a", "/api/v1/identify/url", "/x/api/v1/y", "/a b"]
+)
+def test_invalid_health_path_is_rejected(load_text: Load, path: str) -> None:
+    with pytest.raises(ConfigError, match="must be like /healthz, and not a path of the API"):
+        load_text(f"{GOOD}server: {{health_path: '{path}'}}")

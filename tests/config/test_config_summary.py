@@ -41,9 +41,11 @@ backends:
   - {{name: members, kind: table, path: x}}
 cache: {{ttl: 90s, negative_ttl: 2h, max_entries: 5, max_negative_entries: 6}}
 demo: true
+admin: {{port: 9}}
 """
     assert summary(load_text(text), NOW) == [
         ("listens on", "http://[::1]:any free port/identity"),
+        ("admin listener", "http://127.0.0.1:9"),
         ("profile sites", "https://profiles.example, https://old.example"),
         (
             "keys",

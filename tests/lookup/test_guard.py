@@ -12,7 +12,7 @@ import pytest
 from support.fakes import CardsOnly, FakeBackend, LoopClock, Ticker
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.log_format import json_lines
-from tornado_idv.lookup.guard import BackendCall, Guard
+from tornado_idv.lookup.guard import BackendCall, CallResult, Guard
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 from tornado_idv.server.log_writer import LogWriter
 from tornado_idv.server.logs import BufferedHandler
@@ -568,17 +568,19 @@ async def test_what_one_backend_does_leaves_the_guard_of_another_alone() -> None
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "said", "result"),
     [
-        (ALICE, "found"),
-        (None, "not known here"),
-        (DOWN, "down"),
-        (KeyError("alice"), "failed with KeyError"),
-        ("alice", "returned something other than a user"),
+        (ALICE, "found", "found"),
+        (None, "not known here", "not_found"),
+        (DOWN, "down", "unavailable"),
+        (KeyError("alice"), "failed with KeyError", "broken"),
+        ("alice", "returned something other than a user", "broken"),
     ],
     ids=["found", "not known", "unavailable", "unforeseen", "no user"],
 )
-async def test_every_outcome_is_reported_with_its_duration(answer: object, said: str) -> None:
+async def test_every_outcome_is_reported_with_its_duration(
+    answer: object, said: str, result: CallResult
+) -> None:
     calls: list[BackendCall] = []
     ticker, backend = Ticker(), FakeBackend(answer)
     backend.source.hold()
@@ -587,7 +589,7 @@ async def test_every_outcome_is_reported_with_its_duration(answer: object, said:
     ticker.now += 0.25
     backend.source.release()
     await asyncio.gather(caller, return_exceptions=True)
-    assert calls == [BackendCall("crm", said, 0.25)]
+    assert calls == [BackendCall("crm", said, 0.25, result)]
 
 
 async def test_failures_are_logged_with_texts_that_can_be_folded(

@@ -24,7 +24,7 @@ from tornado_idv.server.log_folding import Folding
 from tornado_idv.server.log_writer import LogWriter
 from tornado_idv.server.logs import LogOutput
 from tornado_idv.server.run import run
-from tornado_idv.server.service import Service
+from tornado_idv.server.service import Service, url_of
 from tornado_idv.web.access_log import AccessLog
 
 CONFIG = """\
@@ -191,8 +191,7 @@ def test_the_address_is_one_to_ask_by(serve: Serve, host: str, url: str) -> None
 
 @pytest.mark.parametrize("host", ["::", "::1"])
 def test_an_address_of_version_6_has_brackets(host: str) -> None:
-    service = Service(None, None, host, 8080)  # type: ignore[arg-type]
-    assert service.url == "http://[::1]:8080"
+    assert url_of("http", host, 8080) == "http://[::1]:8080"
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,6 @@ def test_only_some_errors_have_header_fields() -> None:
     fields = {error: error.fields for error in ApiError if error.fields}
     assert fields == {
         ApiError.TOKEN: "Www-Authenticate: Bearer\r\n",
-        ApiError.METHOD: "Allow: POST\r\n",
         ApiError.UNAVAILABLE: "Retry-After: 1\r\n",
         ApiError.OVERLOADED: "Retry-After: 1\r\n",
     }

@@ -12,13 +12,17 @@ from tornado_idv.commands import CommandTools, LoadedConfig
 from tornado_idv.registry import plugin_manager
 
 _SUMMARIES = {
+    "cache": "Show or purge the cache of the running service.",
     "check": "Report what is wrong with config.yaml, or what would run.",
+    "explain": "Show how each backend of the running service responds.",
+    "health": "Report whether the running service is ready.",
     "init": "Write a starter configuration and a key into FOLDER.",
     "keys": "Issue, rotate and revoke the keys in the key store.",
     "lookup": "Look a user up in the configured backends.",
     "plugins": "List the kinds of backend that the installed plugins offer.",
     "schema": "Print the JSON Schema of config.yaml.",
     "serve": "Answer lookups over HTTP until SIGTERM.",
+    "status": "Show what the running service does.",
 }
 """Our commands: each is in the module of its name."""
 

@@ -57,6 +57,8 @@ def announce(service: Service, settings: Settings) -> None:
     url = service.url + settings.server.base_path
     backends = ", ".join(f"{each.name} ({each.kind})" for each in settings.backends)
     click.echo(f"Listening on {url}")
+    if service.admin_url is not None:
+        click.echo(f"Admin listener on {service.admin_url}")
     click.echo(f"Backends, in order: {backends}")
     click.echo(f"Keys: {len(service.keys.ring.ids)}")
     token = _token_to_try(settings) if settings.demo else None

@@ -63,6 +63,12 @@ class TlsSettings(Options):
     """The private key, in PEM."""
 
 
+_SEGMENT = r"/(?!\.\.?(?:/|$))[A-Za-z0-9._~-]+"
+_HEALTH_PATH = Matches(
+    rf"(?!.*/api/)(?:{_SEGMENT})+", "must be like /healthz, and not a path of the API"
+)
+
+
 class ServerSettings(Options):
     """The public listener, its limits and timeouts."""
 
@@ -73,11 +79,13 @@ class ServerSettings(Options):
     base_path: Annotated[
         str,
         Matches(
-            r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._~-]+)*",
+            rf"(?:{_SEGMENT})*",
             "must be empty or like /identity, without a slash at the end",
         ),
     ] = ""
     """The prefix of every path of the API, such as ``/identity``."""
+    health_path: Annotated[str, _HEALTH_PATH] | None = None
+    """The path at which ``GET`` says that the service is alive, such as ``/healthz``."""
     max_body: BodyLimit = 16 * 1024
     """The maximum size of a request body; at most 1MiB."""
     idle_timeout: Timeout = 10.0
@@ -96,6 +104,15 @@ class ServerSettings(Options):
     """The certificate for HTTPS; without it, the service speaks plain HTTP."""
     drain: DrainSettings = DrainSettings()
     """How the service stops."""
+
+
+class AdminSettings(Options):
+    """The operator's listener; unless it is on loopback, requests need a key with scope admin."""
+
+    host: Host = "127.0.0.1"
+    """The address or host name to listen on."""
+    port: Annotated[WholeNumber, Field(ge=0, le=65535)] = 8081
+    """The port to listen on; 0 takes any free port."""
 
 
 class MissLimitSettings(Options):
@@ -215,6 +232,8 @@ class Settings(Options):
     """The sites of profile URLs; responses use the first."""
     server: ServerSettings = ServerSettings()
     """The public listener, its limits and timeouts."""
+    admin: AdminSettings | None = None
+    """The operator's listener: health, metrics, cache purge; without it, there is none."""
     auth: AuthSettings = AuthSettings()
     """Authentication."""
     limits: LimitSettings = LimitSettings()

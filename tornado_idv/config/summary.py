@@ -5,7 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 
 from tornado_idv.backend import BackendOptions
-from tornado_idv.config.settings import AuthSettings, KeySettings, ServerSettings, Settings
+from tornado_idv.config.settings import (
+    AdminSettings,
+    AuthSettings,
+    KeySettings,
+    ServerSettings,
+    Settings,
+)
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.units import format_duration
 
@@ -17,6 +23,11 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
     backends = enumerate(settings.backends, start=1)
     return [
         ("listens on", _address(settings.server)),
+        *(
+            [("admin listener", f"http://{_host_and_port(settings.admin)}")]
+            if settings.admin
+            else []
+        ),
         ("profile sites", ", ".join(settings.profile_sites)),
         ("keys", _keys(settings.auth, now)),
         *([("key store", str(settings.auth.store))] if settings.auth.store else []),
@@ -27,10 +38,13 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
 
 
 def _address(server: ServerSettings) -> str:
-    host = f"[{server.host}]" if ":" in server.host else server.host
-    port = server.port or "any free port"
     scheme = "https" if server.tls else "http"
-    return f"{scheme}://{host}:{port}{server.base_path}"
+    return f"{scheme}://{_host_and_port(server)}{server.base_path}"
+
+
+def _host_and_port(listener: ServerSettings | AdminSettings) -> str:
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    return f"{host}:{listener.port or 'any free port'}"
 
 
 def _keys(auth: AuthSettings, now: datetime) -> str:

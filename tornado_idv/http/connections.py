@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import AbstractEventLoop
+from collections import Counter
 from math import inf
 from typing import Protocol
+
+from tornado_idv.http.state import State
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +33,7 @@ class TimedConnection(Protocol):
     """What the table needs of a connection; ``deadline`` is a time of the loop's clock."""
 
     deadline: float
+    state: State
 
     def on_timeout(self) -> None:
         """The deadline has passed."""
@@ -69,6 +73,10 @@ class ConnectionTable:
         self._rejected.add(connection)
         self._warn_throttled()
         return False
+
+    def states(self) -> Counter[str]:
+        """Return the number of connections by state."""
+        return Counter(connection.state.name for connection in self._connections)
 
     def __len__(self) -> int:
         return len(self._connections)

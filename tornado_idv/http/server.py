@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tornado.httputil import HTTPServerConnectionDelegate
@@ -102,6 +103,10 @@ class HttpServer:
         """Whether one more than ``pending`` handshakes are within limits and descriptors."""
         limit = self._context.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
         return pending < _MAX_HANDSHAKES and len(self._connections) + pending < limit
+
+    def connection_states(self) -> Counter[str]:
+        """Return the number of open connections by state."""
+        return self._connections.states()
 
     async def drain(self) -> None:
         """Stop accepting; return when every request was answered and every client is gone."""

@@ -36,6 +36,16 @@ class KeyRing:
         """The ids of all keys, also of those that are not valid."""
         return frozenset(key.id for key in self._keys.values())
 
+    def expirations(self) -> dict[str, float]:
+        """Return when each key that expires does, by its id, in Unix time.
+
+        Of a key with several tokens, that is when the last of them expires.
+        """
+        times: dict[str, float] = {}
+        for key in self._keys.values():
+            times[key.id] = max(key.expires, times.get(key.id, -math.inf))
+        return {key_id: time for key_id, time in times.items() if math.isfinite(time)}
+
     def merged(self, stored: Iterable[ApiKey]) -> dict[bytes, ApiKey]:
         """Return the map of the configured and these keys, for `replace`.
 

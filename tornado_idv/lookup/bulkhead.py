@@ -14,9 +14,15 @@ class Bulkhead:
     """At most ``limit`` permits at once, and at most as many waiting for one."""
 
     def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._free = limit
         self._queue_limit = limit
         self._queue: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def in_use(self) -> int:
+        """The number of permits that are taken."""
+        return self._limit - self._free
 
     @property
     def can_queue(self) -> bool:

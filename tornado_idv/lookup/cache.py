@@ -12,7 +12,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cachetools import Cache, LRUCache, TTLCache
 from msgspec import Struct
@@ -21,6 +21,7 @@ from pydantic import Field
 
 from tornado_idv.errors import LookupFailed
 from tornado_idv.lookup.single_flight import Finish, Lookup, SingleFlight, settle
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
 from tornado_idv.options import Duration, Options, WholeNumber
 
@@ -30,6 +31,10 @@ _Fraction = Annotated[float, Field(ge=0, le=1)]
 _REFRESH_QUEUE_SIZE = 1000
 _LRU_TOUCH_INTERVAL = 10.0
 """A hit updates the entry's LRU position at most this often (seconds)."""
+
+
+CacheState = Literal["found", "not_found", "stale", "failure", "absent"]
+"""What is cached for a query; ``stale`` is served only if the lookup fails."""
 
 
 class CacheLimits(Options):
@@ -90,6 +95,15 @@ class _Entries(LRUCache[str, _Entry]):
     112 ms for 100,000 entries within one store.)
     """
 
+    def __init__(self, size: int, counters: Counters) -> None:
+        super().__init__(size)
+        self._counters = counters
+
+    def popitem(self) -> tuple[str, _Entry]:
+        """Make room for another entry."""
+        self._counters.evictions += 1
+        return super().popitem()
+
     def find(self, text: str) -> _Entry | None:
         """Return the entry, if there is one, without updating its LRU position."""
         return Cache.__getitem__(self, text) if text in self else None
@@ -126,17 +140,24 @@ class AnswerCache:
         limits: CacheLimits,
         timer: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
+        counters: Counters | None = None,
     ) -> None:
         self.limits = limits
+        self.counters = counters or Counters()
         self.timer = timer
         self._chance = chance
-        self._found = _Entries(limits.max_entries)
-        self._negative = _Entries(limits.max_negative_entries)
+        self._found = _Entries(limits.max_entries, self.counters)
+        self._negative = _Entries(limits.max_negative_entries, self.counters)
         self._failures = _Failures(limits.max_negative_entries, limits.failure_memo, timer)
         self._epochs: dict[str | None, _Epoch] = {}
         self._single_flight = SingleFlight(self._store, self._store_failure)
         self.refresh_queue: asyncio.Queue[Query] = asyncio.Queue(_REFRESH_QUEUE_SIZE)
         """Queries to be looked up again before their entries expire."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of entries of found users and of "not found", also of expired ones."""
+        return {"found": len(self._found), "negative": len(self._negative)}
 
     def get(self, query: Query) -> Answer | None:
         """Return the cached answer if it is fresh. No I/O, no waiting, no task."""
@@ -160,6 +181,17 @@ class AnswerCache:
         if now < entry.fresh_until:
             return entry.answer
         return replace(entry.answer, stale=True) if now < entry.stale_until else None
+
+    def describe(self, query: Query) -> CacheState:
+        """Return what is cached for a query, and whether it would be served."""
+        text, now = query.text, self.timer()
+        entry = self._found.find(text) or self._negative.find(text)
+        if entry is not None and not entry.epoch.expired:
+            if now < entry.fresh_until:
+                return "found" if entry.answer.found else "not_found"
+            if now < entry.stale_until:
+                return "stale"
+        return "failure" if self._failures.find(text) else "absent"
 
     def fetch(
         self, query: Query, lookup: Lookup, timeout: float, finish: Finish

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import Literal
 
 from tornado_idv.backend import BreakerOptions
 
@@ -41,6 +42,13 @@ class CircuitBreaker:
         self._period = options.open_for
         self._open_until: float | None = None
         self._probing = False
+
+    @property
+    def state(self) -> Literal["closed", "half_open", "open"]:
+        """Whether calls are let through: all, a probe, or none."""
+        if self._open_until is None:
+            return "closed"
+        return "half_open" if self._probing or not self.next_probe else "open"
 
     @property
     def next_probe(self) -> float:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pluggy
 from msgspec.structs import replace
@@ -18,11 +18,18 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.deadlines import is_cancelled
-from tornado_idv.lookup.guard import BackendCall, Guard
+from tornado_idv.lookup.guard import BackendCall, Guard, outcome_of
 from tornado_idv.model import Answer, Query, User
 
 _log = logging.getLogger(__name__)
 _MAX_REFRESHES = 4
+
+
+class Explanation(NamedTuple):
+    """The result of a lookup, and how each backend call ended, in order."""
+
+    result: Literal["found", "not_found", "could_not_tell"]
+    calls: list[BackendCall]
 
 
 class Directory:
@@ -84,6 +91,34 @@ class Directory:
         """Start a lookup past the cache; the future has the result of `find`."""
         return self.cache.fetch(query, self._look_up, self._timeout, self._finish)
 
+    async def explain(self, query: Query) -> Explanation:
+        """Call the backends as a lookup does, past the cache; nothing is cached.
+
+        The hook ``idv_identify`` is not called: where plugins implement it, and no backend found
+        the user, the result is not determined.
+        """
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        calls: list[BackendCall] = []
+        for guard in self.guards:
+            if not guard.serves(query):
+                continue
+            started = self.cache.timer()
+            end: Answer | LookupFailed | None
+            try:
+                end = await guard.find(query, deadline)
+            except LookupFailed as error:
+                end = error
+            seconds = self.cache.timer() - started
+            outcome, result = outcome_of(end)
+            calls.append(BackendCall(guard.name, outcome, seconds, result))
+            if result == "found" or (isinstance(end, LookupFailed) and not end.continues):
+                break
+        results = {call.result for call in calls}
+        if "found" in results:
+            return Explanation("found", calls)
+        decided = results == {"not_found"} and not self._identify_hooks
+        return Explanation("not_found" if decided else "could_not_tell", calls)
+
     @asynccontextmanager
     async def refreshing(self) -> AsyncIterator[None]:
         """Refresh cached answers that are in use before they expire."""
@@ -98,7 +133,16 @@ class Directory:
     async def _refresh(self) -> None:
         while True:
             query = await self.cache.refresh_queue.get()
-            await self.cache.refresh(query, self._look_up, self._timeout)
+            await self.cache.refresh(query, self._counted_look_up, self._timeout)
+
+    async def _counted_look_up(self, query: Query) -> Answer:
+        try:
+            answer = await self._look_up(query)
+        except Exception:
+            self.cache.counters.refreshes["failed"] += 1
+            raise
+        self.cache.counters.refreshes["ok"] += 1
+        return answer
 
     def _finish(self, query: Query, outcome: Answer | Exception) -> Answer:
         """Make one caller's result of a lookup's outcome, which callers may share."""

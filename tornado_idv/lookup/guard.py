@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -33,6 +34,10 @@ _RECOVERY_INTERVAL = 10.0
 _OPEN = "circuit breaker open"
 
 
+CallResult = Literal["found", "not_found", "unavailable", "broken", "rejected", "cancelled"]
+"""How a call ended; ``rejected`` if the backend was not called, or not long enough to count."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackendCall:
     """A call of a backend: its outcome, as a phrase for the operator, and its duration."""
@@ -40,6 +45,7 @@ class BackendCall:
     backend: str
     outcome: str
     seconds: float
+    result: CallResult
 
 
 class Guard:
@@ -80,6 +86,16 @@ class Guard:
         self._failing = False
         self._next_recovery = -inf
 
+    @property
+    def in_flight(self) -> int:
+        """The number of running calls."""
+        return self._bulkhead.in_use
+
+    @property
+    def breaker(self) -> Literal["closed", "half_open", "open"]:
+        """The state of the circuit breaker."""
+        return self._breaker.state
+
     def serves(self, query: Query) -> bool:
         return type(query) in self._serves
 
@@ -89,20 +105,21 @@ class Guard:
             return None
         started = 0.0 if self._on_result is None else self._timer()
         outcome = "client disconnected"
+        result: CallResult = "cancelled"
         try:
             answer = await self._find(query, deadline)
-            outcome = "not known here" if answer is None or answer.user is None else "found"
+            outcome, result = outcome_of(answer)
             if self._failing and self._timer() >= self._next_recovery:
                 self._log_recovery()
         except LookupFailed as error:
-            outcome = error.reason
+            outcome, result = outcome_of(error)
             self._log_failure(error)
             error.backend = self.name
             error.continues = self._may_skip and isinstance(error, Unavailable)
             raise
         finally:
             if self._on_result is not None:
-                self._on_result(BackendCall(self.name, outcome, self._timer() - started))
+                self._on_result(BackendCall(self.name, outcome, self._timer() - started, result))
         return answer
 
     async def _find(self, query: Query, deadline: float) -> Answer | None:
@@ -224,6 +241,15 @@ class Guard:
         self._failing = False
         self._next_recovery = self._timer() + _RECOVERY_INTERVAL
         _log.info("backend %s: available again", self.name)
+
+
+def outcome_of(end: Answer | LookupFailed | None) -> tuple[str, CallResult]:
+    """Return how a call ended, as a phrase for the operator and as one of a few words."""
+    if isinstance(end, Broken):
+        return end.reason, "broken"
+    if isinstance(end, LookupFailed):
+        return end.reason, "unavailable" if end.counts_against_breaker else "rejected"
+    return ("not known here", "not_found") if end is None or not end.found else ("found", "found")
 
 
 def _is_valid_ttl(seconds: object) -> bool:

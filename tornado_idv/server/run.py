@@ -74,7 +74,9 @@ async def _serve(
 ) -> None:
     signals = Signals(asyncio.current_task(), partial(abort, logs))
     try:
-        async with listening(settings, manager, logs.access) as service:
+        async with listening(
+            settings, manager, logs.access, lambda: logs.writer.dropped
+        ) as service:
             signals.ready()
             tune_gc()
             _audit.info("started", extra=_summary(settings, service))

@@ -6,7 +6,7 @@ import asyncio
 import math
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NoReturn
@@ -14,7 +14,10 @@ from typing import NoReturn
 import pluggy
 from tornado.netutil import bind_sockets
 
+from tornado_idv.admin.listener import admin_listening
+from tornado_idv.admin.state import ServiceState
 from tornado_idv.config.settings import (
+    AdminSettings,
     DrainSettings,
     KeySettings,
     LimitSettings,
@@ -33,6 +36,8 @@ from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.metrics.loop_lag import measured_lag
 from tornado_idv.registry import backend_kinds, build_backends, open_backends
 from tornado_idv.server.keys import Keys, open_keys
 from tornado_idv.web.access_log import AccessLog
@@ -49,6 +54,7 @@ async def open_directory(
     settings: Settings,
     manager: pluggy.PluginManager,
     on_backend_result: Callable[[BackendCall], None] | None = None,
+    counters: Counters | None = None,
 ) -> AsyncIterator[Directory]:
     """Open the configured backends and yield a directory of them.
 
@@ -58,7 +64,7 @@ async def open_directory(
     backends = build_backends(backend_kinds(manager), settings.backends)
     identifiers = settings.make_identifiers()
     encode = partial(encode_user, identifiers=identifiers)
-    cache = AnswerCache(settings.cache)
+    cache = AnswerCache(settings.cache, counters=counters)
     directory = Directory(
         manager,
         backends,
@@ -73,30 +79,39 @@ async def open_directory(
 
 
 class Service:
-    """A service that listens at ``host`` and ``port``, and can be drained."""
+    """A service that listens at ``host`` and ``port``, and can be drained.
+
+    ``url`` is its base URL for requests from this machine, without a trailing slash, and
+    ``admin_url`` that of its admin listener, if it has one.
+    """
 
     def __init__(
-        self, server: HttpServer, keys: Keys, host: str, port: int, scheme: str = "http"
+        self,
+        server: HttpServer,
+        keys: Keys,
+        state: ServiceState,
+        *,
+        url: str,
+        host: str,
+        port: int,
+        admin_url: str | None = None,
     ) -> None:
         self.keys = keys
+        self.url = url
         self.host = host
         self.port = port
-        self._scheme = scheme
+        self.admin_url = admin_url
+        self._state = state
         self._server = server
-
-    @property
-    def url(self) -> str:
-        """The base URL for requests from this machine, without a trailing slash."""
-        host = _LOOPBACK_OF.get(self.host, self.host)
-        host = f"[{host}]" if ":" in host else host
-        return f"{self._scheme}://{host}:{self.port}"
 
     async def drain(self, limits: DrainSettings) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
 
-        For ``limits.delay`` seconds new connections are still accepted, so that a load balancer
-        notices the stop; then requests in flight have ``limits.timeout`` seconds.
+        The service is not ready from now on. For ``limits.delay`` seconds new connections are still
+        accepted, so that a load balancer notices the stop; then requests in flight have
+        ``limits.timeout`` seconds.
         """
+        self._state.draining = True
         await asyncio.sleep(limits.delay)
         try:
             await asyncio.wait_for(self._server.drain(), limits.timeout)
@@ -107,44 +122,102 @@ class Service:
 
 @asynccontextmanager
 async def listening(
-    settings: Settings, manager: pluggy.PluginManager, access_log: AccessLog | None = None
+    settings: Settings,
+    manager: pluggy.PluginManager,
+    access_log: AccessLog | None = None,
+    log_dropped: Callable[[], int] = lambda: 0,
 ) -> AsyncIterator[Service]:
-    """The whole service, from open backends to a listening socket.
+    """The whole service, from open backends to listening sockets.
 
-    Raises `StartError` if the key store or a backend cannot be opened or the address cannot be
+    ``log_dropped`` returns the number of lost log lines, for the metrics.
+    Raises `StartError` if the key store or a backend cannot be opened or an address cannot be
     taken.
     """
     configured = [api_key(entry) for entry in settings.auth.keys]
+    counters = Counters()
     async with (
         open_keys(configured, settings.auth.store) as keys,
-        open_directory(settings, manager) as directory,
+        open_directory(settings, manager, partial(_count, counters), counters) as directory,
     ):
-        limiter = _key_limiter(settings.limits)
-        services = Services(
+        server = _make_server(settings, directory, keys, access_log, counters)
+        tls = tls_context(settings.server.tls) if settings.server.tls else None
+        host = settings.server.host
+        sockets = _bind("server", host, settings.server.port)
+        state = ServiceState(
             directory,
             settings.make_identifiers(),
             keys.ring,
-            access_log,
-            limiter,
-            failed_auth=_failed_auth(settings.limits),
+            keys.store,
+            counters,
+            server.connection_states,
+            log_dropped,
         )
-        packet_cache = PacketCache(directory, keys.ring, access_log, limiter)
-        trusted = settings.server.trusted_proxies
-        server = HttpServer(
-            make_api(services, settings.server.base_path),
-            make_reject(access_log),
-            http_limits(settings.server),
-            fast_path=packet_cache.connect if settings.server.packet_cache else None,
-            proxies=TrustedProxies(trusted) if trusted else None,
-        )
-        tls = tls_context(settings.server.tls) if settings.server.tls else None
-        sockets = _bind(settings.server.host, settings.server.port)
         await server.listen(sockets, tls)
         try:
-            port = sockets[0].getsockname()[1]
-            yield Service(server, keys, settings.server.host, port, "https" if tls else "http")
+            port = _port(sockets)
+            url = url_of("https" if tls else "http", host, port)
+            async with _admin(settings.admin, state) as admin_url:
+                yield Service(
+                    server, keys, state, url=url, host=host, port=port, admin_url=admin_url
+                )
         finally:
             server.close()
+
+
+def _make_server(
+    settings: Settings,
+    directory: Directory,
+    keys: Keys,
+    access_log: AccessLog | None,
+    counters: Counters,
+) -> HttpServer:
+    limiter = _key_limiter(settings.limits)
+    services = Services(
+        directory,
+        settings.make_identifiers(),
+        keys.ring,
+        access_log,
+        limiter,
+        failed_auth=_failed_auth(settings.limits),
+        counters=counters,
+    )
+    packet_cache = PacketCache(directory, keys.ring, access_log, limiter, counters)
+    trusted = settings.server.trusted_proxies
+    return HttpServer(
+        make_api(services, settings.server.base_path, settings.server.health_path),
+        make_reject(access_log, counters),
+        http_limits(settings.server),
+        fast_path=packet_cache.connect if settings.server.packet_cache else None,
+        proxies=TrustedProxies(trusted) if trusted else None,
+    )
+
+
+@asynccontextmanager
+async def _admin(settings: AdminSettings | None, state: ServiceState) -> AsyncIterator[str | None]:
+    """Serve the admin listener, if there is one, and yield its URL."""
+    if settings is None:
+        yield None
+        return
+    sockets = _bind("admin", settings.host, settings.port)
+    with measured_lag(state.counters):
+        async with admin_listening(sockets, settings.host, state):
+            yield url_of("http", settings.host, _port(sockets))
+
+
+def _count(counters: Counters, call: BackendCall) -> None:
+    counters.count_backend_call(call.backend, call.result, call.outcome, call.seconds)
+
+
+def _port(sockets: Sequence[socket.socket]) -> int:
+    port: int = sockets[0].getsockname()[1]
+    return port
+
+
+def url_of(scheme: str, host: str, port: int) -> str:
+    """Return the base URL for requests from this machine, without a trailing slash."""
+    host = _LOOPBACK_OF.get(host, host)
+    host = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{host}:{port}"
 
 
 def _key_limiter(limits: LimitSettings) -> KeyLimiter:
@@ -221,11 +294,11 @@ def _refuse_password() -> NoReturn:
     raise _EncryptedKey
 
 
-def _bind(host: str, port: int) -> list[socket.socket]:
+def _bind(section: str, host: str, port: int) -> list[socket.socket]:
     try:
         return bind_sockets(port, host)
     except OSError as error:
         raise StartError(
             f"cannot listen on {host} port {port}: {error.strerror or error}; "
-            "change server.host or server.port"
+            f"change {section}.host or {section}.port"
         ) from None

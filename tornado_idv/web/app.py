@@ -13,9 +13,10 @@ from tornado.httputil import (
 
 from tornado_idv.http.context import Reject
 from tornado_idv.http.exchange import Exchange
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import error_for_rejected
-from tornado_idv.web.handler import JsonHandler, NoSuchRouteHandler, Services
+from tornado_idv.web.handler import JsonHandler, LivenessHandler, NoSuchRouteHandler, Services
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
 from tornado_idv.web.request import Request
 from tornado_idv.web.response import build_error, new_request_id
@@ -46,17 +47,25 @@ class Api(HTTPServerConnectionDelegate):
         handler(self._services, request).run()
 
 
-def make_api(services: Services, base_path: str = "") -> Api:
-    """Return the API below ``base_path``; every other path has no route."""
+def make_api(services: Services, base_path: str = "", health_path: str | None = None) -> Api:
+    """Return the API below ``base_path``; every other path but ``health_path`` has no route."""
     root = f"{base_path}/api/v1/identify"
-    return Api(services, {f"{root}/url": IdentifyUrlHandler, f"{root}/card": IdentifyCardHandler})
+    routes: dict[str, type[JsonHandler]] = {
+        f"{root}/url": IdentifyUrlHandler,
+        f"{root}/card": IdentifyCardHandler,
+    }
+    if health_path is not None:
+        routes[health_path] = LivenessHandler
+    return Api(services, routes)
 
 
-def make_reject(access_log: AccessLog | None) -> Reject:
-    """Return what renders and logs requests that are rejected before a handler runs."""
+def make_reject(access_log: AccessLog | None, counters: Counters | None = None) -> Reject:
+    """Return what renders, logs and counts requests that are rejected before a handler runs."""
+    counted = counters or Counters()
 
     def reject(status: HTTPStatus, client_address: str) -> bytes:
         error, request_id = error_for_rejected(status), new_request_id()
+        counted.responses_of("-", error.code).add(0.0)
         if access_log is not None:
             access_log.log(
                 method="-",

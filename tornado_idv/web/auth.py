@@ -31,7 +31,7 @@ class BearerAuthMixin:
         """
         handler = cast(JsonHandler, self)
         try:
-            token = _bearer_token(handler.request.headers)
+            token = bearer_token(handler.request.headers)
             key = handler.services.keys.authenticate(digest_of(token))
         except InvalidKey as error:
             handler.key_id = error.key_id
@@ -55,7 +55,8 @@ def _limit_failures(handler: JsonHandler) -> None:
         raise rate_limited(exceeded)
 
 
-def _bearer_token(headers: HTTPHeaders) -> str:
+def bearer_token(headers: HTTPHeaders) -> str:
+    """Return the token of the only ``Authorization`` header; raises `InvalidKey`."""
     values = headers.get_list("Authorization")
     scheme, _, rest = values[0].partition(" ") if len(values) == 1 else ("", "", "")
     if scheme.lower() != "bearer":

@@ -13,7 +13,6 @@ from tornado_idv.limits.gcra import Exceeded, Limit
 
 _FIELDS: Mapping[int, str] = {
     401: "Www-Authenticate: Bearer\r\n",  # spelled as it always was: responses keep their bytes
-    405: "Allow: POST\r\n",
     503: "Retry-After: 1\r\n",
 }
 
@@ -43,6 +42,7 @@ class ApiError(enum.Enum):
     def __init__(self, code: str, status: int, message: str) -> None:
         self.code = code
         self.status = status
+        self.message = message
         record = {"status": "error", "code": code, "message": message}
         self.body = json.dumps(record, separators=(",", ":")).encode()
         self.fields = _FIELDS.get(status, "")

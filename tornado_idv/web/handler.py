@@ -17,6 +17,7 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.limits.failed_auth import FailedAuthLimiter
 from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.lookup.directory import Directory
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
 from tornado_idv.web.access_log import AccessLog, CacheResult, Failure
 from tornado_idv.web.errors import ApiError, ApiException, error_for
@@ -38,6 +39,7 @@ class Services:
     access_log: AccessLog | None = None
     key_limiter: KeyLimiter = field(default_factory=KeyLimiter)
     failed_auth: FailedAuthLimiter | None = None
+    counters: Counters = field(default_factory=Counters)
 
 
 class JsonHandler(ABC):
@@ -51,8 +53,8 @@ class JsonHandler(ABC):
     route: ClassVar[str] = "none"
     """The name of this route in logs; a path itself may contain what was asked for."""
 
-    allowed: ClassVar[str | None] = None
-    """The method of this route; ``None`` for any."""
+    allowed: ClassVar[tuple[str, ...]] = ()
+    """The methods of this route; none for any."""
 
     key_id: str | None = None
     """The id of the client's key, once it is known; it may be expired or not valid yet."""
@@ -72,10 +74,11 @@ class JsonHandler(ABC):
     def run(self) -> None:
         """Respond: at once, or when the future given to `wait_for` is done."""
         try:
-            if self.allowed in (None, self.request.method):
+            if not self.allowed or self.request.method in self.allowed:
                 self.handle()
             else:
-                self.send_error(ApiError.METHOD)
+                fields = f"Allow: {', '.join(self.allowed)}\r\n"
+                self.send_error(ApiError.METHOD, fields=fields)
         except Exception as error:  # noqa: BLE001 - becomes the 500 that it is
             self._send_failure(error)
 
@@ -121,13 +124,15 @@ class JsonHandler(ABC):
             self.send_error(response, _failure(response, error), fields)
 
     def _log_access(self, status: int, failure: Failure | None = None) -> None:
+        seconds = monotonic() - self.exchange.started_at
+        self._count(failure, seconds)
         log = self.services.access_log
         if log is not None:
             log.log(
                 method=self.request.method if self.request.method in _METHODS else "other",
                 route=self.route,
                 status=status,
-                seconds=monotonic() - self.exchange.started_at,
+                seconds=seconds,
                 client_address=self.exchange.client_address,
                 key_id=self.key_id,
                 request_id=self.request_id,
@@ -136,6 +141,20 @@ class JsonHandler(ABC):
                 cache=self.cache,
                 backend=self.backend,
             )
+
+    def _count(self, failure: Failure | None, seconds: float) -> None:
+        counters = self.services.counters
+        if self.cache is not None:
+            counters.cache_lookups[self.cache] += 1
+        if failure is None:
+            counters.responses_of(self.route, "ok").add(seconds)
+            return
+        counters.responses_of(self.route, failure.code).add(seconds)
+        if failure.reason is not None:
+            if failure.code == ApiError.TOKEN.code:
+                counters.auth_failures[failure.reason] += 1
+            elif failure.code == ApiError.RATE_LIMITED.code:
+                counters.rate_limited[failure.reason] += 1
 
 
 def _failure(response: ApiError, error: BaseException) -> Failure:
@@ -150,3 +169,13 @@ class NoSuchRouteHandler(JsonHandler):
 
     def handle(self) -> None:
         self.send_error(ApiError.NO_SUCH_ROUTE)
+
+
+class LivenessHandler(JsonHandler):
+    """Says that the process responds, and nothing of its backends."""
+
+    route = "health"
+    allowed = ("GET", "HEAD")
+
+    def handle(self) -> None:
+        self.send(200, b'{"status":"ok"}')

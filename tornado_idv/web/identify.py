@@ -20,7 +20,7 @@ from tornado_idv.web.packet_cache import CacheableRequest
 class IdentifyHandler(BearerAuthMixin, JsonHandler):
     """Checks the key and its limits, then the media types, then the body, then looks up."""
 
-    allowed = "POST"
+    allowed = ("POST",)
     scope: ClassVar[Scope]
     field: ClassVar[str]
     """The member of the body that holds what is asked for."""

@@ -3,8 +3,8 @@
 It maps bytes to what they mean, a key and a query, and never to an answer: that comes from the
 `AnswerCache`, as long as it is fresh there and the key is valid and within its limits. Otherwise
 the request takes the normal path. Whatever the normal path does beside responding happens here as
-well: observers are called, the limits are charged, the access log gets its line, the response a
-request id.
+well: observers are called, the limits are charged, the response is counted and gets a request id,
+the access log gets its line.
 
 Heads are kept as digests, because they contain keys. A body is kept when it is sent for the
 second time at the earliest: most clients that guess never repeat a request, and so evict nothing.
@@ -25,6 +25,7 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.limits.key_limits import KeyLimiter, KeyLimits
 from tornado_idv.lookup.directory import Directory
+from tornado_idv.metrics.counters import FIRST_BOUND, Counters, Durations
 from tornado_idv.model import Query
 from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import ApiError
@@ -46,6 +47,10 @@ _CHANGES_RESPONSE = (
     "X-Request-ID",
 )
 """Header fields with which the response may be another one."""
+
+
+_Outcome = tuple[int, Failure | None, Durations]
+"""The status of a response, what is logged if that is not 200, and where it is counted."""
 
 
 class CacheableRequest(Struct, frozen=True):
@@ -88,6 +93,8 @@ class _KnownHead:
     content_length: int
     forwarded_for: str
     queries: _QueryTable
+    found: _Outcome
+    not_found: _Outcome
 
 
 class PacketCache:
@@ -99,7 +106,9 @@ class PacketCache:
         keys: KeyRing,
         access_log: AccessLog | None,
         key_limiter: KeyLimiter,
+        counters: Counters | None = None,
     ) -> None:
+        self.counters = counters or Counters()
         self.directory = directory
         self.keys = keys
         self.access_log = access_log
@@ -124,6 +133,8 @@ class PacketCache:
             head.content_length or 0,
             head.headers.get("X-Forwarded-For", ""),
             self._queries.setdefault(request.route, _QueryTable()),
+            (200, None, self.counters.packet_hits_of(request.route, "ok")),
+            (*_NOT_FOUND, self.counters.packet_hits_of(request.route, ApiError.NOT_FOUND.code)),
         )
         digest = sha256(data).digest()
         if len(self._heads) >= _MAX_HEADS and digest not in self._heads:
@@ -165,16 +176,23 @@ class PacketFastPath:
             if limits is not None:
                 limits.release()
             return None
-        status, failure = (200, None) if answer.found else _NOT_FOUND
+        status, failure, durations = known.found if answer.found else known.not_found
         if limits is not None and not answer.found:
             limits.charge_miss()
         request_id = new_request_id()
+        seconds = time.monotonic() - started_at
+        # As `Durations.add` does, without a call: 3 % of a hit.
+        durations.seconds += seconds
+        if seconds <= FIRST_BOUND:
+            durations.fast += 1
+        else:
+            durations.add_slow(seconds)
         if cache.access_log is not None:
             cache.access_log.log(
                 method="POST",
                 route=known.route,
                 status=status,
-                seconds=time.monotonic() - started_at,
+                seconds=seconds,
                 client_address=self._address,
                 key_id=known.key.id,
                 request_id=request_id,

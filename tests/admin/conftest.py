@@ -1,0 +1,19 @@
+"""A service with an admin listener on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.admin import WITH_ADMIN
+from support.service import FIXTURE, serving
+from tornado_idv.server.service import Service
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    with serving(WITH_ADMIN, tmp_path) as running:
+        yield running

@@ -1,0 +1,136 @@
+"""Who may use the admin listener, and how it rejects the others."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.admin import ADMIN_KEY, KEY, OPEN_TO_ALL, AdminReply, ask_admin
+from support.service import EXPIRED_KEY, FIXTURE, Client, serving
+from tornado_idv.admin.listener import ROUTES
+from tornado_idv.server.service import Service
+
+GETS = [path for path, handler in ROUTES.items() if "GET" in handler.allowed]
+POSTS = [path for path, handler in ROUTES.items() if "POST" in handler.allowed]
+
+
+@pytest.fixture(scope="module")
+def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service whose admin listener is on every address."""
+    folder: Path = tmp_path_factory.mktemp("open")
+    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    with serving(OPEN_TO_ALL, folder) as running:
+        yield running
+
+
+def assert_error(reply: AdminReply, status: int, code: str) -> None:
+    """Assert that a response is an error record, with the header fields of every response."""
+    assert (reply.status, reply.json["status"], reply.json["code"]) == (status, "error", code)
+    assert list(reply.json) == ["status", "code", "message"]
+    assert reply.headers["Content-Type"] == "application/json"
+    assert reply.headers["Cache-Control"] == "no-store"
+    assert reply.headers["X-Content-Type-Options"] == "nosniff"
+    assert "Server" not in reply.headers
+
+
+@pytest.mark.parametrize("path", [*ROUTES, "/elsewhere"])
+@pytest.mark.parametrize(
+    ("fields", "status", "code"),
+    [
+        ({}, 401, "token_invalid_or_expired"),
+        ({"Authorization": "Bearer unknown-unknown"}, 401, "token_invalid_or_expired"),
+        ({"Authorization": f"Bearer {EXPIRED_KEY}"}, 401, "token_invalid_or_expired"),
+        ({"Authorization": f"Bearer {KEY}"}, 403, "insufficient_scope"),
+    ],
+    ids=["no key", "unknown", "expired", "another scope"],
+)
+def test_every_request_needs_an_admin_key_off_loopback(
+    open_service: Service, path: str, fields: dict[str, str], status: int, code: str
+) -> None:
+    record = {"all": True} if path in POSTS else None
+    reply = ask_admin(open_service, path, record, **fields)
+    assert_error(reply, status, code)
+    assert reply.headers["WWW-Authenticate"] == ("Bearer" if status == 401 else None)
+
+
+def test_admin_key_is_accepted_off_loopback(open_service: Service) -> None:
+    """Under whatever name: a web page has no key."""
+    fields = {"Authorization": f"Bearer {ADMIN_KEY}", "Host": "idv.example:8081"}
+    assert ask_admin(open_service, "/health/ready", **fields).status == 200
+
+
+@pytest.mark.parametrize("path", GETS)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8081", "[::1]:8081", "LOCALHOST"])
+def test_no_key_is_needed_on_loopback(service: Service, path: str, host: str) -> None:
+    assert ask_admin(service, path, Host=host).status == 200
+
+
+@pytest.mark.parametrize("host", ["attacker.example", "localhost.attacker.example", "127.0.0.1.x"])
+def test_names_of_other_hosts_are_rejected_on_loopback(service: Service, host: str) -> None:
+    """A web page whose name an attacker points to 127.0.0.1 reads nothing (DNS rebinding)."""
+    assert_error(ask_admin(service, "/status.json", Host=host), 421, "host_not_allowed")
+    assert_error(
+        ask_admin(service, "/cache/purge", {"all": True}, Host=host), 421, "host_not_allowed"
+    )
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", ""])
+@pytest.mark.parametrize("path", POSTS)
+def test_post_needs_the_media_type_of_json(service: Service, path: str, media_type: str) -> None:
+    """A form of a web page cannot send it."""
+    reply = ask_admin(service, path, {"all": True}, **{"Content-Type": media_type})
+    assert_error(reply, 415, "unsupported_media_type")
+
+
+def test_no_origin_may_read_responses(service: Service) -> None:
+    reply = ask_admin(service, "/status.json", Origin="https://attacker.example")
+    assert not [name for name in reply.headers if name.lower().startswith("access-control-")]
+    preflight = ask_admin(
+        service, "/cache/purge", method="OPTIONS", Origin="https://attacker.example"
+    )
+    assert_error(preflight, 405, "method_not_allowed")
+
+
+def test_wrong_method_is_rejected_with_the_right_ones(service: Service) -> None:
+    reply = ask_admin(service, "/metrics", method="DELETE")
+    assert_error(reply, 405, "method_not_allowed")
+    assert reply.headers["Allow"] == "GET, HEAD"
+    reply = ask_admin(service, "/cache/purge")
+    assert_error(reply, 405, "method_not_allowed")
+    assert reply.headers["Allow"] == "POST"
+
+
+def test_other_paths_have_no_route(service: Service) -> None:
+    assert_error(ask_admin(service, "/elsewhere"), 404, "no_such_route")
+
+
+def test_head_has_the_fields_of_get_without_the_body(service: Service) -> None:
+    reply = ask_admin(service, "/health/live", method="HEAD")
+    assert (reply.status, reply.body) == (200, b"")
+    assert reply.headers["Content-Length"] == str(len(ask_admin(service, "/health/live").body))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /cache/purge HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"\0\r\n\r\n",
+    ],
+    ids=["body", "head", "no request"],
+)
+def test_requests_beyond_the_limits_end_the_connection(service: Service, sent: bytes) -> None:
+    assert service.admin_url is not None
+    port = int(service.admin_url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        sock.sendall(sent)
+        assert b" 200 " not in sock.makefile("rb").read()
+    assert ask_admin(service, "/health/live").status == 200
+
+
+def test_public_listener_has_no_admin_endpoints(service: Service) -> None:
+    for path in ROUTES:
+        assert Client(service.port).send("GET", path, {"Host": "x"}).code == "no_such_route"

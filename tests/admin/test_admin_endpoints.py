@@ -1,0 +1,220 @@
+"""Health, status, cache purge and explain, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from support.admin import WITH_ADMIN, ask_admin
+from support.key_stores import make_store
+from support.process import eventually, running
+from support.service import CONFIG, FIXTURE, Client, make_database, serving
+from tornado_idv.server.service import Service
+
+BOB = '  - {nickname: "@bob", card_number: "5555", plan: Pro}\n'
+
+
+def lookups(service: Service) -> dict[str, int]:
+    """Return the number of lookups by what the cache contributed."""
+    counts: dict[str, int] = ask_admin(service, "/status.json").json["cache"]["lookups"]
+    return counts
+
+
+def test_service_is_alive_and_ready(service: Service) -> None:
+    assert ask_admin(service, "/health/live").json == {"status": "ok"}
+    assert ask_admin(service, "/health/ready").json == {"status": "ready", "degraded": []}
+
+
+def test_status_gives_an_overview(service: Service) -> None:
+    Client(service.port).by_input("@alice")
+    status = ask_admin(service, "/status.json").json
+    assert status["status"] == "ready"
+    assert status["requests"]["url"]["ok"] == 1
+    assert status["cache"]["entries"] == {"found": 1, "negative": 0}
+    assert (status["backends"][0]["name"], status["backends"][0]["calls"]) == (
+        "users",
+        {"found": 1},
+    )
+    assert status["keys"] == {"count": 3, "next_expiry": None}
+
+
+def test_key_store_that_cannot_be_read_is_degraded(tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    path = tmp_path / "keys.db"
+    make_store(path, "shop")
+    config = WITH_ADMIN.replace("auth:\n", "auth:\n  store: keys.db\n")
+    with serving(config, tmp_path) as service:
+        assert ask_admin(service, "/health/ready").json["status"] == "ready"
+        path.write_bytes(b"no database" * 1000)
+        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "degraded")
+        reply = ask_admin(service, "/health/ready?verbose")
+    assert (reply.status, reply.json["degraded"]) == (200, ["key store"])
+    assert reply.json["key_store"]["error"]
+
+
+def test_liveness_of_the_public_listener(tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    config = WITH_ADMIN.replace("port: 0,", "port: 0, base_path: /x, health_path: /healthz,", 1)
+    with serving(config, tmp_path) as service:
+        client = Client(service.port)
+        reply = client.send("GET", "/healthz", {"Host": "x"})
+        assert (reply.status, reply.body) == (200, b'{"status":"ok"}')
+        assert reply.headers["content-type"] == "application/json"
+        assert reply.headers["x-request-id"]
+        wrong = client.send("POST", "/healthz", {"Host": "x"})
+        assert (wrong.status, wrong.headers["allow"]) == (405, "GET, HEAD")
+        wrong = client.send("GET", "/x/api/v1/identify/url", {"Host": "x"})
+        assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+
+
+def test_public_listener_has_no_health_path_by_default(service: Service) -> None:
+    assert Client(service.port).send("GET", "/healthz", {"Host": "x"}).code == "no_such_route"
+
+
+@pytest.mark.parametrize(
+    ("record", "dropped"),
+    [
+        ({"nickname": "alice"}, True),
+        ({"nickname": "@alice"}, True),
+        ({"card_number": "4000123412341234"}, True),
+        ({"backend": "users"}, True),
+        ({"all": True}, True),
+        ({"nickname": "@bob"}, False),
+        ({"card_number": "5555"}, False),
+    ],
+    ids=str,
+)
+def test_purge_drops_the_answers_asked_for(
+    service: Service,
+    record: dict[str, object],
+    dropped: bool,  # noqa: FBT001
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = Client(service.port)
+    client.by_input("@alice")
+    with caplog.at_level(logging.INFO, "tornado_idv.audit"):
+        reply = ask_admin(service, "/cache/purge", record)
+    assert (reply.status, reply.json["status"]) == (200, "ok")
+    assert client.by_input("@alice").status == 200
+    assert lookups(service)["miss"] == (2 if dropped else 1)
+    (line,) = [each for each in caplog.records if each.name == "tornado_idv.audit"]
+    assert line.getMessage() == "cache purged"
+    assert vars(line)["purged"] == reply.json["purged"]
+    assert "alice" not in str(vars(line))
+    assert "4000" not in str(vars(line)["purged"])
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        [],
+        {"all": False},
+        {"all": 1},
+        {"all": True, "backend": "users"},
+        {"nickname": "@alice", "card_number": "1"},
+        {"nickname": "@"},
+        {"nickname": 1},
+        {"card_number": "4000-1"},
+        {"backend": "other"},
+        {"everything": True},
+    ],
+    ids=str,
+)
+def test_purge_of_anything_else_is_rejected(service: Service, record: object) -> None:
+    reply = ask_admin(service, "/cache/purge", record)
+    assert (reply.status, reply.json["code"]) == (422, "invalid_format")
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> str:
+    """Two backends, of which the first is a database of one user."""
+    (tmp_path / "users.yaml").write_text(FIXTURE + BOB, encoding="utf-8")
+    make_database(tmp_path / "first.db", ("alice", "4000123412341234", "Free", None))
+    backends = (
+        "  - {name: first, kind: sqlite, path: first.db}\n"
+        "  - {name: second, kind: yaml, path: users.yaml}\n"
+    )
+    return f"{CONFIG}{backends}admin: {{port: 0}}\n"
+
+
+def test_explain_shows_each_backend_up_to_the_one_that_found(tmp_path: Path, chain: str) -> None:
+    with serving(chain, tmp_path) as service:
+        results = {
+            each: ask_admin(service, "/explain", {"input": each}).json
+            for each in ("@alice", "@bob", "@carol")
+        }
+        by_card = ask_admin(service, "/explain", {"card_number": "5555"}).json
+        assert ask_admin(service, "/status.json").json["cache"]["entries"] == {
+            "found": 0,
+            "negative": 0,
+        }
+    outcomes = {
+        who: [(each["backend"], each["outcome"]) for each in record["backends"]]
+        for who, record in results.items()
+    }
+    assert outcomes == {
+        "@alice": [("first", "found")],
+        "@bob": [("first", "not known here"), ("second", "found")],
+        "@carol": [("first", "not known here"), ("second", "not known here")],
+    }
+    assert [each["result"] for each in results.values()] == ["found", "found", "not_found"]
+    assert by_card["result"] == "found"
+    assert all(each["ms"] >= 0 for each in by_card["backends"])
+
+
+def test_explain_is_undetermined_where_a_backend_fails(tmp_path: Path, chain: str) -> None:
+    """Never not found: the first database might know the user."""
+    skipping = chain.replace("path: first.db", "path: first.db, on_unavailable: continue")
+    with serving(skipping, tmp_path) as service:
+        (tmp_path / "first.db").write_bytes(b"")
+        found = ask_admin(service, "/explain", {"input": "@bob"}).json
+        record = ask_admin(service, "/explain", {"input": "@carol"}).json
+    assert (found["result"], record["result"]) == ("found", "could_not_tell")
+    assert [each["backend"] for each in record["backends"]] == ["first", "second"]
+
+
+def test_explain_shows_what_is_cached(service: Service) -> None:
+    client = Client(service.port)
+    assert ask_admin(service, "/explain", {"input": "@alice"}).json["cache"] == "absent"
+    client.by_input("@alice")
+    client.by_input("@carol")
+    assert ask_admin(service, "/explain", {"input": "@alice"}).json["cache"] == "found"
+    assert ask_admin(service, "/explain", {"input": "@carol"}).json["cache"] == "not_found"
+    assert "4000" not in ask_admin(service, "/explain", {"input": "@alice"}).body.decode()
+
+
+@pytest.mark.parametrize("record", [{"input": "alice"}, {"input": 1}, {"card_number": "x"}, {}])
+def test_explain_of_anything_else_is_rejected(service: Service, record: object) -> None:
+    reply = ask_admin(service, "/explain", record)
+    assert (reply.status, reply.json["code"]) == (422, "invalid_format")
+
+
+@pytest.mark.slow
+def test_draining_service_is_not_ready_and_still_serves(tmp_path: Path) -> None:
+    """From the signal on; the admin listener responds until the end."""
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    config = tmp_path / "config.yaml"
+    text = WITH_ADMIN.replace("port: 0,", "port: 0, drain: {delay: 1500ms},", 1)
+    config.write_text(f"{text}logging: {{format: json}}\n")
+    with running(config) as process:
+        (line,) = [each for each in process.announced if each.startswith("Admin listener on ")]
+        service = Announced(line.split()[-1])
+        assert ask_admin(service, "/health/ready").status == 200
+        process.send_signal()
+        eventually(lambda: ask_admin(service, "/health/ready").status == 503)
+        assert ask_admin(service, "/health/ready").json["status"] == "draining"
+        assert ask_admin(service, "/health/live").status == 200
+        assert Client(process.port).by_input("@alice").status == 200
+        assert process.wait() == 0
+    assert json.loads(process.read_log().splitlines()[-1])["drained"] is True
+
+
+class Announced:
+    """A service of another process, by the address it announced."""
+
+    def __init__(self, admin_url: str) -> None:
+        self.admin_url = admin_url

@@ -1,0 +1,186 @@
+"""The metrics count what was requested over HTTP, in formats that parsers accept."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import parser
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+
+from support.admin import WITH_ADMIN, ask_admin
+from support.service import CONFIG, FIXTURE, KEY, Client, serving
+from tornado_idv.server.service import Service
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scrape(service: Service) -> Callable[..., float]:
+    """Return a function that gives the value of a sample, by its name and labels."""
+    text = ask_admin(service, "/metrics").body.decode()
+    values: Values = {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parser.text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+    def value(name: str, **labels: str) -> float:
+        return values.get((name, frozenset(labels.items())), 0.0)
+
+    return value
+
+
+@pytest.mark.parametrize("packet_cache", ["true", "false"])
+def test_responses_are_counted_by_operation_and_code(tmp_path: Path, packet_cache: str) -> None:
+    """Also those of the packet cache, and those that no handler sees."""
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    config = WITH_ADMIN.replace("port: 0,", f"port: 0, packet_cache: {packet_cache},", 1)
+    with serving(config, tmp_path) as service:
+        client = Client(service.port)
+        for _ in range(5):
+            assert client.by_input("@alice").status == 200
+        for _ in range(4):
+            assert client.by_input("@bob").status == 404
+        assert client.by_card("4000123412341234").status == 200
+        assert client.by_card("x").status == 422
+        assert client.send("GET", "/", {"Host": "x"}).status == 404
+        assert client.raw(b"GET\r\n\r\n")[0].status == 400
+        value = scrape(service)
+    for operation, code, count in [
+        ("url", "ok", 5),
+        ("url", "not_found", 4),
+        ("card", "ok", 1),
+        ("card", "invalid_format", 1),
+        ("none", "no_such_route", 1),
+        ("none", "bad_request", 1),
+    ]:
+        assert value("idv_requests_total", operation=operation, code=code) == count
+    for operation, result, count in [
+        ("url", "found", 5),
+        ("url", "not_found", 4),
+        ("card", "rejected", 1),
+    ]:
+        labels = {"operation": operation, "result": result}
+        assert value("idv_request_duration_seconds_count", **labels) == count
+        assert value("idv_request_duration_seconds_bucket", le="2.5", **labels) == count
+        assert 0 < value("idv_request_duration_seconds_sum", **labels) < 5
+    assert value("idv_cache_lookups_total", result="hit") == 7
+    assert value("idv_cache_lookups_total", result="miss") == 3
+    assert value("idv_cache_entries", kind="found") == 2
+    assert value("idv_cache_entries", kind="negative") == 1
+    assert value("idv_backend_requests_total", backend="users", outcome="found") == 2
+    assert value("idv_backend_requests_total", backend="users", outcome="not_found") == 1
+    assert value("idv_backend_duration_seconds_count", backend="users") == 3
+
+
+def test_rejected_keys_and_limits_are_counted_by_reason(tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    with serving(f"{WITH_ADMIN}limits: {{requests: 2/hour}}\n", tmp_path) as service:
+        client = Client(service.port)
+        for token, status in [("x" * 20, 401), ("", 401), (KEY, 200), (KEY, 200), (KEY, 429)]:
+            fields = {"Host": "x", "Authorization": f"Bearer {token}"}
+            path = "/api/v1/identify/url"
+            assert client.send("POST", path, fields, b'{"input": "@alice"}').status == status
+        value = scrape(service)
+    assert value("idv_auth_failures_total", reason="unknown") == 1
+    assert value("idv_auth_failures_total", reason="malformed") == 1
+    assert value("idv_auth_failures_total", reason="not_valid_yet") == 0
+    assert value("idv_rate_limited_total", limit="requests") == 1
+    assert value("idv_key_expiry_timestamp_seconds", key="expired") == 1577836800
+
+
+def test_failing_backend_is_counted_and_its_breaker_shown(tmp_path: Path) -> None:
+    """A port that refuses connections; after two failures the breaker is open."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    backend = (
+        f"  - {{name: crm, kind: upstream, base_url: 'http://127.0.0.1:{port}',"
+        " breaker: {failures: 2, open_for: 1h}}\n"
+    )
+    with serving(f"{CONFIG}{backend}admin: {{port: 0}}\n", tmp_path) as service:
+        client = Client(service.port)
+        for name in ("@a", "@b", "@c"):
+            assert client.by_input(name).status == 503
+        value = scrape(service)
+        ready = ask_admin(service, "/health/ready?verbose")
+    assert value("idv_backend_requests_total", backend="crm", outcome="unavailable") == 2
+    assert value("idv_backend_requests_total", backend="crm", outcome="rejected") == 1
+    assert value("idv_breaker_state", backend="crm") == 2
+    assert value("idv_backend_in_flight", backend="crm") == 0
+    failed = {"operation": "url", "result": "failed"}
+    assert value("idv_request_duration_seconds_count", **failed) == 3
+    # A remote directory that is down is no fault of this instance.
+    assert (ready.status, ready.json["status"]) == (200, "degraded")
+    assert ready.json["degraded"] == ["backend crm"]
+    (crm,) = ready.json["backends"]
+    assert (crm["name"], crm["available"], crm["breaker"]) == ("crm", False, "open")
+    assert crm["failing_since"].endswith("Z")
+    assert crm["last_error"]
+
+
+def test_evictions_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    with serving(f"{WITH_ADMIN}cache: {{max_negative_entries: 2}}\n", tmp_path) as service:
+        for name in "abcde":
+            Client(service.port).by_input(f"@{name}")
+        value = scrape(service)
+    assert value("idv_cache_evictions_total") == 3
+
+
+def test_open_connections_are_shown_by_state(service: Service) -> None:
+    with socket.create_connection(("127.0.0.1", service.port)) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert sock.recv(10)
+        value = scrape(service)
+    assert value("idv_connections", state="idle") == 1
+
+
+def test_openmetrics_is_sent_where_it_is_accepted(service: Service) -> None:
+    Client(service.port).by_input("@alice")
+    plain, other = (
+        ask_admin(service, "/metrics"),
+        ask_admin(service, "/metrics", Accept=OPENMETRICS),
+    )
+    assert plain.headers["Content-Type"].startswith("text/plain; version=")
+    assert other.headers["Content-Type"].startswith("application/openmetrics-text; version=1.")
+    assert other.body.endswith(b"# EOF\n")
+    names = {family.name for family in parse_openmetrics(other.body.decode())}
+    assert {"idv_requests", "idv_build", "idv_request_duration_seconds"} <= names
+
+
+def test_no_label_holds_anything_of_a_request(service: Service) -> None:
+    client = Client(service.port)
+    for text in ("@alice", "@canary-name"):
+        client.by_input(text)
+    for card in ("4000123412341234", "5555555555554444"):
+        client.by_card(card)
+    client.send(
+        "CANARY-METHOD", "/canary-path", {"Host": "x", "Authorization": "Bearer canary-key"}
+    )
+    for path in ("/metrics", "/status.json", "/health/ready?verbose"):
+        body = ask_admin(service, path).body.decode().lower()
+        for secret in ("alice", "canary", "4000123412341234", "5555555555554444", KEY.lower()):
+            assert secret not in body
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_the_metrics(service: Service) -> None:
+    Client(service.port).by_input("@alice")
+    text = ask_admin(service, "/metrics").body
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+def test_every_name_is_that_of_a_metric_with_help(service: Service) -> None:
+    text = ask_admin(service, "/metrics").body.decode()
+    for family in parser.text_string_to_metric_families(text):
+        assert family.name.startswith("idv_")
+        assert family.documentation
+        assert family.type != "unknown"

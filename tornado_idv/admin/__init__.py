@@ -1,0 +1,4 @@
+"""The operator's listener: health, metrics, status, cache purge and explain.
+
+Plain `tornado.web` handlers on `tornado.httpserver`, apart from the public API.
+"""

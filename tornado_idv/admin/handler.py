@@ -1,0 +1,148 @@
+"""What all handlers of the admin listener share: access, JSON, error records."""
+
+from __future__ import annotations
+
+import json
+import logging
+from types import TracebackType
+from typing import Any, ClassVar
+
+from tornado.web import HTTPError, RequestHandler
+
+from tornado_idv import strict_json
+from tornado_idv.admin.metrics import MetricsRenderer
+from tornado_idv.admin.state import Record, ServiceState
+from tornado_idv.config.types import is_ip_address
+from tornado_idv.errors import InvalidKey, format_traceback
+from tornado_idv.keys.ring import digest_of
+from tornado_idv.web.auth import bearer_token
+from tornado_idv.web.errors import ApiError
+
+_log = logging.getLogger(__name__)
+_ERRORS = {
+    error.status: (error.code, error.message)
+    for error in (ApiError.BAD_REQUEST, ApiError.NO_SUCH_ROUTE, ApiError.METHOD, ApiError.INTERNAL)
+}
+
+
+class AdminError(HTTPError):
+    """Ends a request with an error record; nothing of the request may be in ``message``."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(status)
+        self.code = code
+        self.message = message
+
+
+class AdminHandler(RequestHandler):
+    """Responds with JSON to operators.
+
+    Where only this machine can connect, no key is needed; instead, the ``Host`` field must not
+    be a name that an attacker may have chosen (DNS rebinding: a web page reads the responses
+    of a name of its own that points here). Elsewhere a key with the scope ``admin`` is needed.
+    """
+
+    allowed: ClassVar[tuple[str, ...]] = ("GET", "HEAD")
+    """The methods of this route."""
+    key_id: str | None = None
+
+    def initialize(
+        self, state: ServiceState, metrics: MetricsRenderer, host: str, *, needs_key: bool
+    ) -> None:
+        self.state = state
+        self.metrics = metrics
+        self._host = host
+        self._needs_key = needs_key
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        self.set_header("Content-Type", "application/json")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+
+    def prepare(self) -> None:
+        if self._needs_key:
+            self._check_key()
+        else:
+            self._check_host()
+        if self.request.method not in self.allowed:
+            raise HTTPError(405)
+        if self.request.method == "POST":
+            self._check_media_type()
+
+    def head(self) -> None:
+        self.get()
+
+    def send(self, record: Record, status: int = 200) -> None:
+        """Send a JSON record."""
+        self.set_status(status)
+        self.finish(json.dumps(record, separators=(",", ":")))
+
+    def body(self) -> Record:
+        """Return the JSON object that was sent; raises `AdminError`."""
+        try:
+            record = strict_json.loads(self.request.body)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise AdminError(422, "invalid_format", "The body must be one JSON object")
+        return record
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info", (None, None))[1]
+        if isinstance(error, AdminError):
+            code, message = error.code, error.message
+        else:
+            code, message = _ERRORS.get(status_code, ("bad_request", "Bad request"))
+        if status_code == ApiError.METHOD.status:
+            self.set_header("Allow", ", ".join(self.allowed))
+        if status_code == ApiError.TOKEN.status:
+            self.set_header("WWW-Authenticate", "Bearer")
+        self.send({"status": "error", "code": code, "message": message}, status_code)
+
+    def log_exception(
+        self,
+        typ: type[BaseException] | None,  # noqa: ARG002 - Tornado's signature
+        value: BaseException | None,
+        tb: TracebackType | None,  # noqa: ARG002
+    ) -> None:
+        """Log an unexpected exception without its message; Tornado's way logs the request."""
+        if value is not None and not isinstance(value, HTTPError):
+            _log.error("unhandled exception:\n%s", format_traceback(value))
+
+    def _check_host(self) -> None:
+        name = self.request.host_name.strip("[]")
+        if not is_ip_address(name) and name not in ("localhost", self._host.lower()):
+            raise AdminError(
+                421, "host_not_allowed", "The Host must be an IP address, localhost or admin.host"
+            )
+
+    def _check_key(self) -> None:
+        try:
+            key = self.state.keys.authenticate(digest_of(bearer_token(self.request.headers)))
+        except InvalidKey:
+            raise AdminError(*_as_error(ApiError.TOKEN)) from None
+        if "admin" not in key.scopes:
+            raise AdminError(*_as_error(ApiError.SCOPE))
+        self.key_id = key.id
+
+    def _check_media_type(self) -> None:
+        # A web page of another origin cannot send this type without asking (CORS), and is refused.
+        media_type = self.request.headers.get("Content-Type", "").partition(";")[0]
+        if media_type.strip().lower() != "application/json":
+            raise AdminError(
+                415, ApiError.MEDIA_TYPE.code, "The Content-Type must be application/json"
+            )
+
+
+class NoSuchRouteHandler(AdminHandler):
+    """Every other path."""
+
+    def prepare(self) -> None:
+        if self._needs_key:
+            self._check_key()
+        raise HTTPError(404)
+
+
+def _as_error(error: ApiError) -> tuple[int, str, str]:
+    return error.status, error.code, error.message

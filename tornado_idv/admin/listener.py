@@ -1,0 +1,73 @@
+"""The socket of the admin listener, and its routes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+
+from tornado.httpserver import HTTPServer
+from tornado.web import Application
+
+from tornado_idv.admin.handler import AdminHandler, NoSuchRouteHandler
+from tornado_idv.admin.handlers import (
+    ExplainHandler,
+    LiveHandler,
+    MetricsHandler,
+    PurgeHandler,
+    ReadyHandler,
+    StatusHandler,
+)
+from tornado_idv.admin.metrics import MetricsRenderer
+from tornado_idv.admin.state import ServiceState
+
+ROUTES: dict[str, type[AdminHandler]] = {
+    "/health/live": LiveHandler,
+    "/health/ready": ReadyHandler,
+    "/metrics": MetricsHandler,
+    "/status.json": StatusHandler,
+    "/cache/purge": PurgeHandler,
+    "/explain": ExplainHandler,
+}
+_MAX_BODY = 16 * 1024
+_MAX_HEADERS = 16 * 1024
+_IDLE_TIMEOUT = 75.0
+"""Seconds: longer than the usual interval of scrapes and health checks."""
+_BODY_TIMEOUT = 5.0
+
+
+@asynccontextmanager
+async def admin_listening(
+    sockets: Sequence[socket.socket], host: str, state: ServiceState
+) -> AsyncIterator[None]:
+    """Serve the admin listener on bound sockets; ``host`` is the configured one."""
+    arguments = {
+        "state": state,
+        "metrics": MetricsRenderer(state),
+        "host": host,
+        "needs_key": not all(_is_loopback(each) for each in sockets),
+    }
+    app = Application(
+        [(path, handler, arguments) for path, handler in ROUTES.items()],
+        default_handler_class=NoSuchRouteHandler,
+        default_handler_args=arguments,
+        log_function=lambda _: None,
+    )
+    server = HTTPServer(
+        app,
+        idle_connection_timeout=_IDLE_TIMEOUT,
+        body_timeout=_BODY_TIMEOUT,
+        max_body_size=_MAX_BODY,
+        max_header_size=_MAX_HEADERS,
+    )
+    server.add_sockets(sockets)
+    try:
+        yield
+    finally:
+        server.stop()
+        await server.close_all_connections()
+
+
+def _is_loopback(sock: socket.socket) -> bool:
+    return ip_address(sock.getsockname()[0]).is_loopback

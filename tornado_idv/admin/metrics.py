@@ -1,0 +1,196 @@
+"""The metrics in the text formats of Prometheus and OpenMetrics.
+
+`prometheus_client` only renders: every value is read from the service's counters when asked for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from itertools import accumulate
+
+import tornado
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from tornado_idv.admin.state import OPERATIONS, ServiceState
+from tornado_idv.http.state import State
+from tornado_idv.metrics.counters import BOUNDS, Durations
+
+_RESULTS = {"ok": "found", "not_found": "not_found"}
+_FAILURES = ("backend_unavailable", "internal", "overloaded")
+_BREAKER = {"closed": 0, "half_open": 1, "open": 2}
+_CALL_RESULTS = ("found", "not_found", "unavailable", "broken", "rejected", "cancelled")
+_REASONS = ("malformed", "unknown", "expired", "not valid yet", "revoked", "disabled")
+_MAX_KEYS = 1000
+"""Keys whose expiry is shown: those that expire next."""
+
+
+class MetricsRenderer:
+    """Renders the metrics of one service."""
+
+    def __init__(self, state: ServiceState) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_ServiceCollector(state))
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """Return the text and its content type, as an ``Accept`` header asks for."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+
+class _ServiceCollector(Collector):
+    """Reads the counters of a service."""
+
+    def __init__(self, state: ServiceState) -> None:
+        self._state = state
+        self._counters = state.counters
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._requests()
+        yield from self._backends()
+        yield from self._cache()
+        yield from self._keys()
+        yield from self._process()
+
+    def _requests(self) -> Iterator[Metric]:
+        counts: dict[tuple[str, str], int] = defaultdict(int)
+        durations: dict[tuple[str, str], list[Durations]] = defaultdict(list)
+        for (route, code), each in self._counters.all_responses():
+            operation = OPERATIONS.get(route, "none")
+            counts[operation, code] += each.count
+            durations[operation, _result(code)].append(each)
+        labels = ["operation", "code"]
+        requests = CounterMetricFamily("idv_requests", "Responses.", labels=labels)
+        for operation_and_code, count in counts.items():
+            requests.add_metric(operation_and_code, count)
+        yield requests
+        seconds = HistogramMetricFamily(
+            "idv_request_duration_seconds",
+            "Time from a complete request to its response.",
+            labels=["operation", "result"],
+        )
+        for operation_and_result, each_duration in durations.items():
+            _add_histogram(seconds, operation_and_result, each_duration)
+        yield seconds
+        yield _counter(
+            "idv_auth_failures",
+            "Requests with the response 401.",
+            "reason",
+            ((each.replace(" ", "_"), self._counters.auth_failures[each]) for each in _REASONS),
+        )
+        limited = self._counters.rate_limited
+        yield _counter(
+            "idv_rate_limited",
+            "Requests with the response 429.",
+            "limit",
+            ((each, limited[each]) for each in ("requests", "misses", "failed_auth")),
+        )
+
+    def _backends(self) -> Iterator[Metric]:
+        labels = ["backend"]
+        calls = CounterMetricFamily(
+            "idv_backend_requests", "Calls of backends.", labels=["backend", "outcome"]
+        )
+        seconds = HistogramMetricFamily(
+            "idv_backend_duration_seconds", "Time that calls of backends took.", labels=labels
+        )
+        in_flight = GaugeMetricFamily("idv_backend_in_flight", "Running calls.", labels=labels)
+        breaker = GaugeMetricFamily(
+            "idv_breaker_state", "Circuit breaker: 0 closed, 1 half-open, 2 open.", labels=labels
+        )
+        for guard in self._state.directory.guards:
+            counted = self._counters.backend(guard.name)
+            for result in _CALL_RESULTS:
+                calls.add_metric([guard.name, result], counted.results[result])
+            _add_histogram(seconds, [guard.name], [counted.durations])
+            in_flight.add_metric([guard.name], guard.in_flight)
+            breaker.add_metric([guard.name], _BREAKER[guard.breaker])
+        yield from (calls, seconds, in_flight, breaker)
+
+    def _cache(self) -> Iterator[Metric]:
+        sizes = self._state.directory.cache.sizes
+        yield _gauge("idv_cache_entries", "Entries of the cache.", "kind", sizes.items())
+        lookups = self._state.cache_lookups()
+        yield _counter("idv_cache_lookups", "Lookups.", "result", lookups.items())
+        evictions = self._counters.evictions
+        yield CounterMetricFamily("idv_cache_evictions", "Entries that made room.", evictions)
+        refreshes = self._counters.refreshes.items()
+        yield _counter("idv_cache_refreshes", "Refreshes ahead of expiry.", "result", refreshes)
+
+    def _keys(self) -> Iterator[Metric]:
+        now = time.time()
+        times = self._state.keys.expirations().items()
+        shown = heapq.nsmallest(_MAX_KEYS, times, key=lambda each: (each[1] <= now, each[1]))
+        text = "When a key expires, in Unix time."
+        yield _gauge("idv_key_expiry_timestamp_seconds", text, "key", shown)
+
+    def _process(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "idv_event_loop_lag_seconds",
+            "Longest delay of the event loop since the last scrape.",
+            self._counters.take_max_lag(),
+        )
+        states = self._state.connections()
+        yield _gauge(
+            "idv_connections",
+            "Open connections of the public listener.",
+            "state",
+            ((each.name.lower(), states.get(each.name, 0)) for each in State),
+        )
+        dropped = self._state.log_dropped()
+        yield CounterMetricFamily("idv_log_dropped", "Log lines that were lost.", dropped)
+        info = InfoMetricFamily("idv_build", "Versions.")
+        info.add_metric(
+            [],
+            {
+                "version": version("tornado-idv"),
+                "python": platform.python_version(),
+                "tornado": tornado.version,
+            },
+        )
+        yield info
+
+
+def _result(code: str) -> str:
+    """Return one of four results, so that histograms stay few."""
+    return _RESULTS.get(code, "failed" if code in _FAILURES else "rejected")
+
+
+def _counter(name: str, text: str, label: str, values: Iterable[tuple[str, int]]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value, count in values:
+        family.add_metric([value], count)
+    return family
+
+
+def _gauge(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for value, number in values:
+        family.add_metric([value], number)
+    return family
+
+
+def _add_histogram(
+    family: HistogramMetricFamily, labels: Iterable[str], durations: Iterable[Durations]
+) -> None:
+    durations = list(durations)
+    counts = [sum(column) for column in zip(*(each.buckets() for each in durations), strict=True)]
+    bounds = [*map(str, BOUNDS), "+Inf"]
+    family.add_metric(
+        list(labels),
+        buckets=list(zip(bounds, accumulate(counts), strict=True)),
+        sum_value=sum(each.seconds for each in durations),
+    )

@@ -1,0 +1,66 @@
+"""``tornado-idv status``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from tornado_idv.cli.admin_client import admin_client, admin_options
+from tornado_idv.cli.common import Record, exit_on_error, print_json
+from tornado_idv.commands import Exit, printable
+
+
+@click.command()
+@admin_options
+def status(*, config_path: Path, token_file: Path | None, as_json: bool) -> None:
+    """Show what the running service does.
+
+    Exit codes: 0 done; 3 no response.
+    """
+    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json):
+        _, record = admin_client(config_path, token_file).request("GET", "/status.json")
+    if as_json:
+        print_json(record)
+        return
+    for line in _lines(record):
+        click.echo(printable(line))
+
+
+def _lines(record: Record) -> Iterator[str]:
+    yield f"{'state:':14}{record['status']}"
+    yield f"{'version:':14}{record['version']}, up for {record['uptime_s']:.0f} s"
+    for operation, codes in sorted(record["requests"].items()):
+        counts = ", ".join(f"{code} {count}" for code, count in sorted(codes.items()))
+        yield f"{'requests:':14}{operation}: {counts}"
+    for each in record["backends"]:
+        yield f"{'backend:':14}{_backend(each)}"
+    yield f"{'cache:':14}{cache_sentence(record['cache'])}"
+    keys = record["keys"]
+    expiry = f", the next expires at {keys['next_expiry']}" if keys["next_expiry"] else ""
+    yield f"{'keys:':14}{keys['count']}{expiry}"
+    if record["key_store"] and record["key_store"]["error"]:
+        yield f"{'key store:':14}{record['key_store']['error']}"
+    yield f"{'connections:':14}{sum(record['connections'].values())}"
+    yield f"{'log lines:':14}{record['log_dropped']} dropped"
+
+
+def _backend(each: Record) -> str:
+    text = f"{each['name']} ({each['kind']}): "
+    if each["available"]:
+        return f"{text}available"
+    since = f" since {each['failing_since']}" if each["failing_since"] else ""
+    breaker = each["breaker"].replace("_", "-")
+    return f"{text}failing{since}: {each['last_error']}; circuit breaker {breaker}"
+
+
+def cache_sentence(cache: Record) -> str:
+    """Return the cache's figures as a sentence."""
+    entries, lookups = cache["entries"], cache["lookups"]
+    total = sum(lookups.values())
+    ratio = f"{lookups['hit'] / total:.1%} of {total} lookups were hits" if total else "no lookups"
+    return (
+        f"{entries['found']} found and {entries['negative']} not found; {ratio}; "
+        f"{cache['evictions']} evictions"
+    )

@@ -1,0 +1,136 @@
+"""What one process has counted since its start; it knows nothing of how that is rendered.
+
+Only names from `config.yaml` and fixed words become keys here: no key, user or address does.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable
+
+BOUNDS = (
+    *(5e-05, 1e-04, 2.5e-04, 5e-04, 1e-03, 2.5e-03, 5e-03),
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
+)
+"""Upper bounds of the buckets of a histogram, in seconds."""
+FIRST_BOUND = BOUNDS[0]
+
+
+class Durations:
+    """How many events took how long."""
+
+    __slots__ = ("fast", "seconds", "slower")
+
+    def __init__(self) -> None:
+        self.fast = 0
+        """Events within the first bound, as most are; apart, since a list takes longer."""
+        self.slower = [0] * (len(BOUNDS) + 1)
+        self.seconds = 0.0
+        """The sum of all durations."""
+
+    def add(self, seconds: float) -> None:
+        """Count an event."""
+        self.seconds += seconds
+        if seconds <= FIRST_BOUND:
+            self.fast += 1
+        else:
+            self.add_slow(seconds)
+
+    def add_slow(self, seconds: float) -> None:
+        """Count an event above the first bound, except in ``seconds``."""
+        self.slower[bisect_left(BOUNDS, seconds)] += 1
+
+    @property
+    def count(self) -> int:
+        """The number of events."""
+        return self.fast + sum(self.slower)
+
+    def buckets(self) -> list[int]:
+        """Return the number of events by bucket; the last has no upper bound."""
+        return [self.fast, *self.slower[1:]]
+
+
+class BackendCounters:
+    """The calls of one backend.
+
+    ``failing_since`` is the Unix time of the first of the failures in a row up to now, ``None``
+    after a success; ``last_error`` is the phrase of the last failure, which happened at
+    ``last_error_at``.
+    """
+
+    def __init__(self) -> None:
+        self.results: Counter[str] = Counter()
+        self.durations = Durations()
+        self.failing_since: float | None = None
+        self.last_error: str | None = None
+        self.last_error_at = 0.0
+
+
+class Counters:
+    """All counters of a process. ``clock`` returns Unix time in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self.started_at = clock()
+        self.responses: dict[tuple[str, str], Durations] = {}
+        """By route and code; ``ok`` is the code of a found user."""
+        self.packet_hits: dict[tuple[str, str], Durations] = {}
+        """The same of the responses of the packet cache, which are all cache hits."""
+        self.auth_failures: Counter[str] = Counter()
+        """By reason."""
+        self.rate_limited: Counter[str] = Counter()
+        """By limit."""
+        self.cache_lookups: Counter[str] = Counter()
+        """By what the cache contributed, without the packet cache."""
+        self.evictions = 0
+        self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
+        self.backends: dict[str, BackendCounters] = {}
+        self.max_lag = 0.0
+        """The longest delay of the event loop since it was read, in seconds."""
+
+    def responses_of(self, route: str, code: str) -> Durations:
+        """Return the durations of responses of a route with a code."""
+        return _entry(self.responses, route, code)
+
+    def packet_hits_of(self, route: str, code: str) -> Durations:
+        """Return the same of responses of the packet cache."""
+        return _entry(self.packet_hits, route, code)
+
+    def all_responses(self) -> list[tuple[tuple[str, str], Durations]]:
+        """Return the durations of all responses; a route and code may be there twice."""
+        return [*self.responses.items(), *self.packet_hits.items()]
+
+    def backend(self, name: str) -> BackendCounters:
+        """Return the counters of a backend."""
+        counters = self.backends.get(name)
+        if counters is None:
+            counters = self.backends[name] = BackendCounters()
+        return counters
+
+    def count_backend_call(self, name: str, result: str, reason: str, seconds: float) -> None:
+        """Count a call; ``reason`` is the phrase of a failure."""
+        backend = self.backend(name)
+        backend.results[result] += 1
+        if result in ("found", "not_found"):
+            backend.failing_since = None
+        elif result in ("unavailable", "broken"):
+            backend.last_error, backend.last_error_at = reason, self._clock()
+            if backend.failing_since is None:
+                backend.failing_since = backend.last_error_at
+        else:
+            return  # not called, or given up: no duration of the backend
+        backend.durations.add(seconds)
+
+    def take_max_lag(self) -> float:
+        """Return the longest delay of the event loop since the last call."""
+        lag, self.max_lag = self.max_lag, 0.0
+        return lag
+
+
+def _entry(table: dict[tuple[str, str], Durations], route: str, code: str) -> Durations:
+    durations = table.get((route, code))
+    if durations is None:
+        durations = table[route, code] = Durations()
+    return durations
