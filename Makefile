@@ -4,7 +4,7 @@
 # make test-fast  run the tests for daily work: all but those marked slow
 # make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
-# make test-tools  install what some tests need: nginx, haproxy, wrk, and the directories of the recipes
+# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, and the directories of the recipes
 # make check  lint, types, layers
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
@@ -56,14 +56,14 @@ hard: $(VENV)/.dev
 
 # The tests behind these are skipped, with the reason, where they are not.
 test-tools: $(RECIPES)/.installed $(RECIPE_MODULES)/.installed
-	@if (PATH="$$PATH:/usr/sbin"; for tool in nginx haproxy wrk; do command -v $$tool || exit 1; done) \
+	@if (PATH="$$PATH:/usr/sbin"; for tool in nginx haproxy wrk promtool; do command -v $$tool || exit 1; done) \
 	  >/dev/null; then \
-	  echo "nginx, haproxy and wrk are installed."; \
+	  echo "nginx, haproxy, wrk and promtool are installed."; \
 	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
-	  echo "The tests with nginx, haproxy and wrk will be skipped; root installs them with: apt-get install nginx haproxy wrk"; \
+	  echo "The tests with nginx, haproxy, wrk and promtool will be skipped; root installs them with: apt-get install nginx haproxy wrk prometheus"; \
 	else \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -qq --yes --no-install-recommends nginx haproxy wrk >/dev/null; \
+	    apt-get install -qq --yes --no-install-recommends nginx haproxy wrk prometheus >/dev/null; \
 	fi
 
 check: $(VENV)/.dev

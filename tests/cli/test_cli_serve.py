@@ -84,7 +84,9 @@ def test_the_line_of_a_demo_has_a_key_that_is_good_now(
     """Without one there is no line."""
     more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
     settings, _ = load_settings(config(USERS, more=more))
-    service = SimpleNamespace(url="http://127.0.0.1:1", keys=Keys(KeyRing([]), None))
+    service = SimpleNamespace(
+        url="http://127.0.0.1:1", admin_url=None, keys=Keys(KeyRing([]), None)
+    )
     announce(cast("Service", service), settings)
     reported = capsys.readouterr().out
     assert (
