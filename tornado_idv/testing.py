@@ -72,7 +72,7 @@ class BackendConformance:
     @pytest.mark.parametrize(
         "query",
         [
-            ByNickname("nobody"),
+            ByNickname("unknown"),
             ByNickname("ALICE"),
             ByNickname("alic"),
             ByNickname("alice2"),

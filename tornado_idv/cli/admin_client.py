@@ -87,6 +87,13 @@ def admin_client(config_path: Path, token_file: Path | None) -> AdminClient:
     return AdminClient(settings.admin.host, settings.admin.port, _token(token_file))
 
 
+def status_or_exit(config_path: Path, token_file: Path | None, *, as_json: bool) -> Record:
+    """Return the record of ``/status.json``; exit with 3 where there is none."""
+    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json):
+        _, record = admin_client(config_path, token_file).request("GET", "/status.json")
+    return record
+
+
 def post_or_exit(
     path: str, body: Record, config_path: Path, token_file: Path | None, *, as_json: bool
 ) -> Record:

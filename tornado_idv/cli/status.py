@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.admin_client import admin_client, admin_options
-from tornado_idv.cli.common import Record, exit_on_error, print_json
-from tornado_idv.commands import Exit, printable
+from tornado_idv.cli.admin_client import admin_options, status_or_exit
+from tornado_idv.cli.common import Record, print_json
+from tornado_idv.commands import printable
 
 
 @click.command()
@@ -19,8 +19,7 @@ def status(*, config_path: Path, token_file: Path | None, as_json: bool) -> None
 
     Exit codes: 0 done; 3 no response.
     """
-    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json):
-        _, record = admin_client(config_path, token_file).request("GET", "/status.json")
+    record = status_or_exit(config_path, token_file, as_json=as_json)
     if as_json:
         print_json(record)
         return
