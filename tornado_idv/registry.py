@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import logging
 import traceback
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 import pluggy
@@ -57,25 +58,55 @@ def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
             )
 
 
-def backend_kinds(manager: pluggy.PluginManager) -> dict[str, type[AnyBackend]]:
+class BackendKinds(Mapping[str, "type[AnyBackend]"]):
+    """Classes of backends by kind.
+
+    A class that its plugin names as ``package.module:Class`` is imported when it is used: importing
+    all of them would double the time to start. Raises `StartError` if that fails.
+    """
+
+    def __init__(self, classes: Mapping[str, type[AnyBackend] | str]) -> None:
+        self._classes = dict(classes)
+
+    def __getitem__(self, kind: str) -> type[AnyBackend]:
+        backend = self._classes[kind]
+        if isinstance(backend, str):
+            try:
+                backend = self._classes[kind] = resolve_name(backend)
+            except (ImportError, AttributeError, ValueError) as error:
+                raise StartError(f"a plugin cannot be loaded: {error}") from error
+        return backend
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._classes)
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def module(self, kind: str) -> str:
+        """Return the name of the module of a kind, without importing it."""
+        backend = self._classes[kind]
+        return backend.partition(":")[0] if isinstance(backend, str) else backend.__module__
+
+
+def backend_kinds(manager: pluggy.PluginManager) -> BackendKinds:
     """Return every kind of backend by name.
 
-    Raises `StartError` if a plugin cannot import its backend, or two plugins use one name.
+    Raises `StartError` if two plugins use one name.
     """
-    kinds: dict[str, type[AnyBackend]] = {}
+    found: dict[str, type[AnyBackend] | str] = {}
     try:
         all_offered = manager.hook.idv_backend_kinds()
     except ImportError as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     for offered in reversed(all_offered):
-        for kind, backend in offered.items():
-            if kind in kinds:
-                raise StartError(
-                    f'two plugins offer the kind "{kind}": {kinds[kind].__module__} and '
-                    f"{backend.__module__}; uninstall one of them"
-                )
-            kinds[kind] = backend
-    return kinds
+        for kind in offered.keys() & found.keys():
+            first, second = BackendKinds(found).module(kind), BackendKinds(offered).module(kind)
+            raise StartError(
+                f'two plugins offer the kind "{kind}": {first} and {second}; uninstall one of them'
+            )
+        found |= offered
+    return BackendKinds(found)
 
 
 def build_backends(

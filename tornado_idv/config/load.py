@@ -72,7 +72,7 @@ def _validate(
     resolved = Resolved(_read(path), file, base_dir, environ)
     tree = resolved.tree
     found = list(cross_checks(tree, file))
-    model, settings = settings_type(kinds), None
+    model, settings = settings_type(kinds, _kinds_in(tree)), None
     context = {
         "base_dir": base_dir,
         "profile_site": _first_site(tree),
@@ -86,6 +86,13 @@ def _validate(
     unknown = {(each.line, each.column) for each in resolved.absent + resolved.invalid}
     known = [each for each in found if (each.line, each.column) not in unknown]
     return settings, resolved.absent, resolved.invalid + known
+
+
+def _kinds_in(tree: Any) -> set[str]:
+    """Return every ``kind`` of the backends in the file."""
+    backends = value_at(tree, "backends")
+    entries = backends if isinstance(backends, list) else []
+    return {str(value_at(each, "kind")) for each in entries}
 
 
 def _first_site(tree: Any) -> str:
