@@ -228,7 +228,7 @@ async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch
         for _ in range(5):
             await asyncio.sleep(0)
         times[0] = 100.0
-        assert not keys.ring.holds(key)
+        assert not keys.ring.holds(key, keys.ring.clock())
 
 
 @pytest.fixture
