@@ -26,7 +26,7 @@ class KeyRing:
     def __init__(self, keys: Iterable[ApiKey], clock: Callable[[], float] = time.time) -> None:
         self._configured = {key.digest: key for key in keys}
         self._keys = dict(self._configured)
-        self._clock = clock
+        self.clock = clock
         self._latest = -math.inf
         self.last_used: dict[str, float] = {}
         """When each key was last used, by its id, in Unix time."""
@@ -66,15 +66,14 @@ class KeyRing:
 
     def now(self) -> float:
         """Return the current time, which never goes back."""
-        self._latest = max(self._latest, self._clock())
+        self._latest = max(self._latest, self.clock())
         return self._latest
 
-    def holds(self, key: ApiKey) -> bool:
+    def holds(self, key: ApiKey, now: float) -> bool:
         """Return whether this key has not been replaced or removed, and is valid now.
 
-        A key that is valid counts as used.
+        ``now`` is the time of ``clock``. A key that is valid counts as used.
         """
-        now = self._clock()
         if now < self._latest:
             now = self._latest
         else:
@@ -91,7 +90,7 @@ class KeyRing:
         right, so no constant-time comparison is needed. Every rejected token takes the same path.
         """
         key = self._keys.get(digest, _DECOYS[digest[0]])
-        now = self._clock()
+        now = self.clock()
         if now < self._latest:
             now = self._latest
         else:

@@ -29,7 +29,7 @@ _TWO_HASHES = struct.Struct("<II")
 class FailedAuthLimiter:
     """Limits requests without a good key, by their client's address.
 
-    ``clock`` is monotonic and returns nanoseconds; ``secret`` is the key of the hash.
+    ``clock`` is monotonic and returns seconds; ``secret`` is the key of the hash.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class FailedAuthLimiter:
         rate: Rate,
         *,
         places: int = _PLACES,
-        clock: Callable[[], int] = time.monotonic_ns,
+        clock: Callable[[], float] = time.monotonic,
         secret: bytes | None = None,
     ) -> None:
         self._limit = Limit("failed_auth", rate)
         self._places = places
         self._clock = clock
         self._secret = secrets.token_bytes(16) if secret is None else secret
-        self._tats = memoryview(mmap(-1, 2 * places * 8)).cast("q")
+        self._tats = memoryview(mmap(-1, 2 * places * 8)).cast("d")
 
     def acquire(self, address: str) -> Exceeded | None:
         """Count a failure and return ``None``, or return the limit that it exceeds.
