@@ -13,6 +13,7 @@ from support.service import KEY
 from tornado_idv.admin.reload import ReloadResult
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError, Unavailable
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.log_format import json_lines
@@ -126,6 +127,11 @@ class ReloadHarness:
     def write(self, text: str) -> None:
         """Replace the configuration file."""
         self.path.write_text(text, encoding="utf-8")
+
+    def load(self) -> Settings:
+        """Return the settings of the file."""
+        kinds = backend_kinds(plugin_manager(plugins=[Kinds()]))
+        return ConfigFile.read(self.path).load(kinds, {})
 
     async def reload(self, text: str | None = None) -> ReloadResult:
         """Reload, with another file if one is given."""
