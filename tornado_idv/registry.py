@@ -125,12 +125,13 @@ async def open_backends(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequenc
     """
     async with AsyncExitStack() as stack:
         for backend in backends:
-            await _open(backend)
-            stack.push_async_callback(_close, backend)
+            await open_backend(backend)
+            stack.push_async_callback(close_backend, backend)
         yield backends
 
 
-async def _open(backend: AnyBackend) -> None:
+async def open_backend(backend: AnyBackend) -> None:
+    """Open a backend; raises `IdvError`, which is a `StartError` for what no plugin expected."""
     try:
         await backend.open()
     except IdvError:
@@ -144,7 +145,8 @@ async def _open(backend: AnyBackend) -> None:
         ) from None
 
 
-async def _close(backend: AnyBackend) -> None:
+async def close_backend(backend: AnyBackend) -> None:
+    """Close a backend; log an error."""
     try:
         await backend.close()
     except Exception as error:  # noqa: BLE001 the others must still be closed

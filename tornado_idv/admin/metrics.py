@@ -111,14 +111,17 @@ class _ServiceCollector(Collector):
         breaker = GaugeMetricFamily(
             "idv_breaker_state", "Circuit breaker: 0 closed, 1 half-open, 2 open.", labels=labels
         )
+        users = GaugeMetricFamily("idv_fixture_users", "Users of a fixture.", labels=labels)
         for guard in self._state.directory.guards:
+            if guard.backend.user_count is not None:
+                users.add_metric([guard.name], guard.backend.user_count)
             counted = self._counters.backend(guard.name)
             for result in _CALL_RESULTS:
                 calls.add_metric([guard.name, result], counted.results[result])
             _add_histogram(seconds, [guard.name], [counted.durations])
             in_flight.add_metric([guard.name], guard.in_flight)
             breaker.add_metric([guard.name], _BREAKER[guard.breaker])
-        yield from (calls, seconds, in_flight, breaker)
+        yield from (calls, seconds, in_flight, breaker, users)
 
     def _cache(self) -> Iterator[Metric]:
         sizes = self._state.directory.cache.sizes
@@ -149,6 +152,13 @@ class _ServiceCollector(Collector):
             "Open connections of the public listener.",
             "state",
             ((each.name.lower(), states.get(each.name, 0)) for each in State),
+        )
+        reloads = self._counters.reloads.items()
+        yield _counter("idv_reloads", "Reloads of the configuration.", "result", reloads)
+        yield GaugeMetricFamily(
+            "idv_config_last_reload_success_timestamp_seconds",
+            "When the configuration in force was loaded, in Unix time.",
+            self._counters.last_reload_success,
         )
         dropped = self._state.log_dropped()
         yield CounterMetricFamily("idv_log_dropped", "Log lines that were lost.", dropped)

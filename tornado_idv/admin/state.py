@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+from tornado_idv.admin.reload import Reloads
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
@@ -25,10 +26,11 @@ OPERATIONS = {"identify/url": "url", "identify/card": "card"}
 
 @dataclass(slots=True)
 class ServiceState:
-    """The parts of a service that the admin listener reads.
+    """The parts of a service that the admin listener reads; a reload replaces some of them.
 
     ``connections`` returns the number of public connections by state, and ``log_dropped`` the
-    number of lost log lines. ``draining`` is set when the service begins to stop.
+    number of lost log lines. ``draining`` is set when the service begins to stop, and
+    ``reloads`` before the admin listener is started.
     """
 
     directory: Directory
@@ -39,6 +41,7 @@ class ServiceState:
     connections: Callable[[], Mapping[str, int]]
     log_dropped: Callable[[], int]
     draining: bool = False
+    reloads: Reloads = field(init=False)
 
     def degraded(self) -> list[str]:
         """Return which parts fail, though the service can respond."""
@@ -83,6 +86,7 @@ class ServiceState:
                 ),
             },
             "log_dropped": self.log_dropped(),
+            "last_reload": self._last_reload(),
         }
 
     def cache_lookups(self) -> dict[str, int]:
@@ -114,7 +118,19 @@ class ServiceState:
             "last_error": counted.last_error,
             "last_error_at": _time_or_none(counted.last_error_at or None),
             "in_flight": guard.in_flight,
+            "users": guard.backend.user_count,
             "calls": dict(counted.results),
+        }
+
+    def _last_reload(self) -> Record | None:
+        last = self.reloads.last
+        if last is None:
+            return None
+        return {
+            "time": format_time(last.at),
+            "result": "failed" if last.code else "ok",
+            "problem": last.problems[0] if last.problems else None,
+            "needs_restart": list(last.needs_restart),
         }
 
     def _key_store(self) -> Record | None:

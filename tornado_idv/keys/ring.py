@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import ApiKey
@@ -24,8 +25,8 @@ class KeyRing:
     """
 
     def __init__(self, keys: Iterable[ApiKey], clock: Callable[[], float] = time.time) -> None:
-        self._configured = {key.digest: key for key in keys}
-        self._keys = dict(self._configured)
+        self._configured = tuple(keys)
+        self._keys = {key.digest: key for key in self._configured}
         self.clock = clock
         self._latest = -math.inf
         self.last_used: dict[str, float] = {}
@@ -46,23 +47,32 @@ class KeyRing:
             times[key.id] = max(key.expires, times.get(key.id, -math.inf))
         return {key_id: time for key_id, time in times.items() if math.isfinite(time)}
 
-    def merged(self, stored: Iterable[ApiKey]) -> dict[bytes, ApiKey]:
+    def merged(
+        self, stored: Iterable[ApiKey], configured: Sequence[ApiKey] | None = None
+    ) -> dict[bytes, ApiKey]:
         """Return the map of the configured and these keys, for `replace`.
 
-        A stored key with the id or the token of a configured one is left out. Equal keys keep
-        their identity, since `holds` compares it. May be called in another thread.
+        ``configured``, if given, are other configured keys. A stored key with the id or the token
+        of a configured one is left out. Equal keys keep their identity, since `holds` compares
+        it. May be called in another thread.
         """
-        current, configured = self._keys, {key.id for key in self._configured.values()}
-        keys = dict(self._configured)
-        for key in stored:
-            if key.id not in configured and key.digest not in self._configured:
-                known = current.get(key.digest)
-                keys[key.digest] = known if known is not None and known == key else key
+        if configured is None:
+            configured = self._configured
+        ids, digests = {key.id for key in configured}, {key.digest for key in configured}
+        others = (key for key in stored if key.id not in ids and key.digest not in digests)
+        current, keys = self._keys, {}
+        for key in chain(configured, others):
+            known = current.get(key.digest)
+            keys[key.digest] = known if known is not None and known == key else key
         return keys
 
-    def replace(self, keys: dict[bytes, ApiKey]) -> None:
-        """Replace all keys at once by a map that `merged` returned."""
+    def replace(
+        self, keys: dict[bytes, ApiKey], configured: Sequence[ApiKey] | None = None
+    ) -> None:
+        """Replace all keys at once by a map that `merged` returned for the same ``configured``."""
         self._keys = keys
+        if configured is not None:
+            self._configured = tuple(configured)
 
     def now(self) -> float:
         """Return the current time, which never goes back."""

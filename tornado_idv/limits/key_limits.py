@@ -94,6 +94,13 @@ class KeyLimits:
         """Take back an `acquire`: the request is counted later, on another path."""
         self._tats[self._at] -= self._interval
 
+    def bound_wait(self, before: KeyLimits) -> None:
+        """Where a limit is not that of ``before``, allow one event now, and more as it says."""
+        pairs = (before._requests, self._requests), (before._misses, self._misses)
+        for at, (old, new) in enumerate(pairs, self._at):
+            if new is not None and (old is None or old.rate != new.rate):
+                self._tats[at] = min(self._tats[at], self._clock() + new.tolerance)
+
     def charge_miss(self, now: float | None = None) -> None:
         """Count a lookup without a user; ``now`` as for `acquire`.
 
@@ -148,17 +155,30 @@ class KeyLimiter:
         capacity: int = _CAPACITY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._requests = requests
-        self._misses = misses
-        self._misses_log_only = misses_log_only
+        self._general = requests, misses, misses_log_only
         self._has_general = requests is not None or misses is not None
         self._capacity = capacity
         self._clock = clock
         table = memoryview(mmap(-1, capacity * _FIELDS * 8))
         self._names, self._tats = table.cast("q"), table.cast("d")
         self._by_digest: dict[bytes, KeyLimits] = {}
+        self._before: dict[bytes, KeyLimits] = {}
+        """Those of keys that have not been used since the last `configure`."""
         self._beyond: dict[str, memoryview[float]] = {}
         """The TATs of key ids for which the table has no place."""
+
+    def configure(
+        self, requests: Rate | None, misses: Rate | None, *, misses_log_only: bool
+    ) -> None:
+        """Change the general limits; what keys have used up stays used up.
+
+        A key whose limit is another one may make one request at once.
+        """
+        if self._general != (requests, misses, misses_log_only):
+            self._general = requests, misses, misses_log_only
+            self._has_general = requests is not None or misses is not None
+            self._before.update(self._by_digest)
+            self._by_digest = {}
 
     def of(self, key: ApiKey) -> KeyLimits | None:
         """Return the limits of a key; ``None`` if it has none."""
@@ -169,18 +189,23 @@ class KeyLimiter:
 
     def _resolve(self, key: ApiKey) -> KeyLimits:
         tats, at = self._find_place(key.id)
-        requests, misses = key.requests or self._requests, key.misses or self._misses
+        requests, misses, misses_log_only = self._general
+        requests, misses = key.requests or requests, key.misses or misses
         limits = KeyLimits(
             key,
             _shared_limit("requests", requests) if requests else None,
             _shared_limit("misses", misses) if misses else None,
-            log_only=key.misses_log_only if key.misses else self._misses_log_only,
+            log_only=key.misses_log_only if key.misses else misses_log_only,
             tats=tats,
             at=at,
             clock=self._clock,
         )
-        if len(self._by_digest) >= self._capacity:
+        before = self._by_digest.get(key.digest) or self._before.pop(key.digest, None)
+        if before is not None:
+            limits.bound_wait(before)
+        if len(self._by_digest) + len(self._before) >= self._capacity:
             self._by_digest.clear()  # of removed keys, for the most part
+            self._before.clear()
         self._by_digest[key.digest] = limits
         return limits
 

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Literal
 
 from cachetools import Cache, LRUCache, TTLCache
@@ -186,6 +186,26 @@ class AnswerCache:
             return entry.answer
         return replace(entry.answer, stale=True) if now < entry.stale_until else None
 
+    def take_over(self, other: AnswerCache, backends: Collection[str]) -> None:
+        """Take the found answers of these backends out of a cache with the same limits for them.
+
+        What the ``other`` keeps is for its running lookups: a stale answer in place of a failure.
+        Time does not depend on the number of entries.
+        """
+        kept = other._of_running_lookups()
+        self._found, other._found = other._found, kept
+        self.refresh_queue, other.refresh_queue = other.refresh_queue, self.refresh_queue
+        for backend, epoch in other._epochs.items():
+            if backend in backends:
+                self._epochs[backend] = epoch
+            else:
+                epoch.expired = True
+        other._epochs = {}
+
+    async def join(self) -> None:
+        """Wait until no lookup is running."""
+        await self._single_flight.join()
+
     def describe(self, query: Query) -> CacheState:
         """Return what is cached for a query, and whether it would be served."""
         text, now = query.text, self.timer()
@@ -240,6 +260,14 @@ class AnswerCache:
         """Drop the entries of a user, by nickname and by card, whichever is given."""
         self._found.drop_user(query)
         self._clear_negative()
+
+    def _of_running_lookups(self) -> _Entries:
+        entries, epoch = _Entries(self.limits.max_entries, self.counters), _Epoch()
+        for query in self._single_flight.queries:
+            entry = self._found.find(query.text)
+            if entry is not None and not entry.epoch.expired:
+                entries[query.text] = replace(entry, epoch=epoch)
+        return entries
 
     def _clear_negative(self) -> None:
         self._negative.clear()

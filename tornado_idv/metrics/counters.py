@@ -87,6 +87,10 @@ class Counters:
         self.evictions = 0
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.backends: dict[str, BackendCounters] = {}
+        self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
+        """Reloads of the configuration by result."""
+        self.last_reload_success = self.started_at
+        """When the configuration in force was loaded, in Unix time."""
         self.max_lag = 0.0
         """The longest delay of the event loop since it was read, in seconds."""
 
@@ -122,6 +126,12 @@ class Counters:
         else:
             return  # not called, or given up: no duration of the backend
         backend.durations.add(seconds)
+
+    def count_reload(self, *, succeeded: bool, at: float) -> None:
+        """Count a reload that ended ``at`` a Unix time."""
+        self.reloads["ok" if succeeded else "failed"] += 1
+        if succeeded:
+            self.last_reload_success = at
 
     def take_max_lag(self) -> float:
         """Return the longest delay of the event loop since the last call."""

@@ -1,0 +1,158 @@
+"""Reload of the configuration: one after the other, all or nothing, and each one reported."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tornado_idv.admin.reload import FAILED, INVALID, ReloadResult
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.errors import ConfigError, IdvError, format_traceback
+from tornado_idv.files import FileSignature
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.server.daemon_thread import DaemonThread
+from tornado_idv.server.logs import AUDIT
+
+_log = logging.getLogger(__name__)
+_audit = logging.getLogger(AUDIT)
+_TIMEOUT = 120.0
+"""Seconds after which backends that do not open end a reload."""
+_WATCH_INTERVAL = 1.0
+_STOPPING = "the service is stopping"
+
+Apply = Callable[[ConfigFile], Awaitable[tuple[str, ...]]]
+"""Puts the configuration of a file in force; returns the settings that need a restart.
+
+Raises an `IdvError`, with everything as it was, if that is not possible.
+"""
+
+
+class Reloader:
+    """Reloads by ``apply`` the configuration that was read first as ``file``.
+
+    ``counters`` count the reloads; ``clock`` returns Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        file: ConfigFile,
+        apply: Apply,
+        counters: Counters,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.last: ReloadResult | None = None
+        self._path = file.path
+        self._read = self._seen = file.signature
+        self._apply = apply
+        self._counters = counters
+        self._clock = clock
+        self._in_thread = DaemonThread("configuration")
+        self._lock = asyncio.Lock()
+        self._next: asyncio.Task[ReloadResult] | None = None
+        self._tasks: set[asyncio.Task[ReloadResult]] = set()
+        self._stopped = False
+
+    def start(self, trigger: str, **audited: str | None) -> asyncio.Task[ReloadResult]:
+        """Start a reload after the one that is running; join one that has not begun to read.
+
+        The audit log gets the arguments; ``trigger`` is the cause.
+        """
+        if self._next is None:
+            self._next = asyncio.create_task(self._run({"trigger": trigger, **audited}))
+            self._tasks.add(self._next)
+            self._next.add_done_callback(self._tasks.discard)
+        return self._next
+
+    async def reload(self, trigger: str, **audited: str | None) -> ReloadResult:
+        """Do as `start`, and return the result."""
+        task = self.start(trigger, **audited)
+        await asyncio.wait([task])
+        if task.cancelled():
+            return ReloadResult(self._clock(), code=FAILED, problems=(_STOPPING,))
+        return task.result()
+
+    async def watch(self, is_enabled: Callable[[], bool]) -> None:
+        """Reload when the file changes, while that is enabled."""
+        while True:
+            await asyncio.sleep(_WATCH_INTERVAL)
+            if is_enabled():
+                await self.poll()
+
+    async def poll(self) -> None:
+        """Reload if the file is not the one that was read last, but the one of the last poll.
+
+        A file that is being written is thus left alone until it rests.
+        """
+        now = await self._in_thread(_signature, self._path)
+        if now == self._seen and now != self._read:
+            await self.reload("watch")
+        self._seen = now
+
+    def stop(self) -> None:
+        """Cancel the running reload, which leaves everything as it was, and allow no other."""
+        self._stopped = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Stop, and wait for the end."""
+        self.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _run(self, audited: dict[str, str | None]) -> ReloadResult:
+        async with self._lock:
+            self._next = None  # the file is read now: a later caller may have changed it since
+            result = await self._attempt()
+        self.last = result
+        self._counters.count_reload(succeeded=result.code is None, at=result.at)
+        _report(result)
+        extra: dict[str, object] = {"result": "failed" if result.code else "ok", **audited}
+        if result.code is None:
+            extra["needs_restart"] = list(result.needs_restart)
+        else:
+            extra["problem"] = result.problems[0]
+        _audit.info("reloaded", extra=extra)
+        return result
+
+    async def _attempt(self) -> ReloadResult:
+        if self._stopped:
+            return ReloadResult(self._clock(), code=FAILED, problems=(_STOPPING,))
+        code, problems = FAILED, [""]
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                self._read = await self._in_thread(_signature, self._path)
+                file = await self._in_thread(ConfigFile.read, self._path)
+                needs_restart = await self._apply(file)
+            return ReloadResult(self._clock(), needs_restart)
+        except ConfigError as error:
+            code, problems = INVALID, error.lines(error.problems)
+        except IdvError as error:
+            problems = [str(error)]
+        except TimeoutError:
+            problems = [f"not everything could be opened within {_TIMEOUT:g} s"]
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            _log.error("unhandled exception:\n%s", format_traceback(error))
+            problems = [f"unhandled exception: {type(error).__name__}"]
+        return ReloadResult(self._clock(), code=code, problems=tuple(problems))
+
+
+def _report(result: ReloadResult) -> None:
+    if result.code is not None:
+        text = "configuration not reloaded, the old one stays in force:\n%s"
+        _log.error(text, "\n".join(result.problems))
+    elif result.needs_restart:
+        text = "configuration reloaded; these settings take effect after a restart: %s"
+        _log.warning(text, ", ".join(result.needs_restart))
+    else:
+        _log.info("configuration reloaded")
+
+
+def _signature(path: Path) -> FileSignature | None:
+    try:
+        return FileSignature.of(path)
+    except OSError:
+        return None
