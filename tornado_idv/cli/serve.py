@@ -18,7 +18,8 @@ from tornado_idv.commands import Exit
 from tornado_idv.config.settings import Settings
 from tornado_idv.server.logs import configure_logging
 from tornado_idv.server.run import run
-from tornado_idv.server.service import Service, api_key
+from tornado_idv.server.service import Announced, api_key
+from tornado_idv.server.supervise import supervise, worker_count
 
 _log = logging.getLogger(__name__)
 
@@ -33,13 +34,18 @@ def serve(config_path: Path) -> None:
     """
     with exit_on_error(Exit.COULD_NOT_TELL, config_code=Exit.NO):
         settings, manager = load_settings(config_path)
-        logging_ = settings.logging
-        logs = configure_logging(logging_.level, logging_.format, logging_.ids)
-        with closing(logs), located(config_path):
-            run(settings, manager, partial(_try_to_announce, settings), logs)
+        announce_once = partial(_try_to_announce, settings)
+        with located(config_path):
+            if (workers := worker_count(settings.server)) > 1:
+                supervise(settings, manager, announce_once, workers)
+                return
+            logging_ = settings.logging
+            logs = configure_logging(logging_.level, logging_.format, logging_.ids)
+            with closing(logs):
+                run(settings, manager, announce_once, logs)
 
 
-def _try_to_announce(settings: Settings, service: Service) -> None:
+def _try_to_announce(settings: Settings, service: Announced) -> None:
     """Announce the service, which goes on serving where standard output cannot be written."""
     try:
         announce(service, settings)
@@ -48,7 +54,7 @@ def _try_to_announce(settings: Settings, service: Service) -> None:
         discard_output()
 
 
-def announce(service: Service, settings: Settings) -> None:
+def announce(service: Announced, settings: Settings) -> None:
     """Says on standard output where the service is and what it serves.
 
     In demo mode it also gives a command that asks for the demo's @alice, if a key is
@@ -60,7 +66,7 @@ def announce(service: Service, settings: Settings) -> None:
     if service.admin_url is not None:
         click.echo(f"Admin listener on {service.admin_url}")
     click.echo(f"Backends, in order: {backends}")
-    click.echo(f"Keys: {len(service.keys.ring.ids)}")
+    click.echo(f"Keys: {service.key_count}")
     token = _token_to_try(settings) if settings.demo else None
     if token is not None:
         body = json.dumps({"input": "@alice"})

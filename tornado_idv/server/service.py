@@ -8,11 +8,11 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import pluggy
-from tornado.netutil import bind_sockets
 
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.state import ServiceState
@@ -20,7 +20,6 @@ from tornado_idv.config.settings import (
     AdminSettings,
     DrainSettings,
     KeySettings,
-    LimitSettings,
     ServerSettings,
     Settings,
     TlsSettings,
@@ -31,8 +30,6 @@ from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.limits.failed_auth import FailedAuthLimiter
-from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
@@ -40,13 +37,13 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.metrics.loop_lag import measured_lag
 from tornado_idv.registry import backend_kinds, build_backends, open_backends
 from tornado_idv.server.keys import Keys, open_keys
+from tornado_idv.server.limiters import Limiters, make_limiters
+from tornado_idv.server.sockets import bind, port_of, url_of
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.handler import Services
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.packet_cache import PacketCache
-
-_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 shown in URLs, not bound
 
 
 @asynccontextmanager
@@ -78,12 +75,39 @@ async def open_directory(
         yield directory
 
 
-class Service:
-    """A service that listens at ``host`` and ``port``, and can be drained.
+class Announced(Protocol):
+    """A service that serves, as its operator sees it.
 
     ``url`` is its base URL for requests from this machine, without a trailing slash, and
     ``admin_url`` that of its admin listener, if it has one.
     """
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def admin_url(self) -> str | None: ...
+
+    @property
+    def key_count(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What a worker has from its supervisor: bound public sockets, and the limits."""
+
+    sockets: Sequence[socket.socket]
+    limiters: Limiters
+
+
+class Service:
+    """A service that listens at ``host`` and ``port``, and can be drained; see `Announced`."""
 
     def __init__(
         self,
@@ -101,8 +125,13 @@ class Service:
         self.host = host
         self.port = port
         self.admin_url = admin_url
-        self._state = state
+        self.state = state
         self._server = server
+
+    @property
+    def key_count(self) -> int:
+        """The number of keys, also of those that are not valid."""
+        return len(self.keys.ring.ids)
 
     async def drain(self, limits: DrainSettings) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
@@ -111,7 +140,7 @@ class Service:
         accepted, so that a load balancer notices the stop; then requests in flight have
         ``limits.timeout`` seconds.
         """
-        self._state.draining = True
+        self.state.draining = True
         await asyncio.sleep(limits.delay)
         try:
             await asyncio.wait_for(self._server.drain(), limits.timeout)
@@ -126,10 +155,12 @@ async def listening(
     manager: pluggy.PluginManager,
     access_log: AccessLog | None = None,
     log_dropped: Callable[[], int] = lambda: 0,
+    inherited: Inherited | None = None,
 ) -> AsyncIterator[Service]:
     """The whole service, from open backends to listening sockets.
 
-    ``log_dropped`` returns the number of lost log lines, for the metrics.
+    ``log_dropped`` returns the number of lost log lines, for the metrics. With ``inherited``, it is
+    a worker, and another process has the admin listener.
     Raises `StartError` if the key store or a backend cannot be opened or an address cannot be
     taken.
     """
@@ -139,10 +170,13 @@ async def listening(
         open_keys(configured, settings.auth.store) as keys,
         open_directory(settings, manager, partial(_count, counters), counters) as directory,
     ):
-        server = _make_server(settings, directory, keys, access_log, counters)
+        limiters = (
+            inherited.limiters if inherited else make_limiters(settings.limits, len(keys.ring.ids))
+        )
+        server = _make_server(settings, directory, keys, access_log, counters, limiters=limiters)
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         host = settings.server.host
-        sockets = _bind("server", host, settings.server.port)
+        sockets = inherited.sockets if inherited else bind("server", host, settings.server.port)
         state = ServiceState(
             directory,
             settings.make_identifiers(),
@@ -154,9 +188,10 @@ async def listening(
         )
         await server.listen(sockets, tls)
         try:
-            port = _port(sockets)
+            port = port_of(sockets)
             url = url_of("https" if tls else "http", host, port)
-            async with _admin(settings.admin, state) as admin_url:
+            admin = None if inherited else settings.admin
+            async with _admin(admin, state) as admin_url:
                 yield Service(
                     server, keys, state, url=url, host=host, port=port, admin_url=admin_url
                 )
@@ -170,18 +205,19 @@ def _make_server(
     keys: Keys,
     access_log: AccessLog | None,
     counters: Counters,
+    *,
+    limiters: Limiters,
 ) -> HttpServer:
-    limiter = _key_limiter(settings.limits)
     services = Services(
         directory,
         settings.make_identifiers(),
         keys.ring,
         access_log,
-        limiter,
-        failed_auth=_failed_auth(settings.limits),
+        limiters.keys,
+        failed_auth=limiters.failed_auth,
         counters=counters,
     )
-    packet_cache = PacketCache(directory, keys.ring, access_log, limiter, counters)
+    packet_cache = PacketCache(directory, keys.ring, access_log, limiters.keys, counters)
     trusted = settings.server.trusted_proxies
     return HttpServer(
         make_api(services, settings.server.base_path, settings.server.health_path),
@@ -198,40 +234,14 @@ async def _admin(settings: AdminSettings | None, state: ServiceState) -> AsyncIt
     if settings is None:
         yield None
         return
-    sockets = _bind("admin", settings.host, settings.port)
+    sockets = bind("admin", settings.host, settings.port)
     with measured_lag(state.counters):
         async with admin_listening(sockets, settings.host, state):
-            yield url_of("http", settings.host, _port(sockets))
+            yield url_of("http", settings.host, port_of(sockets))
 
 
 def _count(counters: Counters, call: BackendCall) -> None:
     counters.count_backend_call(call.backend, call.result, call.outcome, call.seconds)
-
-
-def _port(sockets: Sequence[socket.socket]) -> int:
-    port: int = sockets[0].getsockname()[1]
-    return port
-
-
-def url_of(scheme: str, host: str, port: int) -> str:
-    """Return the base URL for requests from this machine, without a trailing slash."""
-    host = _LOOPBACK_OF.get(host, host)
-    host = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{host}:{port}"
-
-
-def _key_limiter(limits: LimitSettings) -> KeyLimiter:
-    """Return the limits of keys."""
-    misses = limits.misses
-    return KeyLimiter(
-        limits.requests,
-        misses.rate if misses else None,
-        misses_log_only=misses is not None and misses.log_only,
-    )
-
-
-def _failed_auth(limits: LimitSettings) -> FailedAuthLimiter | None:
-    return FailedAuthLimiter(limits.failed_auth) if limits.failed_auth else None
 
 
 def api_key(entry: KeySettings) -> ApiKey:
@@ -292,13 +302,3 @@ class _EncryptedKey(Exception):
 def _refuse_password() -> NoReturn:
     """Keep the TLS library from asking for the password on the terminal."""
     raise _EncryptedKey
-
-
-def _bind(section: str, host: str, port: int) -> list[socket.socket]:
-    try:
-        return bind_sockets(port, host)
-    except OSError as error:
-        raise StartError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; "
-            f"change {section}.host or {section}.port"
-        ) from None
