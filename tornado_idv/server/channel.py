@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tornado_idv.errors import SettingError, StartError
+from tornado_idv.errors import StartError
+from tornado_idv.server import start_error
 from tornado_idv.server.control import ControlError, Decoder, Message, encode
 
 _log = logging.getLogger(__name__)
@@ -87,8 +88,7 @@ async def supervised(control: socket.socket, serve: Callable[[Channel], Awaitabl
     try:
         return await serve(channel)
     except StartError as error:
-        steps = error.steps if isinstance(error, SettingError) else ()
-        channel.send({"op": "failed", "message": str(error), "steps": steps})
+        channel.send({"op": "failed", "error": start_error.to_record(error)})
         return NOT_STARTED
     except asyncio.CancelledError:
         if not channel.stop.is_set():

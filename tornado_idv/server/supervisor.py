@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 from tornado_idv.config.settings import DrainSettings
-from tornado_idv.errors import SettingError, StartError
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.server import start_error
 from tornado_idv.server.child import Child, fork
 from tornado_idv.server.control import Message
 from tornado_idv.server.logs import AUDIT
@@ -165,10 +165,7 @@ class Supervisor:
                 child.ready_at, child.key_count = now, message["keys"]
                 self._on_ready(child)
             case "failed":
-                steps = message["steps"]
-                error = message["message"]
-                slot = self._slots[child.name]
-                slot.error = SettingError(error, *steps) if steps else StartError(error)
+                self._slots[child.name].error = start_error.from_record(message["error"])
             case "retire":
                 self._retire(child)
             case "reply":
