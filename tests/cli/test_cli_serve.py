@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -27,8 +25,8 @@ from tornado_idv.cli.load_config import load_settings
 from tornado_idv.cli.serve import announce
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
-from tornado_idv.server.keys import Keys
-from tornado_idv.server.service import Service
+from tornado_idv.server.service import Announced
+from tornado_idv.server.supervise import Addresses
 
 pytestmark = pytest.mark.slow
 
@@ -85,8 +83,7 @@ def test_the_line_of_a_demo_has_a_key_that_is_good_now(
     """Without one there is no line."""
     more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
     settings, _ = load_settings(config(USERS, more=more))
-    service = SimpleNamespace(url="http://127.0.0.1:1", admin_url=None, keys=Keys())
-    announce(cast("Service", service), settings)
+    announce(Addresses("http://127.0.0.1:1", "127.0.0.1", 1, None, len(keys)), settings)
     reported = capsys.readouterr().out
     assert (
         ("curl" in reported) is ("Demo mode" in reported) is (f"Bearer {KEY}'" in reported) is works
@@ -179,7 +176,7 @@ def test_serving_is_set_up_as_configured(
 ) -> None:
     """In this process: it prints its address, stops on a signal, and logs in its format."""
 
-    def announce_and_stop(service: Service, settings: Settings) -> None:
+    def announce_and_stop(service: Announced, settings: Settings) -> None:
         announce(service, settings)
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -47,15 +47,23 @@ ADDED_TO_A_GOOD_FILE = {
         "xyz: 1",
         [f"3:1: xyz: unknown setting; known here are {SECTIONS}"],
     ),
-    "a later issue's setting": (
-        "server: {workers: 4}",
+    "unknown setting of a section": (
+        "server: {threads: 4}",
         [
             (
-                "3:10: server.workers: unknown setting; known here are host, port, base_path, "
-                "health_path, max_body, idle_timeout, body_timeout, request_timeout, "
+                "3:10: server.threads: unknown setting; known here are host, port, workers, "
+                "base_path, health_path, max_body, idle_timeout, body_timeout, request_timeout, "
                 "max_connections, packet_cache, trusted_proxies, tls, drain"
             )
         ],
+    ),
+    "number of workers": (
+        "server: {workers: many}",
+        ["3:19: server.workers: must be a whole number from 1 to 256, or auto"],
+    ),
+    "no worker": (
+        "server: {workers: 0}",
+        ["3:19: server.workers: must be a whole number from 1 to 256, or auto"],
     ),
     "section a list": ("server: []", ["3:9: server: must be a mapping, not a list"]),
     "section text": ("server: on", ["3:9: server: must be a mapping, not text"]),

@@ -187,6 +187,7 @@ def test_defaults_have_units(kinds: Kinds) -> None:
     assert {name: each["default"] for name, each in server.items() if "default" in each} == {
         "host": "127.0.0.1",
         "port": 8080,
+        "workers": 1,
         "base_path": "",
         "max_body": "16KiB",
         "idle_timeout": "10s",

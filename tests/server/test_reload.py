@@ -341,7 +341,7 @@ async def test_same_sqlite_file_with_other_options_is_opened_beside_the_old(
 async def test_readiness_does_not_flicker(tmp_path: Path) -> None:
     """A backend that failed is not reported as failing after it was replaced."""
     async with reloadable(tmp_path, config(A)) as harness:
-        state = harness.service._state
+        state = harness.service.state
         Gated.made[0].down = True
         await harness.ask("@alice")
         assert state.health()["status"] == "degraded"

@@ -24,7 +24,8 @@ from tornado_idv.server.log_folding import Folding
 from tornado_idv.server.log_writer import LogWriter
 from tornado_idv.server.logs import LogOutput
 from tornado_idv.server.run import run
-from tornado_idv.server.service import Service, url_of
+from tornado_idv.server.service import Service
+from tornado_idv.server.sockets import url_of
 from tornado_idv.web.access_log import AccessLog
 
 CONFIG = """\
@@ -206,9 +207,9 @@ def test_an_address_of_version_6_has_brackets(host: str) -> None:
 def test_listen_error_is_reported(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("tornado_idv.server.service.bind_sockets", refuse)
+    monkeypatch.setattr("tornado_idv.server.sockets.bind_sockets", refuse)
     with pytest.raises(StartError, match=f"^cannot listen on 192.0.2.1 port 0: {reason}; change"):
         serve(stop, "192.0.2.1")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Awaitable
 from types import TracebackType
 from typing import Any, ClassVar
 
 from tornado.web import HTTPError, RequestHandler
 
 from tornado_idv import strict_json
-from tornado_idv.admin.metrics import MetricsRenderer
-from tornado_idv.admin.state import Record, ServiceState
+from tornado_idv.admin.operations import OperationFailed, Operations, Record, parse_query
 from tornado_idv.config.types import is_ip_address
-from tornado_idv.errors import InvalidKey, format_traceback
+from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
 from tornado_idv.keys.ring import digest_of
 from tornado_idv.web.auth import bearer_token
 from tornado_idv.web.errors import ApiError
@@ -46,11 +46,8 @@ class AdminHandler(RequestHandler):
     """The methods of this route."""
     key_id: str | None = None
 
-    def initialize(
-        self, state: ServiceState, metrics: MetricsRenderer, host: str, *, needs_key: bool
-    ) -> None:
-        self.state = state
-        self.metrics = metrics
+    def initialize(self, operations: Operations, host: str, *, needs_key: bool) -> None:
+        self.operations = operations
         self._host = host
         self._needs_key = needs_key
 
@@ -70,8 +67,8 @@ class AdminHandler(RequestHandler):
         if self.request.method == "POST":
             self._check_media_type()
 
-    def head(self) -> None:
-        self.get()
+    def head(self) -> Awaitable[None] | None:
+        return self.get()
 
     def send(self, record: Record, status: int = 200) -> None:
         """Send a JSON record."""
@@ -88,10 +85,19 @@ class AdminHandler(RequestHandler):
             raise AdminError(422, "invalid_format", "The body must be one JSON object")
         return record
 
+    def check_query(self, record: Record) -> None:
+        """Raise `AdminError` unless the value of a query is in a valid format."""
+        try:
+            parse_query(self.operations.identifiers, record)
+        except InvalidFormat as error:
+            raise AdminError(422, "invalid_format", f"The value is {error}") from None
+
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None))[1]
         if isinstance(error, AdminError):
             code, message = error.code, error.message
+        elif isinstance(error, OperationFailed):
+            status_code, code, message = 503, "worker_failed", str(error)
         else:
             code, message = _ERRORS.get(status_code, ("bad_request", "Bad request"))
         if status_code == ApiError.METHOD.status:
@@ -107,7 +113,7 @@ class AdminHandler(RequestHandler):
         tb: TracebackType | None,  # noqa: ARG002
     ) -> None:
         """Log an unexpected exception without its message; Tornado's way logs the request."""
-        if value is not None and not isinstance(value, HTTPError):
+        if value is not None and not isinstance(value, HTTPError | OperationFailed):
             _log.error("unhandled exception:\n%s", format_traceback(value))
 
     def _check_host(self) -> None:
@@ -119,7 +125,7 @@ class AdminHandler(RequestHandler):
 
     def _check_key(self) -> None:
         try:
-            key = self.state.keys.authenticate(digest_of(bearer_token(self.request.headers)))
+            key = self.operations.keys.authenticate(digest_of(bearer_token(self.request.headers)))
         except InvalidKey:
             raise AdminError(*_as_error(ApiError.TOKEN)) from None
         if "admin" not in key.scopes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 
 from tornado_idv.admin.handler import AdminError, AdminHandler
+from tornado_idv.admin.metrics import render
+from tornado_idv.admin.operations import Record
 from tornado_idv.admin.reload import FAILED, INVALID
-from tornado_idv.errors import InvalidFormat
-from tornado_idv.model import Query
+from tornado_idv.admin.status import health, status
 
 _audit = logging.getLogger("tornado_idv.audit")
-_DRAINING = 503
+_NOT_READY = 503
 _STATUS = {INVALID: 422, FAILED: 503}
 _MESSAGES = {
     INVALID: "The configuration is not valid; the old one stays in force",
@@ -21,27 +22,30 @@ _MESSAGES = {
 class LiveHandler(AdminHandler):
     """Whether the process responds; nothing else is looked at, so no outage restarts it."""
 
-    def get(self) -> None:
+    async def get(self) -> None:
         self.send({"status": "ok"})
 
 
 class ReadyHandler(AdminHandler):
-    """Whether requests may be sent here: 503 while the service drains.
+    """Whether requests may be sent here: 503 while the service starts or drains.
 
     A backend that is down makes it *degraded*, not unready: other instances have the same backend,
     and this one still responds from its cache.
     """
 
-    def get(self) -> None:
+    async def get(self) -> None:
         verbose = "verbose" in self.request.query_arguments or self.request.query == "verbose"
-        self.send(self.state.health(verbose=verbose), _DRAINING if self.state.draining else 200)
+        report = await self.operations.report()
+        self.send(health(report, verbose=verbose), 200 if report.phase == "ready" else _NOT_READY)
 
 
 class MetricsHandler(AdminHandler):
     """The metrics, for Prometheus."""
 
-    def get(self) -> None:
-        text, content_type = self.metrics.render(self.request.headers.get("Accept", ""))
+    async def get(self) -> None:
+        report = await self.operations.report(take_lag=True)
+        accept = self.request.headers.get("Accept", "")
+        text, content_type = render(report, self.operations.keys, accept)
         self.set_header("Content-Type", content_type)
         self.finish(text)
 
@@ -49,8 +53,8 @@ class MetricsHandler(AdminHandler):
 class StatusHandler(AdminHandler):
     """An overview for the operator."""
 
-    def get(self) -> None:
-        self.send(self.state.status())
+    async def get(self) -> None:
+        self.send(status(await self.operations.report(), self.operations.keys))
 
 
 class PurgeHandler(AdminHandler):
@@ -58,40 +62,30 @@ class PurgeHandler(AdminHandler):
 
     allowed = ("POST",)
 
-    def post(self) -> None:
+    async def post(self) -> None:
         record = self.body()
         match record:
             case {"all": True} if len(record) == 1:
-                self.state.directory.cache.purge()
-                self._done("all")
+                await self._purge(record, "all")
             case {"backend": str(name)} if len(record) == 1:
-                self._purge_backend(name)
+                self._check_backend(name)
+                await self._purge(record, "backend", backend=name)
             case {"nickname": str()} | {"card_number": str()} if len(record) == 1:
-                self.state.directory.cache.purge_user(self._query(record))
-                self._done("user")
+                self.check_query(record)
+                await self._purge(record, "user")
             case _:
                 names = "nickname, card_number, backend and all: true"
                 message = f"The body must have exactly one of {names}"
                 raise AdminError(422, "invalid_format", message)
 
-    def _purge_backend(self, name: str) -> None:
-        names = [guard.name for guard in self.state.directory.guards]
+    def _check_backend(self, name: str) -> None:
+        names = self.operations.backends
         if name not in names:
             message = f"No such backend; there are: {', '.join(names)}"
             raise AdminError(422, "invalid_format", message)
-        self.state.directory.cache.purge_backend(name)
-        self._done("backend", backend=name)
 
-    def _query(self, record: dict[str, str]) -> Query:
-        identifiers = self.state.identifiers
-        try:
-            if "nickname" in record:
-                return identifiers.parse_nickname(record["nickname"].removeprefix("@"))
-            return identifiers.parse_card(record["card_number"])
-        except InvalidFormat as error:
-            raise AdminError(422, "invalid_format", f"The value is {error}") from None
-
-    def _done(self, purged: str, **fields: str) -> None:
+    async def _purge(self, record: Record, purged: str, **fields: str) -> None:
+        await self.operations.purge(record)
         fields = {"purged": purged, **fields, "remote": self.request.remote_ip or ""}
         _audit.info("cache purged", extra={**fields, "key": self.key_id})
         self.send({"status": "ok", "purged": purged})
@@ -103,9 +97,7 @@ class ReloadHandler(AdminHandler):
     allowed = ("POST",)
 
     async def post(self) -> None:
-        result = await self.state.reloads.reload(
-            "admin", remote=self.request.remote_ip, key=self.key_id
-        )
+        result = await self.operations.reload(remote=self.request.remote_ip, key=self.key_id)
         if result.code is None:
             self.send({"status": "ok", "needs_restart": result.needs_restart})
         else:
@@ -119,34 +111,11 @@ class ExplainHandler(AdminHandler):
     allowed = ("POST",)
 
     async def post(self) -> None:
-        query = self._query(self.body())
-        cached = self.state.directory.cache.describe(query)
-        explanation = await self.state.directory.explain(query)
-        self.send(
-            {
-                "status": "ok",
-                "result": explanation.result,
-                "cache": cached,
-                "backends": [
-                    {
-                        "backend": each.backend,
-                        "outcome": each.outcome,
-                        "ms": round(each.seconds * 1000, 2),
-                    }
-                    for each in explanation.calls
-                ],
-            }
-        )
-
-    def _query(self, record: dict[str, object]) -> Query:
-        identifiers = self.state.identifiers
-        try:
-            match record:
-                case {"input": str(text)} if len(record) == 1:
-                    return identifiers.parse_input(text)
-                case {"card_number": str(text)} if len(record) == 1:
-                    return identifiers.parse_card(text)
-        except InvalidFormat as error:
-            raise AdminError(422, "invalid_format", f"The value is {error}") from None
-        message = "The body must have exactly one of input and card_number"
-        raise AdminError(422, "invalid_format", message)
+        record = self.body()
+        match record:
+            case {"input": str()} | {"card_number": str()} if len(record) == 1:
+                self.check_query(record)
+            case _:
+                message = "The body must have exactly one of input and card_number"
+                raise AdminError(422, "invalid_format", message)
+        self.send({"status": "ok", **await self.operations.explain(record)})

@@ -20,8 +20,7 @@ from tornado_idv.admin.handlers import (
     ReloadHandler,
     StatusHandler,
 )
-from tornado_idv.admin.metrics import MetricsRenderer
-from tornado_idv.admin.state import ServiceState
+from tornado_idv.admin.operations import Operations
 
 ROUTES: dict[str, type[AdminHandler]] = {
     "/health/live": LiveHandler,
@@ -41,12 +40,11 @@ _BODY_TIMEOUT = 5.0
 
 @asynccontextmanager
 async def admin_listening(
-    sockets: Sequence[socket.socket], host: str, state: ServiceState
+    sockets: Sequence[socket.socket], host: str, operations: Operations
 ) -> AsyncIterator[None]:
     """Serve the admin listener on bound sockets; ``host`` is the configured one."""
     arguments = {
-        "state": state,
-        "metrics": MetricsRenderer(state),
+        "operations": operations,
         "host": host,
         "needs_key": not all(_is_loopback(each) for each in sockets),
     }

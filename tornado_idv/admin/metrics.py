@@ -25,8 +25,10 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from tornado_idv.admin.state import OPERATIONS, ServiceState
+from tornado_idv.admin.report import Report
+from tornado_idv.admin.status import OPERATIONS, cache_lookups
 from tornado_idv.http.state import State
+from tornado_idv.keys.ring import KeyRing
 from tornado_idv.metrics.counters import BOUNDS, Durations
 
 _RESULTS = {"ok": "found", "not_found": "not_found"}
@@ -38,25 +40,21 @@ _MAX_KEYS = 1000
 """Keys whose expiry is shown: those that expire next."""
 
 
-class MetricsRenderer:
-    """Renders the metrics of one service."""
-
-    def __init__(self, state: ServiceState) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_ServiceCollector(state))
-
-    def render(self, accept: str) -> tuple[bytes, str]:
-        """Return the text and its content type, as an ``Accept`` header asks for."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+def render(report: Report, keys: KeyRing, accept: str) -> tuple[bytes, str]:
+    """Return the text and its content type, as an ``Accept`` header asks for."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_ReportCollector(report, keys))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
 
 
-class _ServiceCollector(Collector):
-    """Reads the counters of a service."""
+class _ReportCollector(Collector):
+    """Reads one report of a service."""
 
-    def __init__(self, state: ServiceState) -> None:
-        self._state = state
-        self._counters = state.counters
+    def __init__(self, report: Report, keys: KeyRing) -> None:
+        self._report = report
+        self._counters = report.counters
+        self._expirations = keys.expirations
 
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
@@ -112,21 +110,21 @@ class _ServiceCollector(Collector):
             "idv_breaker_state", "Circuit breaker: 0 closed, 1 half-open, 2 open.", labels=labels
         )
         users = GaugeMetricFamily("idv_fixture_users", "Users of a fixture.", labels=labels)
-        for guard in self._state.directory.guards:
-            if guard.backend.user_count is not None:
-                users.add_metric([guard.name], guard.backend.user_count)
-            counted = self._counters.backend(guard.name)
+        for each in self._report.process.backends:
+            if each.users is not None:
+                users.add_metric([each.name], each.users)
+            counted = self._counters.backend(each.name)
             for result in _CALL_RESULTS:
-                calls.add_metric([guard.name, result], counted.results[result])
-            _add_histogram(seconds, [guard.name], [counted.durations])
-            in_flight.add_metric([guard.name], guard.in_flight)
-            breaker.add_metric([guard.name], _BREAKER[guard.breaker])
+                calls.add_metric([each.name, result], counted.results[result])
+            _add_histogram(seconds, [each.name], [counted.durations])
+            in_flight.add_metric([each.name], each.in_flight)
+            breaker.add_metric([each.name], _BREAKER[each.breaker])
         yield from (calls, seconds, in_flight, breaker, users)
 
     def _cache(self) -> Iterator[Metric]:
-        sizes = self._state.directory.cache.sizes
+        sizes = self._report.process.cache_entries
         yield _gauge("idv_cache_entries", "Entries of the cache.", "kind", sizes.items())
-        lookups = self._state.cache_lookups()
+        lookups = cache_lookups(self._counters)
         yield _counter("idv_cache_lookups", "Lookups.", "result", lookups.items())
         evictions = self._counters.evictions
         yield CounterMetricFamily("idv_cache_evictions", "Entries that made room.", evictions)
@@ -135,7 +133,7 @@ class _ServiceCollector(Collector):
 
     def _keys(self) -> Iterator[Metric]:
         now = time.time()
-        times = self._state.keys.expirations().items()
+        times = self._expirations().items()
         shown = heapq.nsmallest(_MAX_KEYS, times, key=lambda each: (each[1] <= now, each[1]))
         text = "When a key expires, in Unix time."
         yield _gauge("idv_key_expiry_timestamp_seconds", text, "key", shown)
@@ -144,9 +142,9 @@ class _ServiceCollector(Collector):
         yield GaugeMetricFamily(
             "idv_event_loop_lag_seconds",
             "Longest delay of the event loop since the last scrape.",
-            self._counters.take_max_lag(),
+            self._report.process.max_lag,
         )
-        states = self._state.connections()
+        states = self._report.process.connections
         yield _gauge(
             "idv_connections",
             "Open connections of the public listener.",
@@ -160,7 +158,11 @@ class _ServiceCollector(Collector):
             "When the configuration in force was loaded, in Unix time.",
             self._counters.last_reload_success,
         )
-        dropped = self._state.log_dropped()
+        restarts = self._report.restarts
+        yield CounterMetricFamily(
+            "idv_worker_restarts", "Processes started in place of one that ended.", restarts
+        )
+        dropped = self._counters.log_dropped
         yield CounterMetricFamily("idv_log_dropped", "Log lines that were lost.", dropped)
         info = InfoMetricFamily("idv_build", "Versions.")
         info.add_metric(

@@ -1,36 +1,29 @@
-"""The state of a running service, as health checks and the status report it."""
+"""The state of the service in this process, and what an operator may do to it."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from typing import Any
 
-from tornado_idv.admin.reload import Reloads
+from tornado_idv.admin.operations import Record, parse_query
+from tornado_idv.admin.reload import ReloadResult, Reloads
+from tornado_idv.admin.report import BackendReport, KeyStoreReport, Phase, ProcessReport, Report
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.log_format import format_time
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.metrics.counters import Counters
 
-Record = dict[str, Any]
-
-OPERATIONS = {"identify/url": "url", "identify/card": "card"}
-"""Operations by their routes; every other response has the operation ``none``."""
-
 
 @dataclass(slots=True)
 class ServiceState:
-    """The parts of a service that the admin listener reads; a reload replaces some of them.
+    """The parts of a service that the admin listener uses; implements `Operations`.
 
-    ``connections`` returns the number of public connections by state, and ``log_dropped`` the
-    number of lost log lines. ``draining`` is set when the service begins to stop, and
-    ``reloads`` before the admin listener is started.
+    A reload replaces some of them. ``connections`` returns the number of public connections by
+    state, and ``log_dropped`` the number of lost log lines. ``draining`` is set when the service
+    begins to stop, and ``reloads`` before the admin listener is started.
     """
 
     directory: Directory
@@ -43,102 +36,66 @@ class ServiceState:
     draining: bool = False
     reloads: Reloads = field(init=False)
 
-    def degraded(self) -> list[str]:
-        """Return which parts fail, though the service can respond."""
-        parts = [f"backend {each.name}" for each in self.directory.guards if self._is_failing(each)]
-        if self.store is not None and self.store.state.error is not None:
-            parts.append("key store")
-        return parts
+    @property
+    def backends(self) -> list[str]:
+        return [guard.name for guard in self.directory.guards]
 
-    def health(self, *, verbose: bool = False) -> Record:
-        """Return whether requests may be sent here; failing backends do not change that."""
-        degraded = self.degraded()
-        record: Record = {"status": "degraded" if degraded else "ready", "degraded": degraded}
-        if self.draining:
-            record["status"] = "draining"
-        if verbose:
-            record["backends"] = [self._backend(each) for each in self.directory.guards]
-            record["key_store"] = self._key_store()
-        return record
+    async def report(self, *, take_lag: bool = False) -> Report:
+        process = self.process_report(take_lag=take_lag)
+        phase: Phase = "draining" if self.draining else "ready"
+        return Report(
+            phase,
+            os.getpid(),
+            self.counters.started_at,
+            process,
+            self.counters,
+            last_reload=self.reloads.last,
+        )
 
-    def status(self) -> Record:
-        """Return an overview for the operator."""
-        counters = self.counters
-        expirations = self.keys.expirations()
-        return {
-            **self.health(verbose=True),
-            "version": version("tornado-idv"),
-            "pid": os.getpid(),
-            "started_at": format_time(counters.started_at),
-            "uptime_s": round(time.time() - counters.started_at, 1),
-            "requests": self._requests(),
-            "cache": {
-                "entries": self.directory.cache.sizes,
-                "lookups": self.cache_lookups(),
-                "evictions": counters.evictions,
-                "refreshes": dict(counters.refreshes),
-            },
-            "connections": dict(self.connections()),
-            "keys": {
-                "count": len(self.keys.ids),
-                "next_expiry": _time_or_none(
-                    min((each for each in expirations.values() if each > time.time()), default=None)
-                ),
-            },
-            "log_dropped": self.log_dropped(),
-            "last_reload": self._last_reload(),
-        }
+    def process_report(self, *, take_lag: bool = False) -> ProcessReport:
+        """Return the state of this process, and bring the counters up to date."""
+        self.counters.log_dropped = self.log_dropped()
+        store = self.store.state if self.store is not None else None
+        return ProcessReport(
+            backends=[self._backend(each) for each in self.directory.guards],
+            cache_entries=self.directory.cache.sizes,
+            connections=dict(self.connections()),
+            key_store=KeyStoreReport(store.error, store.since) if store else None,
+            max_lag=self.counters.take_max_lag() if take_lag else self.counters.max_lag,
+        )
 
-    def cache_lookups(self) -> dict[str, int]:
-        """Return the number of lookups by what the cache contributed."""
-        counted = self.counters.cache_lookups
-        lookups = {word: counted[word] for word in ("hit", "stale", "coalesced", "miss")}
-        lookups["hit"] += sum(each.count for each in self.counters.packet_hits.values())
-        return lookups
+    async def reload(self, **audited: str | None) -> ReloadResult:
+        return await self.reloads.reload("admin", **audited)
 
-    def _requests(self) -> dict[str, dict[str, int]]:
-        requests: dict[str, dict[str, int]] = {}
-        for (route, code), durations in self.counters.all_responses():
-            of_operation = requests.setdefault(OPERATIONS.get(route, "none"), {})
-            of_operation[code] = of_operation.get(code, 0) + durations.count
-        return requests
+    async def purge(self, target: Record) -> None:
+        cache = self.directory.cache
+        match target:
+            case {"all": True}:
+                cache.purge()
+            case {"backend": str(name)}:
+                cache.purge_backend(name)
+            case _:
+                cache.purge_user(parse_query(self.identifiers, target))
 
-    def _is_failing(self, guard: Guard) -> bool:
+    async def explain(self, query: Record) -> Record:
+        parsed = parse_query(self.identifiers, query)
+        cached = self.directory.cache.describe(parsed)
+        explanation = await self.directory.explain(parsed)
+        calls = [
+            {"backend": each.backend, "outcome": each.outcome, "ms": round(each.seconds * 1000, 2)}
+            for each in explanation.calls
+        ]
+        return {"result": explanation.result, "cache": cached, "backends": calls}
+
+    def _backend(self, guard: Guard) -> BackendReport:
         counted = self.counters.backend(guard.name)
-        return guard.breaker != "closed" or counted.failing_since is not None
-
-    def _backend(self, guard: Guard) -> Record:
-        counted = self.counters.backend(guard.name)
-        return {
-            "name": guard.name,
-            "kind": guard.backend.options.kind,
-            "available": not self._is_failing(guard),
-            "breaker": guard.breaker,
-            "failing_since": _time_or_none(counted.failing_since),
-            "last_error": counted.last_error,
-            "last_error_at": _time_or_none(counted.last_error_at or None),
-            "in_flight": guard.in_flight,
-            "users": guard.backend.user_count,
-            "calls": dict(counted.results),
-        }
-
-    def _last_reload(self) -> Record | None:
-        last = self.reloads.last
-        if last is None:
-            return None
-        return {
-            "time": format_time(last.at),
-            "result": "failed" if last.code else "ok",
-            "problem": last.problems[0] if last.problems else None,
-            "needs_restart": list(last.needs_restart),
-        }
-
-    def _key_store(self) -> Record | None:
-        if self.store is None:
-            return None
-        state = self.store.state
-        return {"error": state.error, "since": format_time(state.since)}
-
-
-def _time_or_none(seconds: float | None) -> str | None:
-    return None if seconds is None else format_time(seconds)
+        return BackendReport(
+            name=guard.name,
+            kind=guard.backend.options.kind,
+            breaker=guard.breaker,
+            in_flight=guard.in_flight,
+            users=guard.backend.user_count,
+            failing_since=counted.failing_since,
+            last_error=counted.last_error,
+            last_error_at=counted.last_error_at,
+        )

@@ -16,7 +16,7 @@ from tornado_idv.commands import Exit
 from tornado_idv.config.settings import AdminSettings
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import read_file
-from tornado_idv.server.service import url_of
+from tornado_idv.server.sockets import url_of
 
 _TIMEOUT = 10.0
 

@@ -20,8 +20,9 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.logs import configure_logging
 from tornado_idv.server.run import run
-from tornado_idv.server.service import Service, api_key
+from tornado_idv.server.service import Announced, api_key
 from tornado_idv.server.signals import hold_hangups
+from tornado_idv.server.supervise import supervise, worker_count
 
 _log = logging.getLogger(__name__)
 
@@ -38,13 +39,18 @@ def serve(config_path: Path) -> None:
         manager = plugin_manager()
         file = ConfigFile.read(config_path)
         settings = file.load(backend_kinds(manager), os.environ)
-        logging_ = settings.logging
-        logs = configure_logging(logging_.level, logging_.format, logging_.ids)
-        with closing(logs), file.located():
-            run(file, settings, manager, partial(_try_to_announce, settings), logs)
+        announce_once = partial(_try_to_announce, settings)
+        with file.located():
+            if (workers := worker_count(settings.server)) > 1:
+                supervise(file, settings, manager, announce_once, workers)
+                return
+            logging_ = settings.logging
+            logs = configure_logging(logging_.level, logging_.format, logging_.ids)
+            with closing(logs):
+                run(file, settings, manager, announce_once, logs)
 
 
-def _try_to_announce(settings: Settings, service: Service) -> None:
+def _try_to_announce(settings: Settings, service: Announced) -> None:
     """Announce the service, which goes on serving where standard output cannot be written."""
     try:
         announce(service, settings)
@@ -53,7 +59,7 @@ def _try_to_announce(settings: Settings, service: Service) -> None:
         discard_output()
 
 
-def announce(service: Service, settings: Settings) -> None:
+def announce(service: Announced, settings: Settings) -> None:
     """Says on standard output where the service is and what it serves.
 
     In demo mode it also gives a command that asks for the demo's @alice, if a key is
@@ -65,7 +71,7 @@ def announce(service: Service, settings: Settings) -> None:
     if service.admin_url is not None:
         click.echo(f"Admin listener on {service.admin_url}")
     click.echo(f"Backends, in order: {backends}")
-    click.echo(f"Keys: {len(service.keys.ring.ids)}")
+    click.echo(f"Keys: {service.key_count}")
     token = _token_to_try(settings) if settings.demo else None
     if token is not None:
         body = json.dumps({"input": "@alice"})

@@ -30,6 +30,7 @@ from tornado_idv.config.types import (
     Sha256,
     Site,
     Timeout,
+    Workers,
     check_order,
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
@@ -76,6 +77,8 @@ class ServerSettings(Options):
     """The address or host name to listen on."""
     port: Annotated[WholeNumber, Field(ge=0, le=65535)] = 8080
     """The port to listen on; 0 takes any free port."""
+    workers: Workers = 1
+    """How many processes serve requests; ``auto`` is one for each CPU."""
     base_path: Annotated[
         str,
         Matches(

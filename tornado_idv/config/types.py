@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import IPv6Network, ip_address, ip_network
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -29,6 +29,7 @@ from tornado_idv.units import RATE, Rate, parse_rate
 _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST_NAME = re.compile(rf"(?!.{{254}}){_LABEL}(?:\.{_LABEL})*\.?", re.ASCII)
 _MAX_BODY = 1024**2
+_MAX_WORKERS = 256
 _NOT_A_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
 
 
@@ -96,6 +97,14 @@ def _body_limit(size: int) -> int:
     if not 1 <= size <= _MAX_BODY:
         raise ValueError("must be from 1B to 1MiB")
     return size
+
+
+def _workers(value: object) -> object:
+    if isinstance(value, str) and value != "auto":
+        value = int(value) if re.fullmatch("[0-9]{1,3}", value, re.ASCII) else 0
+    if value != "auto" and value not in range(1, _MAX_WORKERS + 1):
+        raise ValueError(f"must be a whole number from 1 to {_MAX_WORKERS}, or auto")
+    return value
 
 
 def _rate(value: object) -> object:
@@ -169,6 +178,15 @@ CardDigits = Annotated[WholeNumber, Field(ge=1, le=64)]
 
 Count = Annotated[WholeNumber, Field(ge=1)]
 """A whole number greater than zero."""
+
+Workers = Annotated[
+    int | Literal["auto"],
+    BeforeValidator(_workers),
+    WithJsonSchema(
+        {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1, "maximum": _MAX_WORKERS}]}
+    ),
+]
+"""A number of processes, or ``auto``: one for each CPU."""
 
 Moment = Annotated[
     datetime,

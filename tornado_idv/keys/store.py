@@ -69,6 +69,11 @@ class KeyStore:
             raise KeyStoreError(f"{self._path}: {DAMAGED}")
         return str(row[0])
 
+    def count(self) -> int:
+        """Return the number of keys."""
+        (count,) = self._connection.execute("SELECT count(*) FROM keys").fetchone()
+        return int(count)
+
     def records(self) -> list[KeyRecord]:
         """Return all keys in the order of their ids; raises `KeyStoreError`."""
         with self.snapshot():

@@ -2,8 +2,8 @@
 
 Each key id has its place in a table of fixed size, found by a hash, so every process finds the same
 one. A place is never given to another key id. When the table is full (65,536 key ids since the
-start), a further key id has a place outside of it: its limits then apply in each process
-separately.
+start, or twice those at the start), a further key id has a place outside of it: its limits then
+apply in each process separately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tornado_idv.units import Rate, format_rate
 
 _log = logging.getLogger(__name__)
 
-_CAPACITY = 65_536
+MIN_CAPACITY = 65_536
+"""Key ids for which there are places, at least."""
 _MAX_PROBES = 1024
 """Places that are tried for a key id; all are taken only when the table is nearly full."""
 _FIELDS = 3
@@ -152,7 +153,7 @@ class KeyLimiter:
         misses: Rate | None = None,
         *,
         misses_log_only: bool = False,
-        capacity: int = _CAPACITY,
+        capacity: int = MIN_CAPACITY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._general = requests, misses, misses_log_only

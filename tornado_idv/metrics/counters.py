@@ -8,7 +8,10 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Record = dict[str, Any]
 
 BOUNDS = (
     *(5e-05, 1e-04, 2.5e-04, 5e-04, 1e-03, 2.5e-03, 5e-03),
@@ -51,6 +54,16 @@ class Durations:
         """Return the number of events by bucket; the last has no upper bound."""
         return [self.fast, *self.slower[1:]]
 
+    def to_record(self) -> Record:
+        """Return the counts as JSON has them."""
+        return {"fast": self.fast, "slower": self.slower, "seconds": self.seconds}
+
+    def merge(self, record: Record) -> None:
+        """Add the counts of another process, as `to_record` returned them."""
+        self.fast += record["fast"]
+        self.slower = [a + b for a, b in zip(self.slower, record["slower"], strict=True)]
+        self.seconds += record["seconds"]
+
 
 class BackendCounters:
     """The calls of one backend.
@@ -91,6 +104,8 @@ class Counters:
         """Reloads of the configuration by result."""
         self.last_reload_success = self.started_at
         """When the configuration in force was loaded, in Unix time."""
+        self.log_dropped = 0
+        """Log lines that were lost, as of the last report."""
         self.max_lag = 0.0
         """The longest delay of the event loop since it was read, in seconds."""
 
@@ -133,10 +148,50 @@ class Counters:
         if succeeded:
             self.last_reload_success = at
 
+    def to_record(self) -> Record:
+        """Return what only grows, as JSON has it."""
+        return {
+            "responses": _rows(self.responses),
+            "packet_hits": _rows(self.packet_hits),
+            "auth_failures": self.auth_failures,
+            "rate_limited": self.rate_limited,
+            "cache_lookups": self.cache_lookups,
+            "evictions": self.evictions,
+            "log_dropped": self.log_dropped,
+            "refreshes": self.refreshes,
+            "reloads": self.reloads,
+            "backends": {
+                name: {"results": each.results, "durations": each.durations.to_record()}
+                for name, each in self.backends.items()
+            },
+        }
+
+    def merge(self, record: Record) -> None:
+        """Add the counts of another process, as `to_record` returned them."""
+        for route, code, durations in record["responses"]:
+            self.responses_of(route, code).merge(durations)
+        for route, code, durations in record["packet_hits"]:
+            self.packet_hits_of(route, code).merge(durations)
+        self.auth_failures.update(record["auth_failures"])
+        self.rate_limited.update(record["rate_limited"])
+        self.cache_lookups.update(record["cache_lookups"])
+        self.evictions += record["evictions"]
+        self.log_dropped += record["log_dropped"]
+        self.refreshes.update(record["refreshes"])
+        self.reloads.update(record["reloads"])
+        for name, counts in record["backends"].items():
+            backend = self.backend(name)
+            backend.results.update(counts["results"])
+            backend.durations.merge(counts["durations"])
+
     def take_max_lag(self) -> float:
         """Return the longest delay of the event loop since the last call."""
         lag, self.max_lag = self.max_lag, 0.0
         return lag
+
+
+def _rows(table: Mapping[tuple[str, str], Durations]) -> list[tuple[str, str, Record]]:
+    return [(route, code, each.to_record()) for (route, code), each in table.items()]
 
 
 def _entry(table: dict[tuple[str, str], Durations], route: str, code: str) -> Durations:

@@ -15,10 +15,9 @@ from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.limits.failed_auth import FailedAuthLimiter
-from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.server.limiters import Limiters
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import Api, make_api, make_reject
 from tornado_idv.web.handler import Services
@@ -30,8 +29,7 @@ class SharedParts:
     """What stays while configurations change: keys, counts of limits, counters, the access log."""
 
     ring: KeyRing
-    key_limiter: KeyLimiter
-    failed_auth: FailedAuthLimiter
+    limiters: Limiters
     counters: Counters
     access_log: AccessLog | None
 
@@ -56,12 +54,12 @@ class HttpParts:
             identifiers,
             shared.ring,
             shared.access_log,
-            shared.key_limiter,
-            failed_auth=shared.failed_auth,
+            shared.limiters.keys,
+            failed_auth=shared.limiters.failed_auth,
             counters=shared.counters,
         )
         packets = PacketCache(
-            directory, shared.ring, shared.access_log, shared.key_limiter, shared.counters
+            directory, shared.ring, shared.access_log, shared.limiters.keys, shared.counters
         )
         server = settings.server
         return cls(

@@ -7,7 +7,10 @@ import os
 import select
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from select import PIPE_BUF
 from typing import Any, Literal
 
 from tornado_idv.errors import format_traceback
@@ -58,33 +61,44 @@ def configure_logging(level: str, log_format: LogFormat, ids: Ids = "none") -> L
     the returned output at the end: until then lines may wait.
     """
     format_lines = _select_format(log_format, on_terminal=sys.stderr.isatty())
-    writer = LogWriter(_write_to_stderr, lambda lines: _describe_loss(format_lines, lines))
+    writer = LogWriter(_write_whole_lines, lambda lines: _describe_loss(format_lines, lines))
     handler = BufferedHandler(writer, format_lines)
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(level.upper())
-    logging.getLogger(AUDIT).setLevel(logging.INFO)
-    keep_out_secrets()
+    _install(handler, level)
     access = None
     if level in ("debug", "info"):
         access = AccessLog(writer.put, format_lines, make_subject_of(ids))
     return LogOutput(writer, access, handler.folding)
 
 
-class BufferedHandler(logging.Handler):
-    """Formats records, folds what is repeated, and leaves the writing to a `LogWriter`."""
+def configure_direct_logging(level: str, log_format: LogFormat) -> None:
+    """Send all logs to standard error without a thread, for a process that forks others.
 
-    def __init__(self, writer: LogWriter, format_lines: FormatLines) -> None:
+    A line for which the reader has no room is lost, so no write blocks.
+    """
+    format_lines = _select_format(log_format, on_terminal=sys.stderr.isatty())
+    _install(LineHandler(_write_if_writable, format_lines), level)
+
+
+def _install(handler: logging.Handler, level: str) -> None:
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    logging.getLogger(AUDIT).setLevel(logging.INFO)
+    keep_out_secrets()
+
+
+class LineHandler(logging.Handler):
+    """Formats records, and gives the lines to ``put``."""
+
+    def __init__(self, put: Callable[[str], object], format_lines: FormatLines) -> None:
         super().__init__()
-        self._writer = writer
+        self._put = put
         self._format_lines = format_lines
-        self.folding = Folding(self._write_repeated)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             fields = _fields(record)
-            level, logger, event = fields["level"], fields["logger"], fields["event"]
-            if record.levelno < logging.WARNING or self.folding.admit(logger, event, level):
+            if self._admits(record, fields):
                 self._write(fields)
         except Exception as error:  # noqa: BLE001 - a wrong log call must not fail its caller
             # Its arguments are left out, since they may hold input.
@@ -92,12 +106,28 @@ class BufferedHandler(logging.Handler):
             event = f"a log call failed with {type(error).__name__}: {where}"
             self._write(_describe("error", __name__, event))
 
+    def _admits(self, record: logging.LogRecord, fields: dict[str, Any]) -> bool:  # noqa: ARG002
+        return True
+
+    def _write(self, fields: dict[str, Any]) -> None:
+        self._put(self._format_lines([fields]))
+
+
+class BufferedHandler(LineHandler):
+    """Folds what is repeated, and leaves the writing to a `LogWriter`."""
+
+    def __init__(self, writer: LogWriter, format_lines: FormatLines) -> None:
+        super().__init__(writer.put, format_lines)
+        self.folding = Folding(self._write_repeated)
+
+    def _admits(self, record: logging.LogRecord, fields: dict[str, Any]) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        return self.folding.admit(fields["logger"], fields["event"], fields["level"])
+
     def _write_repeated(self, fold: Fold) -> None:
         fields = _describe(fold.level, fold.logger, fold.event)
         self._write({**fields, "repeated": fold.repeated})
-
-    def _write(self, fields: dict[str, Any]) -> None:
-        self._writer.put(self._format_lines([fields]))
 
 
 def _select_format(log_format: LogFormat, *, on_terminal: bool) -> FormatLines:
@@ -127,6 +157,24 @@ def _describe_loss(format_lines: FormatLines, lines: int) -> str:
     """Return the log line that reports dropped lines."""
     text = f"{lines} log lines dropped: standard error could not be written to in time"
     return format_lines([_describe("warning", __name__, text)])
+
+
+def _write_whole_lines(data: memoryview) -> int:
+    """Write as many whole lines as a pipe takes at once, or one longer line.
+
+    Other processes write to the same pipe; their lines never get between these.
+    """
+    end = len(data)
+    if end > PIPE_BUF:
+        end = bytes(data[:PIPE_BUF]).rfind(b"\n") + 1 or bytes(data).find(b"\n") + 1 or end
+    return _write_to_stderr(data[:end])
+
+
+def _write_if_writable(text: str) -> None:
+    _, writable, _ = select.select([], [_STDERR], [], 0)
+    if writable:
+        with suppress(OSError):
+            os.write(_STDERR, text.encode("utf-8", "backslashreplace"))
 
 
 def _write_to_stderr(data: memoryview) -> int:

@@ -15,13 +15,18 @@ from tornado_idv.files import FileSignature
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.server.daemon_thread import DaemonThread
 from tornado_idv.server.logs import AUDIT
+from tornado_idv.server.systemd import Notifier
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
-_TIMEOUT = 120.0
+PREPARE_TIMEOUT = 120.0
 """Seconds after which backends that do not open end a reload."""
 _WATCH_INTERVAL = 1.0
-_STOPPING = "the service is stopping"
+_NO_MANAGER = Notifier()
+STOPPING = "the service is stopping"
+
+Audited = dict[str, str | None]
+"""Who or what caused a reload, for the audit log."""
 
 Apply = Callable[[ConfigFile], Awaitable[tuple[str, ...]]]
 """Puts the configuration of a file in force; returns the settings that need a restart.
@@ -30,10 +35,29 @@ Raises an `IdvError`, with everything as it was, if that is not possible.
 """
 
 
+class Watch:
+    """Whether a file is another one than ``file``, which was read last."""
+
+    def __init__(self, file: ConfigFile) -> None:
+        self.path = file.path
+        self.read: FileSignature | None = file.signature
+        """The signature of what was read last; ``None`` if it could not be read."""
+        self._seen: FileSignature | None = file.signature
+
+    def poll(self, now: FileSignature | None) -> bool:
+        """Return whether to read the file, whose signature is ``now``.
+
+        A file that is being written is left alone until it is the same in two polls.
+        """
+        is_settled, self._seen = now == self._seen, now
+        return is_settled and now != self.read
+
+
 class Reloader:
     """Reloads by ``apply`` the configuration that was read first as ``file``.
 
-    ``counters`` count the reloads; ``clock`` returns Unix time in seconds.
+    ``counters`` count the reloads; ``notifier`` tells the service manager of them; ``clock``
+    returns Unix time in seconds.
     """
 
     def __init__(
@@ -41,13 +65,14 @@ class Reloader:
         file: ConfigFile,
         apply: Apply,
         counters: Counters,
+        notifier: Notifier = _NO_MANAGER,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.last: ReloadResult | None = None
-        self._path = file.path
-        self._read = self._seen = file.signature
+        self._watch = Watch(file)
         self._apply = apply
         self._counters = counters
+        self._notifier = notifier
         self._clock = clock
         self._in_thread = DaemonThread("configuration")
         self._lock = asyncio.Lock()
@@ -71,7 +96,7 @@ class Reloader:
         task = self.start(trigger, **audited)
         await asyncio.wait([task])
         if task.cancelled():
-            return ReloadResult(self._clock(), code=FAILED, problems=(_STOPPING,))
+            return ReloadResult(self._clock(), code=FAILED, problems=(STOPPING,))
         return task.result()
 
     async def watch(self, is_enabled: Callable[[], bool]) -> None:
@@ -82,14 +107,9 @@ class Reloader:
                 await self.poll()
 
     async def poll(self) -> None:
-        """Reload if the file is not the one that was read last, but the one of the last poll.
-
-        A file that is being written is thus left alone until it rests.
-        """
-        now = await self._in_thread(_signature, self._path)
-        if now == self._seen and now != self._read:
+        """Reload if the file has changed since it was read, and rests."""
+        if self._watch.poll(await self._in_thread(signature_of, self._watch.path)):
             await self.reload("watch")
-        self._seen = now
 
     def stop(self) -> None:
         """Cancel the running reload, which leaves everything as it was, and allow no other."""
@@ -103,41 +123,62 @@ class Reloader:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _run(self, audited: dict[str, str | None]) -> ReloadResult:
+    async def _run(self, audited: Audited) -> ReloadResult:
         async with self._lock:
             self._next = None  # the file is read now: a later caller may have changed it since
+            self._notifier.reloading()
             result = await self._attempt()
+            self._notifier.ready()
         self.last = result
-        self._counters.count_reload(succeeded=result.code is None, at=result.at)
-        _report(result)
-        extra: dict[str, object] = {"result": "failed" if result.code else "ok", **audited}
-        if result.code is None:
-            extra["needs_restart"] = list(result.needs_restart)
-        else:
-            extra["problem"] = result.problems[0]
-        _audit.info("reloaded", extra=extra)
+        record(result, self._counters, audited)
         return result
 
     async def _attempt(self) -> ReloadResult:
         if self._stopped:
-            return ReloadResult(self._clock(), code=FAILED, problems=(_STOPPING,))
-        code, problems = FAILED, [""]
+            return ReloadResult(self._clock(), code=FAILED, problems=(STOPPING,))
+        path = self._watch.path
         try:
-            async with asyncio.timeout(_TIMEOUT):
-                self._read = await self._in_thread(_signature, self._path)
-                file = await self._in_thread(ConfigFile.read, self._path)
+            async with asyncio.timeout(PREPARE_TIMEOUT):
+                self._watch.read = await self._in_thread(signature_of, path)
+                file = await self._in_thread(ConfigFile.read, path)
                 needs_restart = await self._apply(file)
-            return ReloadResult(self._clock(), needs_restart)
-        except ConfigError as error:
-            code, problems = INVALID, error.lines(error.problems)
-        except IdvError as error:
-            problems = [str(error)]
-        except TimeoutError:
-            problems = [f"not everything could be opened within {_TIMEOUT:g} s"]
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            _log.error("unhandled exception:\n%s", format_traceback(error))
-            problems = [f"unhandled exception: {type(error).__name__}"]
-        return ReloadResult(self._clock(), code=code, problems=tuple(problems))
+            code, problems = explain_failure(error)
+            return ReloadResult(self._clock(), code=code, problems=problems)
+        return ReloadResult(self._clock(), needs_restart)
+
+
+def explain_failure(error: Exception) -> tuple[str, tuple[str, ...]]:
+    """Return the code and the problems of a reload that ended with this error."""
+    match error:
+        case ConfigError():
+            return INVALID, tuple(error.lines(error.problems))
+        case IdvError():
+            return FAILED, (str(error),)
+        case TimeoutError():
+            return FAILED, (f"not everything could be opened within {PREPARE_TIMEOUT:g} s",)
+    _log.error("unhandled exception:\n%s", format_traceback(error))
+    return FAILED, (f"unhandled exception: {type(error).__name__}",)
+
+
+def record(result: ReloadResult, counters: Counters, audited: Audited) -> None:
+    """Count and log a reload."""
+    counters.count_reload(succeeded=result.code is None, at=result.at)
+    _report(result)
+    extra: dict[str, object] = {"result": "failed" if result.code else "ok", **audited}
+    if result.code is None:
+        extra["needs_restart"] = list(result.needs_restart)
+    else:
+        extra["problem"] = result.problems[0]
+    _audit.info("reloaded", extra=extra)
+
+
+def signature_of(path: Path) -> FileSignature | None:
+    """Return the signature of a file; ``None`` if there is none to read."""
+    try:
+        return FileSignature.of(path)
+    except OSError:
+        return None
 
 
 def _report(result: ReloadResult) -> None:
@@ -149,10 +190,3 @@ def _report(result: ReloadResult) -> None:
         _log.warning(text, ", ".join(result.needs_restart))
     else:
         _log.info("configuration reloaded")
-
-
-def _signature(path: Path) -> FileSignature | None:
-    try:
-        return FileSignature.of(path)
-    except OSError:
-        return None

@@ -16,8 +16,9 @@ import uvloop
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.server.logs import AUDIT, LogOutput
-from tornado_idv.server.service import Service, listening
+from tornado_idv.server.service import Announced, listening
 from tornado_idv.server.signals import Signals
+from tornado_idv.server.systemd import Notifier
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
@@ -30,7 +31,7 @@ def run(
     file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
-    announce: Callable[[Service], None],
+    announce: Callable[[Announced], None],
     logs: LogOutput,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight; reload on SIGHUP.
@@ -72,20 +73,25 @@ async def _serve(
     file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
-    announce: Callable[[Service], None],
+    announce: Callable[[Announced], None],
     logs: LogOutput,
 ) -> None:
     signals = Signals(asyncio.current_task(), partial(abort, logs))
+    notifier = Notifier.from_environ()
+    alive = asyncio.create_task(_report_alive(notifier))
     try:
         async with listening(
-            file, settings, manager, logs.access, lambda: logs.writer.dropped
+            file, settings, manager, logs.access, lambda: logs.writer.dropped, notifier=notifier
         ) as service:
             signals.ready(partial(service.reloader.start, "signal"))
             tune_gc()
-            _audit.info("started", extra=_summary(settings, service))
+            _audit.info("started", extra=start_summary(settings, service))
             announce(service)
+            notifier.ready()
             await signals.stop.wait()
+            notifier.stopping()
             _log.info("stopping: no new connections, finishing the requests in flight")
+            service.reloader.stop()
             drained = await service.drain()
             if not drained:
                 _log.warning("stopped with requests unanswered after the drain timeout")
@@ -97,15 +103,23 @@ async def _serve(
         if logs.access is not None:
             logs.access.flush()
         _audit.info("stopped", extra={"drained": drained})
+    alive.cancel()
     skip_last_collection()
 
 
-def _summary(settings: Settings, service: Service) -> dict[str, object]:
+async def _report_alive(notifier: Notifier) -> None:
+    """Report to the service manager, if it wants to know, that the event loop runs."""
+    while notifier.watchdog is not None:
+        notifier.alive()
+        await asyncio.sleep(notifier.watchdog)
+
+
+def start_summary(settings: Settings, service: Announced) -> dict[str, object]:
     """Return what the log says of a service that starts."""
     return {
         "version": version("tornado-idv"),
         "host": service.host,
         "port": service.port,
         "backends": [each.name for each in settings.backends],
-        "keys": len(service.keys.ring.ids),
+        "keys": service.key_count,
     }

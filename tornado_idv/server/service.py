@@ -11,20 +11,17 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import pluggy
-from tornado.netutil import bind_sockets
 
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.state import ServiceState
 from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.config.settings import AdminSettings, KeySettings, LimitSettings, Settings
-from tornado_idv.errors import StartError
+from tornado_idv.config.settings import AdminSettings, KeySettings, Settings
 from tornado_idv.http.server import HttpServer
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.limits.failed_auth import FailedAuthLimiter
-from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.metrics.loop_lag import measured_lag
 from tornado_idv.registry import backend_kinds
@@ -32,12 +29,44 @@ from tornado_idv.server.daemon_thread import DaemonThread
 from tornado_idv.server.directories import Directories, PreparedDirectory, open_directories
 from tornado_idv.server.http_parts import HttpParts, SharedParts
 from tornado_idv.server.keys import Keys, PreparedKeys, open_keys
+from tornado_idv.server.limiters import Limiters, make_limiters
 from tornado_idv.server.needs_restart import needs_restart
 from tornado_idv.server.reload import Reloader
+from tornado_idv.server.sockets import bind, port_of, url_of
+from tornado_idv.server.systemd import Notifier
 from tornado_idv.server.tls import tls_context
 from tornado_idv.web.access_log import AccessLog
 
-_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 shown in URLs, not bound
+
+class Announced(Protocol):
+    """A service that serves, as its operator sees it.
+
+    ``url`` is its base URL for requests from this machine, without a trailing slash, and
+    ``admin_url`` that of its admin listener, if it has one.
+    """
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def admin_url(self) -> str | None: ...
+
+    @property
+    def key_count(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What a worker has from its supervisor: bound public sockets, and the limits."""
+
+    sockets: Sequence[socket.socket]
+    limiters: Limiters
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +95,9 @@ class Prepared:
 
 
 class Service:
-    """A service that listens at ``host`` and ``port``, can be drained and reconfigured.
+    """A service that listens, can be drained and reconfigured; see `Announced`.
 
-    ``url`` is its base URL for requests from this machine, without a trailing slash, and
-    ``admin_url`` that of its admin listener, if it has one. ``settings`` are those in force,
-    which ``reloader`` reads again.
+    ``settings`` are those in force; ``reloader`` is that of a service in one process.
     """
 
     admin_url: str | None = None
@@ -97,7 +124,12 @@ class Service:
         self._server = server
         self._directories = directories
         self._shared = shared
-        self._state = state
+        self.state = state
+
+    @property
+    def key_count(self) -> int:
+        """The number of keys, also of those that are not valid."""
+        return len(self.keys.ring.ids)
 
     async def prepare(self, settings: Settings) -> Prepared:
         """Open all that these settings need, beside what is open, and change nothing.
@@ -124,27 +156,26 @@ class Service:
         Open connections stay open, and a request in flight completes in the configuration that
         it was dispatched in.
         """
-        settings, state = prepared.settings, self._state
+        settings, state = prepared.settings, self.state
         self.settings = settings
         self.keys.replace(prepared.keys)
-        _configure_limits(self._shared, settings.limits)
+        self._shared.limiters.configure(settings.limits)
         self._directories.replace(prepared.directory)
         prepared.http.replace_in(self._server, prepared.tls)
         state.directory = self._directories.current
         state.identifiers = prepared.http.identifiers
         state.store = self.keys.store
 
-    async def drain(self) -> bool:
+    async def drain(self, *, delay: bool = True) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
 
-        The service is not ready from now on. For ``server.drain.delay`` seconds new connections
-        are still accepted, so that a load balancer notices the stop; then requests in flight have
-        ``server.drain.timeout`` seconds.
+        The service is not ready from now on. For ``server.drain.delay`` seconds, unless ``delay``
+        is false, new connections are still accepted, so that a load balancer notices the stop;
+        then requests in flight have ``server.drain.timeout`` seconds.
         """
-        self.reloader.stop()
         limits = self.settings.server.drain
-        self._state.draining = True
-        await asyncio.sleep(limits.delay)
+        self.state.draining = True
+        await asyncio.sleep(limits.delay if delay else 0.0)
         try:
             await asyncio.wait_for(self._server.drain(), limits.timeout)
         except TimeoutError:
@@ -159,26 +190,51 @@ async def listening(
     manager: pluggy.PluginManager,
     access_log: AccessLog | None = None,
     log_dropped: Callable[[], int] = lambda: 0,
+    *,
+    notifier: Notifier | None = None,
 ) -> AsyncIterator[Service]:
-    """The whole service, from open backends to listening sockets.
+    """The whole service in one process, from open backends to listening sockets.
 
     ``file`` holds the settings; a reload reads it again. ``log_dropped`` returns the number of
-    lost log lines, for the metrics. Raises `StartError` if the key store or a backend cannot be
-    opened or an address cannot be taken.
+    lost log lines, for the metrics; ``notifier`` reports reloads. Raises `StartError` if the key
+    store or a backend cannot be opened or an address cannot be taken.
     """
+    async with serving(settings, manager, access_log, log_dropped) as service:
+        apply = partial(_apply, service, backend_kinds(manager))
+        counters = service.state.counters
+        service.reloader = Reloader(file, apply, counters, notifier or Notifier())
+        service.state.reloads = service.reloader
+        async with (
+            _watching(service, service.reloader),
+            _admin(settings.admin, service.state) as service.admin_url,
+        ):
+            yield service
+
+
+@asynccontextmanager
+async def serving(
+    settings: Settings,
+    manager: pluggy.PluginManager,
+    access_log: AccessLog | None,
+    log_dropped: Callable[[], int],
+    inherited: Inherited | None = None,
+) -> AsyncIterator[Service]:
+    """The public listener, on the sockets of a worker or on its own; raises as `listening`."""
     counters = Counters()
     configured = [api_key(entry) for entry in settings.auth.keys]
     async with (
         open_keys(configured, settings.auth.store) as keys,
         open_directories(settings, manager, counters) as directories,
     ):
-        shared = SharedParts(keys.ring, KeyLimiter(), FailedAuthLimiter(None), counters, access_log)
-        _configure_limits(shared, settings.limits)
+        limiters = (
+            inherited.limiters if inherited else make_limiters(settings.limits, len(keys.ring.ids))
+        )
+        shared = SharedParts(keys.ring, limiters, counters, access_log)
         parts = HttpParts.make(settings, directories.current, shared)
         server = parts.make_server()
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         host = settings.server.host
-        sockets = _bind("server", host, settings.server.port)
+        sockets = inherited.sockets if inherited else bind("server", host, settings.server.port)
         state = ServiceState(
             directories.current,
             parts.identifiers,
@@ -190,50 +246,50 @@ async def listening(
         )
         await server.listen(sockets, tls)
         try:
-            port = _port(sockets)
-            url = url_of("https" if tls else "http", host, port)
-            service = Service(
+            port = port_of(sockets)
+            yield Service(
                 settings,
                 server,
                 state,
                 keys=keys,
                 directories=directories,
                 shared=shared,
-                url=url,
+                url=url_of("https" if tls else "http", host, port),
                 port=port,
             )
-            apply = partial(_apply, service, backend_kinds(manager))
-            service.reloader = state.reloads = Reloader(file, apply, counters)
-            async with _watching(service), _admin(settings.admin, state) as service.admin_url:
-                yield service
         finally:
             server.close()
+
+
+async def prepare_file(
+    service: Service, kinds: Mapping[str, type[AnyBackend]], file: ConfigFile
+) -> Prepared:
+    """Open all that the configuration in a file needs; raises `ConfigError` and `StartError`."""
+    # In a thread: a long file would delay responses, and a secret's file may hang.
+    settings = await DaemonThread("configuration")(file.load, kinds, os.environ)
+    with file.located():
+        return await service.prepare(settings)
 
 
 async def _apply(
     service: Service, kinds: Mapping[str, type[AnyBackend]], file: ConfigFile
 ) -> tuple[str, ...]:
     """Put the configuration in a file in force, and return the settings that need a restart."""
-    # In a thread: a long file would delay responses, and a secret's file may hang.
-    settings = await DaemonThread("configuration")(file.load, kinds, os.environ)
-    with file.located():
-        prepared = await service.prepare(settings)
+    prepared = await prepare_file(service, kinds, file)
     prepared.commit()
     return prepared.needs_restart
 
 
 @asynccontextmanager
-async def _watching(service: Service) -> AsyncIterator[None]:
+async def _watching(service: Service, reloader: Reloader) -> AsyncIterator[None]:
     """Follow the file where `server.watch_config` says so; end reloads at the end."""
-    watching = asyncio.create_task(
-        service.reloader.watch(lambda: service.settings.server.watch_config)
-    )
+    watching = asyncio.create_task(reloader.watch(lambda: service.settings.server.watch_config))
     try:
         yield
     finally:
         watching.cancel()
         await asyncio.wait([watching])
-        await service.reloader.close()
+        await reloader.close()
 
 
 @asynccontextmanager
@@ -242,20 +298,10 @@ async def _admin(settings: AdminSettings | None, state: ServiceState) -> AsyncIt
     if settings is None:
         yield None
         return
-    sockets = _bind("admin", settings.host, settings.port)
+    sockets = bind("admin", settings.host, settings.port)
     with measured_lag(state.counters):
         async with admin_listening(sockets, settings.host, state):
-            yield url_of("http", settings.host, _port(sockets))
-
-
-def _configure_limits(shared: SharedParts, limits: LimitSettings) -> None:
-    misses = limits.misses
-    shared.key_limiter.configure(
-        limits.requests,
-        misses.rate if misses else None,
-        misses_log_only=misses is not None and misses.log_only,
-    )
-    shared.failed_auth.configure(limits.failed_auth)
+            yield url_of("http", settings.host, port_of(sockets))
 
 
 def api_key(entry: KeySettings) -> ApiKey:
@@ -272,25 +318,3 @@ def api_key(entry: KeySettings) -> ApiKey:
         misses=misses.rate if misses else None,
         misses_log_only=misses is not None and misses.log_only,
     )
-
-
-def url_of(scheme: str, host: str, port: int) -> str:
-    """Return the base URL for requests from this machine, without a trailing slash."""
-    host = _LOOPBACK_OF.get(host, host)
-    host = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{host}:{port}"
-
-
-def _port(sockets: Sequence[socket.socket]) -> int:
-    port: int = sockets[0].getsockname()[1]
-    return port
-
-
-def _bind(section: str, host: str, port: int) -> list[socket.socket]:
-    try:
-        return bind_sockets(port, host)
-    except OSError as error:
-        raise StartError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; "
-            f"change {section}.host or {section}.port"
-        ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import secrets
 import time
@@ -14,14 +15,27 @@ from tornado.httputil import HTTPHeaders
 
 from tornado_idv.web.errors import ApiError
 
-_PROCESS = f"{secrets.token_hex(6)}-"
-_COUNTER = itertools.count()
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
-def new_request_id() -> str:
-    """Return a unique id: random for the process, then counted."""
-    return f"{_PROCESS}{next(_COUNTER)}"
+class _RequestIds:
+    """Unique ids: random for the process, then counted."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count()
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin with another random part: this is a forked process."""
+        self._process = f"{secrets.token_hex(6)}-"
+
+    def __call__(self) -> str:
+        """Return a new id."""
+        return f"{self._process}{next(self._count)}"
+
+
+new_request_id = _RequestIds()
+os.register_at_fork(after_in_child=new_request_id.renew)
 
 
 def request_id_from(headers: HTTPHeaders) -> str:

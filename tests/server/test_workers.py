@@ -1,0 +1,363 @@
+"""A service of two workers: real processes, signals and sockets; most tests share one service."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import parser
+
+from support.admin import ask_admin
+from support.load import loaded
+from support.process import ServiceProcess, command, eventually, running
+from support.service import FIXTURE, KEY, Client
+from tornado_idv.keys.token import issue
+
+pytestmark = pytest.mark.slow
+
+_log = logging.getLogger(__name__)
+KILLS = int(os.environ.get("KILLS", "3"))
+LIMITED_KEY = issue("limited")
+ALLOWED = 40
+CONFIG = f"""\
+profile_sites: [https://profiles.example]
+server: {{port: 0, workers: 2, drain: {{timeout: 5s}}}}
+admin: {{port: 0}}
+auth:
+  keys:
+    - {{id: caller, token: {KEY}}}
+    - {{id: limited, token: {LIMITED_KEY}, limits: {{requests: {ALLOWED}/hour}}}}
+backends: [{{name: users, kind: yaml, path: users.yaml}}]
+logging: {{level: info, format: json}}
+"""
+BODY = b'{"input": "@alice"}'
+REQUEST = (
+    b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    b"Authorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s" % (KEY.encode(), len(BODY), BODY)
+)
+
+
+class Workers:
+    """A running service, and what its admin listener says of it."""
+
+    def __init__(self, process: ServiceProcess) -> None:
+        self.process = process
+        self.port = process.port
+        (line,) = [each for each in process.announced if each.startswith("Admin listener on ")]
+        self.admin_url = line.split()[-1]
+
+    def status(self) -> Any:
+        return ask_admin(self, "/status.json").json
+
+    def pids(self) -> list[int]:
+        """The processes of the workers that serve."""
+        workers = self.status()["workers"]
+        return [each["pid"] for each in workers if each["phase"] == "ready"]
+
+    def has_replaced(self, pid: int) -> bool:
+        """Whether two workers serve, and this is none of them."""
+        pids = self.pids()
+        return len(pids) == 2 and pid not in pids
+
+    def metric(self, name: str, **labels: str) -> float:
+        text = ask_admin(self, "/metrics").body.decode()
+        return sum(
+            sample.value
+            for family in parser.text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+
+def prepare(folder: Path, config: str = CONFIG) -> Path:
+    (folder / "users.yaml").write_text(FIXTURE)
+    path = folder / "config.yaml"
+    path.write_text(config)
+    return path
+
+
+@pytest.fixture(scope="module")
+def notified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """What the service manager was notified of."""
+    received: list[str] = []
+    address = str(tmp_path_factory.mktemp("manager") / "notify")
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        sock.bind(address)
+
+        def receive() -> None:
+            while data := sock.recv(1000):
+                received.append(data.decode())
+
+        thread = threading.Thread(target=receive)
+        thread.start()
+        patch.setenv("NOTIFY_SOCKET", address)
+        patch.setenv("WATCHDOG_USEC", "2000000")
+        yield received
+        sock.sendto(b"", address)
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, notified: list[str]) -> Iterator[Workers]:
+    with running(prepare(tmp_path_factory.mktemp("service")), timeout=100) as process:
+        yield Workers(process)
+
+
+@pytest.fixture(autouse=True)
+def both_workers_serve(request: pytest.FixtureRequest) -> None:
+    if "service" in request.fixturenames:
+        service = request.getfixturevalue("service")
+        eventually(lambda: len(service.pids()) == 2)
+
+
+def ask_until_both_respond(service: Workers) -> None:
+    """Ask for one user on new connections, until it is in the cache of both workers."""
+    client = Client(service.port)
+
+    def is_cached() -> bool:
+        assert client.by_input("@alice").status == 200
+        return bool(service.status()["cache"]["entries"]["found"] == 2)
+
+    eventually(is_cached)
+
+
+def test_service_is_announced_once_all_workers_serve(service: Workers, notified: list[str]) -> None:
+    assert [each.split()[0] for each in service.process.announced].count("Listening") == 1
+    assert f"READY=1\nMAINPID={service.process.process.pid}" in notified
+    (started,) = [line for line in log_lines(service) if line["event"] == "started"]
+    assert (started["workers"], started["port"], started["keys"]) == (2, service.port, 2)
+
+
+def test_watchdog_of_the_service_manager_is_served(service: Workers, notified: list[str]) -> None:
+    count = notified.count("WATCHDOG=1")
+    eventually(lambda: notified.count("WATCHDOG=1") > count)
+
+
+def test_status_lists_the_workers(service: Workers) -> None:
+    ask_until_both_respond(service)
+    status = service.status()
+    assert (status["status"], status["pid"]) == ("ready", service.process.process.pid)
+    assert [each["name"] for each in status["workers"]] == ["worker 1", "worker 2"]
+    assert all(each["requests"] > 0 for each in status["workers"])
+    assert all(0 <= each["heartbeat_age"] < 3 for each in status["workers"])
+    total = sum(status["requests"]["url"].values())
+    assert total == sum(each["requests"] for each in status["workers"])
+    assert service.metric("idv_requests_total", operation="url", code="ok") == total
+
+
+def test_request_ids_are_unique_across_workers(service: Workers) -> None:
+    ids = [Client(service.port).by_input("@alice").headers["x-request-id"] for _ in range(20)]
+    assert len(set(ids)) == 20
+    assert len({each.partition("-")[0] for each in ids}) == 2
+
+
+def test_purge_reaches_every_worker(service: Workers) -> None:
+    ask_until_both_respond(service)
+    assert ask_admin(service, "/cache/purge", {"nickname": "@alice"}).json["status"] == "ok"
+    assert service.status()["cache"]["entries"]["found"] == 0
+
+
+def test_explain_names_the_worker(service: Workers) -> None:
+    record = ask_admin(service, "/explain", {"input": "@alice"}).json
+    assert (record["result"], record["worker"]) == ("found", "worker 1")
+
+
+def test_rate_limit_is_that_of_one_process(service: Workers) -> None:
+    """Requests of one key on connections of both workers, several at once."""
+    request = REQUEST.replace(KEY.encode(), LIMITED_KEY.encode())
+    with loaded(service.port, request) as load:
+        load.wait_for(3 * ALLOWED)
+    assert ALLOWED <= load.results["ok"] <= ALLOWED * 1.1
+    assert set(load.results) == {"ok", "HTTP/1.1 429 Too Many Requests\r\n"}
+
+
+def test_connections_in_the_queue_of_a_killed_worker_are_served(service: Workers) -> None:
+    """They are accepted by nothing while the worker is stopped, and then by its successor."""
+    stopped = service.pids()[0]
+    os.kill(stopped, signal.SIGSTOP)
+    socks = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(16)]
+    for sock in socks:
+        sock.settimeout(20)
+        sock.sendall(REQUEST)
+    os.kill(stopped, signal.SIGKILL)
+    statuses = [sock.makefile("rb").readline() for sock in socks]
+    for sock in socks:
+        sock.close()
+    # uvloop may have accepted some in the moment before it stopped.
+    assert statuses.count(b"HTTP/1.1 200 OK\r\n") == len(socks)
+    eventually(lambda: service.has_replaced(stopped))
+
+
+def test_killed_worker_is_replaced_under_load(service: Workers) -> None:
+    """Only what the killed worker had accepted is lost: at most one request of each client."""
+    restarts = service.metric("idv_worker_restarts_total")
+    counted = service.metric("idv_requests_total")
+    with loaded(service.port, REQUEST) as load:
+        for _ in range(KILLS):
+            load.wait_for(20)
+            pid = service.pids()[-1]
+            os.kill(pid, signal.SIGKILL)
+            killed = time.monotonic()
+            eventually(lambda pid=pid: service.has_replaced(pid))
+            _log.info("the successor served after %.2f s", time.monotonic() - killed)
+            assert time.monotonic() - killed < 10
+            now = service.metric("idv_requests_total")
+            assert now >= counted, "a counter went backwards"
+            counted = now
+            time.sleep(1.0)  # so that it did not fail at its start
+        load.wait_for(20)
+    assert service.metric("idv_worker_restarts_total") == restarts + KILLS
+    assert set(load.results) <= {"ok", "lost"}
+    assert load.results["lost"] <= 4 * KILLS
+    (line, *_) = [each for each in log_lines(service) if "SIGKILL" in each["event"]]
+    assert re.fullmatch(r"worker \d \(pid \d+\) ended: SIGKILL; restart in 0 s", line["event"])
+
+
+def test_stopped_worker_is_killed_and_replaced(service: Workers) -> None:
+    """Also a purge waits for that, and its answers are gone with the worker."""
+    ask_until_both_respond(service)
+    stopped = service.pids()[0]
+    started = time.monotonic()
+    os.kill(stopped, signal.SIGSTOP)
+    assert ask_admin(service, "/cache/purge", {"all": True}).json["status"] == "ok"
+    eventually(lambda: service.has_replaced(stopped))
+    assert time.monotonic() - started < 15
+    assert service.status()["cache"]["entries"]["found"] == 0
+    assert "no heartbeat for 3 s" in service.process.read_log()
+
+
+def test_service_is_degraded_while_a_worker_is_missing(service: Workers) -> None:
+    """Two failures in a row, so that the next start is delayed."""
+    reasons: list[list[str]] = []
+
+    def is_degraded() -> bool:
+        for worker in service.status()["workers"]:
+            if worker["name"] == "worker 2":
+                os.kill(worker["pid"], signal.SIGKILL)
+        reply = ask_admin(service, "/health/ready")
+        assert reply.status == 200
+        reasons.append(reply.json["degraded"])
+        return reply.json["status"] == "degraded"
+
+    eventually(is_degraded)
+    assert reasons[-1] == ["worker 2"]
+
+
+def test_terminated_worker_is_replaced_and_loses_nothing(service: Workers) -> None:
+    time.sleep(1.0)  # so that none has failed at its start
+    with loaded(service.port, REQUEST) as load:
+        load.wait_for(20)
+        pid = service.pids()[0]
+        os.kill(pid, signal.SIGTERM)
+        eventually(lambda: service.has_replaced(pid))
+        eventually(lambda: f"(pid {pid}) stopped: exit code 0" in service.process.read_log())
+        load.wait_for(20)
+    assert set(load.results) == {"ok"}
+
+
+def test_killed_admin_process_is_replaced(service: Workers) -> None:
+    children = Path(f"/proc/{service.process.process.pid}/task/{service.process.process.pid}")
+    pids = {int(each) for each in (children / "children").read_text().split()}
+    (admin,) = pids - set(service.pids())
+    os.kill(admin, signal.SIGKILL)
+    eventually(lambda: "admin" in service.process.read_log())
+    assert ask_admin(service, "/health/ready").status == 200
+
+
+def test_supervisor_has_no_thread_and_no_other_descriptors(service: Workers) -> None:
+    """So it can fork; nothing is left of the processes that have ended."""
+    process = Path(f"/proc/{service.process.process.pid}")
+    assert len(list((process / "task").iterdir())) == 1
+    # Standard streams, two public sockets, an admin socket, two for signals, three processes.
+    assert len(list((process / "fd").iterdir())) <= 3 + 2 + 1 + 2 + 3
+
+
+def test_stop_drains_every_worker(service: Workers, notified: list[str]) -> None:
+    """The last test of this service: all its log lines are whole, though three processes wrote."""
+    ask_until_both_respond(service)
+    service.process.send_signal()
+    assert service.process.wait() == 0
+    lines = log_lines(service)
+    assert (lines[-1]["event"], lines[-1]["drained"]) == ("stopped", True)
+    assert sum(line["event"] == "answered" for line in lines) > 100
+    assert notified.count("STOPPING=1") == 1
+
+
+def log_lines(service: Workers) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in service.process.read_log().splitlines()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_workers_drain_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    """A request in flight is still answered, and the port is free for another start."""
+    with running(prepare(tmp_path)) as process:
+        service = Workers(process)
+        pids = service.pids()
+        sock = socket.create_connection(("127.0.0.1", service.port), timeout=10)
+        sock.sendall(REQUEST.replace(b"Connection: close", b"Expect: 100-continue")[: -len(BODY)])
+        assert sock.recv(12) == b"HTTP/1.1 100"
+        process.send_signal(signal.SIGKILL)
+        sock.recv(100)
+        sock.sendall(BODY)
+        assert sock.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+        sock.close()
+        eventually(lambda: not any(map(is_running, pids)))
+        with socket.create_server(("127.0.0.1", service.port)):
+            pass
+    assert "the supervisor is gone: stopping" in process.read_log()
+
+
+def test_second_signal_ends_all_processes_at_once(tmp_path: Path) -> None:
+    config = CONFIG.replace("{timeout: 5s}", "{delay: 60s}")
+    with running(prepare(tmp_path, config)) as process:
+        service = Workers(process)
+        pids = service.pids()
+        process.send_signal()
+        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "draining")
+        assert Client(service.port).by_input("@alice").status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 128 + signal.SIGINT
+        eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_start_fails_if_no_worker_can_open_its_backend(tmp_path: Path) -> None:
+    """As one process does: the same text, and the same exit code."""
+    path = prepare(tmp_path)
+    (tmp_path / "users.yaml").write_text("users: [")
+    results = []
+    for workers in (1, 2):
+        path.write_text(CONFIG.replace("workers: 2", f"workers: {workers}"))
+        done = command("serve", "--config", str(path))
+        results.append((done.returncode, done.stdout, done.stderr.splitlines()[-1]))
+    assert results[0] == results[1]
+    assert results[0][0] != 0
+
+
+def test_port_in_use_is_an_error(tmp_path: Path) -> None:
+    """Though another socket could be bound beside those of this service."""
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
+        port = taken.getsockname()[1]
+        path = prepare(tmp_path, CONFIG.replace("port: 0", f"port: {port}", 1))
+        done = command("serve", "--config", str(path))
+    assert done.returncode == 3
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in done.stderr

@@ -1,0 +1,69 @@
+"""What the admin listener asks of the service, in this process or in its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from tornado_idv.admin.reload import ReloadResult
+from tornado_idv.admin.report import Report
+from tornado_idv.errors import IdvError
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.model import Query
+
+Record = dict[str, Any]
+
+
+class OperationFailed(IdvError):
+    """A worker did not do what was asked; the message says which, and why."""
+
+
+class Operations(Protocol):
+    """The service as the handlers use it; ``backends`` are the names of its backends, in order."""
+
+    @property
+    def keys(self) -> KeyRing: ...
+
+    @property
+    def identifiers(self) -> Identifiers: ...
+
+    @property
+    def backends(self) -> list[str]: ...
+
+    async def report(self, *, take_lag: bool = False) -> Report:
+        """Return the state of the service; with ``take_lag``, measure the event loop's lag again.
+
+        Raises `OperationFailed`.
+        """
+        ...
+
+    async def purge(self, target: Record) -> None:
+        """Drop cached answers: ``target`` is a valid body of ``POST /cache/purge``.
+
+        Raises `OperationFailed` unless all of them are dropped everywhere.
+        """
+        ...
+
+    async def reload(self, **audited: str | None) -> ReloadResult:
+        """Reload the configuration; the audit log gets the arguments."""
+        ...
+
+    async def explain(self, query: Record) -> Record:
+        """Return how the backends respond to a valid body of ``POST /explain``.
+
+        Raises `OperationFailed`.
+        """
+        ...
+
+
+def parse_query(identifiers: Identifiers, record: Mapping[str, str]) -> Query:
+    """Return the query of a body with ``input``, ``nickname`` or ``card_number``.
+
+    Raises `InvalidFormat`.
+    """
+    if "input" in record:
+        return identifiers.parse_input(record["input"])
+    if "nickname" in record:
+        return identifiers.parse_nickname(record["nickname"].removeprefix("@"))
+    return identifiers.parse_card(record["card_number"])

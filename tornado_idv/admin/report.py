@@ -1,0 +1,128 @@
+"""What a process reports of itself to the admin listener, and several of them together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from tornado_idv.admin.reload import ReloadResult
+from tornado_idv.metrics.counters import Counters
+
+Phase = Literal["starting", "ready", "draining"]
+_BREAKERS = ("closed", "half_open", "open")
+"""From the best state to the worst."""
+
+
+class BackendReport(Struct):
+    """A backend; times are Unix times, ``failing_since`` is ``None`` after a success.
+
+    ``users`` is the number of its users, if it knows.
+    """
+
+    name: str
+    kind: str
+    breaker: str
+    in_flight: int
+    users: int | None
+    failing_since: float | None
+    last_error: str | None
+    last_error_at: float
+
+    @property
+    def available(self) -> bool:
+        """Whether the last calls did not fail."""
+        return self.breaker == "closed" and self.failing_since is None
+
+
+class KeyStoreReport(Struct):
+    """Whether the key store can be read; ``since`` is a Unix time."""
+
+    error: str | None
+    since: float
+
+
+class ProcessReport(Struct):
+    """What is so in a process just now, beside its counters; ``max_lag`` is in seconds."""
+
+    backends: list[BackendReport] = []
+    cache_entries: dict[str, int] = {}
+    connections: dict[str, int] = {}
+    key_store: KeyStoreReport | None = None
+    max_lag: float = 0.0
+
+
+class WorkerReport(Struct):
+    """A worker, as its supervisor sees it; ``heartbeat_age`` is in seconds."""
+
+    name: str
+    pid: int
+    phase: Phase
+    started_at: float
+    requests: int
+    heartbeat_age: float
+
+
+class Report(Struct):
+    """The service: one process, or the sum of its workers.
+
+    ``pid`` is the process to signal. ``missing`` names workers that do not serve; ``restarts``
+    counts processes that were started in place of one that ended.
+    """
+
+    phase: Phase
+    pid: int
+    started_at: float
+    process: ProcessReport
+    counters: Counters
+    workers: list[WorkerReport] = []
+    missing: list[str] = []
+    restarts: int = 0
+    last_reload: ReloadResult | None = None
+
+    def degraded(self) -> list[str]:
+        """Return which parts fail, though the service can respond."""
+        parts = [f"backend {each.name}" for each in self.process.backends if not each.available]
+        if self.process.key_store is not None and self.process.key_store.error is not None:
+            parts.append("key store")
+        return parts + self.missing
+
+
+def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
+    """Return the sum of what workers report; what fails in one of them fails."""
+    backends: dict[str, list[BackendReport]] = {}
+    for report in reports:
+        for each in report.backends:
+            backends.setdefault(each.name, []).append(each)
+    stores = [each.key_store for each in reports if each.key_store is not None]
+    return ProcessReport(
+        backends=[_merge_backend(each) for each in backends.values()],
+        cache_entries=_sum(each.cache_entries for each in reports),
+        connections=_sum(each.connections for each in reports),
+        key_store=max(stores, key=lambda each: each.error is not None, default=None),
+        max_lag=max((each.max_lag for each in reports), default=0.0),
+    )
+
+
+def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
+    latest = max(reports, key=lambda each: each.last_error_at)
+    failing = [each.failing_since for each in reports if each.failing_since is not None]
+    return BackendReport(
+        name=latest.name,
+        kind=latest.kind,
+        breaker=max((each.breaker for each in reports), key=_BREAKERS.index),
+        in_flight=sum(each.in_flight for each in reports),
+        users=latest.users,
+        failing_since=min(failing, default=None),
+        last_error=latest.last_error,
+        last_error_at=latest.last_error_at,
+    )
+
+
+def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)

@@ -1,0 +1,112 @@
+"""The records of ``/health/ready`` and ``/status.json``."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import version
+
+from msgspec import to_builtins
+
+from tornado_idv.admin.operations import Record
+from tornado_idv.admin.reload import ReloadResult
+from tornado_idv.admin.report import BackendReport, Report, WorkerReport
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.log_format import format_time
+from tornado_idv.metrics.counters import Counters
+
+OPERATIONS = {"identify/url": "url", "identify/card": "card"}
+"""Operations by their routes; every other response has the operation ``none``."""
+
+
+def health(report: Report, *, verbose: bool = False) -> Record:
+    """Return whether requests may be sent here; failing backends do not change that."""
+    degraded = report.degraded()
+    state = "degraded" if report.phase == "ready" and degraded else report.phase
+    record: Record = {"status": state, "degraded": degraded}
+    if verbose:
+        counted = report.counters
+        record["backends"] = [_backend(each, counted) for each in report.process.backends]
+        store = report.process.key_store
+        record["key_store"] = store and {"error": store.error, "since": format_time(store.since)}
+    return record
+
+
+def status(report: Report, keys: KeyRing) -> Record:
+    """Return an overview for the operator."""
+    counters, now = report.counters, time.time()
+    coming = [each for each in keys.expirations().values() if each > now]
+    record = {
+        **health(report, verbose=True),
+        "version": version("tornado-idv"),
+        "pid": report.pid,
+        "started_at": format_time(report.started_at),
+        "uptime_s": round(now - report.started_at, 1),
+        "requests": _requests(counters),
+        "cache": {
+            "entries": report.process.cache_entries,
+            "lookups": cache_lookups(counters),
+            "evictions": counters.evictions,
+            "refreshes": dict(counters.refreshes),
+        },
+        "connections": report.process.connections,
+        "keys": {"count": len(keys.ids), "next_expiry": _time_or_none(min(coming, default=None))},
+        "log_dropped": counters.log_dropped,
+        "last_reload": _last_reload(report.last_reload),
+    }
+    if report.workers:
+        record["workers"] = [_worker(each, now) for each in report.workers]
+        record["worker_restarts"] = report.restarts
+    return record
+
+
+def cache_lookups(counters: Counters) -> dict[str, int]:
+    """Return the number of lookups by what the cache contributed."""
+    counted = counters.cache_lookups
+    lookups = {word: counted[word] for word in ("hit", "stale", "coalesced", "miss")}
+    lookups["hit"] += sum(each.count for each in counters.packet_hits.values())
+    return lookups
+
+
+def _requests(counters: Counters) -> dict[str, dict[str, int]]:
+    requests: dict[str, dict[str, int]] = {}
+    for (route, code), durations in counters.all_responses():
+        of_operation = requests.setdefault(OPERATIONS.get(route, "none"), {})
+        of_operation[code] = of_operation.get(code, 0) + durations.count
+    return requests
+
+
+def _backend(backend: BackendReport, counters: Counters) -> Record:
+    return {
+        "name": backend.name,
+        "kind": backend.kind,
+        "available": backend.available,
+        "breaker": backend.breaker,
+        "failing_since": _time_or_none(backend.failing_since),
+        "last_error": backend.last_error,
+        "last_error_at": _time_or_none(backend.last_error_at or None),
+        "in_flight": backend.in_flight,
+        "users": backend.users,
+        "calls": dict(counters.backend(backend.name).results),
+    }
+
+
+def _last_reload(last: ReloadResult | None) -> Record | None:
+    if last is None:
+        return None
+    return {
+        "time": format_time(last.at),
+        "result": "failed" if last.code else "ok",
+        "problem": last.problems[0] if last.problems else None,
+        "needs_restart": list(last.needs_restart),
+    }
+
+
+def _worker(worker: WorkerReport, now: float) -> Record:
+    record: Record = to_builtins(worker)
+    record["started_at"] = format_time(worker.started_at)
+    record["uptime_s"] = round(now - worker.started_at, 1)
+    return record
+
+
+def _time_or_none(seconds: float | None) -> str | None:
+    return None if seconds is None else format_time(seconds)

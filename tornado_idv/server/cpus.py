@@ -1,0 +1,57 @@
+"""How many CPUs this process may use: what `server.workers: auto` means."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_CGROUPS = Path("/proc/self/cgroup")
+_MOUNT = Path("/sys/fs/cgroup")
+
+
+def usable_cpus(cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
+    """Return the CPUs of the process's affinity, limited by the quota of its cgroups.
+
+    A quota is rounded up: two workers use all of one and a half CPUs. ``cgroups`` names the
+    cgroups of the process, whose files are below ``mount``.
+    """
+    affinity = len(os.sched_getaffinity(0))
+    return max(1, math.ceil(min([affinity, *_quotas(cgroups, mount)])))
+
+
+def _quotas(cgroups: Path, mount: Path) -> Iterator[float]:
+    """Yield every limit that applies, in CPUs."""
+    for line in _read(cgroups).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            for folder in _folders(mount, path):
+                yield from _quota(*_read(folder / "cpu.max").split())
+        elif "cpu" in controllers.split(","):
+            for folder in _folders(mount / "cpu", path):  # version 1
+                period = _read(folder / "cpu.cfs_period_us")
+                yield from _quota(*_read(folder / "cpu.cfs_quota_us").split(), *period.split())
+
+
+def _folders(mount: Path, path: str) -> Iterator[Path]:
+    """Yield the folder of a cgroup and of those above it, which limit it too.
+
+    In a container, the path may be that on the host, and only the uppermost folder is there.
+    """
+    folder = mount / path.lstrip("/")
+    yield folder
+    yield from (each for each in folder.parents if each.is_relative_to(mount))
+
+
+def _quota(quota: str = "max", period: str = "") -> Iterator[float]:
+    """Yield the CPUs of a quota and its period, in microseconds; nothing if there is no limit."""
+    if quota.isdigit() and period.isdigit():
+        yield int(quota) / int(period)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

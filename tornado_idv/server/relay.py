@@ -1,0 +1,60 @@
+"""Passes the operator's commands from the admin process to the workers, and their replies back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from tornado_idv.admin.reload import ReloadResult
+from tornado_idv.server.child import Child
+from tornado_idv.server.control import Message
+from tornado_idv.server.fan_out import FanOut, Replies
+from tornado_idv.server.reload_all import ReloadAll
+
+_TIMEOUT = 5.0
+_REPORT_TIMEOUT = 0.5
+"""Seconds; of a worker that does not reply, the last heartbeat is used."""
+
+
+class Relay:
+    """Serves the commands of the admin process.
+
+    ``workers`` returns all workers; ``overview`` the state of the service as last reported.
+    """
+
+    def __init__(
+        self,
+        workers: Callable[[], Iterable[Child]],
+        overview: Callable[[], Message],
+        reloads: ReloadAll,
+    ) -> None:
+        self._workers = workers
+        self._overview = overview
+        self._reloads = reloads
+        self.fan_out = FanOut()
+
+    def on_command(self, admin: Child, message: Message) -> None:
+        """Begin a command; the reply is sent once the workers have replied."""
+        command, timeout = message["command"], _TIMEOUT
+        if command == "reload":
+
+            def done(result: ReloadResult) -> None:
+                admin.send({"op": "reply", "id": message["id"], "result": result})
+
+            self._reloads.start("admin", done, **message["args"])
+            return
+        workers = list(self._workers())
+        if command == "report":
+            # A worker that starts does not reply yet, and has counted nothing.
+            workers = [each for each in workers if each.phase != "starting"]
+            timeout = _REPORT_TIMEOUT
+        elif command == "explain":
+            workers = [each for each in workers if each.phase == "ready"][:1]
+
+        def reply(replies: Replies) -> None:
+            overview = self._overview() if command == "report" else None
+            sent = {"op": "reply", "id": message["id"], "replies": replies, "overview": overview}
+            admin.send(sent)
+
+        deadline = time.monotonic() + timeout
+        self.fan_out.send(workers, command, message["args"], deadline, reply)

@@ -1,0 +1,63 @@
+"""What the service manager is to know: `sd_notify(3)`, where ``NOTIFY_SOCKET`` is set."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Self
+
+_log = logging.getLogger(__name__)
+
+
+class Notifier:
+    """Sends the state of the service to its manager; without one, does nothing.
+
+    ``watchdog`` is how often `alive` is to be called, in seconds: half the manager's timeout.
+    ``None`` if it has none.
+    """
+
+    def __init__(self, address: str | None = None, watchdog: float | None = None) -> None:
+        self._address = address
+        self.watchdog = watchdog
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """Return a notifier of the manager that started this process."""
+        address = environ.get("NOTIFY_SOCKET")
+        timeout = environ.get("WATCHDOG_USEC", "")
+        is_ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        watched = address is not None and is_ours and timeout.isdigit() and int(timeout) > 0
+        return cls(address, int(timeout) / 2e6 if watched else None)
+
+    def ready(self) -> None:
+        """The service serves, for the first time or after `reloading`."""
+        self._send("READY=1", f"MAINPID={os.getpid()}")
+
+    def reloading(self) -> None:
+        """The service reads its configuration again."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        """The service begins to stop."""
+        self._send("STOPPING=1")
+
+    def alive(self) -> None:
+        """The service responds."""
+        self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> None:
+        if self._address is None:
+            return
+        address = self._address
+        if address.startswith("@"):
+            address = f"\0{address[1:]}"  # the abstract namespace
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                sock.settimeout(0)
+                sock.connect(address)
+                sock.send("\n".join(lines).encode())
+        except OSError as error:
+            _log.warning("the service manager cannot be notified: %s", error.strerror)
