@@ -89,12 +89,14 @@ class KeyLimits:
         self._tats[self._at] -= self._interval
 
     def bound_wait(self, before: KeyLimits) -> None:
-        """Where a limit is not that of ``before``, wait as after using it up, at most."""
+        """Where a limit is not that of ``before``, allow one event now, and more as it says.
+
+        With the wait of a stricter one the key would be blocked for long under a generous one.
+        """
         pairs = (before._requests, self._requests), (before._misses, self._misses)
         for at, (old, new) in enumerate(pairs, self._at):
             if new is not None and (old is None or old.rate != new.rate):
-                latest = self._clock() + new.tolerance + new.interval
-                self._tats[at] = min(self._tats[at], latest)
+                self._tats[at] = min(self._tats[at], self._clock() + new.tolerance)
 
     def charge_miss(self) -> None:
         """Count a lookup without a user.
@@ -164,7 +166,7 @@ class KeyLimiter:
     ) -> None:
         """Change the general limits; what keys have used up stays used up.
 
-        A key whose limit is another one waits at most as long as its new limit can require.
+        A key that has used up another limit is allowed one event of the new one.
         """
         if self._general != (requests, misses, misses_log_only):
             self._general = requests, misses, misses_log_only
