@@ -96,7 +96,10 @@ class KeyLimits:
         self._tats[self._at] -= self._interval
 
     def bound_wait(self, before: KeyLimits) -> None:
-        """Where a limit is not that of ``before``, allow one event now, and more as it says."""
+        """Where a limit is not that of ``before``, allow one event now, and more as it says.
+
+        With the wait of a stricter one the key would be blocked for long under a generous one.
+        """
         pairs = (before._requests, self._requests), (before._misses, self._misses)
         for at, (old, new) in enumerate(pairs, self._at):
             if new is not None and (old is None or old.rate != new.rate):
@@ -173,7 +176,7 @@ class KeyLimiter:
     ) -> None:
         """Change the general limits; what keys have used up stays used up.
 
-        A key whose limit is another one may make one request at once.
+        A key that has used up another limit is allowed one event of the new one.
         """
         if self._general != (requests, misses, misses_log_only):
             self._general = requests, misses, misses_log_only
