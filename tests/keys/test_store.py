@@ -7,11 +7,11 @@ import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 
 import pytest
+from msgspec.structs import replace
 
 from support.key_stores import (
     CREATED,
@@ -292,7 +292,7 @@ def test_changes_at_once_wait_for_each_other(path: Path) -> None:
 def read_whole(path: Path) -> None:
     with KeyStore.opened(path, busy_timeout=0.01) as store:
         store.check_pages()
-        store.records()
+        list(store.records())
 
 
 REASONS = {

@@ -6,9 +6,11 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
+
+from msgspec.structs import replace
 
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.api_key import KEY_ID, Scope
@@ -69,10 +71,10 @@ class KeyStore:
             raise KeyStoreError(f"{self._path}: {DAMAGED}")
         return str(row[0])
 
-    def records(self) -> list[KeyRecord]:
-        """Return all keys in the order of their ids; raises `KeyStoreError`."""
+    def records(self) -> Iterator[KeyRecord]:
+        """Yield all keys in the order of their ids; raises `KeyStoreError`."""
         with self.snapshot():
-            return list(self._read("", ()))
+            yield from self._read("", ())
 
     def find(self, key_id: str) -> KeyRecord:
         """Return the key with this id; raises `KeyStoreError` if there is none."""
@@ -165,12 +167,12 @@ class KeyStore:
             raise KeyStoreError(f"{self._path}: {DAMAGED}")
 
     def _read(self, condition: str, values: tuple[str, ...]) -> Iterator[KeyRecord]:
-        tokens: dict[str, list[Token]] = {}
+        tokens: dict[str, tuple[Token, ...]] = {}
         for key_id, *columns in self._connection.execute(f"{_TOKENS} {condition}", values):
-            tokens.setdefault(key_id, []).append(Token(*columns))
+            tokens[key_id] = (*tokens.get(key_id, ()), Token(*columns))
         for row in self._connection.execute(f"{_KEYS} {condition} ORDER BY id", values):
             try:
-                yield _record(row, tokens.get(row[0], []))
+                yield _record(row, tokens.pop(row[0], ()))
             except (TypeError, ValueError):
                 raise KeyStoreError(f"{self._path}: a key in it is not valid") from None
 
@@ -235,13 +237,21 @@ def _values(record: KeyRecord) -> tuple[Any, ...]:
     )
 
 
-def _record(row: tuple[Any, ...], tokens: list[Token]) -> KeyRecord:
+@lru_cache(maxsize=64)
+def _parse_scopes(text: str) -> tuple[Any, ...]:
+    """Return scopes; raises `ValueError` for what we did not write."""
+    scopes = tuple(text.split())
+    if not scopes or not _SCOPES.issuperset(scopes):
+        raise ValueError("not scopes")
+    return scopes
+
+
+def _record(row: tuple[Any, ...], tokens: tuple[Token, ...]) -> KeyRecord:
     """Return the key of a row; raises `ValueError` or `TypeError` for what we did not write."""
     key_id, created, owner, scopes, not_before, expires, requests, misses, *more = row
     note, disabled, revoked, last_used = more
-    scopes = tuple(scopes.split())
-    if not re.fullmatch(KEY_ID, key_id, re.ASCII) or not scopes or not _SCOPES.issuperset(scopes):
-        raise ValueError("not an id or scopes")
+    if not re.fullmatch(KEY_ID, key_id, re.ASCII):
+        raise ValueError("not an id")
     if not tokens or any(len(token.digest) != _DIGEST_SIZE for token in tokens):
         raise ValueError("not a digest")
     times = [created, not_before, expires, revoked, last_used]
@@ -253,7 +263,7 @@ def _record(row: tuple[Any, ...], tokens: list[Token]) -> KeyRecord:
         created,
         _in_order(tokens),
         owner,
-        scopes,
+        _parse_scopes(scopes),
         not_before,
         expires,
         requests and parse_rate(requests),
