@@ -93,7 +93,7 @@ async def _following(
         async with _background(_follow(_Following(store, ring, configured), in_thread)):
             yield
     finally:
-        writing = in_thread(store.write_last_used, ring.last_used.copy())
+        writing = in_thread(store.write_last_used, ring.last_used_of_stored())
         try:
             await asyncio.wait_for(writing, _STOP_TIMEOUT)
         except TimeoutError:
@@ -158,7 +158,7 @@ async def _follow(following: _Following, in_thread: _InThread) -> None:
                 following.ring.replace(keys)
             if time.monotonic() >= write_at:
                 write_at = time.monotonic() + _WRITE_INTERVAL
-                times = following.ring.last_used.copy()
+                times = following.ring.last_used_of_stored()
                 await in_thread(following.store.write_last_used, times)
         except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             _log.error("following the key store failed:\n%s", format_traceback(error))
