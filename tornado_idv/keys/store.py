@@ -26,6 +26,8 @@ _PUT_KEY = "REPLACE INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _TOKENS = "SELECT id, digest, created, expires FROM tokens"
 _SCOPES = frozenset(get_args(Scope))
 _DIGEST_SIZE = 32
+_EXPIRED_KEPT = 30 * 86400.0
+"""Seconds for which a token stays in the store after it has expired."""
 
 
 class DuplicateKeyError(KeyStoreError):
@@ -99,7 +101,8 @@ class KeyStore:
         """Add a token, and let the others expire ``overlap`` seconds after it was created.
 
         ``expires`` becomes the key's expiry, unless it is ``None``; it never makes an older
-        token valid for longer. Returns the key before and after. Raises `KeyStoreError`.
+        token valid for longer. Tokens that expired over 30 days ago are removed. Returns the key
+        before and after. Raises `KeyStoreError`.
         """
         with transaction(self._connection):
             before = self.find(key_id)
@@ -110,8 +113,12 @@ class KeyStore:
                 raise KeyStoreError(f"{key_id} has expired; renew it with --expires")
             if expires is not None and expires <= (after.not_before or 0.0):
                 raise KeyStoreError(f"--expires: must be after not_before of {key_id}")
-            self._update(after)
+            self._connection.execute(
+                "DELETE FROM tokens WHERE id = ? AND expires < ?",
+                (key_id, token.created - _EXPIRED_KEPT),
+            )
             self._insert(key_id, token)
+            self._update(after)
         return before, after
 
     def withdraw(self, digest: bytes, before: KeyRecord | None, after: KeyRecord) -> None:
@@ -195,19 +202,21 @@ class KeyStore:
             raise DuplicateKeyError(text, key_id) from None
 
     def _update(self, record: KeyRecord) -> None:
-        """Write a key and the expiry of its tokens."""
+        """Write a key and its tokens."""
         self._connection.execute(_PUT_KEY, _values(record))
         self._connection.executemany(
-            "UPDATE tokens SET expires = ? WHERE digest = ?",
-            [(token.expires, token.digest) for token in record.tokens],
+            "REPLACE INTO tokens VALUES (?, ?, ?, ?)",
+            [(token.digest, record.id, token.created, token.expires) for token in record.tokens],
         )
 
 
 def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:
     limits = [new.created + overlap, record.expires]
+    kept_from = new.created - _EXPIRED_KEPT
     tokens = [
         replace(token, expires=min(each for each in (*limits, token.expires) if each is not None))
         for token in record.tokens
+        if token.expires is None or token.expires >= kept_from
     ]
     return replace(
         record,
