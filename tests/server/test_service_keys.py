@@ -215,6 +215,7 @@ def test_configured_key_stays_in_force_beside_a_stored_one_with_its_id(
         eventually(lambda: ask(client, "token-of-other").status == 401)
     (line,) = (each for each in caplog.records if each.levelno == logging.ERROR)
     assert f"the key store {store} has a key caller, too" in line.getMessage()
+    assert read(store)["caller"].last_used is None, "only the configured one was used"
 
 
 async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,8 @@ _LINGER_TIMEOUT = 1.0
 """Seconds during which a client may go on sending after the last response. A connection closed
 with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6).
 
-In a drain also the time to read, or to complete a request, for one whose last had no valid key."""
+In a drain also the time to send a first request, and the time to read, or to complete a request,
+for one whose last had no valid key."""
 
 
 class Connection(asyncio.Protocol):
@@ -82,6 +83,8 @@ class Connection(asyncio.Protocol):
         self._draining = connections.draining
         self.update_context()  # it may be another one than before the handshake
         self._set_timeout(self._limits.idle_timeout)
+        if self._draining:
+            self.drain()
         if not connections.register(self):
             self._reject(HTTPStatus.SERVICE_UNAVAILABLE)
             if connections.overloaded:
@@ -198,15 +201,18 @@ class Connection(asyncio.Protocol):
             self._exchange.segment = b""
 
     def drain(self) -> None:
-        """Close after the current request, or now if there is none."""
+        """Close after the current request, or now if there is none.
+
+        A client that has connected and had no response yet has a moment to send its request.
+        """
         self._draining = True
         self._drain_deadline = self._loop.time() + _LINGER_TIMEOUT
         self._fast_path = None  # its responses do not close the connection
         if self._exchange is not None:
             self._exchange.close_after_response()
-        elif self.state is IDLE:
+        elif self.state is IDLE and self._authenticated is not None:
             self._linger_close()
-        elif self._authenticated is False:
+        elif self.state is IDLE or self._authenticated is False:
             self.deadline = min(self.deadline, self._drain_deadline)
 
     def abort(self) -> None:

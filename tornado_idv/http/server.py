@@ -145,6 +145,7 @@ class HttpServer:
     async def drain(self) -> None:
         """Stop accepting; return when every request was answered and every client is gone."""
         self._stop_accepting()
+        await asyncio.sleep(0)  # what was accepted becomes a connection
         await self._connections.drain()
 
     def close(self) -> None:

@@ -47,6 +47,11 @@ class KeyRing:
             times[key.id] = max(key.expires, times.get(key.id, -math.inf))
         return {key_id: time for key_id, time in times.items() if math.isfinite(time)}
 
+    def last_used_of_stored(self) -> dict[str, float]:
+        """Return `last_used` without the configured keys, whose ids a store may have, too."""
+        configured = {key.id for key in self._configured}
+        return {key_id: used for key_id, used in self.last_used.items() if key_id not in configured}
+
     def merged(
         self, stored: Iterable[ApiKey], configured: Sequence[ApiKey] | None = None
     ) -> dict[bytes, ApiKey]:

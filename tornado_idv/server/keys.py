@@ -122,7 +122,7 @@ class Keys:
         self.ring.replace(merged, source.configured)
         self._source, self._stored = source, source.stored
         if before is not None and before is not source.store:
-            leaving = asyncio.create_task(before.write_last_used(self.ring.last_used.copy()))
+            leaving = asyncio.create_task(before.write_last_used(self.ring.last_used_of_stored()))
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 
@@ -138,7 +138,7 @@ class Keys:
                 await self._poll(store)
                 if time.monotonic() >= write_at:
                     write_at = time.monotonic() + _WRITE_INTERVAL
-                    times = self.ring.last_used.copy()
+                    times = self.ring.last_used_of_stored()
                     await store.in_thread(store.follower.write_last_used, times)
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 _log.error("following the key store failed:\n%s", format_traceback(error))
@@ -146,7 +146,7 @@ class Keys:
     async def close(self) -> None:
         """Write when keys were last used."""
         if self._source.store is not None:
-            await self._source.store.write_last_used(self.ring.last_used.copy())
+            await self._source.store.write_last_used(self.ring.last_used_of_stored())
         if self._leaving:
             await asyncio.wait(self._leaving)
 
