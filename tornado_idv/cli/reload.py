@@ -21,7 +21,9 @@ _TIMEOUT = 150.0
 @click.command()
 @admin_options
 def reload(*, config_path: Path, token_file: Path | None, as_json: bool) -> None:
-    """Reload the configuration of the running service, all of it or nothing.
+    """Reload the configuration of the running service.
+
+    All of it is applied, or nothing.
 
     Exit codes: 0 done; 1 the configuration is wrong, and the old one stays in force; 3 could not
     be determined: no response, or a file or backend that cannot be opened.

@@ -30,7 +30,9 @@ _log = logging.getLogger(__name__)
 @click.command()
 @config_option
 def serve(config_path: Path) -> None:
-    """Answer lookups over HTTP until SIGTERM; reload the configuration on SIGHUP.
+    """Answer lookups over HTTP until SIGTERM.
+
+    SIGHUP reloads the configuration.
 
     Exit codes: 0 stopped; 1 the configuration is wrong; 3 a file, a backend or the port cannot
     be opened; 128 plus the signal's number: ended by a second SIGTERM or SIGINT.

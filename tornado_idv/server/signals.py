@@ -6,20 +6,29 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
-_HANGUP = {signal.SIGHUP}
+
+
+class _HeldHangup:
+    """A signal handler that remembers that it was called."""
+
+    called = False
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self.called = True
 
 
 @contextmanager
 def hold_hangups() -> Iterator[None]:
-    """Block SIGHUP, which would end the process, until `Signals` can handle it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANGUP)
+    """Hold a SIGHUP, which would end the process, until `Signals` handles it."""
+    before = signal.signal(signal.SIGHUP, _HeldHangup())
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGHUP, before)
 
 
 class Signals:
@@ -28,7 +37,7 @@ class Signals:
     The first SIGTERM or SIGINT cancels ``task`` while the service starts, and sets ``stop``
     from `ready` on. The second one calls ``abort`` with its number, in every phase: what
     happens then must not depend on anything that may hang. SIGHUP during the start is kept
-    until `ready`, also one that `hold_hangups` has blocked before.
+    until `ready`, also one that `hold_hangups` has held before.
     """
 
     def __init__(self, task: asyncio.Task[Any] | None, abort: Callable[[int], object]) -> None:
@@ -39,8 +48,10 @@ class Signals:
         for number in _STOP:
             loop.add_signal_handler(number, self._on_stop, number)
         self._hangup = asyncio.Event()
+        before = signal.getsignal(signal.SIGHUP)
         loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANGUP)
+        if isinstance(before, _HeldHangup) and before.called:
+            self._hangup.set()
 
     def ready(self, on_hangup: Callable[[], object]) -> None:
         """The start is over: from here on a stop is a drain, and SIGHUP calls ``on_hangup``."""
