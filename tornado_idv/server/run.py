@@ -17,6 +17,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.server.logs import AUDIT, LogOutput
 from tornado_idv.server.service import Service, listening
 from tornado_idv.server.signals import Signals
+from tornado_idv.server.watchdog import watched_loop
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
@@ -81,9 +82,10 @@ async def _serve(
             tune_gc()
             _audit.info("started", extra=_summary(settings, service))
             announce(service)
-            await signals.stop.wait()
-            _log.info("stopping: no new connections, finishing the requests in flight")
-            drained = await service.drain(settings.server.drain)
+            with watched_loop():
+                await signals.stop.wait()
+                _log.info("stopping: no new connections, finishing the requests in flight")
+                drained = await service.drain(settings.server.drain)
             if not drained:
                 _log.warning("stopped with requests unanswered after the drain timeout")
     except asyncio.CancelledError:
