@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from tornado.web import HTTPError, RequestHandler
 
 from tornado_idv import strict_json
+from tornado_idv.admin.history import History
 from tornado_idv.admin.metrics import MetricsRenderer
 from tornado_idv.admin.state import Record, ServiceState
 from tornado_idv.config.types import is_ip_address
@@ -44,13 +45,22 @@ class AdminHandler(RequestHandler):
 
     allowed: ClassVar[tuple[str, ...]] = ("GET", "HEAD")
     """The methods of this route."""
+    has_data: ClassVar[bool] = True
+    """Whether a response says anything of the service; if not, no key is needed."""
     key_id: str | None = None
 
     def initialize(
-        self, state: ServiceState, metrics: MetricsRenderer, host: str, *, needs_key: bool
+        self,
+        state: ServiceState,
+        metrics: MetricsRenderer,
+        history: History,
+        host: str,
+        *,
+        needs_key: bool,
     ) -> None:
         self.state = state
         self.metrics = metrics
+        self.history = history
         self._host = host
         self._needs_key = needs_key
 
@@ -61,10 +71,10 @@ class AdminHandler(RequestHandler):
         self.set_header("X-Content-Type-Options", "nosniff")
 
     def prepare(self) -> None:
-        if self._needs_key:
-            self._check_key()
-        else:
+        if not self._needs_key:
             self._check_host()
+        elif self.has_data:
+            self._check_key()
         if self.request.method not in self.allowed:
             raise HTTPError(405)
         if self.request.method == "POST":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from tornado_idv.admin.handler import AdminError, AdminHandler
+from tornado_idv.admin.history import INTERVAL, WINDOW
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.model import Query
 
@@ -44,7 +45,19 @@ class StatusHandler(AdminHandler):
     """An overview for the operator."""
 
     def get(self) -> None:
-        self.send(self.state.status())
+        record = self.state.status()
+        record["recent"] = self.history.latest
+        for each in record["backends"]:
+            each["latency_ms"] = self.history.backend_latency(each["name"])
+        self.send(record)
+
+
+class HistoryHandler(AdminHandler):
+    """The samples of the last 15 minutes."""
+
+    def get(self) -> None:
+        columns = self.history.columns()
+        self.send({"interval_s": INTERVAL, "window_s": WINDOW, "samples": columns})
 
 
 class PurgeHandler(AdminHandler):

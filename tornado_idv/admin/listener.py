@@ -13,22 +13,30 @@ from tornado.web import Application
 from tornado_idv.admin.handler import AdminHandler, NoSuchRouteHandler
 from tornado_idv.admin.handlers import (
     ExplainHandler,
+    HistoryHandler,
     LiveHandler,
     MetricsHandler,
     PurgeHandler,
     ReadyHandler,
     StatusHandler,
 )
+from tornado_idv.admin.history import sampled
 from tornado_idv.admin.metrics import MetricsRenderer
+from tornado_idv.admin.page import PAGE_FILES, PageFileHandler, PageHandler
 from tornado_idv.admin.state import ServiceState
 
 ROUTES: dict[str, type[AdminHandler]] = {
     "/health/live": LiveHandler,
     "/health/ready": ReadyHandler,
     "/metrics": MetricsHandler,
+    "/status": PageHandler,
     "/status.json": StatusHandler,
+    "/status/history.json": HistoryHandler,
     "/cache/purge": PurgeHandler,
     "/explain": ExplainHandler,
+}
+FILE_ROUTES: dict[str, type[AdminHandler]] = {
+    f"/status/{name}": PageFileHandler for name in PAGE_FILES
 }
 _MAX_BODY = 16 * 1024
 _MAX_HEADERS = 16 * 1024
@@ -42,31 +50,36 @@ async def admin_listening(
     sockets: Sequence[socket.socket], host: str, state: ServiceState
 ) -> AsyncIterator[None]:
     """Serve the admin listener on bound sockets; ``host`` is the configured one."""
-    arguments = {
-        "state": state,
-        "metrics": MetricsRenderer(state),
-        "host": host,
-        "needs_key": not all(_is_loopback(each) for each in sockets),
-    }
-    app = Application(
-        [(path, handler, arguments) for path, handler in ROUTES.items()],
+    with sampled(state) as history:
+        arguments = {
+            "state": state,
+            "metrics": MetricsRenderer(state),
+            "history": history,
+            "host": host,
+            "needs_key": not all(_is_loopback(each) for each in sockets),
+        }
+        server = HTTPServer(
+            _application(arguments),
+            idle_connection_timeout=_IDLE_TIMEOUT,
+            body_timeout=_BODY_TIMEOUT,
+            max_body_size=_MAX_BODY,
+            max_header_size=_MAX_HEADERS,
+        )
+        server.add_sockets(sockets)
+        try:
+            yield
+        finally:
+            server.stop()
+            await server.close_all_connections()
+
+
+def _application(arguments: dict[str, object]) -> Application:
+    return Application(
+        [(path, handler, arguments) for path, handler in {**ROUTES, **FILE_ROUTES}.items()],
         default_handler_class=NoSuchRouteHandler,
         default_handler_args=arguments,
         log_function=lambda _: None,
     )
-    server = HTTPServer(
-        app,
-        idle_connection_timeout=_IDLE_TIMEOUT,
-        body_timeout=_BODY_TIMEOUT,
-        max_body_size=_MAX_BODY,
-        max_header_size=_MAX_HEADERS,
-    )
-    server.add_sockets(sockets)
-    try:
-        yield
-    finally:
-        server.stop()
-        await server.close_all_connections()
 
 
 def _is_loopback(sock: socket.socket) -> bool:

@@ -6,7 +6,9 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from importlib.metadata import version
+from itertools import islice
 from typing import Any
 
 from tornado_idv.identifiers import Identifiers
@@ -21,6 +23,13 @@ Record = dict[str, Any]
 
 OPERATIONS = {"identify/url": "url", "identify/card": "card"}
 """Operations by their routes; every other response has the operation ``none``."""
+
+FAILURES = ("backend_unavailable", "internal", "overloaded")
+"""Codes of responses with a status of 500 or more."""
+_SOON = 14 * 86400.0
+"""Seconds before it expires in which a key is listed."""
+_MAX_EXPIRING = 20
+_own_version = cache(partial(version, "tornado-idv"))  # reads a file
 
 
 @dataclass(slots=True)
@@ -61,10 +70,9 @@ class ServiceState:
     def status(self) -> Record:
         """Return an overview for the operator."""
         counters = self.counters
-        expirations = self.keys.expirations()
         return {
             **self.health(verbose=True),
-            "version": version("tornado-idv"),
+            "version": _own_version(),
             "pid": os.getpid(),
             "started_at": format_time(counters.started_at),
             "uptime_s": round(time.time() - counters.started_at, 1),
@@ -76,12 +84,7 @@ class ServiceState:
                 "refreshes": dict(counters.refreshes),
             },
             "connections": dict(self.connections()),
-            "keys": {
-                "count": len(self.keys.ids),
-                "next_expiry": _time_or_none(
-                    min((each for each in expirations.values() if each > time.time()), default=None)
-                ),
-            },
+            "keys": self._keys(),
             "log_dropped": self.log_dropped(),
         }
 
@@ -91,6 +94,20 @@ class ServiceState:
         lookups = {word: counted[word] for word in ("hit", "stale", "coalesced", "miss")}
         lookups["hit"] += sum(each.count for each in self.counters.packet_hits.values())
         return lookups
+
+    def _keys(self) -> Record:
+        now = time.time()
+        coming = (each for each in self.keys.expirations().items() if each[1] > now)
+        expiring = list(islice(coming, _MAX_EXPIRING))
+        return {
+            "count": len(self.keys.ids),
+            "next_expiry": _time_or_none(expiring[0][1] if expiring else None),
+            "expiring": [
+                {"id": key_id, "expires": format_time(at)}
+                for key_id, at in expiring
+                if at < now + _SOON
+            ],
+        }
 
     def _requests(self) -> dict[str, dict[str, int]]:
         requests: dict[str, dict[str, int]] = {}

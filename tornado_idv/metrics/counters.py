@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 BOUNDS = (
     *(5e-05, 1e-04, 2.5e-04, 5e-04, 1e-03, 2.5e-03, 5e-03),
@@ -50,6 +50,13 @@ class Durations:
     def buckets(self) -> list[int]:
         """Return the number of events by bucket; the last has no upper bound."""
         return [self.fast, *self.slower[1:]]
+
+
+def sum_buckets(durations: Iterable[Durations]) -> list[int]:
+    """Return the number of events of all, by bucket."""
+    empty = [0] * (len(BOUNDS) + 1)
+    buckets = (each.buckets() for each in durations)
+    return [sum(column) for column in zip(empty, *buckets, strict=True)]
 
 
 class BackendCounters:
