@@ -102,5 +102,4 @@ async def test_watching_ends_with_the_service() -> None:
     with watched_loop():
         (thread,) = [each for each in threading.enumerate() if each.name == "watchdog"]
         assert thread.daemon
-    thread.join(10)
     assert not thread.is_alive()

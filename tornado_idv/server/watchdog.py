@@ -87,9 +87,11 @@ def watched_loop() -> Iterator[None]:
             pass
 
     timer = loop.call_later(_BEAT, beat)
-    threading.Thread(target=watch, name="watchdog", daemon=True).start()
+    thread = threading.Thread(target=watch, name="watchdog", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         timer.cancel()
         stop.set()
+        thread.join(_LIMIT)
