@@ -32,7 +32,7 @@ function keyRow(key) {
   const expires = new Date(key.expires);
   return [
     ["Key", node("span", key.id, "name")],
-    ["Expires", `${day(expires)} ${clock(expires)}`],
+    ["Expires", node("span", day(expires), "nowrap"), " ", clock(expires)],
     ["In", quantity([span((expires - Date.now()) / 1000), ""])],
   ];
 }
