@@ -4,7 +4,7 @@
 # make test-fast  run the tests for daily work: all but those marked slow
 # make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
-# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, and the directories of the recipes
+# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, linters, and the directories of the recipes
 # make check  lint, types, layers
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
@@ -15,6 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-bench
 RECIPES := .venv-recipes
+TOOLS := .venv-tools
 RECIPE_MODULES := tests/recipes/node_modules
 SECONDS_ ?= 300
 SEED ?=
@@ -55,15 +56,15 @@ hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/wire
 
 # The tests behind these are skipped, with the reason, where they are not.
-test-tools: $(RECIPES)/.installed $(RECIPE_MODULES)/.installed
-	@if (PATH="$$PATH:/usr/sbin"; for tool in nginx haproxy wrk promtool; do command -v $$tool || exit 1; done) \
-	  >/dev/null; then \
-	  echo "nginx, haproxy, wrk and promtool are installed."; \
+test-tools: $(RECIPES)/.installed $(RECIPE_MODULES)/.installed $(TOOLS)/.installed
+	@if (PATH="$$PATH:/usr/sbin"; for tool in nginx haproxy wrk promtool systemd-analyze logrotate; do \
+	    command -v $$tool || exit 1; done) >/dev/null; then \
+	  echo "nginx, haproxy, wrk, promtool, systemd-analyze and logrotate are installed."; \
 	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
-	  echo "The tests with nginx, haproxy, wrk and promtool will be skipped; root installs them with: apt-get install nginx haproxy wrk prometheus"; \
+	  echo "The tests with nginx, haproxy, wrk, promtool, systemd-analyze and logrotate will be skipped; root installs them with: apt-get install nginx haproxy wrk prometheus systemd logrotate"; \
 	else \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -qq --yes --no-install-recommends nginx haproxy wrk prometheus >/dev/null; \
+	    apt-get install -qq --yes --no-install-recommends nginx haproxy wrk prometheus systemd logrotate >/dev/null; \
 	fi
 
 check: $(VENV)/.dev
@@ -79,7 +80,7 @@ faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m support.faults.oracle --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))
 
 clean:
-	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(RECIPE_MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
+	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(TOOLS) $(RECIPE_MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -105,6 +106,13 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt | $(VENV)/bin/python
 $(RECIPES)/.installed: tests/recipes/requirements.txt | $(VENV)/bin/python
 	@$(BIN)/python -m venv $(RECIPES)
 	@$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+# One that cannot be installed is reported, and its tests are skipped.
+$(TOOLS)/.installed: tests/deploy/requirements.txt | $(VENV)/bin/python
+	@$(BIN)/python -m venv $(TOOLS)
+	-@while read -r tool; do case $$tool in '#'*|'') ;; *) \
+	  $(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check $$tool;; esac; done < $<
 	@touch $@
 
 $(RECIPE_MODULES)/.installed: tests/recipes/package-lock.json
