@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def test_unit_is_valid_and_hardened(tmp_path: Path) -> None:
     text = UNIT.read_text(encoding="utf-8")
     program = shlex.split(re.findall(r"^ExecStart=(.*)", text, re.MULTILINE)[0])[0]
     unit = tmp_path / UNIT.name  # the program has to exist
-    unit.write_text(text.replace(program, str(ROOT / ".venv/bin/tornado-idv")))
+    unit.write_text(text.replace(program, f"{sys.prefix}/bin/tornado-idv"))
     assert run(analyze, "verify", "--man=no", unit) == ""
     report = run(analyze, "security", "--offline=true", "--no-pager", unit)
     exposure = re.search(r"Overall exposure level for \S+: ([\d.]+)", report)
