@@ -4,7 +4,7 @@
 # make test-fast  run the tests for daily work: all but those marked slow
 # make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
-# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, Chromium, and packages of npm
+# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, Chromium, linters, and packages of npm
 # make screenshots take the screenshots of the status page in docs/ (needs Chromium)
 # make check  lint, types, layers
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
@@ -17,6 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-bench
 RECIPES := .venv-recipes
+LINTERS := .venv-tools
 MODULES := tests/recipes/node_modules tests/browser/node_modules
 SECONDS_ ?= 300
 MINUTES ?= 10
@@ -57,15 +58,15 @@ coverage: $(VENV)/.dev
 hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/wire
 
-TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core
+TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core systemd logrotate
 
 # The tests behind these are skipped, with the reason, where they are not.
-test-tools: $(RECIPES)/.installed $(MODULES:%=%/.installed)
-	@if (PATH="$$PATH:/usr/sbin"; for tool in nginx haproxy wrk promtool chromium chromedriver; do command -v $$tool || exit 1; done) \
+test-tools: $(RECIPES)/.installed $(LINTERS)/.installed $(MODULES:%=%/.installed)
+	@if (PATH="$$PATH:/usr/sbin"; for tool in nginx haproxy wrk promtool chromium chromedriver systemd-analyze logrotate; do command -v $$tool || exit 1; done) \
 	  >/dev/null; then \
-	  echo "nginx, haproxy, wrk, promtool and Chromium are installed."; \
+	  echo "nginx, haproxy, wrk, promtool, Chromium, systemd-analyze and logrotate are installed."; \
 	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
-	  echo "The tests with nginx, haproxy, wrk, promtool and Chromium will be skipped; root installs them with: apt-get install $(TOOLS)"; \
+	  echo "The tests with some of these will be skipped; root installs them with: apt-get install $(TOOLS)"; \
 	else \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -qq --yes --no-install-recommends $(TOOLS) >/dev/null; \
@@ -90,7 +91,7 @@ faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m support.faults.oracle --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))
 
 clean:
-	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
+	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(LINTERS) $(MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -116,6 +117,13 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt | $(VENV)/bin/python
 $(RECIPES)/.installed: tests/recipes/requirements.txt | $(VENV)/bin/python
 	@$(BIN)/python -m venv $(RECIPES)
 	@$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+# One that cannot be installed is reported, and its tests are skipped.
+$(LINTERS)/.installed: tests/deploy/requirements.txt | $(VENV)/bin/python
+	@$(BIN)/python -m venv $(LINTERS)
+	-@while read -r tool; do case $$tool in '#'*|'') ;; *) \
+	  $(LINTERS)/bin/python -m pip install --quiet --disable-pip-version-check $$tool;; esac; done < $<
 	@touch $@
 
 $(MODULES:%=%/.installed): %/node_modules/.installed: %/package-lock.json
