@@ -37,7 +37,7 @@ class ForkedCommand:
             self.wait(0)
         return self.returncode
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """Return the exit code, or minus the signal that ended it; raise `TimeoutError`."""
         if self.returncode is None:
             self._channel.settimeout(timeout)

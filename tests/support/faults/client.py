@@ -23,6 +23,8 @@ FORGETFUL, REMEMBERING = CONFIG % "0s", CONFIG % "1h"
 QUICK_BREAKER = "breaker: {failures: 3, open_for: 30ms, open_max: 50ms}"
 
 _TIMEOUT = 10.0
+_PAUSE = 0.01
+"""Seconds between two rounds of requests: what is waited for needs the processor too."""
 _MAX_RESPONSE_TIME = 3.0
 """Seconds that one response may take: the request timeout, and a margin for a busy machine."""
 
@@ -122,6 +124,7 @@ class CheckingClient:
         deadline = time.monotonic() + _TIMEOUT
         while (seen := self._look(wanted)) != wanted:
             assert time.monotonic() < deadline, seen
+            time.sleep(_PAUSE)
         for _ in range(steady):
             assert self._look(wanted) == wanted
 
