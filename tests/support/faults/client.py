@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from support.service import KEY, Client, Reply
@@ -127,6 +127,14 @@ class CheckingClient:
             time.sleep(_PAUSE)
         for _ in range(steady):
             assert self._look(wanted) == wanted
+
+    def look_until(self, condition: Callable[[], bool], wanted: Mapping[str, int | bytes]) -> None:
+        """Repeat requests, which must have the expected responses, until the condition holds."""
+        deadline = time.monotonic() + _TIMEOUT
+        while not condition():
+            assert time.monotonic() < deadline, "the condition never came to hold"
+            assert self._look(wanted) == wanted
+            time.sleep(_PAUSE)
 
     def ask(self, text: str) -> Reply:
         """Send one request and return its response, after the checks."""
