@@ -313,13 +313,21 @@ async def test_legitimate_clients_are_measured_during_each_attack(
     """Each attack keeps its connections open, few of them here; the server conforms afterwards."""
     monkeypatch.setattr(attack, "RAMP_UP", 0.2)
     monkeypatch.setattr(attack, "SCALE", 0.02)
-    monkeypatch.setattr(attack, "IDLE_PRIORITY", ())
+    monkeypatch.setattr(attack, "low_priority", lambda: ())
     async with asyncio.timeout(240):
         figures = await attack.attack(plan)
     with_target = [each.what for each in figures if each.target]
     assert len(with_target) == len(attackers.ATTACKS)
     assert all(name in what for name, what in zip(attackers.ATTACKS, with_target, strict=True))
     assert all(each.value >= 0 for each in figures)
+
+
+def test_an_attack_runs_below_legitimate_clients_also_where_they_have_priority(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert attack.low_priority()[:2] == ("chrt", "--idle")
+    monkeypatch.setattr(os, "getpriority", lambda *_: -20)
+    assert attack.low_priority() == ("nice", "-n", "10")
 
 
 async def test_an_attack_that_gets_no_cpu_time_is_an_error(
