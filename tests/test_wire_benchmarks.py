@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import pytest
 from rich.progress import Progress
 
-from benchmarks import dataset
+from benchmarks import dataset, workers
 from benchmarks.figures import Target
 from benchmarks.plan import Plan
 from benchmarks.wire import (
@@ -42,7 +42,7 @@ T = TypeVar("T")
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 
 
-NEED_WRK = ("throughput", "mixes", "latency", "attack", "uncached", "proxy")
+NEED_WRK = ("throughput", "workers", "mixes", "latency", "attack", "uncached", "proxy")
 
 
 def make_plan(folder: Path) -> Plan:
@@ -228,6 +228,17 @@ async def test_responses_under_load_are_counted(plan: Plan) -> None:
     assert {each.what for each in figures} == {"responses", "CPU for 1,000"}
     assert len({each.of for each in figures}) == 3
     assert all(each.value >= 0 for each in figures)
+
+
+@needs_wrk
+async def test_workers_are_measured_with_all_their_processes(plan: Plan) -> None:
+    figures = await workers.workers(plan)
+    values = {(figure.what, figure.of): figure.value for figure in figures}
+    assert values["gain of two workers, by CPU time", None] > 0.5
+    assert values["responses", "2 of our processes"] > 0
+    (memory,) = [each for each in figures if each.unit == "MiB"]
+    assert all(1 < size < 200 for size in memory.rounds)
+    assert len(memory.rounds) == 2
 
 
 @needs_wrk
