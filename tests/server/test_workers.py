@@ -21,7 +21,7 @@ from prometheus_client import parser
 from support.admin import ask_admin
 from support.key_stores import add, make_store, read, record
 from support.load import loaded
-from support.process import ServiceProcess, command, eventually, running
+from support.process import Invoke, ServiceProcess, command, eventually, running
 from support.service import FIXTURE, KEY, Client
 from tornado_idv.keys.token import issue
 
@@ -160,6 +160,16 @@ def test_status_lists_the_workers(service: Workers) -> None:
     total = sum(status["requests"]["url"].values())
     assert total == sum(each["requests"] for each in status["workers"])
     assert service.metric("idv_requests_total", operation="url", code="ok") == total
+
+
+def test_status_command_shows_the_workers(service: Workers, invoke: Invoke) -> None:
+    config = service.process.log.with_name("used.yaml")
+    port = service.admin_url.rpartition(":")[2]
+    config.write_text(CONFIG.replace("admin: {port: 0}", f"admin: {{port: {port}}}"))
+    done = invoke("status", "--config", config)
+    assert done.exit_code == 0
+    pid = service.pids()[1]
+    assert re.search(rf"^worker: +worker 2 \(pid {pid}\): ready, up for \d+ s", done.stdout, re.M)
 
 
 def test_request_ids_are_unique_across_workers(service: Workers) -> None:
