@@ -181,15 +181,19 @@ class Connection(asyncio.Protocol):
                 self._reject(HTTPStatus.REQUEST_TIMEOUT)
 
     def drain(self) -> None:
-        """Close after the current request, or now if there is none."""
+        """Close after the current request, or now if there is none.
+
+        A client that has just connected may be about to send its first request, and does not
+        expect to send it again: it has a second for that.
+        """
         self._draining = True
         self._drain_deadline = self._loop.time() + _LINGER_TIMEOUT
         self._fast_path = None  # its responses do not close the connection
         if self._exchange is not None:
             self._exchange.close_after_response()
-        elif self.state is IDLE:
+        elif self.state is IDLE and self._authenticated is not None:
             self._linger_close()
-        elif self._authenticated is False:
+        elif self.state is IDLE or self._authenticated is False:
             self.deadline = min(self.deadline, self._drain_deadline)
 
     def abort(self) -> None:
