@@ -7,6 +7,7 @@
 # make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, and the directories of the recipes
 # make check  lint, types, layers
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
+# make soak   serve at half of capacity for MINUTES=10 with reloads and purges, and see what grows
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
 # Each makes its own virtual environment and installs what it needs; PYTHON picks the interpreter.
 
@@ -17,6 +18,7 @@ PEERS := .venv-bench
 RECIPES := .venv-recipes
 RECIPE_MODULES := tests/recipes/node_modules
 SECONDS_ ?= 300
+MINUTES ?= 10
 SEED ?=
 
 WORKERS ?= 2
@@ -30,7 +32,7 @@ EXAMPLES ?= 100000
 PORT ?=
 DEMO := $(if $(PORT),.demo.yaml,config.yaml)
 
-.PHONY: run chain test test-fast coverage test-tools hard check bench faults clean FORCE
+.PHONY: run chain test test-fast coverage test-tools hard check bench soak faults clean FORCE
 
 run: $(VENV)/.run $(DEMO)
 	$(BIN)/tornado-idv serve --config $(DEMO)
@@ -74,6 +76,9 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev $(PEERS)/.installed
 	$(BIN)/python -m benchmarks --json bench.json
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.soak --seconds $$(($(MINUTES) * 60))
 
 faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m support.faults.oracle --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from support.fakes import Ticker
 from tornado_idv.config.load import load
@@ -103,3 +104,13 @@ def test_only_a_reference_to_a_whole_file_follows_the_file(
     settings = load(config, backend_kinds(plugin_manager()), {"TOKEN": "third"})
     path.write_text("second\n", encoding="utf-8")
     assert settings.backends[0].auth.token.get_secret_value() == now  # type: ignore[attr-defined]
+
+
+def test_secrets_are_equal_if_they_follow_the_same_file(path: Path, tmp_path: Path) -> None:
+    """Whatever each has read from it up to now."""
+    secret = FileSecret("first", path)
+    assert secret == FileSecret("second", path)
+    assert hash(secret) == hash(FileSecret("second", path))
+    assert secret != FileSecret("first", tmp_path / "other")
+    assert secret != SecretStr("first")
+    assert SecretStr("first") != secret

@@ -53,11 +53,11 @@ class OtherBackend(Recorder):
 class Offering:
     """A plugin that offers kinds."""
 
-    def __init__(self, **kinds: type[AnyBackend]) -> None:
+    def __init__(self, **kinds: type[AnyBackend] | str) -> None:
         self._kinds = kinds
 
     @hookimpl
-    def idv_backend_kinds(self) -> Mapping[str, type[AnyBackend]]:
+    def idv_backend_kinds(self) -> Mapping[str, type[AnyBackend] | str]:
         return self._kinds
 
 
@@ -207,6 +207,22 @@ def test_backends_are_built_in_the_order_of_the_file_several_of_one_kind() -> No
         ("b", Recorder),
     ]
     assert [each.options for each in backends] == wanted
+
+
+def test_class_named_by_its_module_is_imported_when_it_is_used() -> None:
+    plugins = [Offering(ours="idv_yaml.backend:YamlBackend", gone="no_such_module:Class")]
+    kinds = backend_kinds(plugin_manager(entry_points=False, plugins=plugins))
+    assert list(kinds) == ["ours", "gone"]
+    assert kinds["ours"].__name__ == "YamlBackend"
+    with pytest.raises(StartError, match="a plugin cannot be loaded: No module named 'no_such"):
+        kinds["gone"]
+
+
+@pytest.mark.parametrize("place", ["idv_yaml.backend:NoSuchClass", "not a place"])
+def test_place_without_a_class_is_reported_when_it_is_used(place: str) -> None:
+    kinds = backend_kinds(plugin_manager(entry_points=False, plugins=[Offering(a=place)]))
+    with pytest.raises(StartError, match="a plugin cannot be loaded"):
+        kinds["a"]
 
 
 async def test_backends_are_opened_in_order_and_closed_in_reverse() -> None:

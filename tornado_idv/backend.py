@@ -92,6 +92,14 @@ class Backend(ABC, Generic[OptionsT]):
         """The kinds of query that this backend can answer; of others it is not asked."""
         return frozenset({ByNickname, ByCard})
 
+    @property
+    def user_count(self) -> int | None:
+        """The number of users, for the metrics; ``None`` where only the source knows.
+
+        Read while the backend is open, on the event loop: it must not block.
+        """
+        return None
+
     async def open(self) -> None:
         """Makes ready for lookups.
 

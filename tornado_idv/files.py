@@ -90,6 +90,13 @@ class FileSecret(SecretStr):
         self._checked_at = timer()
         self._signature: FileSignature | None = None
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both follow the same file, whatever each has read from it."""
+        return isinstance(other, FileSecret) and self._path == other._path
+
+    def __hash__(self) -> int:
+        return hash(self._path)
+
     def get_secret_value(self) -> str:
         """Return the secret as it is now."""
         now = self._timer()

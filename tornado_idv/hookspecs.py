@@ -20,8 +20,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 @hookspec
-def idv_backend_kinds() -> Mapping[str, type[Backend[Any]]]:  # type: ignore[empty-body]
-    """Return the backend classes of this plugin, by the name that ``kind:`` selects."""
+def idv_backend_kinds() -> Mapping[str, type[Backend[Any]] | str]:  # type: ignore[empty-body]
+    """Return the backend classes of this plugin, by the name that ``kind:`` selects.
+
+    Each is a class, or where to import it from when it is used: ``"package.module:Class"``.
+    """
 
 
 @hookspec

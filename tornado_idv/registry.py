@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import logging
 import traceback
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 import pluggy
@@ -57,25 +58,55 @@ def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
             )
 
 
-def backend_kinds(manager: pluggy.PluginManager) -> dict[str, type[AnyBackend]]:
+class BackendKinds(Mapping[str, "type[AnyBackend]"]):
+    """Classes of backends by kind.
+
+    A class that its plugin names as ``package.module:Class`` is imported when it is used: importing
+    all of them would double the time to start. Raises `StartError` if that fails.
+    """
+
+    def __init__(self, classes: Mapping[str, type[AnyBackend] | str]) -> None:
+        self._classes = dict(classes)
+
+    def __getitem__(self, kind: str) -> type[AnyBackend]:
+        backend = self._classes[kind]
+        if isinstance(backend, str):
+            try:
+                backend = self._classes[kind] = resolve_name(backend)
+            except (ImportError, AttributeError, ValueError) as error:
+                raise StartError(f"a plugin cannot be loaded: {error}") from error
+        return backend
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._classes)
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def module(self, kind: str) -> str:
+        """Return the name of the module of a kind, without importing it."""
+        backend = self._classes[kind]
+        return backend.partition(":")[0] if isinstance(backend, str) else backend.__module__
+
+
+def backend_kinds(manager: pluggy.PluginManager) -> BackendKinds:
     """Return every kind of backend by name.
 
-    Raises `StartError` if a plugin cannot import its backend, or two plugins use one name.
+    Raises `StartError` if two plugins use one name.
     """
-    kinds: dict[str, type[AnyBackend]] = {}
+    found: dict[str, type[AnyBackend] | str] = {}
     try:
         all_offered = manager.hook.idv_backend_kinds()
     except ImportError as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     for offered in reversed(all_offered):
-        for kind, backend in offered.items():
-            if kind in kinds:
-                raise StartError(
-                    f'two plugins offer the kind "{kind}": {kinds[kind].__module__} and '
-                    f"{backend.__module__}; uninstall one of them"
-                )
-            kinds[kind] = backend
-    return kinds
+        for kind in offered.keys() & found.keys():
+            first, second = BackendKinds(found).module(kind), BackendKinds(offered).module(kind)
+            raise StartError(
+                f'two plugins offer the kind "{kind}": {first} and {second}; uninstall one of them'
+            )
+        found |= offered
+    return BackendKinds(found)
 
 
 def build_backends(
@@ -94,12 +125,13 @@ async def open_backends(backends: Sequence[AnyBackend]) -> AsyncIterator[Sequenc
     """
     async with AsyncExitStack() as stack:
         for backend in backends:
-            await _open(backend)
-            stack.push_async_callback(_close, backend)
+            await open_backend(backend)
+            stack.push_async_callback(close_backend, backend)
         yield backends
 
 
-async def _open(backend: AnyBackend) -> None:
+async def open_backend(backend: AnyBackend) -> None:
+    """Open a backend; raises `IdvError`, which is a `StartError` for what no plugin expected."""
     try:
         await backend.open()
     except IdvError:
@@ -113,7 +145,8 @@ async def _open(backend: AnyBackend) -> None:
         ) from None
 
 
-async def _close(backend: AnyBackend) -> None:
+async def close_backend(backend: AnyBackend) -> None:
+    """Close a backend; log an error."""
     try:
         await backend.close()
     except Exception as error:  # noqa: BLE001 the others must still be closed

@@ -94,7 +94,7 @@ async def run_server(
 
     Raises `RuntimeError` if it exits, or does not become ready.
     """
-    port = _free_port()
+    port = free_port()
     started_at = time.perf_counter()
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: ASYNC220 nothing else runs meanwhile
@@ -124,7 +124,8 @@ def _tail(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")[-2000:]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nothing listens on."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]

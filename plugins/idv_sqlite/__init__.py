@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tornado_idv import hookimpl
 
-if TYPE_CHECKING:
-    from idv_sqlite.backend import SqliteBackend
-
 
 @hookimpl
-def idv_backend_kinds() -> Mapping[str, type[SqliteBackend]]:
+def idv_backend_kinds() -> Mapping[str, str]:
     """Provide the kind ``sqlite``."""
-    from idv_sqlite.backend import SqliteBackend  # noqa: PLC0415 - not for `--help`
-
-    return {"sqlite": SqliteBackend}
+    return {"sqlite": "idv_sqlite.backend:SqliteBackend"}

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from idv_upstream.cli.commands import commands
 from tornado_idv import CommandTools, hookimpl
 
-if TYPE_CHECKING:
-    from idv_upstream.backend import UpstreamBackend
-
 
 @hookimpl
-def idv_backend_kinds() -> Mapping[str, type[UpstreamBackend]]:
+def idv_backend_kinds() -> Mapping[str, str]:
     """Provide the kind ``upstream``."""
-    from idv_upstream.backend import UpstreamBackend  # noqa: PLC0415 - not for `--help`
-
-    return {"upstream": UpstreamBackend}
+    return {"upstream": "idv_upstream.backend:UpstreamBackend"}
 
 
 @hookimpl

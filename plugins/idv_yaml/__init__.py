@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tornado_idv import hookimpl
 
-if TYPE_CHECKING:
-    from idv_yaml.backend import YamlBackend
-
 
 @hookimpl
-def idv_backend_kinds() -> Mapping[str, type[YamlBackend]]:
+def idv_backend_kinds() -> Mapping[str, str]:
     """Provide the kind ``yaml``."""
-    from idv_yaml.backend import YamlBackend  # noqa: PLC0415 - not for `--help`
-
-    return {"yaml": YamlBackend}
+    return {"yaml": "idv_yaml.backend:YamlBackend"}

@@ -59,6 +59,11 @@ class YamlBackend(Backend[YamlOptions]):
         self._reload_due = True
         self._watcher: asyncio.Task[None] | None = None
 
+    @property
+    def user_count(self) -> int:
+        """The number of users of the last valid fixture."""
+        return len(self._fixture.by_nickname)
+
     async def open(self) -> None:
         """Read the file, and start to watch it if configured."""
         path = self.options.path

@@ -52,7 +52,7 @@ def test_merge_leaves_what_is_merged_as_it_was() -> None:
 
 
 def backend(breaker: str, since: float | None, error: str | None, at: float) -> BackendReport:
-    return BackendReport("crm", "upstream", breaker, 1, since, error, at)
+    return BackendReport("crm", "upstream", breaker, 1, 7, since, error, at)
 
 
 def test_backend_fails_if_it_fails_in_one_worker() -> None:
@@ -64,7 +64,9 @@ def test_backend_fails_if_it_fails_in_one_worker() -> None:
         ]
     )
     (merged,) = report.backends
-    assert merged == BackendReport("crm", "upstream", "open", 3, 10.0, "connection refused", 40.0)
+    assert merged == BackendReport(
+        "crm", "upstream", "open", 3, 7, 10.0, "connection refused", 40.0
+    )
     assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["backend crm"]
 
 

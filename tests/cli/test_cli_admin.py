@@ -21,6 +21,7 @@ COMMANDS = [
     ("cache", "stats"),
     ("cache", "purge", "--all"),
     ("explain", "@alice"),
+    ("reload",),
 ]
 NAMES = [" ".join(each) for each in COMMANDS]
 
@@ -202,3 +203,60 @@ def test_key_is_read_from_a_file(tmp_path: Path, invoke: Invoke) -> None:
         for name in ("bad.token", "missing.token"):
             code, text = health("--token-file", tmp_path / name)
             assert (code, name in text, "two" in text) == (3, True, False)
+
+
+def test_reload_applies_the_file_of_the_service(
+    service: Service, used: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    done = invoke("reload", "--config", used)
+    assert (done.exit_code, done.stdout) == (0, "The configuration is reloaded.\n")
+    (tmp_path / "config.yaml").write_text(f"{WITH_ADMIN}logging: {{level: debug, ids: full}}\n")
+    done = invoke("reload", "--config", used)
+    assert done.exit_code == 0
+    assert "take effect after a restart: logging.level, logging.ids\n" in done.stdout
+    record = json.loads(invoke("reload", "--config", used, "--json").stdout)
+    assert record == {"status": "ok", "needs_restart": ["logging.level", "logging.ids"]}
+
+
+def test_reload_of_a_wrong_file_is_reported_by_the_service(
+    service: Service, used: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    """The command reads nothing but the address from it."""
+    for path in (used, tmp_path / "config.yaml"):
+        path.write_text(f"{path.read_text()}bogus: 1\n")
+    done = invoke("reload", "--config", used)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "The configuration is not valid; the old one stays in force\n" in done.stderr
+    assert f"{tmp_path / 'config.yaml'}:11:1: bogus: unknown setting" in done.stderr
+    done = invoke("reload", "--config", used, "--json")
+    assert (done.exit_code, json.loads(done.stdout)["code"]) == (1, "invalid_configuration")
+
+
+def test_reload_that_cannot_be_applied_could_not_be_determined(
+    service: Service, used: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    (tmp_path / "users.yaml").rename(tmp_path / "moved.yaml")
+    text = WITH_ADMIN.replace("path: users.yaml", "path: users.yaml, timeout: 1s")
+    (tmp_path / "config.yaml").write_text(text)
+    done = invoke("reload", "--config", used)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "users.yaml: cannot be read: No such file or directory\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("a: b: c\n", 1, "config.yaml:1:5: "),
+        ("admin: {port: x}\n", 3, "admin is not valid; see tornado-idv check"),
+        ("backends: []\n", 3, "has no admin listener"),
+    ],
+    ids=["no YAML", "wrong address", "no address"],
+)
+def test_reload_without_an_address_of_the_service(
+    tmp_path: Path, invoke: Invoke, text: str, code: int, message: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    done = invoke("reload", "--config", path)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert message in done.stderr

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -416,6 +419,38 @@ def test_lost_output_whose_key_cannot_be_withdrawn_is_explained(
     assert result.exit_code == 1
     assert "the token is lost; revoke the key" in result.stderr
     assert list(read(path)) == ["shop"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("change", [("issue new", "add"), ("rotate shop", "rotate")])
+def test_token_is_withdrawn_where_a_signal_comes_as_it_is_committed(
+    run: Run,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: tuple[str, str],
+    number: signal.Signals,
+) -> None:
+    """Also if another one comes while it is withdrawn."""
+    command, method = change
+    monkeypatch.setattr(key_store, "discard_output", lambda: None)
+    make_store(path, "shop")
+    known = read(path)
+    for each in (method, "withdraw"):
+        monkeypatch.setattr(KeyStore, each, _then_signal(getattr(KeyStore, each), number))
+    result = run(*command.split())
+    assert result.exit_code != 0
+    assert result.stdout == ""
+    assert "interrupted; the token is not valid, and nothing was changed" in result.stderr
+    assert read(path) == known
+
+
+def _then_signal(change: Callable[..., Any], number: signal.Signals) -> Callable[..., Any]:
+    def changed(*args: Any, **options: Any) -> Any:
+        result = change(*args, **options)
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+        return result
+
+    return changed
 
 
 def _locked(self: KeyStore, *_: object) -> None:

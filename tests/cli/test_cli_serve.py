@@ -20,8 +20,10 @@ import pytest
 
 from support.process import COMMAND, TIMEOUT, Invoke, command, eventually, running
 from support.service import KEY, Client
+from tornado_idv.admin.reload import ReloadResult
 from tornado_idv.cli.load_config import load_settings
 from tornado_idv.cli.serve import announce
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.server.service import Announced
 from tornado_idv.server.supervise import Addresses
@@ -185,6 +187,31 @@ def test_serving_is_set_up_as_configured(
     assert result.exit_code == 0
     assert ("Demo mode. Try:" in result.stdout) is (KEY in result.stdout) is (demo == "true")
     assert json.loads(capfd.readouterr().err.splitlines()[0])["level"] == "info"
+
+
+def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
+    invoke: Invoke,
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    read = ConfigFile.read
+
+    def read_amid_a_hangup(path: Path) -> ConfigFile:
+        monkeypatch.setattr(ConfigFile, "read", read)
+        os.kill(os.getpid(), signal.SIGHUP)
+        return read(path)
+
+    def stop_after_the_reload(result: ReloadResult) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(ConfigFile, "read", read_amid_a_hangup)
+    monkeypatch.setattr("tornado_idv.server.reload._report", stop_after_the_reload)
+    path = config(USERS, more=f"logging: {{level: info, format: json}}\n{ANY_PORT}")
+    assert invoke("serve", "-c", path).exit_code == 0
+    lines = map(json.loads, capfd.readouterr().err.splitlines())
+    (line,) = [each for each in lines if each["event"] == "reloaded"]
+    assert (line["result"], line["trigger"]) == ("ok", "signal")
 
 
 def free_port() -> int:

@@ -88,6 +88,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "trusted_proxies": (),
             "tls": None,
             "drain": {"delay": 0.0, "timeout": 15.0},
+            "watch_config": False,
         },
         "admin": None,
         "auth": {"store": None, "keys": ()},

@@ -196,6 +196,7 @@ def test_defaults_have_units(kinds: Kinds) -> None:
         "max_connections": 4000,
         "packet_cache": True,
         "trusted_proxies": [],
+        "watch_config": False,
     }
 
 

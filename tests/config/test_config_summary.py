@@ -20,6 +20,7 @@ def test_summary_of_a_minimal_file(load_text: Load) -> None:
         ("listens on", "http://127.0.0.1:8080"),
         ("profile sites", "https://profiles.example"),
         ("keys", "none: every request will be rejected"),
+        ("limits", "none"),
         ("backend 1", 'members (table), timeout 800ms, cached 5m, "not found" cached 30s'),
         ("cache", "up to 100000 found, 20000 not found"),
         ("demo", "no"),
@@ -34,12 +35,19 @@ auth:
   keys:
     - {{id: shop, sha256: {"a" * 64}, expires: 2026-06-01T00:00:01Z}}
     - {{id: past, sha256: {"b" * 64}, expires: 2026-06-01T02:00:00+02:00}}
-    - {{id: soon, sha256: {"c" * 64}, not_before: 2026-06-01T00:00:01Z}}
+    - id: soon
+      sha256: {"c" * 64}
+      not_before: 2026-06-01T00:00:01Z
+      limits: {{misses: 5/hour}}
     - {{id: demo, token: plain-token-of-a-partner, not_before: 2026-06-01T00:00:00Z}}
 backends:
   - {{name: crm, kind: remote, url: x, timeout: 2s, cache_ttl: 0s, negative_ttl: 1.5s}}
   - {{name: members, kind: table, path: x}}
 cache: {{ttl: 90s, negative_ttl: 2h, max_entries: 5, max_negative_entries: 6}}
+limits:
+  requests: 100/second
+  misses: {{rate: 300/10 minutes, log_only: true}}
+  failed_auth: 60/minute
 demo: true
 admin: {{port: 9}}
 """
@@ -52,6 +60,13 @@ admin: {{port: 9}}
             (
                 "4: shop, past (expired 2026-06-01 02:00 UTC+02:00), "
                 "soon (valid from 2026-06-01 00:00 UTC), demo"
+            ),
+        ),
+        (
+            "limits",
+            (
+                "requests 100/second, misses 300/10 minutes (log only), failed_auth 60/minute, "
+                "keys with their own: 1"
             ),
         ),
         ("backend 1", 'crm (remote), timeout 2s, cached 0s, "not found" cached 1.5s'),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.service import CONFIG, FIXTURE, KEY
-from tornado_idv.config.load import load
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.log_format import json_lines
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.service import listening
@@ -41,10 +41,11 @@ async def remotes(
     lines.append("  - {name: users, kind: yaml, path: users.yaml}")
     config.write_text("\n".join(lines), encoding="utf-8")
     manager = plugin_manager()
-    settings = load(config, backend_kinds(manager), {})
+    file = ConfigFile.read(config)
+    settings = file.load(backend_kinds(manager), {})
     written: list[str] = []
     access_log = AccessLog(written.append, json_lines)
-    async with listening(settings, manager, access_log) as service:
+    async with listening(file, settings, manager, access_log) as service:
         await _ask(host, service.port, *fields)
     access_log.flush()
     return [json.loads(line)["remote"] for line in "".join(written).splitlines()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sqlite3
 from contextlib import closing
@@ -66,6 +67,16 @@ def test_change_is_effective_at_the_next_poll(followed: Followed) -> None:
         opened.set_disabled("partner", disabled=False)
     assert followed.poll()
     assert followed.rejection("partner") is None
+
+
+def test_keys_of_the_store_are_not_garbage_collected(followed: Followed) -> None:
+    """A collection of all of them would stop the event loop."""
+    add(followed.path, *(record(f"k{i}", f"token-of-key-{i}") for i in range(1000)))
+    gc.collect()
+    before = len(gc.get_objects())
+    assert followed.poll()
+    gc.collect()
+    assert len(gc.get_objects()) - before < 500
 
 
 def test_each_of_many_changes_is_seen(followed: Followed) -> None:

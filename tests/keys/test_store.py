@@ -7,11 +7,11 @@ import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 
 import pytest
+from msgspec.structs import replace
 
 from support.key_stores import (
     CREATED,
@@ -158,6 +158,29 @@ def test_expired_key_is_rotated_only_with_a_new_expiry(path: Path) -> None:
         assert store.find("shop").tokens[0].expires == CREATED + 1
 
 
+def test_tokens_that_expired_long_ago_are_removed_at_the_next_rotation(path: Path) -> None:
+    """And are there again if that is withdrawn; tokens of other keys stay."""
+    make_store(path, "shop", "other")
+    with KeyStore.opened(path) as store:
+        for key_id in ("shop", "other"):
+            store.rotate(key_id, Token(digest(f"{key_id} 1"), CREATED), overlap=10, expires=None)
+        before = read(path)
+        kept = Token(digest("2"), CREATED + 10 + 30 * 86400)
+        store.rotate("shop", kept, overlap=10, expires=None)
+        assert len(store.find("shop").tokens) == 3
+        latest = Token(digest("3"), CREATED + 11 + 30 * 86400)
+        rotated = store.rotate("shop", latest, overlap=10, expires=None)
+        assert [each.digest for each in store.find("shop").tokens] == [
+            digest("shop 1"),
+            kept.digest,
+            latest.digest,
+        ]
+        assert store.find("shop") == rotated[1]
+        assert store.find("other") == before["other"]
+        store.withdraw(latest.digest, *rotated)
+        assert store.find("shop") == rotated[0]
+
+
 @pytest.mark.parametrize("used", [[], ["shop"]], ids=["unused", "used meanwhile"])
 def test_withdrawn_token_leaves_the_key_as_it_was(path: Path, used: list[str]) -> None:
     make_store(path, "shop")
@@ -292,7 +315,7 @@ def test_changes_at_once_wait_for_each_other(path: Path) -> None:
 def read_whole(path: Path) -> None:
     with KeyStore.opened(path, busy_timeout=0.01) as store:
         store.check_pages()
-        store.records()
+        list(store.records())
 
 
 REASONS = {

@@ -19,7 +19,7 @@ from tornado_idv import Answer, ByCard, ByNickname, Query
 from tornado_idv.config.load import load
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.server.service import open_directory
+from tornado_idv.server.directories import open_directory
 
 USERS, LOOKUPS, CALLERS = 1000, 5000, 50
 CONFIG = """\

@@ -17,7 +17,7 @@ from tornado_idv.errors import Unavailable
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByNickname
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.server.service import open_directory
+from tornado_idv.server.directories import open_directory
 
 EARLY_KEY = issue("early")
 USERS = ", ".join(

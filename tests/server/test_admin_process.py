@@ -12,13 +12,14 @@ import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 
 from tornado_idv.admin.listener import admin_listening
-from tornado_idv.config.load import load
-from tornado_idv.keys.ring import KeyRing
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.admin_process import WorkerOperations
 from tornado_idv.server.channel import Channel
 from tornado_idv.server.control import Decoder, Message, encode
+from tornado_idv.server.keys import open_keys
+from tornado_idv.server.reload_all import Configuration
 from tornado_idv.server.sockets import bind, port_of
 
 CONFIG = """\
@@ -37,7 +38,9 @@ async def answering(
 ) -> AsyncIterator[Callable[..., asyncio.Future[HTTPResponse]]]:
     """Serve the admin listener, whose commands ``reply`` responds to; yield a client."""
     (folder / "config.yaml").write_text(CONFIG)
-    settings = load(folder / "config.yaml", backend_kinds(plugin_manager()), {})
+    kinds = backend_kinds(plugin_manager())
+    file = ConfigFile.read(folder / "config.yaml")
+    current = Configuration(file, file.load(kinds, {}))
     ours, theirs = socket.socketpair()
     channel, loop = Channel(None), asyncio.get_running_loop()
     await loop.create_unix_connection(lambda: channel, sock=theirs)
@@ -60,10 +63,11 @@ async def answering(
         request = HTTPRequest(f"{url}{path}", method, headers, body)
         return client.fetch(request, raise_error=False)
 
-    operations = WorkerOperations(channel, settings, KeyRing([]))
     try:
-        async with admin_listening(sockets, "127.0.0.1", operations):
-            yield fetch
+        async with open_keys([], None) as keys:
+            operations = WorkerOperations(channel, current, kinds, keys)
+            async with admin_listening(sockets, "127.0.0.1", operations):
+                yield fetch
     finally:
         client.close()
         await channel.close()
@@ -103,6 +107,8 @@ def overview(phase: str, *missing: str) -> Message:
         "pid": 1,
         "started_at": 0.0,
         "restarts": 7,
+        "loaded_at": 0.0,
+        "last_reload": None,
         "missing": list(missing),
         "ended": Counters().to_record(),
         "workers": [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import socket
 import struct
@@ -222,10 +223,20 @@ def test_second_signal_ends_the_process_at_once(
     assert "Traceback" not in service.read_log()
 
 
-def test_hangup_is_logged_and_ignored(tmp_path: Path, asked: socket.socket) -> None:
-    with waiting_service(tmp_path, asked) as service:
+def test_hangup_reloads_the_configuration(tmp_path: Path, asked: socket.socket) -> None:
+    """While a request is in flight, which is answered; and a stop then is as any other."""
+    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
+        sock.sendall(REQUEST)
+        call, _ = asked.accept()
+        path = tmp_path / "config.yaml"
+        path.write_text(path.read_text().replace("profiles.example", "other.example"))
         service.send_signal(signal.SIGHUP)
-        eventually(lambda: "SIGHUP ignored" in service.read_log())
-        assert Client(service.port).send("GET", "/", {"Host": "x"}).status == 404
+        eventually(lambda: "configuration reloaded" in service.read_log())
         service.send_signal()
+        eventually(lambda: refuses(service.port))
+        call.close()
+        assert b"https://profiles.example/m/alice" in read_all(sock)
         assert service.wait() == 0
+    events = [json.loads(line) for line in service.read_log().splitlines()]
+    (line,) = [each for each in events if each["event"] == "reloaded"]
+    assert (line["result"], line["trigger"], line["needs_restart"]) == ("ok", "signal", [])

@@ -15,7 +15,7 @@ import pytest
 
 from support.service import Client
 from tornado_idv.backend import Backend, BackendOptions
-from tornado_idv.config.load import load
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import StartError
 from tornado_idv.log_format import json_lines
 from tornado_idv.model import Query
@@ -61,8 +61,9 @@ def serve(tmp_path: Path, access: list[str]) -> Iterator[Serve]:
         (tmp_path / "users.yaml").write_text("users: []\n")
         (tmp_path / "config.yaml").write_text(CONFIG.replace("HOST", host).replace("LEVEL", level))
         manager = plugin_manager()
-        settings = load(tmp_path / "config.yaml", backend_kinds(manager), {})
-        run(settings, manager, announce, logs(level))
+        file = ConfigFile.read(tmp_path / "config.yaml")
+        settings = file.load(backend_kinds(manager), {})
+        run(file, settings, manager, announce, logs(level))
 
     yield start
     for each in opened:
@@ -149,7 +150,7 @@ class Opening(Backend[BackendOptions]):
 def opening(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each backend is an `Opening`."""
     monkeypatch.setattr("tornado_idv.registry.backend_kinds", lambda _: {"yaml": Opening})
-    monkeypatch.setattr("tornado_idv.server.service.backend_kinds", lambda _: {"yaml": Opening})
+    monkeypatch.setattr("tornado_idv.server.directories.backend_kinds", lambda _: {"yaml": Opening})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])

@@ -215,6 +215,7 @@ def test_configured_key_stays_in_force_beside_a_stored_one_with_its_id(
         eventually(lambda: ask(client, "token-of-other").status == 401)
     (line,) = (each for each in caplog.records if each.levelno == logging.ERROR)
     assert f"the key store {store} has a key caller, too" in line.getMessage()
+    assert read(store)["caller"].last_used is None, "only the configured one was used"
 
 
 async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,11 +225,11 @@ async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch
     async with server_keys.open_keys([key], None) as keys:
         times = [200.0]
         monkeypatch.setattr(keys.ring, "_latest", 100.0)
-        monkeypatch.setattr(keys.ring, "_clock", lambda: times[0])
+        monkeypatch.setattr(keys.ring, "clock", lambda: times[0])
         for _ in range(5):
             await asyncio.sleep(0)
         times[0] = 100.0
-        assert not keys.ring.holds(key)
+        assert not keys.ring.holds(key, keys.ring.clock())
 
 
 @pytest.fixture

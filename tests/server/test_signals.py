@@ -13,14 +13,14 @@ from tornado_idv.server.log_folding import Folding
 from tornado_idv.server.log_writer import LogWriter
 from tornado_idv.server.logs import LogOutput
 from tornado_idv.server.run import abort
-from tornado_idv.server.signals import Signals
+from tornado_idv.server.signals import Signals, hold_hangups
 from tornado_idv.web.access_log import AccessLog
 
 
 async def test_first_signal_stops_and_second_aborts() -> None:
     aborted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     signals = Signals(asyncio.current_task(), aborted.set_result)
-    signals.ready()
+    signals.ready(lambda: None)
     os.kill(os.getpid(), signal.SIGINT)
     await asyncio.wait_for(signals.stop.wait(), 10)
     assert not aborted.done()
@@ -38,12 +38,25 @@ async def test_second_signal_aborts_a_start_that_does_not_end() -> None:
     assert await asyncio.wait_for(aborted, 10) == signal.SIGTERM
 
 
-async def test_hangup_is_logged_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    logged: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr("tornado_idv.server.signals._log.warning", logged.set_result)
-    signals = Signals(asyncio.current_task(), lambda _: None)
-    os.kill(os.getpid(), signal.SIGHUP)
-    assert "SIGHUP ignored" in await asyncio.wait_for(logged, 10)
+@pytest.mark.parametrize("phase", ["before the loop", "start", "running"])
+async def test_hangup_reloads_once_the_service_runs(phase: str) -> None:
+    """Also one that arrived before; it neither ends the process nor stops the service."""
+    reloads = asyncio.Semaphore(0)
+    with hold_hangups():
+        if phase == "before the loop":
+            os.kill(os.getpid(), signal.SIGHUP)
+        signals = Signals(asyncio.current_task(), lambda _: None)
+        if phase == "start":
+            os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.01)
+        assert reloads.locked()
+        signals.ready(reloads.release)
+        if phase == "running":
+            os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.wait_for(reloads.acquire(), 10)
+        assert reloads.locked()
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.wait_for(reloads.acquire(), 10)
     assert not signals.stop.is_set()
 
 

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from prometheus_client import parser
 
-from support.admin import ask_admin
+from support.admin import AdminReply, ask_admin
 from support.key_stores import add, make_store, read, record
 from support.load import loaded
 from support.process import Invoke, ServiceProcess, command, eventually, running
@@ -53,8 +53,9 @@ REQUEST = (
 class Workers:
     """A running service, and what its admin listener says of it."""
 
-    def __init__(self, process: ServiceProcess) -> None:
+    def __init__(self, process: ServiceProcess, folder: Path | None = None) -> None:
         self.process = process
+        self.folder = folder or Path()
         self.port = process.port
         (line,) = [each for each in process.announced if each.startswith("Admin listener on ")]
         self.admin_url = line.split()[-1]
@@ -116,8 +117,9 @@ def notified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, notified: list[str]) -> Iterator[Workers]:
-    with running(prepare(tmp_path_factory.mktemp("service")), timeout=100) as process:
-        yield Workers(process)
+    folder = tmp_path_factory.mktemp("service")
+    with running(prepare(folder), timeout=100) as process:
+        yield Workers(process, folder)
 
 
 @pytest.fixture(autouse=True)
@@ -310,6 +312,109 @@ def test_killed_admin_process_is_replaced(service: Workers) -> None:
     os.kill(admin, signal.SIGKILL)
     eventually(lambda: "admin" in service.process.read_log())
     assert ask_admin(service, "/health/ready").status == 200
+
+
+class Config:
+    """The configuration file of the service, restored at the end."""
+
+    def __init__(self, service: Workers) -> None:
+        self.service = service
+        self.path = service.folder / "config.yaml"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.reload(CONFIG).status == 200
+
+    def reload(self, text: str) -> AdminReply:
+        self.path.write_text(text)
+        return ask_admin(self.service, "/reload", {})
+
+
+def profile_urls(service: Workers) -> set[str]:
+    """What both workers respond: of 16 connections each gets some."""
+    client = Client(service.port)
+    return {json.loads(client.by_input("@alice").body)["profile_url"] for _ in range(16)}
+
+
+OTHER = CONFIG.replace("https://profiles.example", "https://other.example")
+HERE, THERE = {"https://profiles.example/m/alice"}, {"https://other.example/m/alice"}
+
+
+def test_reload_is_effective_in_every_worker(service: Workers, notified: list[str]) -> None:
+    reloads = service.metric("idv_reloads_total", result="ok")
+    with Config(service) as config:
+        assert profile_urls(service) == HERE
+        assert config.reload(OTHER).json == {"status": "ok", "needs_restart": []}
+        assert profile_urls(service) == THERE
+        assert service.metric("idv_reloads_total", result="ok") == reloads + 1
+        assert service.status()["last_reload"]["result"] == "ok"
+        assert any(each.startswith("RELOADING=1\nMONOTONIC_USEC=") for each in notified)
+        (line, *_) = [each for each in log_lines(service) if each["event"] == "reloaded"]
+        assert (line["trigger"], line["result"]) == ("admin", "ok")
+
+
+def test_worker_that_starts_after_a_reload_has_the_new_configuration(service: Workers) -> None:
+    time.sleep(1.0)  # so that none has failed at its start
+    with Config(service) as config:
+        config.reload(OTHER)
+        pid = service.pids()[0]
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: service.has_replaced(pid))
+        assert profile_urls(service) == THERE
+
+
+def test_hangup_of_the_supervisor_reloads(service: Workers) -> None:
+    with Config(service) as config:
+        config.path.write_text(OTHER)
+        service.process.send_signal(signal.SIGHUP)
+        eventually(lambda: profile_urls(service) == THERE)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "reported"),
+    [
+        (CONFIG + "no_such: 1\n", 422, "config.yaml:"),
+        (OTHER.replace("users.yaml", "gone.yaml"), 503, "gone.yaml"),
+    ],
+    ids=["invalid", "backend cannot be opened"],
+)
+def test_wrong_configuration_changes_nothing(
+    service: Workers, text: str, status: int, reported: str
+) -> None:
+    failed = service.metric("idv_reloads_total", result="failed")
+    with Config(service) as config:
+        reply = config.reload(text)
+        assert reply.status == status
+        assert reported in reply.json["problems"][0]
+        assert profile_urls(service) == HERE
+        assert service.metric("idv_reloads_total", result="failed") == failed + 1
+        assert service.status()["last_reload"]["result"] == "failed"
+        assert len(service.pids()) == 2
+
+
+def test_settings_that_need_a_restart_are_listed(service: Workers) -> None:
+    with Config(service) as config:
+        reply = config.reload(CONFIG.replace("workers: 2", "workers: 3"))
+        assert reply.json["needs_restart"] == ["server.workers"]
+        assert len(service.pids()) == 2
+
+
+def test_admin_listener_has_the_new_configuration(service: Workers) -> None:
+    with Config(service) as config:
+        config.reload(CONFIG.replace("name: users", "name: members"))
+        assert ask_admin(service, "/cache/purge", {"backend": "members"}).status == 200
+        assert ask_admin(service, "/cache/purge", {"backend": "users"}).status == 422
+
+
+def test_reloads_under_load_fail_no_request(service: Workers) -> None:
+    with Config(service) as config, loaded(service.port, REQUEST) as load:
+        for text in [OTHER, CONFIG, CONFIG + "no_such: 1\n"] * 4:
+            load.wait_for(5)
+            assert config.reload(text).status in (200, 422)
+        load.wait_for(20)
+    assert set(load.results) == {"ok"}
 
 
 def test_supervisor_has_no_thread(service: Workers) -> None:

@@ -21,16 +21,6 @@ class Ticker:
         return self.now
 
 
-class NanosecondClock:
-    """A monotonic clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 10**12
-
-    def __call__(self) -> int:
-        return self.now
-
-
 class LoopClock:
     """The running loop's clock, which a test puts forward: what is due by then happens."""
 

@@ -304,12 +304,10 @@ class Harness:
         self._key_limiter = KeyLimiter(
             parse_rate(requests) if requests else None,
             parse_rate(misses) if misses else None,
-            clock=self._nanoseconds,
+            clock=loop.time,
         )
         self._failed_auth = (
-            FailedAuthLimiter(parse_rate(failed_auth), clock=self._nanoseconds)
-            if failed_auth
-            else None
+            FailedAuthLimiter(parse_rate(failed_auth), clock=loop.time) if failed_auth else None
         )
         self._manager = plugin_manager(entry_points=False, plugins=plugins)
         loop.run_until_complete(self._build(self._manager))
@@ -338,9 +336,6 @@ class Harness:
         self._log = log
         self._refreshing = self.directory.refreshing()
         await self._refreshing.__aenter__()
-
-    def _nanoseconds(self) -> int:
-        return round(self.loop.now * 1e9)
 
     def _busy_for(self) -> float:
         """Seconds spent on requests, of which the packet cache takes none."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tornado_idv.config.load import load
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.keys.token import issue
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.service import Service, listening
@@ -116,9 +116,10 @@ def serving(config: str, folder: Path) -> Iterator[Service]:
 
     async def serve() -> None:
         manager = plugin_manager()
-        settings = load(path, backend_kinds(manager), {})
+        file = ConfigFile.read(path)
+        settings = file.load(backend_kinds(manager), {})
         stop = asyncio.Event()
-        async with listening(settings, manager) as service:
+        async with listening(file, settings, manager) as service:
             started.set_result((service, asyncio.get_running_loop(), stop))
             await stop.wait()
 

@@ -162,9 +162,9 @@ def test_hashed_subject_is_the_same_for_the_same_user_of_one_process_alone() -> 
     this, other = make_subject_of("hash"), make_subject_of("hash")
     assert this is not None
     assert other is not None
-    assert re.fullmatch("[0-9a-f]{16}", this(ALICE))
-    assert this(ALICE) == this(ByNickname("alice"))
-    assert len({this(ALICE), this(ByNickname("Alice")), this(ByCard("4000")), other(ALICE)}) == 4
+    assert re.fullmatch("[0-9a-f]{16}", this("@alice"))
+    assert this("@alice") == this("@alice")
+    assert len({this("@alice"), this("@Alice"), this("4000"), other("@alice")}) == 4
 
 
 async def test_line_without_a_query_has_no_subject() -> None:

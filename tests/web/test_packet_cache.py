@@ -16,6 +16,7 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.log_format import json_lines
+from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.model import Answer, ByNickname, Query, User
 from tornado_idv.web import packet_cache
 from tornado_idv.web.access_log import AccessLog
@@ -34,9 +35,10 @@ class CachedAnswers:
     """A directory with these answers in its cache."""
 
     def __init__(self) -> None:
+        self.cache = AnswerCache(CacheLimits())
         self.answers: dict[Query, Answer] = {ALICE: FOUND}
 
-    def get_cached(self, query: Query) -> Answer | None:
+    def get_cached(self, query: Query, now: float) -> Answer | None:
         return self.answers.get(query)
 
 

@@ -7,10 +7,16 @@ import logging
 from tornado_idv.admin.handler import AdminError, AdminHandler
 from tornado_idv.admin.metrics import render
 from tornado_idv.admin.operations import Record
+from tornado_idv.admin.reload import FAILED, INVALID
 from tornado_idv.admin.status import health, status
 
 _audit = logging.getLogger("tornado_idv.audit")
 _NOT_READY = 503
+_STATUS = {INVALID: 422, FAILED: 503}
+_MESSAGES = {
+    INVALID: "The configuration is not valid; the old one stays in force",
+    FAILED: "The configuration cannot be applied; the old one stays in force",
+}
 
 
 class LiveHandler(AdminHandler):
@@ -83,6 +89,20 @@ class PurgeHandler(AdminHandler):
         fields = {"purged": purged, **fields, "remote": self.request.remote_ip or ""}
         _audit.info("cache purged", extra={**fields, "key": self.key_id})
         self.send({"status": "ok", "purged": purged})
+
+
+class ReloadHandler(AdminHandler):
+    """Reloads the configuration; an empty body is enough."""
+
+    allowed = ("POST",)
+
+    async def post(self) -> None:
+        result = await self.operations.reload(remote=self.request.remote_ip, key=self.key_id)
+        if result.code is None:
+            self.send({"status": "ok", "needs_restart": result.needs_restart})
+        else:
+            record = {"status": "error", "code": result.code, "message": _MESSAGES[result.code]}
+            self.send({**record, "problems": result.problems}, _STATUS[result.code])
 
 
 class ExplainHandler(AdminHandler):

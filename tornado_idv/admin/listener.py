@@ -17,6 +17,7 @@ from tornado_idv.admin.handlers import (
     MetricsHandler,
     PurgeHandler,
     ReadyHandler,
+    ReloadHandler,
     StatusHandler,
 )
 from tornado_idv.admin.operations import Operations
@@ -28,6 +29,7 @@ ROUTES: dict[str, type[AdminHandler]] = {
     "/status.json": StatusHandler,
     "/cache/purge": PurgeHandler,
     "/explain": ExplainHandler,
+    "/reload": ReloadHandler,
 }
 _MAX_BODY = 16 * 1024
 _MAX_HEADERS = 16 * 1024

@@ -109,14 +109,17 @@ class _ReportCollector(Collector):
         breaker = GaugeMetricFamily(
             "idv_breaker_state", "Circuit breaker: 0 closed, 1 half-open, 2 open.", labels=labels
         )
+        users = GaugeMetricFamily("idv_fixture_users", "Users of a fixture.", labels=labels)
         for each in self._report.process.backends:
+            if each.users is not None:
+                users.add_metric([each.name], each.users)
             counted = self._counters.backend(each.name)
             for result in _CALL_RESULTS:
                 calls.add_metric([each.name, result], counted.results[result])
             _add_histogram(seconds, [each.name], [counted.durations])
             in_flight.add_metric([each.name], each.in_flight)
             breaker.add_metric([each.name], _BREAKER[each.breaker])
-        yield from (calls, seconds, in_flight, breaker)
+        yield from (calls, seconds, in_flight, breaker, users)
 
     def _cache(self) -> Iterator[Metric]:
         sizes = self._report.process.cache_entries
@@ -147,6 +150,13 @@ class _ReportCollector(Collector):
             "Open connections of the public listener.",
             "state",
             ((each.name.lower(), states.get(each.name, 0)) for each in State),
+        )
+        reloads = self._counters.reloads.items()
+        yield _counter("idv_reloads", "Reloads of the configuration.", "result", reloads)
+        yield GaugeMetricFamily(
+            "idv_config_last_reload_success_timestamp_seconds",
+            "When the configuration in force was loaded, in Unix time.",
+            self._counters.last_reload_success,
         )
         restarts = self._report.restarts
         yield CounterMetricFamily(

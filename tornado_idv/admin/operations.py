@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from tornado_idv.admin.reload import ReloadResult
 from tornado_idv.admin.report import Report
 from tornado_idv.errors import IdvError
 from tornado_idv.identifiers import Identifiers
@@ -42,6 +43,10 @@ class Operations(Protocol):
 
         Raises `OperationFailed` unless all of them are dropped everywhere.
         """
+        ...
+
+    async def reload(self, **audited: str | None) -> ReloadResult:
+        """Reload the configuration; the audit log gets the arguments."""
         ...
 
     async def explain(self, query: Record) -> Record:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from tornado_idv.admin.reload import ReloadResult
 from tornado_idv.metrics.counters import Counters
 
 Phase = Literal["starting", "ready", "draining"]
@@ -16,12 +17,16 @@ _BREAKERS = ("closed", "half_open", "open")
 
 
 class BackendReport(Struct):
-    """A backend; times are Unix times, ``failing_since`` is ``None`` after a success."""
+    """A backend; times are Unix times, ``failing_since`` is ``None`` after a success.
+
+    ``users`` is the number of its users, if it knows.
+    """
 
     name: str
     kind: str
     breaker: str
     in_flight: int
+    users: int | None
     failing_since: float | None
     last_error: str | None
     last_error_at: float
@@ -75,6 +80,7 @@ class Report(Struct):
     workers: list[WorkerReport] = []
     missing: list[str] = []
     restarts: int = 0
+    last_reload: ReloadResult | None = None
 
     def degraded(self) -> list[str]:
         """Return which parts fail, though the service can respond."""
@@ -108,6 +114,7 @@ def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
         kind=latest.kind,
         breaker=max((each.breaker for each in reports), key=_BREAKERS.index),
         in_flight=sum(each.in_flight for each in reports),
+        users=latest.users,
         failing_since=min(failing, default=None),
         last_error=latest.last_error,
         last_error_at=latest.last_error_at,

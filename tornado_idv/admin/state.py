@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tornado_idv.admin.operations import Record, parse_query
+from tornado_idv.admin.reload import ReloadResult, Reloads
 from tornado_idv.admin.report import BackendReport, KeyStoreReport, Phase, ProcessReport, Report
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.follower import StoreFollower
@@ -20,8 +21,9 @@ from tornado_idv.metrics.counters import Counters
 class ServiceState:
     """The parts of a service that the admin listener uses; implements `Operations`.
 
-    ``connections`` returns the number of public connections by state, and ``log_dropped`` the
-    number of lost log lines. ``draining`` is set when the service begins to stop.
+    A reload replaces some of them. ``connections`` returns the number of public connections by
+    state, and ``log_dropped`` the number of lost log lines. ``draining`` is set when the service
+    begins to stop, and ``reloads`` before the admin listener is started.
     """
 
     directory: Directory
@@ -32,6 +34,7 @@ class ServiceState:
     connections: Callable[[], Mapping[str, int]]
     log_dropped: Callable[[], int]
     draining: bool = False
+    reloads: Reloads = field(init=False)
 
     @property
     def backends(self) -> list[str]:
@@ -40,7 +43,14 @@ class ServiceState:
     async def report(self, *, take_lag: bool = False) -> Report:
         process = self.process_report(take_lag=take_lag)
         phase: Phase = "draining" if self.draining else "ready"
-        return Report(phase, os.getpid(), self.counters.started_at, process, self.counters)
+        return Report(
+            phase,
+            os.getpid(),
+            self.counters.started_at,
+            process,
+            self.counters,
+            last_reload=self.reloads.last,
+        )
 
     def process_report(self, *, take_lag: bool = False) -> ProcessReport:
         """Return the state of this process, and bring the counters up to date."""
@@ -53,6 +63,9 @@ class ServiceState:
             key_store=KeyStoreReport(store.error, store.since) if store else None,
             max_lag=self.counters.take_max_lag() if take_lag else self.counters.max_lag,
         )
+
+    async def reload(self, **audited: str | None) -> ReloadResult:
+        return await self.reloads.reload("admin", **audited)
 
     async def purge(self, target: Record) -> None:
         cache = self.directory.cache
@@ -81,6 +94,7 @@ class ServiceState:
             kind=guard.backend.options.kind,
             breaker=guard.breaker,
             in_flight=guard.in_flight,
+            users=guard.backend.user_count,
             failing_since=counted.failing_since,
             last_error=counted.last_error,
             last_error_at=counted.last_error_at,

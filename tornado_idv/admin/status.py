@@ -8,6 +8,7 @@ from importlib.metadata import version
 from msgspec import to_builtins
 
 from tornado_idv.admin.operations import Record
+from tornado_idv.admin.reload import ReloadResult
 from tornado_idv.admin.report import BackendReport, Report, WorkerReport
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.log_format import format_time
@@ -50,6 +51,7 @@ def status(report: Report, keys: KeyRing) -> Record:
         "connections": report.process.connections,
         "keys": {"count": len(keys.ids), "next_expiry": _time_or_none(min(coming, default=None))},
         "log_dropped": counters.log_dropped,
+        "last_reload": _last_reload(report.last_reload),
     }
     if report.workers:
         record["workers"] = [_worker(each, now) for each in report.workers]
@@ -83,7 +85,19 @@ def _backend(backend: BackendReport, counters: Counters) -> Record:
         "last_error": backend.last_error,
         "last_error_at": _time_or_none(backend.last_error_at or None),
         "in_flight": backend.in_flight,
+        "users": backend.users,
         "calls": dict(counters.backend(backend.name).results),
+    }
+
+
+def _last_reload(last: ReloadResult | None) -> Record | None:
+    if last is None:
+        return None
+    return {
+        "time": format_time(last.at),
+        "result": "failed" if last.code else "ok",
+        "problem": last.problems[0] if last.problems else None,
+        "needs_restart": list(last.needs_restart),
     }
 
 

@@ -13,6 +13,7 @@ import click
 from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option
 from tornado_idv.cli.load_config import load_settings
 from tornado_idv.commands import Exit
+from tornado_idv.config.settings import AdminSettings
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import read_file
 from tornado_idv.server.sockets import url_of
@@ -36,16 +37,18 @@ class AdminClient:
     port: int
     token: str | None = None
 
-    def request(self, method: str, path: str, record: Record | None = None) -> tuple[int, Record]:
+    def request(
+        self, method: str, path: str, record: Record | None = None, *, timeout: float = _TIMEOUT
+    ) -> tuple[int, Record]:
         """Return the status and the record of a response, which may be 422 or 503.
 
-        Raises `AdminUnavailable`.
+        Raises `AdminUnavailable`, also if there is no response within ``timeout`` seconds.
         """
         fields = {"Content-Type": "application/json"}
         if self.token is not None:
             fields["Authorization"] = f"Bearer {self.token}"
         url = url_of("http", self.host, self.port)
-        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=_TIMEOUT)
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=timeout)
         try:
             connection.request(method, path, json.dumps(record), fields)
             with connection.getresponse() as response:
@@ -62,8 +65,8 @@ class AdminClient:
         if received["status"] == "error" and response.status != http.client.UNPROCESSABLE_ENTITY:
             advice = "; name a file with a key of scope admin by --token-file"
             forbidden = response.status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
-            message = f"{url}: {received.get('message')}{advice if forbidden else ''}"
-            raise AdminUnavailable(message)
+            lines = [f"{url}: {received.get('message')}{advice if forbidden else ''}"]
+            raise AdminUnavailable("\n".join([*lines, *received.get("problems", ())]))
         return response.status, received
 
 
@@ -80,11 +83,18 @@ def admin_options(command: Any) -> Any:
 def admin_client(config_path: Path, token_file: Path | None) -> AdminClient:
     """Return a client of the admin listener that the configuration names; raises `StartError`."""
     settings, _ = load_settings(config_path)
-    if settings.admin is None:
+    return client_of(config_path, settings.admin, token_file)
+
+
+def client_of(
+    config_path: Path, settings: AdminSettings | None, token_file: Path | None
+) -> AdminClient:
+    """Return a client of the admin listener with these settings; raises `StartError`."""
+    if settings is None:
         raise StartError(f"{config_path} has no admin listener; add: admin: {{port: 8081}}")
-    if not settings.admin.port:
+    if not settings.port:
         raise StartError("admin.port is 0, any free port: a command needs a fixed one")
-    return AdminClient(settings.admin.host, settings.admin.port, _token(token_file))
+    return AdminClient(settings.host, settings.port, _token(token_file))
 
 
 def status_or_exit(config_path: Path, token_file: Path | None, *, as_json: bool) -> Record:

@@ -20,6 +20,7 @@ _SUMMARIES = {
     "keys": "Issue, rotate and revoke the keys in the key store.",
     "lookup": "Look a user up in the configured backends.",
     "plugins": "List the kinds of backend that the installed plugins offer.",
+    "reload": "Reload the configuration of the running service.",
     "schema": "Print the JSON Schema of config.yaml.",
     "serve": "Answer lookups over HTTP until SIGTERM.",
     "status": "Show what the running service does.",

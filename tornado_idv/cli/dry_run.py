@@ -20,7 +20,8 @@ from tornado_idv.errors import ConfigError, IdvError, KeyStoreError, Problem, St
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.registry import build_backends, open_backends
 from tornado_idv.server.keys import key_conflicts
-from tornado_idv.server.service import api_key, tls_context
+from tornado_idv.server.service import api_key
+from tornado_idv.server.tls import tls_context
 
 _SLOW = (
     "some nicknames take this regular expression very long to refuse, and every other request "

@@ -30,6 +30,7 @@ from tornado_idv.units import DURATION, format_rate, parse_duration
 
 _audit = logging.getLogger("tornado_idv.audit")
 END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 _LINES_AT_ONCE = 1000
 """Audit lines after which the log is flushed, since its buffer is bounded."""
 
@@ -210,24 +211,31 @@ def as_record(key: KeyRecord, now: float) -> Record:
 def token_output() -> Iterator[None]:
     """Exit if standard output is closed, since a token would be lost.
 
-    Within, SIGTERM raises `SystemExit`, so that a token is withdrawn (see `withdrawing`).
+    Within, SIGTERM raises `SystemExit`, and signals are blocked up to `withdrawing`: none comes
+    between the commit of a token and what withdraws it.
     """
     if "stdout" in click.get_current_context().find_root().obj:
         print_message("standard output is closed, and the token would be lost")
         sys.exit(Exit.NO)
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # raises what is pending
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
 def withdrawing(withdraw: Callable[[], None]) -> Iterator[None]:
     """Call ``withdraw``, which makes a token invalid, if it cannot be printed, and exit."""
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         yield
     except BaseException as error:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a second one would interrupt this
         discard_output()
         text = "interrupted"
         if isinstance(error, OSError):

@@ -29,7 +29,7 @@ def list_keys(target: Target, unused: str | None, expiring: str | None, owner: s
     """
     now = time.time()
     with KeyStore.opened(target.path) as store:
-        keys = store.records()
+        keys = list(store.records())
     if owner is not None:
         keys = [key for key in keys if key.owner == owner]
     if unused is not None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pluggy
 
 from tornado_idv.commands import LoadedConfig
-from tornado_idv.config.load import load, locate, reference_values
-from tornado_idv.config.locations import dotted
+from tornado_idv.config.load import load, reference_values
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import ConfigError, Problem, SettingError
 from tornado_idv.registry import backend_kinds, plugin_manager
 
 
@@ -24,16 +20,6 @@ def load_settings(path: Path) -> tuple[Settings, pluggy.PluginManager]:
     """
     manager = plugin_manager()
     return load(path, backend_kinds(manager), os.environ), manager
-
-
-@contextmanager
-def located(path: Path) -> Iterator[None]:
-    """Raise a `ConfigError` with the position in the file for a `SettingError` within."""
-    try:
-        yield
-    except SettingError as error:
-        place = Problem(str(path), *locate(path, *error.steps), dotted(error.steps), str(error))
-        raise ConfigError(place) from None
 
 
 def read_config(path: Path) -> LoadedConfig:

@@ -15,7 +15,7 @@ def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
     """List the kinds of backend that the installed plugins offer."""
     with exit_on_error(Exit.NO, as_json=as_json):
         kinds = backend_kinds(plugin_manager())
-    rows = {kind: kinds[kind].__module__.partition(".")[0] for kind in sorted(kinds)}
+    rows = {kind: kinds.module(kind).partition(".")[0] for kind in sorted(kinds)}
     if as_json:
         print_json(rows)
         return

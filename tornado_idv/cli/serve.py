@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from contextlib import closing
 from functools import partial
@@ -12,13 +13,15 @@ from pathlib import Path
 import click
 
 from tornado_idv.cli.common import config_option, exit_on_error
-from tornado_idv.cli.load_config import load_settings, located
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.commands import Exit
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
+from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.logs import configure_logging
 from tornado_idv.server.run import run
 from tornado_idv.server.service import Announced, api_key
+from tornado_idv.server.signals import hold_hangups
 from tornado_idv.server.supervise import supervise, worker_count
 
 _log = logging.getLogger(__name__)
@@ -29,20 +32,24 @@ _log = logging.getLogger(__name__)
 def serve(config_path: Path) -> None:
     """Answer lookups over HTTP until SIGTERM.
 
+    SIGHUP reloads the configuration.
+
     Exit codes: 0 stopped; 1 the configuration is wrong; 3 a file, a backend or the port cannot
     be opened; 128 plus the signal's number: ended by a second SIGTERM or SIGINT.
     """
-    with exit_on_error(Exit.COULD_NOT_TELL, config_code=Exit.NO):
-        settings, manager = load_settings(config_path)
+    with hold_hangups(), exit_on_error(Exit.COULD_NOT_TELL, config_code=Exit.NO):
+        manager = plugin_manager()
+        file = ConfigFile.read(config_path)
+        settings = file.load(backend_kinds(manager), os.environ)
         announce_once = partial(_try_to_announce, settings)
-        with located(config_path):
+        with file.located():
             if (workers := worker_count(settings.server)) > 1:
-                supervise(settings, manager, announce_once, workers)
+                supervise(file, settings, manager, announce_once, workers)
                 return
             logging_ = settings.logging
             logs = configure_logging(logging_.level, logging_.format, logging_.ids)
             with closing(logs):
-                run(settings, manager, announce_once, logs)
+                run(file, settings, manager, announce_once, logs)
 
 
 def _try_to_announce(settings: Settings, service: Announced) -> None:

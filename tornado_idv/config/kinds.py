@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import lru_cache
-from operator import itemgetter
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -21,17 +20,27 @@ from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.settings import Settings
 
 
-def settings_type(kinds: Mapping[str, type[AnyBackend]]) -> type[Settings]:
-    """Return the settings model for these kinds of backend, by their names in ``kind:``."""
-    return _settings_type(tuple(sorted(kinds.items(), key=itemgetter(0))))
+def settings_type(
+    kinds: Mapping[str, type[AnyBackend]], used: Container[str] | None = None
+) -> type[Settings]:
+    """Return the settings model for these kinds of backend, by their names in ``kind:``.
+
+    Only the kinds in ``used`` (default: all) are imported; the options of others are not described.
+    """
+    names = sorted(kinds)
+    wanted = [kind for kind in names if used is None or kind in used]
+    return _settings_type(tuple(names), tuple((kind, kinds[kind]) for kind in wanted))
 
 
 @lru_cache(maxsize=4)  # making one takes 0.1 s
-def _settings_type(kinds: tuple[tuple[str, type[AnyBackend]], ...]) -> type[Settings]:
+def _settings_type(
+    names: tuple[str, ...], used: tuple[tuple[str, type[AnyBackend]], ...]
+) -> type[Settings]:
     field = Settings.model_fields["backends"]
     entry: Any = Annotated[BackendOptions, PlainValidator(_refuse), WithJsonSchema({"not": {}})]
-    if kinds:
-        entry = _entry({kind: _options(kind, backend) for kind, backend in kinds})
+    if names:
+        choices = {kind: _options(kind, backend) for kind, backend in used}
+        entry = _entry({kind: choices.get(kind) for kind in names})
     return create_model(
         "Settings",
         __base__=Settings,
@@ -40,7 +49,7 @@ def _settings_type(kinds: tuple[tuple[str, type[AnyBackend]], ...]) -> type[Sett
     )
 
 
-def _entry(choices: Mapping[str, type[BackendOptions]]) -> Any:
+def _entry(choices: Mapping[str, type[BackendOptions] | None]) -> Any:
     """Return the type of an entry of ``backends``: the options type of its ``kind``.
 
     Not an annotated union: Python reduces a union of one type to the type, and then an
@@ -48,8 +57,11 @@ def _entry(choices: Mapping[str, type[BackendOptions]]) -> Any:
     """
 
     def by_kind(_: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schemas = {kind: handler.generate_schema(options) for kind, options in choices.items()}
-        return core_schema.tagged_union_schema(dict(schemas), discriminator="kind")
+        schemas = {
+            kind: handler.generate_schema(options) if options else core_schema.any_schema()
+            for kind, options in choices.items()
+        }
+        return core_schema.tagged_union_schema(schemas, discriminator="kind")
 
     return Annotated[BackendOptions, GetPydanticSchema(by_kind)]
 

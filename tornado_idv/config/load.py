@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +14,65 @@ from tornado_idv import yaml_loader
 from tornado_idv.backend import AnyBackend
 from tornado_idv.config.checks import cross_checks, value_at
 from tornado_idv.config.kinds import settings_type
+from tornado_idv.config.locations import dotted
 from tornado_idv.config.problems import problems
 from tornado_idv.config.references import Resolved
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import ConfigError, Problem, StartError
-from tornado_idv.files import read_file
+from tornado_idv.errors import ConfigError, Problem, SettingError, StartError
+from tornado_idv.files import FileSignature, read_file
 from tornado_idv.identifiers import ProfileSite
 
 
-def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:
-    """Return the settings in the file at ``path``.
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """One reading of a configuration file: settings and positions are of the same content.
 
-    ``kinds`` are the installed kinds of backend, ``environ`` is what ``${env:NAME}``
-    refers to. Raises `ConfigError` with every problem in the order of the file, and
-    `StartError` if the file cannot be read.
+    ``signature`` is that of the file before it was read.
     """
-    settings, absent, found = _validate(path, kinds, environ)
-    if absent or found or settings is None:
-        raise ConfigError(*_in_order(absent + found))
-    return settings
+
+    path: Path
+    content: bytes
+    signature: FileSignature
+
+    @classmethod
+    def read(cls, path: Path) -> ConfigFile:
+        """Read the file at ``path``; raises `StartError` if that is not possible."""
+        try:
+            signature = FileSignature.of(path)
+            return cls(path, read_file(path), signature)
+        except OSError as error:
+            raise StartError(f"{path}: cannot be read: {error.strerror}") from error
+
+    def load(self, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:
+        """Return the settings.
+
+        ``kinds`` are the installed kinds of backend, ``environ`` is what ``${env:NAME}``
+        refers to. Raises `ConfigError` with every problem in the order of the file.
+        """
+        settings, absent, found = _validate(self, kinds, environ)
+        if absent or found or settings is None:
+            raise ConfigError(*_in_order(absent + found))
+        return settings
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Raise a `ConfigError` with the position in the file for a `SettingError` within."""
+        try:
+            yield
+        except SettingError as error:
+            mark = yaml_loader.locate(self.tree(), error.steps)
+            place = Problem(str(self.path), *mark, dotted(error.steps), str(error))
+            raise ConfigError(place) from None
+
+    def tree(self) -> Any:
+        """Return the values as text with their positions; raises `ConfigError`."""
+        return yaml_loader.read(self.content, str(self.path))
+
+
+def load(path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:
+    """Return the settings in the file at ``path``, as `ConfigFile.load`; raises `StartError`."""
+    return ConfigFile.read(path).load(kinds, environ)
 
 
 def load_without_references(
@@ -42,7 +83,7 @@ def load_without_references(
     Returns the settings, or ``None`` if they need a missing reference, and the missing
     references. Raises `ConfigError` with every other problem, and `StartError`.
     """
-    settings, absent, found = _validate(path, kinds, environ)
+    settings, absent, found = _validate(ConfigFile.read(path), kinds, environ)
     if found:
         raise ConfigError(*_in_order(found))
     return settings, absent
@@ -53,7 +94,8 @@ def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
 
     Raises `StartError` and `ConfigError` as `load` does for a file that cannot be read.
     """
-    return frozenset(Resolved(_read(path), str(path), path.absolute().parent, environ).values)
+    tree = ConfigFile.read(path).tree()
+    return frozenset(Resolved(tree, str(path), path.absolute().parent, environ).values)
 
 
 def locate(path: Path, *steps: int | str) -> yaml_loader.Mark:
@@ -61,18 +103,18 @@ def locate(path: Path, *steps: int | str) -> yaml_loader.Mark:
 
     Raises `StartError` as `load` does.
     """
-    return yaml_loader.locate(_read(path), steps)
+    return yaml_loader.locate(ConfigFile.read(path).tree(), steps)
 
 
 def _validate(
-    path: Path, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]
+    source: ConfigFile, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
     """Return the settings, if they are valid, the missing references and all other problems."""
-    file, base_dir = str(path), path.absolute().parent
-    resolved = Resolved(_read(path), file, base_dir, environ)
+    file, base_dir = str(source.path), source.path.absolute().parent
+    resolved = Resolved(source.tree(), file, base_dir, environ)
     tree = resolved.tree
     found = list(cross_checks(tree, file))
-    model, settings = settings_type(kinds), None
+    model, settings = settings_type(kinds, _kinds_in(tree)), None
     context = {
         "base_dir": base_dir,
         "profile_site": _first_site(tree),
@@ -88,6 +130,13 @@ def _validate(
     return settings, resolved.absent, resolved.invalid + known
 
 
+def _kinds_in(tree: Any) -> set[str]:
+    """Return every ``kind`` of the backends in the file."""
+    backends = value_at(tree, "backends")
+    entries = backends if isinstance(backends, list) else []
+    return {str(value_at(each, "kind")) for each in entries}
+
+
 def _first_site(tree: Any) -> str:
     """The profile site of responses, for backends that query by profile URL.
 
@@ -97,14 +146,6 @@ def _first_site(tree: Any) -> str:
         return ProfileSite.parse(tree["profile_sites"][0]).prefix
     except (AttributeError, LookupError, TypeError, ValueError):
         return ""
-
-
-def _read(path: Path) -> Any:
-    try:
-        content = read_file(path)
-    except OSError as error:
-        raise StartError(f"{path}: cannot be read: {error.strerror}") from error
-    return yaml_loader.read(content, str(path))
 
 
 def _in_order(problems: list[Problem]) -> list[Problem]:

@@ -107,6 +107,8 @@ class ServerSettings(Options):
     """The certificate for HTTPS; without it, the service speaks plain HTTP."""
     drain: DrainSettings = DrainSettings()
     """How the service stops."""
+    watch_config: bool = False
+    """Whether the configuration is reloaded when this file changes."""
 
 
 class AdminSettings(Options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from tornado_idv.backend import BackendOptions
@@ -9,11 +10,12 @@ from tornado_idv.config.settings import (
     AdminSettings,
     AuthSettings,
     KeySettings,
+    LimitSettings,
     ServerSettings,
     Settings,
 )
 from tornado_idv.lookup.cache import CacheLimits
-from tornado_idv.units import format_duration
+from tornado_idv.units import format_duration, format_rate
 
 _MAX_KEYS = 10
 
@@ -31,6 +33,7 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
         ("profile sites", ", ".join(settings.profile_sites)),
         ("keys", _keys(settings.auth, now)),
         *([("key store", str(settings.auth.store))] if settings.auth.store else []),
+        ("limits", _limits(settings.limits, settings.auth.keys)),
         *((f"backend {i}", _backend(each, settings.cache)) for i, each in backends),
         ("cache", _cache(settings.cache)),
         ("demo", "yes: plain tokens are allowed in the file" if settings.demo else "no"),
@@ -63,6 +66,21 @@ def _key(key: KeySettings, now: datetime) -> str:
     if key.not_before is not None and key.not_before > now:
         return f"{key.id} (valid from {key.not_before:%Y-%m-%d %H:%M %Z})"
     return key.id
+
+
+def _limits(limits: LimitSettings, keys: Sequence[KeySettings]) -> str:
+    shown = []
+    if limits.requests:
+        shown.append(f"requests {format_rate(limits.requests)}")
+    if limits.misses:
+        log_only = " (log only)" if limits.misses.log_only else ""
+        shown.append(f"misses {format_rate(limits.misses.rate)}{log_only}")
+    if limits.failed_auth:
+        shown.append(f"failed_auth {format_rate(limits.failed_auth)}")
+    own = sum(key.limits.requests is not None or key.limits.misses is not None for key in keys)
+    if own:
+        shown.append(f"keys with their own: {own}")
+    return ", ".join(shown) or "none"
 
 
 def _backend(options: BackendOptions, cache: CacheLimits) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Future, Transport
+from collections.abc import Callable
 from http import HTTPStatus
 from math import inf
 from typing import cast
@@ -38,19 +39,21 @@ _LINGER_TIMEOUT = 1.0
 """Seconds during which a client may go on sending after the last response. A connection closed
 with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6).
 
-In a drain also the time to read, or to complete a request, for one whose last had no valid key."""
+In a drain also the time to send a first request, and the time to read, or to complete a request,
+for one whose last had no valid key."""
 
 
 class Connection(asyncio.Protocol):
     """Reads requests one after the other; what a client pipelines waits in the parser.
 
     ``deadline`` is the time, by the loop's clock, at which `on_timeout` is to be called; ``state``
-    is what it is doing.
+    is what it is doing. ``current`` returns the server's present context.
     """
 
-    def __init__(self, context: ServerContext) -> None:
+    def __init__(self, current: Callable[[], ServerContext]) -> None:
         self.deadline = inf
-        self._context = context
+        self._current = current
+        self._context = context = current()
         self._limits = limits = context.limits
         self._loop = context.loop
         self.state: State = IDLE
@@ -64,13 +67,10 @@ class Connection(asyncio.Protocol):
         self._eof = False
         self._reading_paused = False
         self._writable: Future[None] | None = None  # pending while the client does not read
-        self._transport: Transport
-        self._peer: Peer
 
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        context = self._context
         self._transport = cast("Transport", transport)
         self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
         address = transport.get_extra_info("peername")
@@ -78,20 +78,26 @@ class Connection(asyncio.Protocol):
         if transport.get_extra_info("sslcontext") is not None:
             protocol = "https"
             limit_tls_read_buffer(transport)
-        ip = normalize_address(address[0]) if address else ""
-        self._peer = Peer(ip, protocol, context.proxies)
-        self._draining = context.connections.draining
-        if context.fast_path is not None and not self._draining:
-            self._fast_path = context.fast_path(self._peer)
+        self._peer = Peer(normalize_address(address[0]) if address else "", protocol)
+        connections = self._context.connections
+        self._draining = connections.draining
+        self.update_context()  # it may be another one than before the handshake
         self._set_timeout(self._limits.idle_timeout)
-        if not context.connections.register(self):
+        if self._draining:
+            self.drain()
+        if not connections.register(self):
             self._reject(HTTPStatus.SERVICE_UNAVAILABLE)
-            if context.connections.overloaded:
+            if connections.overloaded:
                 self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         if self.state is IDLE and self._writable is None:
-            if self._fast_path is not None and self._respond_from_cache(self._fast_path, data):
+            fast_path = self._fast_path
+            response = fast_path.respond(data) if fast_path is not None else None
+            if response is not None:
+                self._transport.write(response)
+                self._authenticated = True
+                self.deadline = self._loop.time() + self._limits.idle_timeout
                 return
             self._segment = data if len(data) <= _MAX_SEGMENT else b""
         elif self.state in NOT_RECEIVING:
@@ -180,11 +186,24 @@ class Connection(asyncio.Protocol):
             if self.state not in NOT_RECEIVING and self.deadline <= self._loop.time():
                 self._reject(HTTPStatus.REQUEST_TIMEOUT)
 
+    def update_context(self) -> None:
+        """Use the server's present context from the next request on.
+
+        A request in flight completes in its own; the new fast path learns nothing from it.
+        """
+        self._context = context = self._current()
+        self._limits = context.limits
+        self._parser.limit_body(context.limits.max_body)
+        self._peer = Peer(self._peer.remote_ip, self._peer.protocol, context.proxies)
+        connect = None if self._draining else context.fast_path
+        self._fast_path = None if connect is None else connect(self._peer)
+        if self._exchange is not None:
+            self._exchange.segment = b""
+
     def drain(self) -> None:
         """Close after the current request, or now if there is none.
 
-        A client that has just connected may be about to send its first request, and does not
-        expect to send it again: it has a second for that.
+        A client that has connected and had no response yet has a moment to send its request.
         """
         self._draining = True
         self._drain_deadline = self._loop.time() + _LINGER_TIMEOUT
@@ -227,17 +246,6 @@ class Connection(asyncio.Protocol):
             elif head is not known:
                 self._set_timeout(self._limits.body_timeout)
             self._resume_reading()
-
-    # Private.
-
-    def _respond_from_cache(self, fast_path: FastPath, segment: bytes) -> bool:
-        response = fast_path.respond(segment)
-        if response is None:
-            return False
-        self._transport.write(response)
-        self._authenticated = True
-        self.deadline = self._loop.time() + self._limits.idle_timeout
-        return True
 
     def _receive(self, data: bytes) -> None:
         parser = self._parser

@@ -38,6 +38,9 @@ class TimedConnection(Protocol):
     def on_timeout(self) -> None:
         """The deadline has passed."""
 
+    def update_context(self) -> None:
+        """Use the server's present context from the next request on."""
+
     def drain(self) -> None:
         """Close after the current request."""
 
@@ -73,6 +76,12 @@ class ConnectionTable:
         self._rejected.add(connection)
         self._warn_throttled()
         return False
+
+    def update(self, max_connections: int) -> None:
+        """Change the limit, and let each connection use the server's present context."""
+        self._max_connections = max_connections
+        for connection in self._connections:
+            connection.update_context()
 
     def states(self) -> Counter[str]:
         """Return the number of connections by state."""

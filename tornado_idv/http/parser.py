@@ -85,6 +85,11 @@ class RequestParser:
                 self._find_head()
         return body
 
+    def limit_body(self, max_body: int) -> None:
+        """Apply another limit from the next head on, also to one that was parsed before."""
+        self._max_body = max_body
+        self._last_data, self._last_head = b"", None
+
     def clear(self) -> None:
         """Discard what is buffered."""
         self._buffer.clear()

@@ -8,6 +8,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tornado.httputil import HTTPServerConnectionDelegate
 
@@ -72,6 +73,7 @@ class HttpServer:
             unauthenticated=FairQueue(loop, timer, share=UNAUTHENTICATED_SHARE),
             writable=writable,
         )
+        self._current_context = lambda: self._context
         self._listeners: list[asyncio.Server | TlsAcceptor] = []
 
     async def listen(
@@ -88,7 +90,7 @@ class HttpServer:
                     listener = await loop.create_server(self.connect, sock=sock, backlog=_BACKLOG)
                     self._listeners.append(listener)
             else:
-                timeout = min(_HANDSHAKE_TIMEOUT, limits.idle_timeout)
+                timeout = self._handshake_timeout
                 acceptor = TlsAcceptor(
                     loop, tls, self.connect, self._has_room_for_handshake, timeout
                 )
@@ -97,7 +99,39 @@ class HttpServer:
 
     def connect(self) -> Connection:
         """Return the protocol of a new connection."""
-        return Connection(self._context)
+        return Connection(self._current_context)
+
+    def replace(
+        self,
+        app: HTTPServerConnectionDelegate,
+        reject: Reject,
+        limits: HttpLimits,
+        *,
+        fast_path: Callable[[Peer], FastPath] | None = None,
+        proxies: TrustedProxies | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Serve another application within other limits, from the next request on.
+
+        Open connections stay open, and requests in flight complete in the old application.
+        ``tls``, if given, is for new connections of a server that was started with TLS.
+        """
+        self._context = replace(
+            self._context,
+            app=app,
+            reject=reject,
+            limits=limits,
+            fast_path=fast_path,
+            proxies=proxies,
+        )
+        self._connections.update(limits.max_connections)
+        for listener in self._listeners:
+            if tls is not None and isinstance(listener, TlsAcceptor):
+                listener.update(tls, self._handshake_timeout)
+
+    @property
+    def _handshake_timeout(self) -> float:
+        return min(_HANDSHAKE_TIMEOUT, self._context.limits.idle_timeout)
 
     def _has_room_for_handshake(self, pending: int) -> bool:
         """Whether one more than ``pending`` handshakes are within limits and descriptors."""
@@ -111,6 +145,7 @@ class HttpServer:
     async def drain(self) -> None:
         """Stop accepting; return when every request was answered and every client is gone."""
         self._stop_accepting()
+        await asyncio.sleep(0)  # what was accepted becomes a connection
         await self._connections.drain()
 
     def close(self) -> None:

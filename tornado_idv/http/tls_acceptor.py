@@ -68,6 +68,10 @@ class TlsAcceptor:
         sock.listen(backlog)
         self._resume(sock)
 
+    def update(self, context: ssl.SSLContext, timeout: float) -> None:
+        """Use another certificate and timeout for new connections."""
+        self._context, self._timeout = context, timeout
+
     def close(self) -> None:
         """Stop listening and abort the pending handshakes."""
         for sock, retry in self._sockets.items():

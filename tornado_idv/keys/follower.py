@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +53,8 @@ class StoreFollower:
         self._settled_at = 0.0
         self._revision = ""
         self._ids: frozenset[str] = frozenset()
+        self.keys: Sequence[ApiKey] = ()
+        """The keys that were read last."""
         self._written: dict[str, float] = {}
         self._write_failed = False
 
@@ -72,6 +74,7 @@ class StoreFollower:
             self._status, self._settled_at = status, now + _SETTLE_TIME
         if keys is not None:
             self._revision, self._ids = revision, frozenset(key.id for key in keys)
+            self.keys = keys
         return keys
 
     def poll(self) -> list[ApiKey] | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
+
+from msgspec import Struct
 
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, ApiKey, Scope
 from tornado_idv.units import Rate
@@ -16,17 +18,23 @@ MAX_TEXT = 200
 State = Literal["valid", "not valid yet", "expired", "disabled", "revoked"]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+_scope_set = lru_cache(maxsize=64)(frozenset[Scope])
+"""Keys with the same scopes share a set, which saves 200 bytes for each key."""
+
+
+class Token(Struct, frozen=True, gc=False):
     """The SHA-256 of a token, and when it expires before its key does; in Unix time."""
 
-    digest: bytes = field(repr=False)
+    digest: bytes
     created: float
     expires: float | None = None
 
+    def __repr__(self) -> str:
+        """Return nothing of the digest."""
+        return f"Token(created={self.created}, expires={self.expires})"
 
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
+
+class KeyRecord(Struct, frozen=True, gc=False):
     """A key of the store; times are Unix times in seconds, ``None`` where there is none.
 
     ``tokens`` are in the order in which they were created.
@@ -70,7 +78,7 @@ class KeyRecord:
                 self.id,
                 token.digest,
                 self.owner,
-                frozenset(self.scopes),
+                _scope_set(self.scopes),
                 -math.inf if self.not_before is None else self.not_before,
                 -math.inf if rejected else expires,
                 self.requests,

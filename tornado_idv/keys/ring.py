@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import ApiKey
@@ -24,9 +25,9 @@ class KeyRing:
     """
 
     def __init__(self, keys: Iterable[ApiKey], clock: Callable[[], float] = time.time) -> None:
-        self._configured = {key.digest: key for key in keys}
-        self._keys = dict(self._configured)
-        self._clock = clock
+        self._configured = tuple(keys)
+        self._keys = {key.digest: key for key in self._configured}
+        self.clock = clock
         self._latest = -math.inf
         self.last_used: dict[str, float] = {}
         """When each key was last used, by its id, in Unix time."""
@@ -46,35 +47,48 @@ class KeyRing:
             times[key.id] = max(key.expires, times.get(key.id, -math.inf))
         return {key_id: time for key_id, time in times.items() if math.isfinite(time)}
 
-    def merged(self, stored: Iterable[ApiKey]) -> dict[bytes, ApiKey]:
+    def last_used_of_stored(self) -> dict[str, float]:
+        """Return `last_used` without the configured keys, whose ids a store may have, too."""
+        configured = {key.id for key in self._configured}
+        return {key_id: used for key_id, used in self.last_used.items() if key_id not in configured}
+
+    def merged(
+        self, stored: Iterable[ApiKey], configured: Sequence[ApiKey] | None = None
+    ) -> dict[bytes, ApiKey]:
         """Return the map of the configured and these keys, for `replace`.
 
-        A stored key with the id or the token of a configured one is left out. Equal keys keep
-        their identity, since `holds` compares it. May be called in another thread.
+        ``configured``, if given, are other configured keys. A stored key with the id or the token
+        of a configured one is left out. Equal keys keep their identity, since `holds` compares
+        it. May be called in another thread.
         """
-        current, configured = self._keys, {key.id for key in self._configured.values()}
-        keys = dict(self._configured)
-        for key in stored:
-            if key.id not in configured and key.digest not in self._configured:
-                known = current.get(key.digest)
-                keys[key.digest] = known if known is not None and known == key else key
+        if configured is None:
+            configured = self._configured
+        ids, digests = {key.id for key in configured}, {key.digest for key in configured}
+        others = (key for key in stored if key.id not in ids and key.digest not in digests)
+        current, keys = self._keys, {}
+        for key in chain(configured, others):
+            known = current.get(key.digest)
+            keys[key.digest] = known if known is not None and known == key else key
         return keys
 
-    def replace(self, keys: dict[bytes, ApiKey]) -> None:
-        """Replace all keys at once by a map that `merged` returned."""
+    def replace(
+        self, keys: dict[bytes, ApiKey], configured: Sequence[ApiKey] | None = None
+    ) -> None:
+        """Replace all keys at once by a map that `merged` returned for the same ``configured``."""
         self._keys = keys
+        if configured is not None:
+            self._configured = tuple(configured)
 
     def now(self) -> float:
         """Return the current time, which never goes back."""
-        self._latest = max(self._latest, self._clock())
+        self._latest = max(self._latest, self.clock())
         return self._latest
 
-    def holds(self, key: ApiKey) -> bool:
+    def holds(self, key: ApiKey, now: float) -> bool:
         """Return whether this key has not been replaced or removed, and is valid now.
 
-        A key that is valid counts as used.
+        ``now`` is the time of ``clock``. A key that is valid counts as used.
         """
-        now = self._clock()
         if now < self._latest:
             now = self._latest
         else:
@@ -91,7 +105,7 @@ class KeyRing:
         right, so no constant-time comparison is needed. Every rejected token takes the same path.
         """
         key = self._keys.get(digest, _DECOYS[digest[0]])
-        now = self._clock()
+        now = self.clock()
         if now < self._latest:
             now = self._latest
         else:

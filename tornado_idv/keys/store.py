@@ -6,9 +6,11 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
+
+from msgspec.structs import replace
 
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.api_key import KEY_ID, Scope
@@ -24,6 +26,8 @@ _PUT_KEY = "REPLACE INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _TOKENS = "SELECT id, digest, created, expires FROM tokens"
 _SCOPES = frozenset(get_args(Scope))
 _DIGEST_SIZE = 32
+_EXPIRED_KEPT = 30 * 86400.0
+"""Seconds for which a token stays in the store after it has expired."""
 
 
 class DuplicateKeyError(KeyStoreError):
@@ -74,10 +78,10 @@ class KeyStore:
         (count,) = self._connection.execute("SELECT count(*) FROM keys").fetchone()
         return int(count)
 
-    def records(self) -> list[KeyRecord]:
-        """Return all keys in the order of their ids; raises `KeyStoreError`."""
+    def records(self) -> Iterator[KeyRecord]:
+        """Yield all keys in the order of their ids; raises `KeyStoreError`."""
         with self.snapshot():
-            return list(self._read("", ()))
+            yield from self._read("", ())
 
     def find(self, key_id: str) -> KeyRecord:
         """Return the key with this id; raises `KeyStoreError` if there is none."""
@@ -102,7 +106,8 @@ class KeyStore:
         """Add a token, and let the others expire ``overlap`` seconds after it was created.
 
         ``expires`` becomes the key's expiry, unless it is ``None``; it never makes an older
-        token valid for longer. Returns the key before and after. Raises `KeyStoreError`.
+        token valid for longer. Tokens that expired over 30 days ago are removed. Returns the key
+        before and after. Raises `KeyStoreError`.
         """
         with transaction(self._connection):
             before = self.find(key_id)
@@ -113,8 +118,12 @@ class KeyStore:
                 raise KeyStoreError(f"{key_id} has expired; renew it with --expires")
             if expires is not None and expires <= (after.not_before or 0.0):
                 raise KeyStoreError(f"--expires: must be after not_before of {key_id}")
-            self._update(after)
+            self._connection.execute(
+                "DELETE FROM tokens WHERE id = ? AND expires < ?",
+                (key_id, token.created - _EXPIRED_KEPT),
+            )
             self._insert(key_id, token)
+            self._update(after)
         return before, after
 
     def withdraw(self, digest: bytes, before: KeyRecord | None, after: KeyRecord) -> None:
@@ -170,12 +179,12 @@ class KeyStore:
             raise KeyStoreError(f"{self._path}: {DAMAGED}")
 
     def _read(self, condition: str, values: tuple[str, ...]) -> Iterator[KeyRecord]:
-        tokens: dict[str, list[Token]] = {}
+        tokens: dict[str, tuple[Token, ...]] = {}
         for key_id, *columns in self._connection.execute(f"{_TOKENS} {condition}", values):
-            tokens.setdefault(key_id, []).append(Token(*columns))
+            tokens[key_id] = (*tokens.get(key_id, ()), Token(*columns))
         for row in self._connection.execute(f"{_KEYS} {condition} ORDER BY id", values):
             try:
-                yield _record(row, tokens.get(row[0], []))
+                yield _record(row, tokens.pop(row[0], ()))
             except (TypeError, ValueError):
                 raise KeyStoreError(f"{self._path}: a key in it is not valid") from None
 
@@ -198,19 +207,21 @@ class KeyStore:
             raise DuplicateKeyError(text, key_id) from None
 
     def _update(self, record: KeyRecord) -> None:
-        """Write a key and the expiry of its tokens."""
+        """Write a key and its tokens."""
         self._connection.execute(_PUT_KEY, _values(record))
         self._connection.executemany(
-            "UPDATE tokens SET expires = ? WHERE digest = ?",
-            [(token.expires, token.digest) for token in record.tokens],
+            "REPLACE INTO tokens VALUES (?, ?, ?, ?)",
+            [(token.digest, record.id, token.created, token.expires) for token in record.tokens],
         )
 
 
 def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:
     limits = [new.created + overlap, record.expires]
+    kept_from = new.created - _EXPIRED_KEPT
     tokens = [
         replace(token, expires=min(each for each in (*limits, token.expires) if each is not None))
         for token in record.tokens
+        if token.expires is None or token.expires >= kept_from
     ]
     return replace(
         record,
@@ -240,13 +251,21 @@ def _values(record: KeyRecord) -> tuple[Any, ...]:
     )
 
 
-def _record(row: tuple[Any, ...], tokens: list[Token]) -> KeyRecord:
+@lru_cache(maxsize=64)
+def _parse_scopes(text: str) -> tuple[Any, ...]:
+    """Return scopes; raises `ValueError` for what we did not write."""
+    scopes = tuple(text.split())
+    if not scopes or not _SCOPES.issuperset(scopes):
+        raise ValueError("not scopes")
+    return scopes
+
+
+def _record(row: tuple[Any, ...], tokens: tuple[Token, ...]) -> KeyRecord:
     """Return the key of a row; raises `ValueError` or `TypeError` for what we did not write."""
     key_id, created, owner, scopes, not_before, expires, requests, misses, *more = row
     note, disabled, revoked, last_used = more
-    scopes = tuple(scopes.split())
-    if not re.fullmatch(KEY_ID, key_id, re.ASCII) or not scopes or not _SCOPES.issuperset(scopes):
-        raise ValueError("not an id or scopes")
+    if not re.fullmatch(KEY_ID, key_id, re.ASCII):
+        raise ValueError("not an id")
     if not tokens or any(len(token.digest) != _DIGEST_SIZE for token in tokens):
         raise ValueError("not a digest")
     times = [created, not_before, expires, revoked, last_used]
@@ -258,7 +277,7 @@ def _record(row: tuple[Any, ...], tokens: list[Token]) -> KeyRecord:
         created,
         _in_order(tokens),
         owner,
-        scopes,
+        _parse_scopes(scopes),
         not_before,
         expires,
         requests and parse_rate(requests),

@@ -27,31 +27,41 @@ _TWO_HASHES = struct.Struct("<II")
 
 
 class FailedAuthLimiter:
-    """Limits requests without a good key, by their client's address.
+    """Limits requests without a good key, by their client's address; without a rate, none.
 
-    ``clock`` is monotonic and returns nanoseconds; ``secret`` is the key of the hash.
+    ``clock`` is monotonic and returns seconds; ``secret`` is the key of the hash.
     """
 
     def __init__(
         self,
-        rate: Rate,
+        rate: Rate | None,
         *,
         places: int = _PLACES,
-        clock: Callable[[], int] = time.monotonic_ns,
+        clock: Callable[[], float] = time.monotonic,
         secret: bytes | None = None,
     ) -> None:
-        self._limit = Limit("failed_auth", rate)
+        self._rate = rate
+        self._limit = Limit("failed_auth", rate) if rate else None
         self._places = places
         self._clock = clock
         self._secret = secrets.token_bytes(16) if secret is None else secret
-        self._tats = memoryview(mmap(-1, 2 * places * 8)).cast("q")
+        self._tats = memoryview(mmap(-1, 2 * places * 8)).cast("d")
+
+    def configure(self, rate: Rate | None) -> None:
+        """Change the rate; failures that were counted with another one are discarded."""
+        if rate != self._rate:
+            self._rate, self._limit = rate, Limit("failed_auth", rate) if rate else None
+            self._tats.cast("B")[:] = bytes(self._tats.nbytes)
 
     def acquire(self, address: str) -> Exceeded | None:
         """Count a failure and return ``None``, or return the limit that it exceeds.
 
         ``address`` is in canonical form; IPv4 within IPv6 is written as IPv4.
         """
-        now, tats, limit = self._clock(), self._tats, self._limit
+        limit = self._limit
+        if limit is None:
+            return None
+        now, tats = self._clock(), self._tats
         first, second = self._find_places(address)
         tat = max(min(tats[first], tats[second]), now)
         exceeded = limit.exceeded(tat, now)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
 from tornado_idv.units import Rate
-
-SECOND = 1_000_000_000
-"""Nanoseconds."""
-LAST_TIME = 2**63 - 1
-"""The largest number that the shared memory holds."""
 
 
 class Limit:
     """A named rate; an event is allowed while its TAT is at most ``tolerance`` ahead.
 
-    ``interval`` and ``tolerance`` are in nanoseconds.
+    ``interval`` and ``tolerance`` are in seconds.
     """
 
     __slots__ = ("interval", "name", "rate", "tolerance")
@@ -23,23 +20,22 @@ class Limit:
     def __init__(self, name: str, rate: Rate) -> None:
         self.name = name
         self.rate = rate
-        # Rounded up, so that never more than the count are allowed.
-        self.interval = -(-round(rate.seconds * SECOND) // rate.count)
+        self.interval = rate.seconds / rate.count
         self.tolerance = self.interval * (rate.count - 1)
 
-    def exceeded(self, tat: int, now: int) -> Exceeded | None:
+    def exceeded(self, tat: float, now: float) -> Exceeded | None:
         """Return by how much a further event would exceed the limit, if it would."""
         wait = tat - self.tolerance - now
         return Exceeded(self, wait) if wait > 0 else None
 
 
 class Exceeded(Struct, frozen=True):
-    """The limit that a request exceeds; the next one is allowed in ``wait`` nanoseconds."""
+    """The limit that a request exceeds; the next one is allowed in ``wait`` seconds."""
 
     limit: Limit
-    wait: int
+    wait: float
 
     @property
     def retry_after(self) -> int:
         """The wait in whole seconds, rounded up."""
-        return -(-self.wait // SECOND)
+        return math.ceil(self.wait)

@@ -9,6 +9,7 @@ apply in each process separately.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,7 +17,7 @@ from hashlib import blake2b
 from mmap import mmap
 
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.limits.gcra import LAST_TIME, SECOND, Exceeded, Limit
+from tornado_idv.limits.gcra import Exceeded, Limit
 from tornado_idv.units import Rate, format_rate
 
 _log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _MAX_PROBES = 1024
 """Places that are tried for a key id; all are taken only when the table is nearly full."""
 _FIELDS = 3
 """Numbers of a place: a hash of the key id, the TAT of requests, the TAT of misses."""
-_LOG_INTERVAL = 60 * SECOND
+_LOG_INTERVAL = 60.0
 
 
 _shared_limit = lru_cache(maxsize=1024)(Limit)
@@ -58,25 +59,30 @@ class KeyLimits:
         misses: Limit | None,
         *,
         log_only: bool,
-        tats: memoryview,
+        tats: memoryview[float],
         at: int,
-        clock: Callable[[], int],
+        clock: Callable[[], float],
     ) -> None:
         self.key = key
         self._requests = requests
         self._misses = misses
-        self._interval = requests.interval if requests else 0
-        self._tolerance = requests.tolerance if requests else LAST_TIME
-        self._misses_tolerance = misses.tolerance if misses else LAST_TIME
+        self._interval = requests.interval if requests else 0.0
+        self._tolerance = requests.tolerance if requests else math.inf
+        self._misses_tolerance = misses.tolerance if misses else math.inf
         self._log_only = log_only
-        self._logged_until = 0
+        self._logged_until = 0.0
         self._tats = tats
         self._at = at  # of requests; that of misses follows
         self._clock = clock
 
-    def acquire(self) -> Exceeded | None:
-        """Count a request and return ``None``, or return the limit that it exceeds."""
-        now, tats, at = self._clock(), self._tats, self._at
+    def acquire(self, now: float | None = None) -> Exceeded | None:
+        """Count a request and return ``None``, or return the limit that it exceeds.
+
+        ``now`` is the monotonic time, from a caller that has just read it.
+        """
+        if now is None:
+            now = self._clock()
+        tats, at = self._tats, self._at
         tat = tats[at]
         if tat - now > self._tolerance or tats[at + 1] - now > self._misses_tolerance:
             exceeded = self._exceeded(now)
@@ -89,8 +95,18 @@ class KeyLimits:
         """Take back an `acquire`: the request is counted later, on another path."""
         self._tats[self._at] -= self._interval
 
-    def charge_miss(self) -> None:
-        """Count a lookup without a user.
+    def bound_wait(self, before: KeyLimits) -> None:
+        """Where a limit is not that of ``before``, allow one event now, and more as it says.
+
+        With the wait of a stricter one the key would be blocked for long under a generous one.
+        """
+        pairs = (before._requests, self._requests), (before._misses, self._misses)
+        for at, (old, new) in enumerate(pairs, self._at):
+            if new is not None and (old is None or old.rate != new.rate):
+                self._tats[at] = min(self._tats[at], self._clock() + new.tolerance)
+
+    def charge_miss(self, now: float | None = None) -> None:
+        """Count a lookup without a user; ``now`` as for `acquire`.
 
         Lookups that were under way when the limit was reached are charged too, so that many at
         once gain nothing. With ``log_only`` they are not: all would be logged for too long.
@@ -98,12 +114,14 @@ class KeyLimits:
         misses = self._misses
         if misses is None:
             return
-        now, tats, at = self._clock(), self._tats, self._at + 1
+        if now is None:
+            now = self._clock()
+        tats, at = self._tats, self._at + 1
         tat = tats[at]
         if not self._log_only or misses.exceeded(tat, now) is None:
-            tats[at] = min(max(tat, now) + misses.interval, LAST_TIME)
+            tats[at] = max(tat, now) + misses.interval
 
-    def _exceeded(self, now: int) -> Exceeded | None:
+    def _exceeded(self, now: float) -> Exceeded | None:
         """Return the limit for which the client has to wait longest."""
         tats, at = self._tats, self._at
         requests = self._requests.exceeded(tats[at], now) if self._requests else None
@@ -115,7 +133,7 @@ class KeyLimits:
             return misses
         return requests
 
-    def _log_throttled(self, limit: Limit, now: int) -> None:
+    def _log_throttled(self, limit: Limit, now: float) -> None:
         if now >= self._logged_until:
             self._logged_until = now + _LOG_INTERVAL
             _log.warning(
@@ -129,7 +147,7 @@ class KeyLimiter:
     """The limits of all keys; ``requests`` and ``misses`` are those of keys without their own.
 
     With ``misses_log_only`` lookups over the general ``misses`` are logged and not refused.
-    ``clock`` is monotonic and returns nanoseconds.
+    ``clock`` is monotonic and returns seconds.
     """
 
     def __init__(
@@ -139,18 +157,32 @@ class KeyLimiter:
         *,
         misses_log_only: bool = False,
         capacity: int = MIN_CAPACITY,
-        clock: Callable[[], int] = time.monotonic_ns,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._requests = requests
-        self._misses = misses
-        self._misses_log_only = misses_log_only
+        self._general = requests, misses, misses_log_only
         self._has_general = requests is not None or misses is not None
         self._capacity = capacity
         self._clock = clock
-        self._table = memoryview(mmap(-1, capacity * _FIELDS * 8)).cast("q")
+        table = memoryview(mmap(-1, capacity * _FIELDS * 8))
+        self._names, self._tats = table.cast("q"), table.cast("d")
         self._by_digest: dict[bytes, KeyLimits] = {}
-        self._beyond: dict[str, memoryview] = {}
+        self._before: dict[bytes, KeyLimits] = {}
+        """Those of keys that have not been used since the last `configure`."""
+        self._beyond: dict[str, memoryview[float]] = {}
         """The TATs of key ids for which the table has no place."""
+
+    def configure(
+        self, requests: Rate | None, misses: Rate | None, *, misses_log_only: bool
+    ) -> None:
+        """Change the general limits; what keys have used up stays used up.
+
+        A key that has used up another limit is allowed one event of the new one.
+        """
+        if self._general != (requests, misses, misses_log_only):
+            self._general = requests, misses, misses_log_only
+            self._has_general = requests is not None or misses is not None
+            self._before.update(self._by_digest)
+            self._by_digest = {}
 
     def of(self, key: ApiKey) -> KeyLimits | None:
         """Return the limits of a key; ``None`` if it has none."""
@@ -161,34 +193,39 @@ class KeyLimiter:
 
     def _resolve(self, key: ApiKey) -> KeyLimits:
         tats, at = self._find_place(key.id)
-        requests, misses = key.requests or self._requests, key.misses or self._misses
+        requests, misses, misses_log_only = self._general
+        requests, misses = key.requests or requests, key.misses or misses
         limits = KeyLimits(
             key,
             _shared_limit("requests", requests) if requests else None,
             _shared_limit("misses", misses) if misses else None,
-            log_only=key.misses_log_only if key.misses else self._misses_log_only,
+            log_only=key.misses_log_only if key.misses else misses_log_only,
             tats=tats,
             at=at,
             clock=self._clock,
         )
-        if len(self._by_digest) >= self._capacity:
+        before = self._by_digest.get(key.digest) or self._before.pop(key.digest, None)
+        if before is not None:
+            limits.bound_wait(before)
+        if len(self._by_digest) + len(self._before) >= self._capacity:
             self._by_digest.clear()  # of removed keys, for the most part
+            self._before.clear()
         self._by_digest[key.digest] = limits
         return limits
 
-    def _find_place(self, key_id: str) -> tuple[memoryview, int]:
+    def _find_place(self, key_id: str) -> tuple[memoryview[float], int]:
         """Return where the TATs of a key id are.
 
         Two processes that see different new keys in the same microsecond could take the same
         place; that their hashes begin a probe there too is too improbable for a lock.
         """
-        table = self._table
+        names = self._names
         name = int.from_bytes(blake2b(key_id.encode(), digest_size=8).digest()) >> 1 or 1
         for probe in range(min(_MAX_PROBES, self._capacity)):
             at = (name + probe) % self._capacity * _FIELDS
-            if table[at] in (0, name):
-                table[at] = name
-                return table, at + 1
+            if names[at] in (0, name):
+                names[at] = name
+                return self._tats, at + 1
         if not self._beyond:
             _log.warning(
                 "%d keys have had limits since the start: those of further keys apply in each "
@@ -196,5 +233,5 @@ class KeyLimiter:
                 self._capacity,
             )
         if key_id not in self._beyond:
-            self._beyond[key_id] = memoryview(bytearray(16)).cast("q")
+            self._beyond[key_id] = memoryview(bytearray(16)).cast("d")
         return self._beyond[key_id], 0

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Literal
 
 from cachetools import Cache, LRUCache, TTLCache
@@ -159,13 +159,17 @@ class AnswerCache:
         """The number of entries of found users and of "not found", also of expired ones."""
         return {"found": len(self._found), "negative": len(self._negative)}
 
-    def get(self, query: Query) -> Answer | None:
-        """Return the cached answer if it is fresh. No I/O, no waiting, no task."""
+    def get(self, query: Query, now: float | None = None) -> Answer | None:
+        """Return the cached answer if it is fresh. No I/O, no waiting, no task.
+
+        ``now`` is the time of ``timer``, from a caller that has just read it.
+        """
         text = query.text
         entry = self._found.find(text) or self._negative.find(text)
         if entry is None or entry.epoch.expired:
             return None
-        now = self.timer()
+        if now is None:
+            now = self.timer()
         if now >= entry.next_check:
             if now >= entry.fresh_until:
                 return None
@@ -181,6 +185,26 @@ class AnswerCache:
         if now < entry.fresh_until:
             return entry.answer
         return replace(entry.answer, stale=True) if now < entry.stale_until else None
+
+    def take_over(self, other: AnswerCache, backends: Collection[str]) -> None:
+        """Take the found answers of these backends out of a cache with the same limits for them.
+
+        What the ``other`` keeps is for its running lookups: a stale answer in place of a failure.
+        Time does not depend on the number of entries.
+        """
+        kept = other._of_running_lookups()
+        self._found, other._found = other._found, kept
+        self.refresh_queue, other.refresh_queue = other.refresh_queue, self.refresh_queue
+        for backend, epoch in other._epochs.items():
+            if backend in backends:
+                self._epochs[backend] = epoch
+            else:
+                epoch.expired = True
+        other._epochs = {}
+
+    async def join(self) -> None:
+        """Wait until no lookup is running."""
+        await self._single_flight.join()
 
     def describe(self, query: Query) -> CacheState:
         """Return what is cached for a query, and whether it would be served."""
@@ -236,6 +260,14 @@ class AnswerCache:
         """Drop the entries of a user, by nickname and by card, whichever is given."""
         self._found.drop_user(query)
         self._clear_negative()
+
+    def _of_running_lookups(self) -> _Entries:
+        entries, epoch = _Entries(self.limits.max_entries, self.counters), _Epoch()
+        for query in self._single_flight.queries:
+            entry = self._found.find(query.text)
+            if entry is not None and not entry.epoch.expired:
+                entries[query.text] = replace(entry, epoch=epoch)
+        return entries
 
     def _clear_negative(self) -> None:
         self._negative.clear()

@@ -38,7 +38,8 @@ class Directory:
     ``manager`` has the hooks of plugins. ``encode`` gives the response body for
     a user, or for ``None``, "not found"; ``accepts`` says whether a record can be sent in a
     response. ``timeout`` bounds one lookup, in seconds. ``on_backend_result``, if given,
-    is called with every call of a backend.
+    is called with every call of a backend. ``previous`` is the directory that this one is to
+    `replace`: a backend of both keeps its circuit breaker and its running calls.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Directory:
         accepts: Callable[[User], bool],
         timeout: float = 2.0,
         on_backend_result: Callable[[BackendCall], None] | None = None,
+        previous: Directory | None = None,
     ) -> None:
         self.cache = cache
         self._encode = encode
@@ -68,8 +70,15 @@ class Directory:
         self.guards = [
             Guard(each, accepts, on_backend_result, ttl=cache.limits.ttl) for each in backends
         ]
-        for backend in backends:
-            backend.on_change(partial(self._purge_from, backend.name))
+        if previous is None:
+            self._follow_changes()
+        else:
+            before = {guard.backend: guard for guard in previous.guards}
+            for guard in self.guards:
+                if guard.backend in before:
+                    guard.take_over(before[guard.backend])
+        self._workers: list[asyncio.Task[None]] = []
+        self._explaining: set[asyncio.Task[Any]] = set()
         self._identify_hooks = _hook_callers(manager, "idv_identify")
         self._observers = _hook_callers(manager, "idv_lookup_finished")
 
@@ -80,9 +89,9 @@ class Directory:
         """
         return self.get_cached(query) or await self.start(query)
 
-    def get_cached(self, query: Query) -> Answer | None:
-        """Return the cached answer if it is fresh, without I/O."""
-        answer = self.cache.get(query)
+    def get_cached(self, query: Query, now: float | None = None) -> Answer | None:
+        """Return the cached answer if it is fresh, without I/O; ``now`` as in `AnswerCache.get`."""
+        answer = self.cache.get(query, now)
         if answer is not None and self._observers:
             self._notify(query, answer)
         return answer
@@ -97,6 +106,12 @@ class Directory:
         The hook ``idv_identify`` is not called: where plugins implement it, and no backend found
         the user, the result is not determined.
         """
+        task = asyncio.ensure_future(self._explain(query))
+        self._explaining.add(task)
+        task.add_done_callback(self._explaining.discard)
+        return await task
+
+    async def _explain(self, query: Query) -> Explanation:
         deadline = asyncio.get_running_loop().time() + self._timeout
         calls: list[BackendCall] = []
         for guard in self.guards:
@@ -122,13 +137,41 @@ class Directory:
     @asynccontextmanager
     async def refreshing(self) -> AsyncIterator[None]:
         """Refresh cached answers that are in use before they expire."""
-        workers = [asyncio.create_task(self._refresh()) for _ in range(_MAX_REFRESHES)]
+        self.start_refreshing()
         try:
             yield
         finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            await asyncio.gather(*self.stop_refreshing(), return_exceptions=True)
+
+    def start_refreshing(self) -> None:
+        """Begin with what `refreshing` does."""
+        self._workers = [asyncio.create_task(self._refresh()) for _ in range(_MAX_REFRESHES)]
+
+    def stop_refreshing(self) -> list[asyncio.Task[None]]:
+        """Cancel the tasks of `start_refreshing`, and return them."""
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.cancel()
+        return workers
+
+    def replace(self, previous: Directory, kept: Sequence[str]) -> None:
+        """Take the place of ``previous``, at once.
+
+        Of the found answers in its cache those of the backends ``kept`` are still right.
+        Lookups that are running there end there, and are not cached here.
+        """
+        if kept:
+            self.cache.take_over(previous.cache, kept)
+        self._follow_changes()
+        workers = previous.stop_refreshing()
+        if workers:
+            self.start_refreshing()
+
+    async def join(self) -> None:
+        """Wait until no lookup is running."""
+        await self.cache.join()
+        while self._explaining:
+            await asyncio.wait(self._explaining)
 
     async def _refresh(self) -> None:
         while True:
@@ -197,6 +240,10 @@ class Directory:
             degraded=answer.degraded,
             storable=answer.storable,
         )
+
+    def _follow_changes(self) -> None:
+        for guard in self.guards:
+            guard.backend.on_change(partial(self._purge_from, guard.name))
 
     def _purge_from(self, changed: str) -> None:
         """Purge cached answers of this backend and of every later one, which it may pre-empt."""

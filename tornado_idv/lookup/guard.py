@@ -86,6 +86,11 @@ class Guard:
         self._failing = False
         self._next_recovery = -inf
 
+    def take_over(self, other: Guard) -> None:
+        """Share the circuit breaker and the concurrency limit with a guard of the same backend."""
+        self._breaker, self._bulkhead = other._breaker, other._bulkhead
+        self._failing, self._next_recovery = other._failing, other._next_recovery
+
     @property
     def in_flight(self) -> int:
         """The number of running calls."""

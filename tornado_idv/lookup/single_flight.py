@@ -62,6 +62,7 @@ class SingleFlight:
         self._on_answer = on_answer
         self._on_failure = on_failure
         self._calls: dict[str, _Call] = {}
+        self._tasks: set[asyncio.Task[None]] = set()  # also of calls that are not current
         self._deadlines = DeadlineQueue(self._time_out)
 
     def add(
@@ -87,6 +88,16 @@ class SingleFlight:
             await asyncio.wait([call.task], timeout=max_wait)
             self._detach(call)
 
+    @property
+    def queries(self) -> list[Query]:
+        """The queries of the current calls."""
+        return [call.query for call in self._calls.values()]
+
+    async def join(self) -> None:
+        """Wait until no lookup is running, also none that is not current."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
     def detach_all(self) -> None:
         """Let running lookups end for those who wait, with results that are not stored."""
         for call in self._calls.values():
@@ -96,6 +107,8 @@ class SingleFlight:
     def _start(self, query: Query, lookup: Lookup) -> _Call:
         call = self._calls[query.text] = _Call(query)
         call.task = asyncio.get_running_loop().create_task(self._run(call, lookup))
+        self._tasks.add(call.task)
+        call.task.add_done_callback(self._tasks.discard)
         return call
 
     async def _run(self, call: _Call, lookup: Lookup) -> None:

@@ -100,6 +100,10 @@ class Counters:
         self.evictions = 0
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.backends: dict[str, BackendCounters] = {}
+        self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
+        """Reloads of the configuration by result."""
+        self.last_reload_success = self.started_at
+        """When the configuration in force was loaded, in Unix time."""
         self.log_dropped = 0
         """Log lines that were lost, as of the last report."""
         self.max_lag = 0.0
@@ -138,6 +142,12 @@ class Counters:
             return  # not called, or given up: no duration of the backend
         backend.durations.add(seconds)
 
+    def count_reload(self, *, succeeded: bool, at: float) -> None:
+        """Count a reload that ended ``at`` a Unix time."""
+        self.reloads["ok" if succeeded else "failed"] += 1
+        if succeeded:
+            self.last_reload_success = at
+
     def to_record(self) -> Record:
         """Return what only grows, as JSON has it."""
         return {
@@ -149,6 +159,7 @@ class Counters:
             "evictions": self.evictions,
             "log_dropped": self.log_dropped,
             "refreshes": self.refreshes,
+            "reloads": self.reloads,
             "backends": {
                 name: {"results": each.results, "durations": each.durations.to_record()}
                 for name, each in self.backends.items()
@@ -167,6 +178,7 @@ class Counters:
         self.evictions += record["evictions"]
         self.log_dropped += record["log_dropped"]
         self.refreshes.update(record["refreshes"])
+        self.reloads.update(record["reloads"])
         for name, counts in record["backends"].items():
             backend = self.backend(name)
             backend.results.update(counts["results"])

@@ -5,37 +5,49 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
+import pluggy
 import uvloop
 from msgspec import convert
 
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.operations import OperationFailed, Record
+from tornado_idv.admin.reload import ReloadResult
 from tornado_idv.admin.report import ProcessReport, Report, WorkerReport, merge
+from tornado_idv.backend import AnyBackend
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import AdminSettings, Settings
-from tornado_idv.keys.ring import KeyRing
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.registry import backend_kinds
 from tornado_idv.server.channel import STOPPED, Channel, heartbeats, supervised
 from tornado_idv.server.control import Message
-from tornado_idv.server.keys import open_keys
+from tornado_idv.server.daemon_thread import DaemonThread
+from tornado_idv.server.keys import Keys, PreparedKeys, open_keys
 from tornado_idv.server.logs import configure_logging
+from tornado_idv.server.prepared_reload import PreparedReload
+from tornado_idv.server.reload_all import Configuration
 from tornado_idv.server.service import api_key
 
 _log = logging.getLogger(__name__)
+_RELOAD_TIMEOUT = 145.0
 _TIMEOUT = 8.0
 """Seconds: longer than the supervisor waits for the workers, shorter than a command for us."""
 
 
 def run_admin(
-    settings: Settings,
+    current: Configuration,
+    manager: pluggy.PluginManager,
     admin: AdminSettings,
     sockets: Sequence[socket.socket],
     control: socket.socket,
 ) -> int:
     """Serve the admin listener until asked to stop; return the exit code."""
+    settings = current.settings
     logs = configure_logging(settings.logging.level, settings.logging.format)
 
     async def serve(channel: Channel) -> int:
@@ -43,27 +55,57 @@ def run_admin(
         async with (
             heartbeats(channel, lambda: None),
             open_keys(configured, settings.auth.store) as keys,
-            admin_listening(sockets, admin.host, WorkerOperations(channel, settings, keys.ring)),
         ):
-            channel.serving(len(keys.ring.ids))
-            await channel.stop.wait()
+            operations = WorkerOperations(channel, current, backend_kinds(manager), keys)
+            async with admin_listening(sockets, admin.host, operations):
+                channel.serving(len(keys.ring.ids))
+                await channel.stop.wait()
         return STOPPED
 
     with closing(logs):
         return uvloop.run(supervised(control, serve))
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Another configuration for the admin listener."""
+
+    operations: WorkerOperations
+    settings: Settings
+    keys: PreparedKeys
+
+    def commit(self) -> None:
+        self.operations.use(self.settings, self.keys)
+
+    async def abort(self) -> None:
+        """Do nothing: nothing was opened that is not followed."""
+
+
 class WorkerOperations:
     """Has the workers do what the operator asks for; implements `Operations`."""
 
-    def __init__(self, channel: Channel, settings: Settings, keys: KeyRing) -> None:
-        self.keys = keys
-        self.identifiers = settings.make_identifiers()
-        self.backends = [each.name for each in settings.backends]
+    def __init__(
+        self,
+        channel: Channel,
+        current: Configuration,
+        kinds: Mapping[str, type[AnyBackend]],
+        keys: Keys,
+    ) -> None:
+        self.keys = keys.ring
+        self._keys = keys
+        self._kinds = kinds
+        self._adopt(current.settings)
         self._channel = channel
+        self._reload = PreparedReload(current.file, self._prepare)
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Future[Message]] = {}
-        channel.on_message = self._on_reply
+        self._tasks: set[asyncio.Task[None]] = set()
+        channel.on_message = self._on_message
+
+    def use(self, settings: Settings, keys: PreparedKeys) -> None:
+        """Put another configuration in force."""
+        self._keys.replace(keys)
+        self._adopt(settings)
 
     async def report(self, *, take_lag: bool = False) -> Report:
         reply = await self._ask("report", {"take_lag": take_lag})
@@ -87,27 +129,52 @@ class WorkerOperations:
                 return {**each["result"], "worker": each["name"]}
         raise OperationFailed("No worker can explain the lookup now; try again")
 
-    async def _ask(self, command: str, args: Record) -> Message:
+    async def reload(self, **audited: str | None) -> ReloadResult:
+        reply = await self._ask("reload", audited, wait=_RELOAD_TIMEOUT)
+        return convert(reply["result"], ReloadResult)
+
+    def _adopt(self, settings: Settings) -> None:
+        self.identifiers = settings.make_identifiers()
+        self.backends = [each.name for each in settings.backends]
+
+    async def _prepare(self, file: ConfigFile) -> _Prepared:
+        settings = await DaemonThread("configuration")(file.load, self._kinds, os.environ)
+        with file.located():
+            configured = map(api_key, settings.auth.keys)
+            keys = await self._keys.prepare(configured, settings.auth.store)
+        return _Prepared(self, settings, keys)
+
+    async def _ask(self, command: str, args: Record, *, wait: float = _TIMEOUT) -> Message:
         number = next(self._ids)
         future = self._replies[number] = asyncio.get_running_loop().create_future()
         self._channel.send({"op": "ask", "id": number, "command": command, "args": args})
         try:
-            return await asyncio.wait_for(future, _TIMEOUT)
+            return await asyncio.wait_for(future, wait)
         except TimeoutError:
             raise OperationFailed("The supervisor does not respond") from None
         finally:
             del self._replies[number]
 
-    def _on_reply(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
+        if message["op"] == "do":
+            task = asyncio.create_task(self._do(message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
         future = self._replies.get(message["id"])
         if future is not None and not future.done():
             future.set_result(message)
+
+    async def _do(self, message: Message) -> None:
+        result = await self._reload.do(message["command"], message["args"])
+        self._channel.send({"op": "reply", "id": message["id"], "result": result})
 
 
 def _report(overview: Message) -> Report:
     """Return the sum of what workers report, and have counted until they ended."""
     counters = Counters()
     counters.merge(overview["ended"])
+    counters.last_reload_success = overview["loaded_at"]
     processes, workers = [], []
     for each in overview["workers"]:
         own = Counters()
@@ -135,4 +202,5 @@ def _report(overview: Message) -> Report:
         workers=workers,
         missing=overview["missing"],
         restarts=overview["restarts"],
+        last_reload=convert(overview["last_reload"], ReloadResult | None),
     )

@@ -5,25 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Sequence,
-)
-from concurrent.futures import Future
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, Thread
 from typing import Any
 
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.server.daemon_thread import DaemonThread
 
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
@@ -34,28 +26,167 @@ _STOP_TIMEOUT = 2.0
 """Seconds for which a stop waits for the store."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """All keys, and what follows the key store, if there is one."""
+class _Store:
+    """A key store, and the thread in which it is read."""
 
-    ring: KeyRing
-    store: StoreFollower | None
+    def __init__(self, path: Path) -> None:
+        self.follower = StoreFollower(path)
+        self.in_thread = DaemonThread("key store")
+
+    async def read(self) -> None:
+        """Read the store for the first time; raises `StartError`."""
+        try:
+            await self.in_thread(self.follower.read)
+        except KeyStoreError as error:
+            raise StartError(f"auth.store: {error}") from None
+
+    async def write_last_used(self, times: Mapping[str, float]) -> None:
+        """Write when keys were last used, for the last time."""
+        writing = self.in_thread(self.follower.write_last_used, times)
+        try:
+            await asyncio.wait_for(writing, _STOP_TIMEOUT)
+        except TimeoutError:
+            text = "%s: the key store does not respond; when keys were last used is not written"
+            _log.warning(text, self.follower.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where keys come from."""
+
+    configured: tuple[ApiKey, ...]
+    store: _Store | None
+
+    @property
+    def stored(self) -> Sequence[ApiKey]:
+        """The keys in the store, as of its last good state."""
+        return self.store.follower.keys if self.store is not None else ()
+
+    def conflicts(self, stored: Sequence[ApiKey]) -> Iterator[SettingError]:
+        """Yield an error for each key that is in both."""
+        if self.store is not None:
+            yield from key_conflicts(self.configured, stored, self.store.follower.path)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedKeys:
+    """Keys that can be put in force; ``merged`` is the map of all of them with ``stored``."""
+
+    source: _Source
+    stored: Sequence[ApiKey]
+    merged: dict[bytes, ApiKey]
+
+
+class Keys:
+    """All keys in ``ring``, and what follows the key store, if there is one."""
+
+    def __init__(self) -> None:
+        self.ring = KeyRing([])
+        self._source = _Source((), None)
+        self._stored: Sequence[ApiKey] = ()  # those of the store that are in the ring
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._conflicts: frozenset[str] = frozenset()
+
+    @property
+    def store(self) -> StoreFollower | None:
+        """The follower of the key store."""
+        return self._source.store.follower if self._source.store is not None else None
+
+    async def prepare(self, configured: Iterable[ApiKey], path: Path | None) -> PreparedKeys:
+        """Return the configured keys and those of the store at ``path`` for `replace`.
+
+        Raises `StartError` if the store is another one than now and cannot be read, and
+        `SettingError` for a key in both.
+        """
+        store = self._source.store
+        if path is None:
+            store = None
+        elif store is None or store.follower.path != path:
+            store = _Store(path)
+            await store.read()
+        source = _Source(tuple(configured), store)
+        stored = source.stored
+        if store is None:
+            return PreparedKeys(source, stored, self.ring.merged(stored, source.configured))
+        merged, conflicts = await store.in_thread(self._merge, source, stored)
+        for conflict in conflicts:
+            raise conflict
+        return PreparedKeys(source, stored, merged)
+
+    def replace(self, prepared: PreparedKeys) -> None:
+        """Put these keys in force, at once."""
+        source, before = prepared.source, self._source.store
+        merged = prepared.merged
+        if source.stored is not prepared.stored:  # the store has changed since
+            merged = self.ring.merged(source.stored, source.configured)
+        self.ring.replace(merged, source.configured)
+        self._source, self._stored = source, source.stored
+        if before is not None and before is not source.store:
+            leaving = asyncio.create_task(before.write_last_used(self.ring.last_used_of_stored()))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+    async def follow(self) -> None:
+        """Make changes of the store effective, and write when keys were last used."""
+        write_at = time.monotonic() + _WRITE_INTERVAL
+        while True:
+            await asyncio.sleep(_POLL_INTERVAL)
+            store = self._source.store
+            if store is None:
+                continue
+            try:
+                await self._poll(store)
+                if time.monotonic() >= write_at:
+                    write_at = time.monotonic() + _WRITE_INTERVAL
+                    times = self.ring.last_used_of_stored()
+                    await store.in_thread(store.follower.write_last_used, times)
+            except Exception as error:  # noqa: BLE001 - the next attempt may succeed
+                _log.error("following the key store failed:\n%s", format_traceback(error))
+
+    async def close(self) -> None:
+        """Write when keys were last used."""
+        if self._source.store is not None:
+            await self._source.store.write_last_used(self.ring.last_used_of_stored())
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+    async def _poll(self, store: _Store) -> None:
+        await store.in_thread(store.follower.poll)
+        while (source := self._source).store is store and source.stored is not self._stored:
+            stored = source.stored
+            merged, errors = await store.in_thread(self._merge, source, stored)
+            if source is self._source:  # otherwise the configured keys were replaced meanwhile
+                self.ring.replace(merged)
+                self._stored = stored
+                self._log_conflicts(frozenset(map(str, errors)))
+
+    def _merge(
+        self, source: _Source, stored: Sequence[ApiKey]
+    ) -> tuple[dict[bytes, ApiKey], list[SettingError]]:
+        """Return the map of all keys, and conflicts; in a thread, since stores may be large."""
+        merged = self.ring.merged(stored, source.configured)
+        return merged, list(source.conflicts(stored))
+
+    def _log_conflicts(self, conflicts: frozenset[str]) -> None:
+        for text in sorted(conflicts - self._conflicts):
+            _log.error("config.yaml: %s; until then, the one in the store is ignored", text)
+        self._conflicts = conflicts
 
 
 @asynccontextmanager
 async def open_keys(configured: Sequence[ApiKey], path: Path | None) -> AsyncIterator[Keys]:
     """Yield the configured keys and those of the store at ``path``, which is followed.
 
-    Raises `StartError` if the store cannot be read, and `SettingError` for a key in both.
+    Raises `StartError` and `SettingError` as `Keys.prepare`.
     """
-    ring = KeyRing(configured)
-    async with AsyncExitStack() as stack:
-        store = None
-        if path is not None:
-            store = StoreFollower(path)
-            await stack.enter_async_context(_following(store, ring, configured))
-        await stack.enter_async_context(_background(_watch_clock(ring)))
-        yield Keys(ring, store)
+    keys = Keys()
+    keys.replace(await keys.prepare(configured, path))
+    async with _background(_watch_clock(keys.ring)):
+        try:
+            async with _background(keys.follow()):
+                yield keys
+        finally:
+            await keys.close()
 
 
 def key_conflicts(
@@ -74,94 +205,6 @@ def key_conflicts(
                 f"{key.id}; remove this one"
             )
             yield SettingError(text, "auth", "keys", i)
-
-
-@asynccontextmanager
-async def _following(
-    store: StoreFollower, ring: KeyRing, configured: Sequence[ApiKey]
-) -> AsyncIterator[None]:
-    """Add the keys of the store to the ring, and follow it in a thread."""
-    in_thread = _InThread()
-    try:
-        stored = await in_thread(store.read) or []
-    except KeyStoreError as error:
-        raise StartError(f"auth.store: {error}") from None
-    for conflict in key_conflicts(configured, stored, store.path):
-        raise conflict
-    ring.replace(ring.merged(stored))
-    try:
-        async with _background(_follow(_Following(store, ring, configured), in_thread)):
-            yield
-    finally:
-        writing = in_thread(store.write_last_used, ring.last_used.copy())
-        try:
-            await asyncio.wait_for(writing, _STOP_TIMEOUT)
-        except TimeoutError:
-            text = "%s: the key store does not respond; when keys were last used is not written"
-            _log.warning(text, store.path)
-
-
-class _InThread:
-    """Calls functions one at a time, in daemon threads.
-
-    Neither the event loop nor the end of the process waits for a call that hangs.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-
-    def __call__(self, function: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
-        done: Future[Any] = Future()
-        done.set_running_or_notify_cancel()  # a caller that leaves does not cancel it
-
-        def run() -> None:
-            try:
-                with self._lock:
-                    done.set_result(function(*args))
-            except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-                done.set_exception(error)
-
-        Thread(target=run, name="key store", daemon=True).start()
-        return asyncio.wrap_future(done)
-
-
-class _Following:
-    """One step of following the store, without the event loop."""
-
-    def __init__(self, store: StoreFollower, ring: KeyRing, configured: Sequence[ApiKey]) -> None:
-        self.store = store
-        self.ring = ring
-        self._configured = configured
-        self._conflicts: frozenset[str] = frozenset()
-
-    def poll(self) -> dict[bytes, ApiKey] | None:
-        """Return the new map of all keys if the store has changed."""
-        stored = self.store.poll()
-        if stored is None:
-            return None
-        errors = key_conflicts(self._configured, stored, self.store.path)
-        conflicts = frozenset(map(str, errors))
-        for text in sorted(conflicts - self._conflicts):
-            _log.error("config.yaml: %s; until then, the one in the store is ignored", text)
-        self._conflicts = conflicts
-        return self.ring.merged(stored)
-
-
-async def _follow(following: _Following, in_thread: _InThread) -> None:
-    """Make changes of the store effective, and write when keys were last used."""
-    write_at = time.monotonic() + _WRITE_INTERVAL
-    while True:
-        await asyncio.sleep(_POLL_INTERVAL)
-        try:
-            keys = await in_thread(following.poll)
-            if keys is not None:
-                following.ring.replace(keys)
-            if time.monotonic() >= write_at:
-                write_at = time.monotonic() + _WRITE_INTERVAL
-                times = following.ring.last_used.copy()
-                await in_thread(following.store.write_last_used, times)
-        except Exception as error:  # noqa: BLE001 - the next attempt may succeed
-            _log.error("following the key store failed:\n%s", format_traceback(error))
 
 
 async def _watch_clock(ring: KeyRing) -> None:

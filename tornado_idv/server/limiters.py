@@ -9,21 +9,27 @@ from tornado_idv.limits.failed_auth import FailedAuthLimiter
 from tornado_idv.limits.key_limits import MIN_CAPACITY, KeyLimiter
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Limiters:
     """The rate limits, in memory that processes forked later share."""
 
     keys: KeyLimiter
-    failed_auth: FailedAuthLimiter | None
+    failed_auth: FailedAuthLimiter
+
+    def configure(self, limits: LimitSettings) -> None:
+        """Apply the settings; what was counted under equal ones stays counted."""
+        misses = limits.misses
+        self.keys.configure(
+            limits.requests,
+            misses.rate if misses else None,
+            misses_log_only=misses is not None and misses.log_only,
+        )
+        self.failed_auth.configure(limits.failed_auth)
 
 
 def make_limiters(limits: LimitSettings, key_count: int) -> Limiters:
     """Return the limits, with places for twice the keys that there are now."""
-    misses = limits.misses
-    keys = KeyLimiter(
-        limits.requests,
-        misses.rate if misses else None,
-        misses_log_only=misses is not None and misses.log_only,
-        capacity=max(MIN_CAPACITY, 2 * key_count),
-    )
-    return Limiters(keys, FailedAuthLimiter(limits.failed_auth) if limits.failed_auth else None)
+    keys = KeyLimiter(capacity=max(MIN_CAPACITY, 2 * key_count))
+    limiters = Limiters(keys, FailedAuthLimiter(None))
+    limiters.configure(limits)
+    return limiters

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from tornado_idv.admin.reload import ReloadResult
 from tornado_idv.server.child import Child
 from tornado_idv.server.control import Message
 from tornado_idv.server.fan_out import FanOut, Replies
+from tornado_idv.server.reload_all import ReloadAll
 
 _TIMEOUT = 5.0
 _REPORT_TIMEOUT = 0.5
@@ -21,15 +23,26 @@ class Relay:
     """
 
     def __init__(
-        self, workers: Callable[[], Iterable[Child]], overview: Callable[[], Message]
+        self,
+        workers: Callable[[], Iterable[Child]],
+        overview: Callable[[], Message],
+        reloads: ReloadAll,
     ) -> None:
         self._workers = workers
         self._overview = overview
+        self._reloads = reloads
         self.fan_out = FanOut()
 
     def on_command(self, admin: Child, message: Message) -> None:
         """Begin a command; the reply is sent once the workers have replied."""
         command, timeout = message["command"], _TIMEOUT
+        if command == "reload":
+
+            def done(result: ReloadResult) -> None:
+                admin.send({"op": "reply", "id": message["id"], "result": result})
+
+            self._reloads.start("admin", done, **message["args"])
+            return
         workers = list(self._workers())
         if command == "report":
             # A worker that starts does not reply yet, and has counted nothing.

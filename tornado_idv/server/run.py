@@ -13,6 +13,7 @@ from importlib.metadata import version
 import pluggy
 import uvloop
 
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.server.logs import AUDIT, LogOutput
 from tornado_idv.server.service import Announced, listening
@@ -27,18 +28,19 @@ _KILLED_BY = 128
 
 
 def run(
+    file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
     announce: Callable[[Announced], None],
     logs: LogOutput,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish the requests in flight.
+    """Serve until SIGTERM or SIGINT, then finish the requests in flight; reload on SIGHUP.
 
-    ``announce`` is called once the service listens. A signal during the start ends it. A
-    second signal exits the process with 128 plus its number, and aborts the connections.
-    Raises `StartError`.
+    ``file`` holds the settings. ``announce`` is called once the service listens. A signal during
+    the start ends it. A second signal exits the process with 128 plus its number, and aborts the
+    connections. Raises `StartError`.
     """
-    uvloop.run(_serve(settings, manager, announce, logs))
+    uvloop.run(_serve(file, settings, manager, announce, logs))
 
 
 def tune_gc() -> None:
@@ -68,6 +70,7 @@ def abort(logs: LogOutput, number: int) -> None:
 
 
 async def _serve(
+    file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
     announce: Callable[[Announced], None],
@@ -78,9 +81,9 @@ async def _serve(
     alive = asyncio.create_task(_report_alive(notifier))
     try:
         async with listening(
-            settings, manager, logs.access, lambda: logs.writer.dropped
+            file, settings, manager, logs.access, lambda: logs.writer.dropped, notifier=notifier
         ) as service:
-            signals.ready()
+            signals.ready(partial(service.reloader.start, "signal"))
             tune_gc()
             _audit.info("started", extra=start_summary(settings, service))
             announce(service)
@@ -88,7 +91,8 @@ async def _serve(
             await signals.stop.wait()
             notifier.stopping()
             _log.info("stopping: no new connections, finishing the requests in flight")
-            drained = await service.drain(settings.server.drain)
+            service.reloader.stop()
+            drained = await service.drain()
             if not drained:
                 _log.warning("stopped with requests unanswered after the drain timeout")
     except asyncio.CancelledError:

@@ -1,78 +1,41 @@
-"""The service put together from its settings: backends, directory, keys, application."""
+"""The service put together from its settings, and put together again while it runs."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import pluggy
 
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.state import ServiceState
-from tornado_idv.config.settings import (
-    AdminSettings,
-    DrainSettings,
-    KeySettings,
-    ServerSettings,
-    Settings,
-    TlsSettings,
-)
-from tornado_idv.errors import StartError
-from tornado_idv.files import read_file
-from tornado_idv.http.limits import HttpLimits
+from tornado_idv.backend import AnyBackend
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import AdminSettings, KeySettings, Settings
 from tornado_idv.http.server import HttpServer
-from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.keys.api_key import ApiKey
-from tornado_idv.lookup.cache import AnswerCache
-from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.metrics.loop_lag import measured_lag
-from tornado_idv.registry import backend_kinds, build_backends, open_backends
-from tornado_idv.server.keys import Keys, open_keys
+from tornado_idv.registry import backend_kinds
+from tornado_idv.server.daemon_thread import DaemonThread
+from tornado_idv.server.directories import Directories, PreparedDirectory, open_directories
+from tornado_idv.server.http_parts import HttpParts, SharedParts
+from tornado_idv.server.keys import Keys, PreparedKeys, open_keys
 from tornado_idv.server.limiters import Limiters, make_limiters
+from tornado_idv.server.needs_restart import needs_restart
+from tornado_idv.server.reload import Reloader
 from tornado_idv.server.sockets import bind, port_of, url_of
+from tornado_idv.server.systemd import Notifier
+from tornado_idv.server.tls import tls_context
 from tornado_idv.web.access_log import AccessLog
-from tornado_idv.web.app import make_api, make_reject
-from tornado_idv.web.handler import Services
-from tornado_idv.web.json_body import encode_user
-from tornado_idv.web.packet_cache import PacketCache
-
-
-@asynccontextmanager
-async def open_directory(
-    settings: Settings,
-    manager: pluggy.PluginManager,
-    on_backend_result: Callable[[BackendCall], None] | None = None,
-    counters: Counters | None = None,
-) -> AsyncIterator[Directory]:
-    """Open the configured backends and yield a directory of them.
-
-    ``on_backend_result`` is called with each call of a backend.
-    Raises `StartError` if one cannot be opened.
-    """
-    backends = build_backends(backend_kinds(manager), settings.backends)
-    identifiers = settings.make_identifiers()
-    encode = partial(encode_user, identifiers=identifiers)
-    cache = AnswerCache(settings.cache, counters=counters)
-    directory = Directory(
-        manager,
-        backends,
-        cache,
-        encode,
-        accepts=identifiers.accepts,
-        timeout=settings.server.request_timeout,
-        on_backend_result=on_backend_result,
-    )
-    async with open_backends(backends), directory.refreshing():
-        yield directory
 
 
 class Announced(Protocol):
@@ -98,7 +61,7 @@ class Announced(Protocol):
     def key_count(self) -> int: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Inherited:
     """What a worker has from its supervisor: bound public sockets, and the limits."""
 
@@ -106,42 +69,113 @@ class Inherited:
     limiters: Limiters
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A configuration of which everything is open, and nothing in force yet.
+
+    Only one at a time may be prepared, and it must be committed or aborted. ``needs_restart``
+    are the settings that it does not change.
+    """
+
+    service: Service
+    settings: Settings
+    keys: PreparedKeys
+    directory: PreparedDirectory
+    http: HttpParts
+    tls: ssl.SSLContext | None
+    needs_restart: tuple[str, ...]
+
+    def commit(self) -> None:
+        """Put it in force for every request that begins from now on; cannot fail."""
+        self.service.replace(self)
+
+    async def abort(self) -> None:
+        """Close what was opened for it; the service stays as it is."""
+        await self.directory.abort()
+
+
 class Service:
-    """A service that listens at ``host`` and ``port``, and can be drained; see `Announced`."""
+    """A service that listens, can be drained and reconfigured; see `Announced`.
+
+    ``settings`` are those in force; ``reloader`` is that of a service in one process.
+    """
+
+    admin_url: str | None = None
+    reloader: Reloader
 
     def __init__(
         self,
+        settings: Settings,
         server: HttpServer,
-        keys: Keys,
         state: ServiceState,
         *,
+        keys: Keys,
+        directories: Directories,
+        shared: SharedParts,
         url: str,
-        host: str,
         port: int,
-        admin_url: str | None = None,
     ) -> None:
+        self.settings = settings
         self.keys = keys
         self.url = url
-        self.host = host
+        self.host = settings.server.host
         self.port = port
-        self.admin_url = admin_url
-        self.state = state
+        self._started = settings
         self._server = server
+        self._directories = directories
+        self._shared = shared
+        self.state = state
 
     @property
     def key_count(self) -> int:
         """The number of keys, also of those that are not valid."""
         return len(self.keys.ring.ids)
 
-    async def drain(self, limits: DrainSettings) -> bool:
+    async def prepare(self, settings: Settings) -> Prepared:
+        """Open all that these settings need, beside what is open, and change nothing.
+
+        Backends, key store and directory stay the same where their settings do. Raises
+        `StartError` for what cannot be opened.
+        """
+        tls = None
+        if settings.server.tls is not None and self._started.server.tls is not None:
+            tls = tls_context(settings.server.tls)
+        keys = await self.keys.prepare(map(api_key, settings.auth.keys), settings.auth.store)
+        directory = await self._directories.prepare(settings)
+        try:
+            http = HttpParts.make(settings, directory.directory, self._shared)
+        except BaseException:
+            await directory.abort()
+            raise
+        restart = needs_restart(self._started, settings)
+        return Prepared(self, settings, keys, directory, http, tls, restart)
+
+    def replace(self, prepared: Prepared) -> None:
+        """Put a prepared configuration in force, in one step of the event loop.
+
+        Open connections stay open, and a request in flight completes in the configuration that
+        it was dispatched in.
+        """
+        settings, state = prepared.settings, self.state
+        self.settings = settings
+        self.keys.replace(prepared.keys)
+        self._shared.limiters.configure(settings.limits)
+        self._directories.replace(prepared.directory)
+        prepared.http.replace_in(self._server, prepared.tls)
+        state.directory = self._directories.current
+        state.identifiers = prepared.http.identifiers
+        state.store = self.keys.store
+
+    async def drain(self, *, delay: bool = True) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
 
-        The service is not ready from now on. For ``limits.delay`` seconds new connections are still
-        accepted, so that a load balancer notices the stop; then requests in flight have
-        ``limits.timeout`` seconds.
+        The service is not ready from now on. For ``server.drain.delay`` seconds, unless ``delay``
+        is false, new connections are still accepted, so that a load balancer notices the stop;
+        then requests in flight have ``server.drain.timeout`` seconds.
         """
+        limits = self.settings.server.drain
         self.state.draining = True
-        await asyncio.sleep(limits.delay)
+        await asyncio.sleep(limits.delay if delay else 0.0)
         try:
             await asyncio.wait_for(self._server.drain(), limits.timeout)
         except TimeoutError:
@@ -151,35 +185,59 @@ class Service:
 
 @asynccontextmanager
 async def listening(
+    file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
     access_log: AccessLog | None = None,
     log_dropped: Callable[[], int] = lambda: 0,
+    *,
+    notifier: Notifier | None = None,
+) -> AsyncIterator[Service]:
+    """The whole service in one process, from open backends to listening sockets.
+
+    ``file`` holds the settings; a reload reads it again. ``log_dropped`` returns the number of
+    lost log lines, for the metrics; ``notifier`` reports reloads. Raises `StartError` if the key
+    store or a backend cannot be opened or an address cannot be taken.
+    """
+    async with serving(settings, manager, access_log, log_dropped) as service:
+        apply = partial(_apply, service, backend_kinds(manager))
+        counters = service.state.counters
+        service.reloader = Reloader(file, apply, counters, notifier or Notifier())
+        service.state.reloads = service.reloader
+        async with (
+            _watching(service, service.reloader),
+            _admin(settings.admin, service.state) as service.admin_url,
+        ):
+            yield service
+
+
+@asynccontextmanager
+async def serving(
+    settings: Settings,
+    manager: pluggy.PluginManager,
+    access_log: AccessLog | None,
+    log_dropped: Callable[[], int],
     inherited: Inherited | None = None,
 ) -> AsyncIterator[Service]:
-    """The whole service, from open backends to listening sockets.
-
-    ``log_dropped`` returns the number of lost log lines, for the metrics. With ``inherited``, it is
-    a worker, and another process has the admin listener.
-    Raises `StartError` if the key store or a backend cannot be opened or an address cannot be
-    taken.
-    """
-    configured = [api_key(entry) for entry in settings.auth.keys]
+    """The public listener, on the sockets of a worker or on its own; raises as `listening`."""
     counters = Counters()
+    configured = [api_key(entry) for entry in settings.auth.keys]
     async with (
         open_keys(configured, settings.auth.store) as keys,
-        open_directory(settings, manager, partial(_count, counters), counters) as directory,
+        open_directories(settings, manager, counters) as directories,
     ):
         limiters = (
             inherited.limiters if inherited else make_limiters(settings.limits, len(keys.ring.ids))
         )
-        server = _make_server(settings, directory, keys, access_log, counters, limiters=limiters)
+        shared = SharedParts(keys.ring, limiters, counters, access_log)
+        parts = HttpParts.make(settings, directories.current, shared)
+        server = parts.make_server()
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         host = settings.server.host
         sockets = inherited.sockets if inherited else bind("server", host, settings.server.port)
         state = ServiceState(
-            directory,
-            settings.make_identifiers(),
+            directories.current,
+            parts.identifiers,
             keys.ring,
             keys.store,
             counters,
@@ -189,43 +247,49 @@ async def listening(
         await server.listen(sockets, tls)
         try:
             port = port_of(sockets)
-            url = url_of("https" if tls else "http", host, port)
-            admin = None if inherited else settings.admin
-            async with _admin(admin, state) as admin_url:
-                yield Service(
-                    server, keys, state, url=url, host=host, port=port, admin_url=admin_url
-                )
+            yield Service(
+                settings,
+                server,
+                state,
+                keys=keys,
+                directories=directories,
+                shared=shared,
+                url=url_of("https" if tls else "http", host, port),
+                port=port,
+            )
         finally:
             server.close()
 
 
-def _make_server(
-    settings: Settings,
-    directory: Directory,
-    keys: Keys,
-    access_log: AccessLog | None,
-    counters: Counters,
-    *,
-    limiters: Limiters,
-) -> HttpServer:
-    services = Services(
-        directory,
-        settings.make_identifiers(),
-        keys.ring,
-        access_log,
-        limiters.keys,
-        failed_auth=limiters.failed_auth,
-        counters=counters,
-    )
-    packet_cache = PacketCache(directory, keys.ring, access_log, limiters.keys, counters)
-    trusted = settings.server.trusted_proxies
-    return HttpServer(
-        make_api(services, settings.server.base_path, settings.server.health_path),
-        make_reject(access_log, counters),
-        http_limits(settings.server),
-        fast_path=packet_cache.connect if settings.server.packet_cache else None,
-        proxies=TrustedProxies(trusted) if trusted else None,
-    )
+async def prepare_file(
+    service: Service, kinds: Mapping[str, type[AnyBackend]], file: ConfigFile
+) -> Prepared:
+    """Open all that the configuration in a file needs; raises `ConfigError` and `StartError`."""
+    # In a thread: a long file would delay responses, and a secret's file may hang.
+    settings = await DaemonThread("configuration")(file.load, kinds, os.environ)
+    with file.located():
+        return await service.prepare(settings)
+
+
+async def _apply(
+    service: Service, kinds: Mapping[str, type[AnyBackend]], file: ConfigFile
+) -> tuple[str, ...]:
+    """Put the configuration in a file in force, and return the settings that need a restart."""
+    prepared = await prepare_file(service, kinds, file)
+    prepared.commit()
+    return prepared.needs_restart
+
+
+@asynccontextmanager
+async def _watching(service: Service, reloader: Reloader) -> AsyncIterator[None]:
+    """Follow the file where `server.watch_config` says so; end reloads at the end."""
+    watching = asyncio.create_task(reloader.watch(lambda: service.settings.server.watch_config))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+        await reloader.close()
 
 
 @asynccontextmanager
@@ -238,10 +302,6 @@ async def _admin(settings: AdminSettings | None, state: ServiceState) -> AsyncIt
     with measured_lag(state.counters):
         async with admin_listening(sockets, settings.host, state):
             yield url_of("http", settings.host, port_of(sockets))
-
-
-def _count(counters: Counters, call: BackendCall) -> None:
-    counters.count_backend_call(call.backend, call.result, call.outcome, call.seconds)
 
 
 def api_key(entry: KeySettings) -> ApiKey:
@@ -258,47 +318,3 @@ def api_key(entry: KeySettings) -> ApiKey:
         misses=misses.rate if misses else None,
         misses_log_only=misses is not None and misses.log_only,
     )
-
-
-def http_limits(settings: ServerSettings) -> HttpLimits:
-    """Return the limits of the HTTP server, within the process's file descriptors."""
-    return HttpLimits(
-        max_body=settings.max_body,
-        idle_timeout=settings.idle_timeout,
-        body_timeout=settings.body_timeout,
-        max_connections=settings.max_connections,
-    ).within_descriptors()
-
-
-def tls_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the server's TLS context: TLS 1.2 or newer.
-
-    Raises `StartError` unless the files hold a certificate and its unencrypted key.
-    """
-    files = settings.cert_file, settings.key_file
-    for file in files:
-        try:
-            read_file(file)
-        except OSError as error:  # the TLS library's own error would not name the file
-            raise StartError(f"{file}: cannot be read: {error.strerror}") from None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(*files, password=_refuse_password)
-    except _EncryptedKey:
-        raise StartError(f"{settings.key_file}: the key is encrypted; decrypt it") from None
-    except ssl.SSLError as error:
-        mismatch = error.reason == "KEY_VALUES_MISMATCH"
-        reason = "the key is of another one" if mismatch else "not a certificate and key in PEM"
-        raise StartError(f"{files[0]} and {files[1]} cannot be used for TLS: {reason}") from None
-    return context
-
-
-class _EncryptedKey(Exception):
-    """The private key is protected by a password."""
-
-
-def _refuse_password() -> NoReturn:
-    """Keep the TLS library from asking for the password on the terminal."""
-    raise _EncryptedKey

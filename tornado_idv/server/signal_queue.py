@@ -18,6 +18,7 @@ class SignalQueue:
         self._writer.settimeout(0)
         self._handlers = {number: signal.signal(number, _wake) for number in numbers}
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     def fileno(self) -> int:
         return self._reader.fileno()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,13 +13,17 @@ from itertools import chain
 
 import pluggy
 
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import AuthSettings, ServerSettings, Settings
 from tornado_idv.errors import KeyStoreError, StartError
 from tornado_idv.keys.store import KeyStore
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.registry import backend_kinds
 from tornado_idv.server.admin_process import run_admin
 from tornado_idv.server.cpus import usable_cpus
 from tornado_idv.server.limiters import make_limiters
 from tornado_idv.server.logs import AUDIT, configure_direct_logging
+from tornado_idv.server.reload_all import Configuration, ReloadAll
 from tornado_idv.server.run import start_summary
 from tornado_idv.server.service import Announced, Inherited
 from tornado_idv.server.slot import Slot
@@ -47,6 +52,7 @@ def worker_count(server: ServerSettings) -> int:
 
 
 def supervise(
+    file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
     announce: Callable[[Announced], None],
@@ -54,26 +60,28 @@ def supervise(
 ) -> None:
     """Serve with several workers until SIGTERM or SIGINT, then drain them.
 
-    ``announce`` is called once all of them serve. Raises `StartError` if none can.
+    ``file`` holds the settings; a reload reads it again. ``announce`` is called once all of them
+    serve. Raises `StartError` if none can.
     """
     configure_direct_logging(settings.logging.level, settings.logging.format)
     server, admin = settings.server, settings.admin
     public = bind_each("server", server.host, server.port, workers)
     admin_sockets = bind("admin", admin.host, admin.port) if admin else []
     limiters = make_limiters(settings.limits, _count_keys(settings.auth))
+    current = Configuration(file, settings)
     slots = [
         Slot(
             f"worker {i}",
             partial(
                 _closing,
                 [*chain(*public[: i - 1], *public[i:]), *admin_sockets],
-                partial(run_worker, settings, manager, Inherited(sockets, limiters)),
+                partial(run_worker, current, manager, Inherited(sockets, limiters)),
             ),
         )
         for i, sockets in enumerate(public, start=1)
     ]
     if admin:
-        run = partial(run_admin, settings, admin, admin_sockets)
+        run = partial(run_admin, current, manager, admin, admin_sockets)
         slots.append(Slot(ADMIN, partial(_closing, list(chain(*public)), run)))
     scheme = "https" if server.tls else "http"
     port = port_of(public[0])
@@ -91,10 +99,15 @@ def supervise(
 
     gc.collect()
     gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
+    notifier, counters = Notifier.from_environ(), Counters()
+    kinds = backend_kinds(manager)
+    reloads = ReloadAll(current, lambda new: new.load(kinds, os.environ), notifier, counters)
     supervisor = Supervisor(
         slots,
-        server.drain,
-        Notifier.from_environ(),
+        lambda: current.settings.server.drain,
+        notifier,
+        reloads,
+        counters,
         on_ready=on_ready,
         release=partial(_close, list(chain(*public))),
     )

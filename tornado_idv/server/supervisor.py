@@ -22,6 +22,7 @@ from tornado_idv.server.child import Child, fork
 from tornado_idv.server.control import Message
 from tornado_idv.server.logs import AUDIT
 from tornado_idv.server.relay import Relay
+from tornado_idv.server.reload_all import ReloadAll
 from tornado_idv.server.signal_queue import SignalQueue
 from tornado_idv.server.slot import Slot
 from tornado_idv.server.systemd import Notifier
@@ -51,13 +52,17 @@ class Supervisor:
 
     ``on_ready`` is called with the number of keys once all processes serve. ``release`` closes the
     public sockets in this process, so that none is open once the workers have closed theirs.
+    ``drain`` returns the settings in force; ``counters`` take the counts of processes that have
+    ended, as they last reported them, and of reloads.
     """
 
     def __init__(
         self,
         slots: Sequence[Slot],
-        drain: DrainSettings,
+        drain: Callable[[], DrainSettings],
         notifier: Notifier,
+        reloads: ReloadAll,
+        counters: Counters,
         *,
         on_ready: Callable[[int], object],
         release: Callable[[], object],
@@ -69,10 +74,11 @@ class Supervisor:
         self._release = release
         self._signals = SignalQueue(_SIGNALS)
         self._children: list[Child] = []
-        self._relay = Relay(self._workers, self._overview)
+        self._relay = Relay(self._workers, self._overview, reloads)
         self._started_at = time.time()
-        self._ended = Counters()
-        """The counts of processes that have ended, as they last reported them."""
+        self._ended = counters
+        self._reloads = reloads
+        reloads.attach(self._relay.fan_out, lambda: tuple(self._children), self._restart)
         self._restarts = 0
         self._announced = self._stopping = False
         self._drained = True
@@ -113,6 +119,7 @@ class Supervisor:
         self._check_start()
         self._kill_overdue(now)
         self._relay.fan_out.expire(now)
+        self._reloads.poll(now)
         if self._notifier.watchdog is not None and now >= self._alive_at:
             self._alive_at = now + self._notifier.watchdog
             self._notifier.alive()
@@ -167,7 +174,7 @@ class Supervisor:
             case "failed":
                 self._slots[child.name].error = start_error.from_record(message["error"])
             case "retire":
-                self._retire(child)
+                self._restart(child)
             case "reply":
                 self._relay.fan_out.on_reply(child, message)
             case "ask":
@@ -194,11 +201,11 @@ class Supervisor:
             self._notifier.ready()
             self._on_all_ready(max(each.key_count for each in self._children))
 
-    def _retire(self, child: Child) -> None:
-        """A worker got SIGTERM: start another one, and let it serve until that one does."""
+    def _restart(self, child: Child) -> None:
+        """Start another process in its place, and let it serve until that one does."""
         slot = self._slots[child.name]
         if slot.child is child and not self._stopping:
-            _log.info("%s got SIGTERM and is replaced", child)
+            _log.info("%s is replaced", child)
             slot.child, slot.start_at = None, time.monotonic()
             self._restarts += 1
 
@@ -206,7 +213,8 @@ class Supervisor:
         if child.phase != "draining":
             child.phase = "draining"
             child.send({"op": "drain", "delay": delay})
-            seconds = self._drain_limits.timeout + (self._drain_limits.delay if delay else 0.0)
+            limits = self._drain_limits()
+            seconds = limits.timeout + (limits.delay if delay else 0.0)
             child.kill_at = time.monotonic() + seconds + _STOP_GRACE
 
     def _on_exit(self, child: Child, code: int, now: float) -> None:
@@ -242,7 +250,7 @@ class Supervisor:
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
-            _log.warning("SIGHUP ignored: reload is not supported; restart to apply changes")
+            self._reloads.start("signal")
         elif number in (signal.SIGTERM, signal.SIGINT):
             if self._stopping:
                 self._abort(number)
@@ -250,6 +258,7 @@ class Supervisor:
 
     def _stop(self) -> None:
         self._stopping = True
+        self._reloads.stop()
         self._notifier.stopping()
         if self._announced:
             _log.info("stopping: no new connections, finishing the requests in flight")
@@ -288,6 +297,8 @@ class Supervisor:
             "restarts": self._restarts,
             "missing": [name for name in self._slots if name not in {*serving, ADMIN}],
             "ended": self._ended.to_record(),
+            "loaded_at": self._ended.last_reload_success,
+            "last_reload": self._reloads.last,
             "workers": [
                 {
                     "name": each.name,

@@ -6,34 +6,44 @@ import asyncio
 import logging
 import signal
 import socket
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, closing, nullcontext
 
 import pluggy
 import uvloop
 
 from tornado_idv.admin.state import ServiceState
-from tornado_idv.config.settings import Settings
+from tornado_idv.backend import AnyBackend
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import format_traceback
 from tornado_idv.metrics.loop_lag import measured_lag
+from tornado_idv.registry import backend_kinds
 from tornado_idv.server.channel import STOPPED, UNANSWERED, Channel, heartbeats, supervised
 from tornado_idv.server.control import Message
 from tornado_idv.server.logs import configure_logging
+from tornado_idv.server.prepared_reload import PreparedReload
+from tornado_idv.server.reload_all import Configuration
 from tornado_idv.server.run import tune_gc
-from tornado_idv.server.service import Inherited, Service, listening
+from tornado_idv.server.service import Inherited, Prepared, Service, prepare_file, serving
 
 _log = logging.getLogger(__name__)
 
 
 def run_worker(
-    settings: Settings, manager: pluggy.PluginManager, inherited: Inherited, control: socket.socket
+    current: Configuration,
+    manager: pluggy.PluginManager,
+    inherited: Inherited,
+    control: socket.socket,
 ) -> int:
     """Serve until asked to stop; return the exit code."""
+    settings = current.settings
     logs = configure_logging(settings.logging.level, settings.logging.format, settings.logging.ids)
 
     async def serve(channel: Channel) -> int:
         dropped = lambda: logs.writer.dropped  # noqa: E731
-        serving = listening(settings, manager, logs.access, dropped, inherited)
-        return await _Worker(channel, settings).serve(serving)
+        worker = _Worker(channel, current.file, backend_kinds(manager))
+        with current.file.located():
+            return await worker.serve(serving(settings, manager, logs.access, dropped, inherited))
 
     with closing(logs):
         return uvloop.run(supervised(control, serve))
@@ -42,40 +52,43 @@ def run_worker(
 class _Worker:
     """Serves public requests, and does what the supervisor asks."""
 
-    def __init__(self, channel: Channel, settings: Settings) -> None:
+    def __init__(
+        self, channel: Channel, file: ConfigFile, kinds: Mapping[str, type[AnyBackend]]
+    ) -> None:
         self._channel = channel
-        self._settings = settings
-        self._state: asyncio.Future[ServiceState] = asyncio.get_running_loop().create_future()
+        self._kinds = kinds
+        self._reload = PreparedReload(file, self._prepare)
+        self._service: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         channel.on_message = self._on_command
 
-    async def serve(self, serving: AbstractAsyncContextManager[Service]) -> int:
+    async def serve(self, opened: AbstractAsyncContextManager[Service]) -> int:
         """Serve until the channel says to stop; return the exit code. Raises `StartError`."""
         channel, loop = self._channel, asyncio.get_running_loop()
         # The supervisor decides: it may be about to stop itself, or starts a successor first.
         loop.add_signal_handler(signal.SIGTERM, channel.send, {"op": "retire"})
-        async with heartbeats(channel, self._report), serving as service:
+        async with heartbeats(channel, self._report), opened as service:
             counters = service.state.counters
-            with measured_lag(counters) if self._settings.admin else nullcontext():
+            with measured_lag(counters) if service.settings.admin else nullcontext():
                 tune_gc()
-                self._state.set_result(service.state)
+                self._service.set_result(service)
                 channel.serving(service.key_count)
                 await channel.stop.wait()
                 return await self._drain(service, delay=channel.delay)
 
     async def _drain(self, service: Service, *, delay: bool) -> int:
-        limits = self._settings.server.drain
-        if not delay:
-            limits = limits.model_copy(update={"delay": 0.0})
-        if await service.drain(limits):
+        if await service.drain(delay=delay):
             return STOPPED
         _log.warning("stopped with requests unanswered after the drain timeout")
         return UNANSWERED
 
+    async def _prepare(self, file: ConfigFile) -> Prepared:
+        return await prepare_file(self._service.result(), self._kinds, file)
+
     def _report(self, *, take_lag: bool = False) -> Message | None:
-        if not self._state.done():
+        if not self._service.done():
             return None
-        state = self._state.result()
+        state = self._service.result().state
         process = state.process_report(take_lag=take_lag)
         return {"process": process, "counters": state.counters.to_record()}
 
@@ -86,10 +99,10 @@ class _Worker:
         task.add_done_callback(self._tasks.discard)
 
     async def _reply(self, message: Message) -> None:
-        state = await asyncio.shield(self._state)
+        service = await asyncio.shield(self._service)
         reply: Message = {"op": "reply", "id": message["id"]}
         try:
-            reply["result"] = await self._do(state, message["command"], message["args"])
+            reply["result"] = await self._do(service.state, message["command"], message["args"])
         except Exception as error:  # noqa: BLE001 - the other workers still reply
             _log.error("command %s failed:\n%s", message["command"], format_traceback(error))
             reply["error"] = type(error).__name__
@@ -100,10 +113,10 @@ class _Worker:
             case "report":
                 report = self._report(take_lag=args["take_lag"])
                 self._channel.send({"op": "report", "report": report})
+                return None
             case "purge":
                 await state.purge(args)
+                return None
             case "explain":
                 return await state.explain(args)
-            case _:
-                raise NotImplementedError(command)
-        return None
+        return await self._reload.do(command, args)

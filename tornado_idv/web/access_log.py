@@ -20,8 +20,8 @@ from tornado_idv.log_format import FormatLines, format_time
 from tornado_idv.model import Query
 
 Ids = Literal["none", "hash", "full"]
-SubjectOf = Callable[[Query], str]
-"""Return how the log names the user that was asked for."""
+SubjectOf = Callable[[str], str]
+"""Return how the log names the user that was asked for, given the text of the query."""
 CacheResult = Literal["hit", "miss", "stale", "coalesced"]
 
 _FLUSH_INTERVAL = 0.01
@@ -85,7 +85,7 @@ class AccessLog:
         self._write = write
         self._format_lines = format_lines
         self._subject_of = subject_of
-        self._clock = _Clock()
+        self._format_time = _TimeFormatter()
         self._records: list[AccessRecord] = []
 
     def log(
@@ -102,10 +102,12 @@ class AccessLog:
         query: Query | None = None,
         cache: CacheResult | None = None,
         backend: str | None = None,
+        now: float | None = None,
     ) -> None:
         """Log a response; every one but 200 has a ``failure``.
 
-        ``query``, ``cache`` and ``backend``, the one that answered, are those of a lookup.
+        ``query``, ``cache`` and ``backend``, the one that answered, are those of a lookup. ``now``
+        is the Unix time, from a caller that has just read it.
         """
         records = self._records
         if not records:
@@ -117,7 +119,7 @@ class AccessLog:
         subject_of = self._subject_of
         records.append(
             AccessRecord(
-                self._clock.now(),
+                self._format_time(time.time() if now is None else now),
                 "info",
                 "tornado_idv.access",
                 "answered",
@@ -132,7 +134,7 @@ class AccessLog:
                 backend,
                 code,
                 reason,
-                None if subject_of is None or query is None else subject_of(query),
+                None if subject_of is None or query is None else subject_of(query.text),
             )
         )
         if len(records) >= _MAX_LINES:
@@ -145,15 +147,14 @@ class AccessLog:
             self._write(self._format_lines(records))
 
 
-class _Clock:
-    """The time as lines show it, formatted once a millisecond."""
+class _TimeFormatter:
+    """Formats the time as lines show it, once a millisecond."""
 
     def __init__(self) -> None:
         self._since = self._until = 0.0
         self._text = ""
 
-    def now(self) -> str:
-        now = time.time()
+    def __call__(self, now: float) -> str:
         if not self._since <= now < self._until:
             milliseconds = int(now * 1000)
             self._since, self._until = milliseconds / 1000, (milliseconds + 1) / 1000
@@ -162,7 +163,7 @@ class _Clock:
 
 
 def make_subject_of(ids: Ids) -> SubjectOf | None:
-    """Return what names a query in the log: nothing, a hash or the query's text.
+    """Return what names a query in the log: nothing, a hash of its text or the text.
 
     The key of the hash is random for each start of the service, so that nicknames and card numbers,
     which can be guessed, cannot be found by hashing guesses.
@@ -170,7 +171,7 @@ def make_subject_of(ids: Ids) -> SubjectOf | None:
     if ids == "none":
         return None
     if ids == "full":
-        return lambda query: query.text
+        return str
     # A secret prefix is a key, since BLAKE2 has no length extension. It shares its block with the
     # text; the argument `key` would have a block of its own, 0.3 µs longer (CPython 3.11).
     keyed = blake2b(_SECRET, digest_size=8)
@@ -181,4 +182,4 @@ def make_subject_of(ids: Ids) -> SubjectOf | None:
         digest.update(text.encode())
         return digest.hexdigest()
 
-    return lambda query: hashed(query.text)
+    return hashed

@@ -12,7 +12,6 @@ second time at the earliest: most clients that guess never repeat a request, and
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
@@ -110,7 +109,9 @@ class PacketCache:
     ) -> None:
         self.counters = counters or Counters()
         self.directory = directory
+        self.timer = directory.cache.timer
         self.keys = keys
+        self.clock = keys.clock
         self.access_log = access_log
         self._key_limiter = key_limiter
         self._heads: OrderedDict[bytes, _KnownHead] = OrderedDict()
@@ -165,22 +166,24 @@ class PacketFastPath:
             return None
         query = known.queries.by_body.get(segment[len(self._head) :])
         cache = self._cache
-        if query is None or not cache.keys.holds(known.key):
+        now = cache.clock()
+        if query is None or not cache.keys.holds(known.key, now):
             return None
+        started_at = cache.timer()
         limits = known.limits
-        if limits is not None and limits.acquire() is not None:
+        if limits is not None and limits.acquire(started_at) is not None:
             return None
-        started_at = time.monotonic()
-        answer = cache.directory.get_cached(query)
+        answer = cache.directory.get_cached(query, started_at)
         if answer is None:
             if limits is not None:
                 limits.release()
             return None
-        status, failure, durations = known.found if answer.found else known.not_found
-        if limits is not None and not answer.found:
-            limits.charge_miss()
+        found = answer.found
+        status, failure, durations = known.found if found else known.not_found
+        if limits is not None and not found:
+            limits.charge_miss(started_at)
         request_id = new_request_id()
-        seconds = time.monotonic() - started_at
+        seconds = cache.timer() - started_at
         # As `Durations.add` does, without a call: 3 % of a hit.
         durations.seconds += seconds
         if seconds <= FIRST_BOUND:
@@ -200,8 +203,9 @@ class PacketFastPath:
                 query=query,
                 cache="hit",
                 backend=answer.backend,
+                now=now,
             )
-        return build_response(status, request_id, answer.body)
+        return build_response(status, request_id, answer.body, now=now)
 
     def store(self, exchange: Exchange) -> None:
         """Store what the handler understood of a request that can be recognized by its bytes."""

@@ -47,15 +47,23 @@ def request_id_from(headers: HTTPHeaders) -> str:
 
 
 def build_response(
-    status: int, request_id: str, body: bytes, fields: str = "", *, length: int | None = None
+    status: int,
+    request_id: str,
+    body: bytes,
+    fields: str = "",
+    *,
+    length: int | None = None,
+    now: float | None = None,
 ) -> bytes:
     """Return a whole response; ``fields`` are further header lines, each with its line break.
 
-    ``length`` is that of the body if it is not sent, as after HEAD.
+    ``length`` is that of the body if it is not sent, as after HEAD. ``now`` is the Unix time, from
+    a caller that has just read it.
     """
+    second = int(time.time() if now is None else now)
     own = f"{request_id}\r\n{fields}".encode("latin-1")
     size = len(body) if length is None else length
-    return b"".join((_prefix(status, int(time.time())), own, _suffix(size), body))
+    return b"".join((_prefix(status, second), own, _suffix(size), body))
 
 
 def build_error(error: ApiError, request_id: str, fields: str = "") -> bytes:

@@ -1,0 +1,102 @@
+"""Another application for open connections, and for those that are being accepted or shaken."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import trustme
+from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
+from tornado.testing import bind_unused_port
+
+from support.http_server import reject
+from support.in_process import FakeSocket
+from support.stepped_loop import SteppedLoop
+from tornado_idv.config.settings import TlsSettings
+from tornado_idv.http.exchange import Exchange
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
+from tornado_idv.server.tls import tls_context
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Named(HTTPServerConnectionDelegate):
+    """Responds with its name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def start_request(
+        self, server_conn: object, request_conn: HTTPConnection
+    ) -> HTTPMessageDelegate:
+        return _Response(self._name, request_conn)
+
+
+class _Response(HTTPMessageDelegate):
+    def __init__(self, name: str, exchange: HTTPConnection) -> None:
+        self._name = name
+        self._exchange = exchange
+
+    def finish(self) -> None:
+        assert isinstance(self._exchange, Exchange)
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(self._name)}\r\n\r\n"
+        self._exchange.respond(f"{head}{self._name}".encode())
+
+
+def test_connection_that_is_being_accepted_gets_the_new_application() -> None:
+    """Its protocol is made before its handshake, which may take longer than a reload."""
+    loop = SteppedLoop()
+
+    async def make() -> HttpServer:
+        return HttpServer(Named("old"), reject, HttpLimits())
+
+    server = loop.run_until_complete(make())
+    connection = server.connect()
+    server.replace(Named("new"), reject, HttpLimits(max_body=1))
+    socket = FakeSocket(loop, connection, "127.0.0.1")
+    connection.connection_made(socket)
+    loop.settle()
+    socket.arrive(REQUEST)
+    loop.settle()
+    assert socket.sent.endswith(b"new")
+    socket.arrive(REQUEST.replace(b"x\r\n", b"x\r\nContent-Length: 2\r\n"))
+    loop.settle()
+    assert b"HTTP/1.1 413 " in socket.sent
+    server.close()
+    loop.settle()
+    loop.close()
+
+
+async def test_new_connections_get_the_new_certificate(tmp_path: Path) -> None:
+    """And an open one stays open."""
+    authorities = trustme.CA(), trustme.CA()
+    first, second = (certificate(each, tmp_path) for each in authorities)
+    server = HttpServer(Named("old"), reject, HttpLimits())
+    sock, port = bind_unused_port()
+    await server.listen([sock], first)
+    reader, writer = await connect(port, authorities[0])
+    server.replace(Named("new"), reject, HttpLimits(), tls=second)
+    writer.write(REQUEST)
+    assert await asyncio.wait_for(reader.readuntil(b"new"), 10)
+    _, other = await connect(port, authorities[1])
+    server.close()
+    for each in (writer, other):
+        each.transport.abort()
+
+
+async def connect(
+    port: int, authority: trustme.CA
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect, trusting one authority alone."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(context)
+    opened = asyncio.open_connection("127.0.0.1", port, ssl=context)
+    return await asyncio.wait_for(opened, 10)
+
+
+def certificate(authority: trustme.CA, folder: Path) -> ssl.SSLContext:
+    pem = folder / "pair.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(pem)
+    return tls_context(TlsSettings(cert_file=pem, key_file=pem))

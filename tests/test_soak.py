@@ -1,0 +1,30 @@
+"""The soak run serves, reloads and purges, and finds growth where there is some."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.soak.readings import Reading, memory_per_hour
+
+
+@pytest.mark.slow
+def test_soak_run_reports_what_it_measured() -> None:
+    command = [sys.executable, "-m", "benchmarks.soak", "--seconds", "6", "--users", "1000"]
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    assert re.search(r"^responses \{'200': \d{3,}\}, 1 reloads", output, re.MULTILINE)
+    assert re.search(r"^memory [\d.]+ to [\d.]+ MiB", output, re.MULTILINE)
+    assert re.search(r"p99\.9 [\d.]+ ms", output)
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.5, 5.0], ids="{} MiB/h".format)
+def test_growth_is_found_among_noise(growth: float) -> None:
+    source = random.Random(1)
+    readings = [
+        Reading(at, 100 + growth * at / 3600 + source.gauss(0, 0.2), 25, 5) for at in range(600)
+    ]
+    assert memory_per_hour(readings) == pytest.approx(growth, abs=0.4)

@@ -1,0 +1,34 @@
+"""Calls that may hang, in threads that nothing waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Lock, Thread
+from typing import Any
+
+
+class DaemonThread:
+    """Calls functions one at a time, in daemon threads.
+
+    Neither the event loop nor the end of the process waits for a call that hangs.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = Lock()
+
+    def __call__(self, function: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
+        done: Future[Any] = Future()
+        done.set_running_or_notify_cancel()  # a caller that leaves does not cancel it
+
+        def run() -> None:
+            try:
+                with self._lock:
+                    done.set_result(function(*args))
+            except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+                done.set_exception(error)
+
+        Thread(target=run, name=self._name, daemon=True).start()
+        return asyncio.wrap_future(done)

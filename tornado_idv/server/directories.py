@@ -1,0 +1,226 @@
+"""The directory in force, and those before it whose last lookups are still running."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pluggy
+
+from tornado_idv.backend import AnyBackend
+from tornado_idv.config.settings import Settings
+from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.guard import BackendCall
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.registry import (
+    backend_kinds,
+    build_backends,
+    close_backend,
+    open_backend,
+    open_backends,
+)
+from tornado_idv.web.json_body import encode_user
+
+_OF_NEGATIVE = {"negative_ttl", "max_negative_entries", "failure_memo"}
+"""Settings of the cache that do not matter to found answers."""
+
+
+@asynccontextmanager
+async def open_directory(
+    settings: Settings,
+    manager: pluggy.PluginManager,
+    on_backend_result: Callable[[BackendCall], None] | None = None,
+) -> AsyncIterator[Directory]:
+    """Open the configured backends and yield a directory of them.
+
+    ``on_backend_result`` is called with each call of a backend.
+    Raises `StartError` if one cannot be opened.
+    """
+    backends = build_backends(backend_kinds(manager), settings.backends)
+    directory = _make_directory(
+        settings, manager, backends, Counters(), on_backend_result=on_backend_result
+    )
+    async with open_backends(backends), directory.refreshing():
+        yield directory
+
+
+@asynccontextmanager
+async def open_directories(
+    settings: Settings, manager: pluggy.PluginManager, counters: Counters
+) -> AsyncIterator[Directories]:
+    """Yield the directory of these settings in force; raises `StartError`."""
+    directories = Directories(manager, counters)
+    directories.replace(await directories.prepare(settings))
+    try:
+        yield directories
+    finally:
+        await directories.close()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDirectory:
+    """A directory that can be put in force; ``opened`` are the backends opened for it.
+
+    The found answers of the backends ``kept`` stay in the cache.
+    """
+
+    directory: Directory
+    settings: Settings
+    opened: Sequence[AnyBackend]
+    kept: Sequence[str]
+
+    async def abort(self) -> None:
+        """Close what was opened for it."""
+        for backend in reversed(self.opened):
+            await close_backend(backend)
+
+
+class Directories:
+    """Puts directories in force; backends with equal options are not opened again.
+
+    ``current`` is the directory in force, once there is one.
+    """
+
+    current: Directory
+
+    def __init__(self, manager: pluggy.PluginManager, counters: Counters) -> None:
+        self._manager = manager
+        self._counters = counters
+        self._settings: Settings | None = None
+        self._leaving: dict[Directory, asyncio.Task[None]] = {}
+        self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def prepare(self, settings: Settings) -> PreparedDirectory:
+        """Open the backends that are not open yet; raises `StartError` if one cannot be opened."""
+        before = self._settings
+        if before is not None and _of_lookups(before) == _of_lookups(settings):
+            return PreparedDirectory(self.current, settings, (), ())
+        shared = self._unchanged(settings)
+        new = [each for each in settings.backends if each.name not in shared]
+        opened = build_backends(backend_kinds(self._manager), new)
+        by_name = shared | {each.name: each for each in opened}
+        backends = [by_name[each.name] for each in settings.backends]
+        async with AsyncExitStack() as stack:
+            for backend in opened:
+                await open_backend(backend)
+                stack.push_async_callback(close_backend, backend)
+            directory = _make_directory(
+                settings,
+                self._manager,
+                backends,
+                self._counters,
+                on_backend_result=partial(_count, self._counters),
+                previous=None if before is None else self.current,
+            )
+            stack.pop_all()
+        kept = () if before is None else _with_same_answers(before, settings)
+        return PreparedDirectory(directory, settings, opened, kept)
+
+    def replace(self, prepared: PreparedDirectory) -> None:
+        """Put a directory in force, at once.
+
+        Backends that are in use no more are closed when the lookups that run now have ended.
+        """
+        before, after = self._settings, prepared.directory
+        self._settings = prepared.settings
+        for backend in prepared.opened:
+            self._counters.backend(backend.name).failing_since = None
+        if before is None:
+            self.current = after
+            after.start_refreshing()
+        elif after is not self.current:
+            previous, self.current = self.current, after
+            after.replace(previous, prepared.kept)
+            in_use = {guard.backend for guard in after.guards}
+            removed = [each.backend for each in previous.guards if each.backend not in in_use]
+            # A plugin's coroutine may run for twice as long; what ignores its timeout is not
+            # waited for.
+            max_wait = 2 * before.server.request_timeout + 1
+            # The task begins later, and then waits for this directory too.
+            self._leaving[previous] = asyncio.create_task(self._leave(previous, removed, max_wait))
+
+    async def close(self) -> None:
+        """Close all backends, without waiting for lookups."""
+        self._closing.set_result(None)
+        await asyncio.gather(*self._leaving.values())
+        await asyncio.gather(*self.current.stop_refreshing(), return_exceptions=True)
+        for guard in reversed(self.current.guards):
+            await close_backend(guard.backend)
+
+    def _unchanged(self, settings: Settings) -> dict[str, AnyBackend]:
+        """Return the open backends that these settings have with equal options, by name."""
+        if self._settings is None:
+            return {}
+        backends = {guard.name: guard.backend for guard in self.current.guards}
+        return {
+            each.name: backends[each.name]
+            for each in settings.backends
+            if each.name in backends and backends[each.name].options == each
+        }
+
+    async def _leave(
+        self, directory: Directory, removed: Sequence[AnyBackend], max_wait: float
+    ) -> None:
+        # Directories before this one may use its backends, too.
+        ended = asyncio.gather(*(each.join() for each in self._leaving))
+        ends: list[asyncio.Future[Any]] = [ended, self._closing]
+        await asyncio.wait(ends, timeout=max_wait, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        for backend in reversed(removed):
+            await close_backend(backend)
+        del self._leaving[directory]
+
+
+def _make_directory(
+    settings: Settings,
+    manager: pluggy.PluginManager,
+    backends: Sequence[AnyBackend],
+    counters: Counters,
+    *,
+    on_backend_result: Callable[[BackendCall], None] | None,
+    previous: Directory | None = None,
+) -> Directory:
+    identifiers = settings.make_identifiers()
+    return Directory(
+        manager,
+        backends,
+        AnswerCache(settings.cache, counters=counters),
+        partial(encode_user, identifiers=identifiers),
+        accepts=identifiers.accepts,
+        timeout=settings.server.request_timeout,
+        on_backend_result=on_backend_result,
+        previous=previous,
+    )
+
+
+def _count(counters: Counters, call: BackendCall) -> None:
+    counters.count_backend_call(call.backend, call.result, call.outcome, call.seconds)
+
+
+def _of_lookups(settings: Settings) -> tuple[object, ...]:
+    """Return the settings that a directory depends on."""
+    timeout = settings.server.request_timeout
+    return *_of_users(settings), settings.backends, settings.cache, timeout
+
+
+def _of_users(settings: Settings) -> tuple[object, ...]:
+    """Return the settings that decide which users are valid, and how they are rendered."""
+    return settings.profile_sites, settings.identifiers
+
+
+def _with_same_answers(before: Settings, after: Settings) -> list[str]:
+    """Return the backends whose found users are certainly the same: no earlier one has changed."""
+    limits = [each.cache.model_dump(exclude=_OF_NEGATIVE) for each in (before, after)]
+    if limits[0] != limits[1] or _of_users(before) != _of_users(after):
+        return []
+    names: list[str] = []
+    for old, new in zip(before.backends, after.backends, strict=False):
+        if old != new:
+            break
+        names.append(new.name)
+    return names
