@@ -4,7 +4,8 @@
 # make test-fast  run the tests for daily work: all but those marked slow
 # make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
-# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, and the directories of the recipes
+# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, Chromium, linters, and packages of npm
+# make screenshots take the screenshots of the status page in docs/ (needs Chromium)
 # make check  lint, types, layers
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make soak   serve at half of capacity for MINUTES=10 with reloads and purges, and see what grows
@@ -16,7 +17,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-bench
 RECIPES := .venv-recipes
-RECIPE_MODULES := tests/recipes/node_modules
+LINTERS := .venv-tools
+MODULES := tests/recipes/node_modules tests/browser/node_modules
 SECONDS_ ?= 300
 MINUTES ?= 10
 SEED ?=
@@ -32,7 +34,7 @@ EXAMPLES ?= 100000
 PORT ?=
 DEMO := $(if $(PORT),.demo.yaml,config.yaml)
 
-.PHONY: run chain test test-fast coverage test-tools hard check bench soak faults clean FORCE
+.PHONY: run chain test test-fast coverage test-tools screenshots hard check bench soak faults clean FORCE
 
 run: $(VENV)/.run $(DEMO)
 	$(BIN)/tornado-idv serve --config $(DEMO)
@@ -56,17 +58,22 @@ coverage: $(VENV)/.dev
 hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/wire
 
+TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core systemd logrotate
+
 # The tests behind these are skipped, with the reason, where they are not.
-test-tools: $(RECIPES)/.installed $(RECIPE_MODULES)/.installed
-	@if (PATH="$$PATH:/usr/sbin"; for tool in nginx haproxy wrk promtool; do command -v $$tool || exit 1; done) \
+test-tools: $(RECIPES)/.installed $(LINTERS)/.installed $(MODULES:%=%/.installed)
+	@if (PATH="$$PATH:/usr/sbin"; for tool in nginx haproxy wrk promtool chromium chromedriver systemd-analyze logrotate; do command -v $$tool || exit 1; done) \
 	  >/dev/null; then \
-	  echo "nginx, haproxy, wrk and promtool are installed."; \
+	  echo "nginx, haproxy, wrk, promtool, Chromium, systemd-analyze and logrotate are installed."; \
 	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
-	  echo "The tests with nginx, haproxy, wrk and promtool will be skipped; root installs them with: apt-get install nginx haproxy wrk prometheus"; \
+	  echo "The tests with some of these will be skipped; root installs them with: apt-get install $(TOOLS)"; \
 	else \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -qq --yes --no-install-recommends nginx haproxy wrk prometheus >/dev/null; \
+	    apt-get install -qq --yes --no-install-recommends $(TOOLS) >/dev/null; \
 	fi
+
+screenshots: $(VENV)/.dev
+	PYTHONPATH=tests $(BIN)/python -m support.screenshots
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -84,7 +91,7 @@ faults: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m support.faults.oracle --seconds $(SECONDS_) $(if $(SEED),--seed $(SEED))
 
 clean:
-	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(RECIPE_MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
+	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(LINTERS) $(MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -112,7 +119,14 @@ $(RECIPES)/.installed: tests/recipes/requirements.txt | $(VENV)/bin/python
 	@$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
-$(RECIPE_MODULES)/.installed: tests/recipes/package-lock.json
+# One that cannot be installed is reported, and its tests are skipped.
+$(LINTERS)/.installed: tests/deploy/requirements.txt | $(VENV)/bin/python
+	@$(BIN)/python -m venv $(LINTERS)
+	-@while read -r tool; do case $$tool in '#'*|'') ;; *) \
+	  $(LINTERS)/bin/python -m pip install --quiet --disable-pip-version-check $$tool;; esac; done < $<
+	@touch $@
+
+$(MODULES:%=%/.installed): %/node_modules/.installed: %/package-lock.json
 	@if ! command -v npm >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -qq --yes --no-install-recommends nodejs npm >/dev/null; \
@@ -120,5 +134,5 @@ $(RECIPE_MODULES)/.installed: tests/recipes/package-lock.json
 	@if command -v npm >/dev/null; then \
 	  npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund --silent && touch $@; \
 	else \
-	  echo "The recipes behind Node.js will be skipped; root installs it with: apt-get install nodejs npm"; \
+	  echo "The tests with packages of npm will be skipped; root installs it with: apt-get install nodejs npm"; \
 	fi

@@ -19,6 +19,7 @@ TESTS = [
     "pytest-timeout>=2.3",
     "pytest-tornasync>=0.6.0.post2",
     "pytest-xdist>=3.6",
+    "selenium>=4.30,<5",
     "setuptools>=77",
     "trustme>=1.2",
 ]
@@ -34,7 +35,7 @@ setup(
     python_requires=">=3.11,<3.14",
     packages=find_packages(include=["tornado_idv", "tornado_idv.*"]) + find_packages("plugins"),
     package_dir={"": "plugins", "tornado_idv": "tornado_idv"},
-    package_data={"tornado_idv": ["py.typed"]},
+    package_data={"tornado_idv": ["py.typed"], "tornado_idv.admin": ["static/*"]},
     install_requires=[
         "aiohttp>=3.13,<4",
         "aiosqlite>=0.20",

@@ -10,10 +10,12 @@ import pytest
 
 from support.admin import ADMIN_KEY, KEY, OPEN_TO_ALL, AdminReply, ask_admin
 from support.service import EXPIRED_KEY, FIXTURE, Client, serving
-from tornado_idv.admin.listener import ROUTES
+from tornado_idv.admin.listener import FILE_ROUTES, ROUTES
 from tornado_idv.server.service import Service
 
 GETS = [path for path, handler in ROUTES.items() if "GET" in handler.allowed]
+WITH_DATA = [path for path, handler in ROUTES.items() if handler.has_data]
+WITHOUT_DATA = [*(path for path in ROUTES if path not in WITH_DATA), *FILE_ROUTES]
 POSTS = [path for path, handler in ROUTES.items() if "POST" in handler.allowed]
 
 
@@ -36,7 +38,7 @@ def assert_error(reply: AdminReply, status: int, code: str) -> None:
     assert "Server" not in reply.headers
 
 
-@pytest.mark.parametrize("path", [*ROUTES, "/elsewhere"])
+@pytest.mark.parametrize("path", [*WITH_DATA, "/elsewhere", "/status/elsewhere.js"])
 @pytest.mark.parametrize(
     ("fields", "status", "code"),
     [
@@ -56,6 +58,14 @@ def test_every_request_needs_an_admin_key_off_loopback(
     assert reply.headers["WWW-Authenticate"] == ("Bearer" if status == 401 else None)
 
 
+def test_page_without_data_needs_no_key(open_service: Service) -> None:
+    """A browser cannot send one; the page asks for it, and its requests for data have it."""
+    assert "/status" in WITHOUT_DATA
+    replies = [ask_admin(open_service, path) for path in WITHOUT_DATA]
+    assert {each.status for each in replies} == {200}
+    assert b"caller" not in b"".join(each.body for each in replies)
+
+
 def test_admin_key_is_accepted_off_loopback(open_service: Service) -> None:
     """Under whatever name: a web page has no key."""
     fields = {"Authorization": f"Bearer {ADMIN_KEY}", "Host": "idv.example:8081"}
@@ -72,6 +82,7 @@ def test_no_key_is_needed_on_loopback(service: Service, path: str, host: str) ->
 def test_names_of_other_hosts_are_rejected_on_loopback(service: Service, host: str) -> None:
     """A web page whose name an attacker points to 127.0.0.1 reads nothing (DNS rebinding)."""
     assert_error(ask_admin(service, "/status.json", Host=host), 421, "host_not_allowed")
+    assert_error(ask_admin(service, "/status", Host=host), 421, "host_not_allowed")
     assert_error(
         ask_admin(service, "/cache/purge", {"all": True}, Host=host), 421, "host_not_allowed"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from support.admin import WITH_ADMIN, ask_admin
 from support.key_stores import make_store
 from support.process import eventually, running
 from support.service import CONFIG, FIXTURE, Client, make_database, serving
+from tornado_idv.keys.token import issue
+from tornado_idv.log_format import format_time
 from tornado_idv.server.service import Service
 
 BOB = '  - {nickname: "@bob", card_number: "5555", plan: Pro}\n'
@@ -38,7 +41,32 @@ def test_status_gives_an_overview(service: Service) -> None:
         "users",
         {"found": 1},
     )
-    assert status["keys"] == {"count": 3, "next_expiry": None}
+    assert status["keys"] == {"count": 3, "next_expiry": None, "expiring": []}
+
+
+def test_status_lists_the_keys_that_expire_within_14_days(tmp_path: Path) -> None:
+    """At most 20, the next one first; not those that have expired."""
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    now = time.time()
+    expirations = {f"k{day}": format_time(now + day * 86400) for day in (20, 13, 2, 5)}
+    with serving(with_keys(expirations), tmp_path) as service:
+        keys = ask_admin(service, "/status.json").json["keys"]
+    assert [each["id"] for each in keys["expiring"]] == ["k2", "k5", "k13"]
+    assert keys["expiring"][0] == {"id": "k2", "expires": keys["next_expiry"]}
+    assert keys["next_expiry"][:19] == expirations["k2"][:19]
+    expirations = {f"k{hour}": format_time(now + hour * 3600) for hour in range(1, 31)}
+    with serving(with_keys(expirations), tmp_path) as service:
+        keys = ask_admin(service, "/status.json").json["keys"]
+    assert [each["id"] for each in keys["expiring"]] == [f"k{hour}" for hour in range(1, 21)]
+
+
+def with_keys(expirations: dict[str, str]) -> str:
+    """Return a configuration with more keys, which expire at these times."""
+    lines = "".join(
+        f"    - {{id: {key_id}, token: {issue(key_id)}, expires: {expires}}}\n"
+        for key_id, expires in expirations.items()
+    )
+    return WITH_ADMIN.replace("backends:\n", f"{lines}backends:\n")
 
 
 def test_key_store_that_cannot_be_read_is_degraded(tmp_path: Path) -> None:

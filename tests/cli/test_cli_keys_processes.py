@@ -11,10 +11,12 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
 from support.forked_commands import BROKEN, CLOSED, start
+from support.forking import fork
 from support.key_stores import add, make_store, read, record
 from support.process import COMMAND, TIMEOUT, eventually
 from tornado_idv.keys.token import digest
@@ -45,18 +47,16 @@ def test_token_that_cannot_be_printed_is_withdrawn(
     assert read(path) == known
 
 
-def run_with_full_output(path: Path, stream: str, *arguments: str) -> int:
-    """Run a command one of whose streams is a full disk; return its exit code."""
-    with open("/dev/full", "w") as full:  # noqa: PTH123
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
-        done = subprocess.run(
-            [*COMMAND, "keys", *arguments, "--store", str(path)],
-            **streams,
-            timeout=TIMEOUT,
-            check=False,
-        )
-    assert b"Traceback" not in (done.stderr or b"")
-    return done.returncode
+def run_with_full_output(path: Path, stream: str, *arguments: str) -> tuple[int, str]:
+    """Run a command one of whose streams is a full disk; return its exit code and the other."""
+    with open("/dev/full", "w") as full, TemporaryFile("w+") as other:  # noqa: PTH123
+        streams = {"stdout": other.fileno(), "stderr": other.fileno(), stream: full.fileno()}
+        process = fork("keys", *arguments, "--store", str(path), **streams)
+        code = process.wait(TIMEOUT)
+        other.seek(0)
+        text = other.read()
+    assert "Traceback" not in text
+    return code, text
 
 
 @pytest.mark.parametrize(
@@ -69,17 +69,18 @@ def test_exit_code_is_0_where_a_change_is_made_and_not_printed(
     make_store(path)
     add(path, record("shop", "shop", disabled="rotate" in arguments))
     known = read(path)
-    assert run_with_full_output(path, stream, arguments[0], "shop", *arguments[1:]) == 0
+    code, _ = run_with_full_output(path, stream, arguments[0], "shop", *arguments[1:])
+    assert code == 0
     assert read(path) != known
 
 
 def test_exit_code_is_1_where_a_failure_cannot_be_printed(path: Path) -> None:
-    assert run_with_full_output(path, "stderr", "revoke", "shop") == 1
+    assert run_with_full_output(path, "stderr", "revoke", "shop")[0] == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_token_is_withdrawn_where_a_signal_comes_before_it_is_printed(
-    path: Path, number: signal.Signals
+    path: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     make_store(path, "known")
     known = read(path)
@@ -89,16 +90,17 @@ def test_token_is_withdrawn_where_a_signal_comes_before_it_is_printed(
         while True:
             os.write(writing, b"x" * 4096)
     os.set_blocking(writing, True)
-    command = [*COMMAND, "keys", "issue", "shop", "--store", str(path)]
-    with subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE) as process:
-        eventually(lambda: "shop" in read(path))
-        time.sleep(0.2)  # until it waits for the reader
-        process.send_signal(number)
-        _, stderr = process.communicate(timeout=TIMEOUT)
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        command = ("keys", "issue", "shop", "--store", str(path))
+        process = fork(*command, stdout=writing, stderr=stderr.fileno())
+    eventually(lambda: "shop" in read(path))
+    time.sleep(0.2)  # until it waits for the reader
+    process.send_signal(number)
+    assert process.wait(TIMEOUT) != 0
     os.close(reading)
     os.close(writing)
-    assert process.returncode != 0
-    assert b"interrupted; the token is not valid, and nothing was changed" in stderr
+    assert "interrupted; the token is not valid, and nothing was changed" in log.read_text()
     assert read(path) == known
 
 

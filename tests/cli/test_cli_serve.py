@@ -12,12 +12,15 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from support.forking import ForkedCommand, fork
 from support.process import COMMAND, TIMEOUT, Invoke, command, eventually, running
 from support.service import KEY, Client
 from tornado_idv.admin.reload import ReloadResult
@@ -229,11 +232,36 @@ def listens(port: int) -> bool:
     return True
 
 
+@dataclass
+class Redirected:
+    """Where the standard streams of a service lead; what it wrote into files is read here."""
+
+    folder: Path
+    stdout: str = "stdout"
+    stderr: str = "stderr"
+    closed: Sequence[int] = ()
+
+    @contextmanager
+    def served(self, path: Path) -> Iterator[ForkedCommand]:
+        with (
+            (self.folder / self.stdout).open("w") as stdout,
+            (self.folder / self.stderr).open("w") as stderr,
+            serve(path, stdout.fileno(), stderr.fileno(), self.closed) as process,
+        ):
+            yield process
+
+    def read(self) -> str:
+        """All that was written into files."""
+        files = (self.folder / name for name in (self.stdout, self.stderr))
+        return "".join(each.read_text() for each in files if each.is_file())
+
+
 @contextmanager
-def served(path: Path, redirections: str, **streams: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The service, started by a shell with some of its standard streams elsewhere."""
-    line = f"exec {shlex.join(COMMAND)} serve --config {shlex.quote(str(path))} {redirections}"
-    process = subprocess.Popen(["/bin/sh", "-c", line], **streams)  # type: ignore[call-overload]
+def serve(
+    path: Path, stdout: int, stderr: int, closed: Sequence[int] = ()
+) -> Iterator[ForkedCommand]:
+    """Run the service with these standard streams."""
+    process = fork("serve", "--config", str(path), stdout=stdout, stderr=stderr, closed=closed)
     net = threading.Timer(TIMEOUT, process.kill)
     net.start()
     try:
@@ -241,44 +269,54 @@ def served(path: Path, redirections: str, **streams: int) -> Iterator[subprocess
     finally:
         net.cancel()
         process.kill()
-        process.communicate()
 
 
-@pytest.mark.parametrize(
-    "redirections",
-    [">/dev/full", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full 2>/dev/full"],
-)
-def test_it_serves_where_nothing_can_be_printed(config: Config, redirections: str) -> None:
+REDIRECTED: dict[str, dict[str, Any]] = {
+    ">/dev/full": {"stdout": "/dev/full"},
+    ">&-": {"closed": [1]},
+    "2>&-": {"closed": [2]},
+    "<&- >&- 2>&-": {"closed": [0, 1, 2]},
+    ">/dev/full 2>/dev/full": {"stdout": "/dev/full", "stderr": "/dev/full"},
+}
+
+
+@pytest.mark.parametrize("redirections", REDIRECTED)
+def test_it_serves_where_nothing_can_be_printed(
+    config: Config, tmp_path: Path, redirections: str
+) -> None:
     """And writes nothing of its log into a file or socket that has the stream's descriptor."""
     port = free_port()
     path = config(USERS, more=f"server: {{port: {port}}}\n{ASKING}")
-    pipe = subprocess.PIPE
-    with served(path, redirections, stdout=pipe, stderr=pipe) as process:
+    streams = Redirected(tmp_path, **REDIRECTED[redirections])
+    with streams.served(path) as process:
         eventually(lambda: listens(port))
         for _ in range(3):
             assert Client(port).by_input("@alice").status == 200
         process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 0
-    assert b"Traceback" not in stderr
-    assert b"Exception ignored" not in stderr
+        assert process.wait(TIMEOUT) == 0
+    written = streams.read()
+    assert "Traceback" not in written
+    assert "Exception ignored" not in written
     full = redirections == ">/dev/full"
-    assert (b"standard output cannot be written: No space left" in stderr) is full
+    assert ("standard output cannot be written: No space left" in written) is full
 
 
 @pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-"])
 def test_the_exit_code_is_set_if_nothing_can_be_printed(config: Config, redirections: str) -> None:
+    """Also where the interpreter finds its standard streams so when it starts."""
     path = config("name: users, kind: yaml, path: gone.yaml", more=ANY_PORT)
-    with served(path, redirections) as process:
-        assert process.wait(TIMEOUT) == 3
+    line = f"exec {shlex.join(COMMAND)} serve --config {shlex.quote(str(path))} {redirections}"
+    assert subprocess.run(["/bin/sh", "-c", line], timeout=TIMEOUT, check=False).returncode == 3
 
 
-def test_a_stalled_reader_of_the_log_stalls_no_response_and_no_stop(config: Config) -> None:
+def test_a_stalled_reader_of_the_log_stalls_no_response_and_no_stop(
+    config: Config, tmp_path: Path
+) -> None:
     port = free_port()
     path = config(USERS, more=f"server: {{port: {port}}}\n{ASKING}")
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    with served(path, ">/dev/null", stderr=writer) as process:
+    with (tmp_path / "stdout").open("w") as stdout, serve(path, stdout.fileno(), writer) as process:
         os.close(writer)
         eventually(lambda: listens(port))
         request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

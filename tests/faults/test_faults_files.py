@@ -237,8 +237,11 @@ def test_fixture_truncated_at_any_of_200_points_hides_no_user(
                 whole = fixture(*people).encode()
                 size = len(whole) * (turn * files + f) // (files * rounds)
                 overwrite(tmp_path / f"{f}/users.yaml", whole[:size])
-            while warnings(caplog) < files * (turn + 1):
-                client.wait_for({f"@{each.nickname}": each.body for each in last}, steady=0)
+            noticed = files * (turn + 1)
+            client.look_until(
+                lambda: warnings(caplog) >= noticed,  # noqa: B023
+                {f"@{each.nickname}": each.body for each in last},
+            )
         for f, people in enumerate(crowd):
             people[-1].plan = "Restored"
             (tmp_path / f"{f}/users.yaml").write_text(fixture(*people))
@@ -266,8 +269,7 @@ def test_bad_fixture_is_ignored(
         client = CheckingClient(service.port, ALICE, CAROL)
         wanted = all_of(ALICE, ALICE.body) | {"@carol": 200} | absent(404)
         path.write_bytes(content.encode("utf-8", "surrogateescape"))
-        while not warnings(caplog):
-            client.wait_for(wanted, steady=0)
+        client.look_until(lambda: warnings(caplog) > 0, wanted)
         client.wait_for(wanted)
         client.expect_found(RESTORED)
         path.write_text(fixture(RESTORED, CAROL))
@@ -282,8 +284,7 @@ def test_users_of_a_deleted_fixture_are_still_served(
     with serving(FORGETFUL + SPARE.format("users"), tmp_path) as service:
         client = CheckingClient(service.port, ALICE)
         path.unlink()
-        while not warnings(caplog):
-            client.wait_for(all_of(ALICE, ALICE.body) | absent(404), steady=0)
+        client.look_until(lambda: warnings(caplog) > 0, all_of(ALICE, ALICE.body) | absent(404))
         path.write_text(fixture(RESTORED))
         client.expect_found(RESTORED)
         client.wait_for(all_of(RESTORED, RESTORED.body))

@@ -78,8 +78,8 @@ FAULTS = {
     "JSON without end": Row(said(200, body=b"[" * 10_000 + b"]" * 10_000), 503),
     "wrong types": Row(said(200, body=b'{"status":"ok","plan":1,"card_number":2}'), 503),
     "401": Row(said(401, "WWW-Authenticate: Bearer"), 503),
-    "429": Row(said(429, "Retry-After: 7"), 200),
-    "503": Row(said(503, "Retry-After: 7", body=json.dumps(NOT_FOUND).encode()), 200),
+    "429": Row(said(429, "Retry-After: 1"), 200),
+    "503": Row(said(503, "Retry-After: 1", body=json.dumps(NOT_FOUND).encode()), 200),
 }
 
 

@@ -277,3 +277,13 @@ def test_repr_contains_no_token_and_no_digest() -> None:
         assert repr(digest(TOKEN)) not in text
         assert digest(TOKEN).hex() not in text
         assert TOKEN not in text
+
+
+def test_overview_of_the_keys_follows_their_replacement() -> None:
+    """It is computed once per change; a key with two tokens expires with the last of them."""
+    ring = KeyRing([ApiKey("a", digest("1"), expires=30.0), ApiKey("b", digest("2"))])
+    assert (ring.ids, ring.expirations()) == ({"a", "b"}, {"a": 30.0})
+    stored = [ApiKey("c", digest("3"), expires=20.0), ApiKey("c", digest("4"), expires=10.0)]
+    ring.replace(ring.merged(stored))
+    assert ring.ids == {"a", "b", "c"}
+    assert list(ring.expirations().items()) == [("c", 20.0), ("a", 30.0)]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.forked_commands import ForkedCommand, start
+from support.forked_commands import LoggedCommand, start
 from support.key_model import Command, ModelKey, State, possible_states
 from support.key_stores import make_store, read
 from tornado_idv.keys.record import KeyRecord
@@ -62,7 +62,7 @@ def test_store_is_that_of_some_order_of_the_commands(
 
 def run_at_once(
     folder: Path, store: Path, commands: list[tuple[Command, float | None]]
-) -> list[tuple[Command, ForkedCommand]]:
+) -> list[tuple[Command, LoggedCommand]]:
     """Start commands and kill each after its delay, if it has one."""
     started = time.monotonic()
     running = [

@@ -91,6 +91,17 @@ def test_it_announces_itself_once_it_can_be_asked(
     assert "unanswered" not in caplog.text
 
 
+def test_event_loop_is_watched_while_the_service_runs(serve: Serve) -> None:
+    watching: list[bool] = []
+
+    def look() -> None:
+        watching.append("watchdog" in {each.name for each in threading.enumerate()})
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    serve(lambda _: asyncio.get_running_loop().call_soon(look))
+    assert watching == [True]
+
+
 def test_requests_that_do_not_end_are_given_up(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:

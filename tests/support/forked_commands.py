@@ -1,14 +1,12 @@
-"""Commands as processes that are forked from one with everything imported, and so start fast."""
+"""Commands that run at once, with their output in files."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from tornado_idv.cli import main
+from support.forking import ForkedCommand, fork
 
 TIMEOUT = 30.0
 CLOSED = "closed"
@@ -16,15 +14,12 @@ CLOSED = "closed"
 BROKEN = "broken"
 """A standard output whose reader is gone."""
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tornado_idv.cli", "pytest"])
-
 
 @dataclass
-class ForkedCommand:
+class LoggedCommand:
     """A running command."""
 
-    process: ForkServerProcess
+    process: ForkedCommand
     output: str
     log: Path
 
@@ -33,9 +28,7 @@ class ForkedCommand:
 
     def wait(self) -> int:
         """Return the exit code, or minus the signal that ended the command."""
-        self.process.join(TIMEOUT)
-        assert self.process.exitcode is not None, "the command did not end"
-        return self.process.exitcode
+        return self.process.wait(TIMEOUT)
 
     @property
     def stdout(self) -> str:
@@ -46,7 +39,7 @@ class ForkedCommand:
         return self.log.read_text()
 
 
-def start(folder: Path, *arguments: object, output: str | None = None) -> ForkedCommand:
+def start(folder: Path, *arguments: object, output: str | None = None) -> LoggedCommand:
     """Start a command; its log goes into a new file in the folder, and so does its output.
 
     ``output`` is a file of another place, `CLOSED` or `BROKEN`.
@@ -58,20 +51,20 @@ def start(folder: Path, *arguments: object, output: str | None = None) -> Forked
     if output is None:
         output = str(folder / f"{number}.out")
         Path(output).touch()
-    texts = [str(each) for each in arguments]
-    process = _CONTEXT.Process(target=_run, args=(texts, output, str(log)))
-    process.start()
-    return ForkedCommand(process, output, log)
+    stdout, stderr = _open(output), os.open(log, os.O_WRONLY | os.O_APPEND)
+    closed = [1] if output == CLOSED else []
+    try:
+        texts = [str(each) for each in arguments]
+        process = fork(*texts, stdout=stdout, stderr=stderr, closed=closed)
+    finally:
+        os.close(stdout)
+        os.close(stderr)
+    return LoggedCommand(process, output, log)
 
 
-def _run(arguments: list[str], output: str, log: str) -> None:
-    os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
-    if output == CLOSED:
-        os.close(1)
-    elif output == BROKEN:
+def _open(output: str) -> int:
+    if output == BROKEN:
         reading, writing = os.pipe()
-        os.dup2(writing, 1)
         os.close(reading)
-    else:
-        os.dup2(os.open(output, os.O_WRONLY | os.O_APPEND), 1)
-    main(arguments)
+        return writing
+    return os.open(os.devnull if output == CLOSED else output, os.O_WRONLY | os.O_APPEND)

@@ -93,3 +93,14 @@ def spellings() -> Iterator[Spelling]:
             for end in ENDS:
                 line = before + byte + after + end
                 yield from map(Spelling, (line, LENGTH + line, line + LENGTH))
+
+
+def sample() -> Iterator[Spelling]:
+    """Every line that is valid, and each of the others alone, behind a length, or before it.
+
+    Which of the three alternates from line to line.
+    """
+    for number, spelling in enumerate(spellings()):
+        line, beside = divmod(number, 3)
+        if line % 3 == beside or framing(spelling.lines) != "refused":
+            yield spelling

@@ -1,4 +1,4 @@
-"""The command as a real process, which is ended by its own id."""
+"""The command as a process, which is forked from one with everything imported."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,10 @@ from typing import IO
 
 from click.testing import Result
 
+from support.forking import ForkedCommand, fork
+
 COMMAND = (sys.executable, "-m", "tornado_idv")
+"""Starts an interpreter, for a test of what that does; a second of CPU time."""
 TIMEOUT = 20.0
 
 Invoke = Callable[..., Result]
@@ -27,15 +31,15 @@ Invoke = Callable[..., Result]
 class ServiceProcess:
     """A served process: what it announced up to now, and where its log goes."""
 
-    process: subprocess.Popen[str]
+    process: ForkedCommand
+    stdout: IO[str]
     log: Path
     announced: list[str]
     port: int = 0
 
     def read_up_to(self, beginning: str) -> str:
         """Reads announced lines up to one that begins so, blanks aside."""
-        stdout: IO[str] = self.process.stdout  # type: ignore[assignment]
-        for line in stdout:
+        for line in self.stdout:
             self.announced.append(line)
             if line.strip().startswith(beginning):
                 return line.strip()
@@ -51,8 +55,7 @@ class ServiceProcess:
 
     def wait(self) -> int:
         """Waits for the end, and gives the exit code."""
-        stdout: IO[str] = self.process.stdout  # type: ignore[assignment]
-        self.announced += stdout.readlines()
+        self.announced += self.stdout.readlines()
         return self.process.wait(TIMEOUT)
 
 
@@ -67,40 +70,43 @@ def running(
     log = config.with_suffix(".log")
     visible = [str(path), os.environ.get("PYTHONPATH", "")] if path else []
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, visible))} if path else None
-    with log.open("w") as stderr:
-        process = subprocess.Popen(
-            [*COMMAND, "serve", "--config", str(config)],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            env=env,
+    reading, writing = os.pipe()
+    with os.fdopen(reading, encoding="utf-8") as stdout, log.open("w") as stderr:
+        process = fork(
+            "serve", "--config", str(config), stdout=writing, stderr=stderr.fileno(), env=env
         )
-    net = threading.Timer(timeout, process.kill)
-    net.start()
-    try:
-        service = ServiceProcess(process, log, [])
-        service.port = int(service.read_up_to("Listening on").split("/")[2].rpartition(":")[2])
-        service.read_up_to("Keys:")
-        yield service
-    finally:
-        net.cancel()
-        process.kill()
-        process.communicate()
+        os.close(writing)
+        net = threading.Timer(timeout, process.kill)
+        net.start()
+        try:
+            service = ServiceProcess(process, stdout, log, [])
+            service.port = int(service.read_up_to("Listening on").split("/")[2].rpartition(":")[2])
+            service.read_up_to("Keys:")
+            yield service
+        finally:
+            net.cancel()
+            process.kill()
+            process.wait(TIMEOUT)
 
 
 def command(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs one command to its end."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **(env or {})},
-        cwd=cwd,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        process = fork(
+            *arguments,
+            stdout=stdout.fileno(),
+            stderr=stderr.fileno(),
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+        )
+        try:
+            code = process.wait(TIMEOUT)
+        finally:
+            process.kill()
+        texts = [each.seek(0) or each.read() for each in (stdout, stderr)]
+        return subprocess.CompletedProcess(arguments, code, *texts)
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -108,3 +114,4 @@ def eventually(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, "the condition never came to hold"
+        time.sleep(0.002)  # what is waited for needs the processor more

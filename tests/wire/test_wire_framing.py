@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from itertools import islice
 
 import pytest
 from tornado.httputil import (
@@ -14,11 +16,13 @@ from tornado.httputil import (
     ResponseStartLine,
 )
 
-from support.framing_spellings import framing, spellings
+from support.framing_spellings import framing, sample, spellings
 from support.in_process import harnesses
 from support.service import Client
 
 pytestmark = pytest.mark.slow
+
+HARD = "WIRE_HARD" in os.environ
 
 
 class RecordingApp(HTTPServerConnectionDelegate):
@@ -57,7 +61,7 @@ def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
     seen: Counter[str] = Counter()
     with harnesses() as new_harness:
         harness = new_harness(app=app)
-        for spelling in spellings():
+        for spelling in spellings() if HARD else sample():
             app.asked.clear()
             client = harness.ask(spelling.data)
             got = client.statuses, [*app.asked], client.socket.closed
@@ -66,15 +70,12 @@ def test_no_byte_around_the_coding_gets_a_request_two_answers() -> None:
                 wrong.append((spelling.lines, got, spelling.expected))
             client.socket.vanish()
     assert wrong == []
-    assert seen.total() == 6 * 257 * 7 * 3
+    assert seen.total() >= 6 * 257 * 7 * (3 if HARD else 1)
     assert min(seen.values()) > 5, seen
 
 
-SAMPLE = [*spellings()][::499]
-
-
 def test_no_byte_around_the_coding_gets_two_answers_over_a_real_socket(wire: Client) -> None:
-    for spelling in SAMPLE:
+    for spelling in islice(spellings(), 0, None, 499):
         statuses, paths, closed = spelling.expected
         data = spelling.data + (b"" if closed else b"POST /end HTTP/1.0\r\n\r\n")
         got = [reply.status for reply in wire.until_closed(data)]

@@ -11,9 +11,7 @@ import json
 import os
 import re
 import secrets
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ import pytest
 from support.contract_requests import TABLE
 from support.framing_spellings import spellings
 from support.process import ServiceProcess, eventually, running
+from support.proxies import find_tool, free_port, running_program
 from support.service import CONFIG, FIXTURE
 
 pytestmark = pytest.mark.slow
@@ -139,32 +138,12 @@ def access(service: ServiceProcess) -> list[dict[str, Any]]:
 def proxy(name: str, service: ServiceProcess, folder: Path) -> Iterator[int]:
     """Runs a proxy in front of the service; gives its port."""
     program, template, arguments = PROXIES[name]
-    path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
-    if path is None:
-        pytest.skip(f"{program} is not installed; `make test-tools` does it")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    path, port = find_tool(program), free_port()
     config = folder / "proxy.conf"
     config.write_text(template.format(folder=folder, port=port, service=service.port))
     words = [each.format(config=config, folder=folder) for each in arguments]
-    log = folder / "proxy.log"
-    with log.open("w") as out:
-        process = subprocess.Popen([path, *words], stdout=out, stderr=out)
-    try:
-        eventually(lambda: process.poll() is not None or listens(port))
-        assert process.poll() is None, log.read_text()
+    with running_program([path, *words], port, folder / "proxy.log"):
         yield port
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 def hear(port: int, data: bytes, ip: str = "127.0.0.1") -> Heard:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from tornado.web import HTTPError, RequestHandler
 
 from tornado_idv import strict_json
+from tornado_idv.admin.history import History
 from tornado_idv.admin.operations import OperationFailed, Operations, Record, parse_query
 from tornado_idv.config.types import is_ip_address
 from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
@@ -44,10 +45,15 @@ class AdminHandler(RequestHandler):
 
     allowed: ClassVar[tuple[str, ...]] = ("GET", "HEAD")
     """The methods of this route."""
+    has_data: ClassVar[bool] = True
+    """Whether a response says anything of the service; if not, no key is needed."""
     key_id: str | None = None
 
-    def initialize(self, operations: Operations, host: str, *, needs_key: bool) -> None:
+    def initialize(
+        self, operations: Operations, history: History, host: str, *, needs_key: bool
+    ) -> None:
         self.operations = operations
+        self.history = history
         self._host = host
         self._needs_key = needs_key
 
@@ -58,10 +64,10 @@ class AdminHandler(RequestHandler):
         self.set_header("X-Content-Type-Options", "nosniff")
 
     def prepare(self) -> None:
-        if self._needs_key:
-            self._check_key()
-        else:
+        if not self._needs_key:
             self._check_host()
+        elif self.has_data:
+            self._check_key()
         if self.request.method not in self.allowed:
             raise HTTPError(405)
         if self.request.method == "POST":

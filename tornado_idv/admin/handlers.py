@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from tornado_idv.admin.handler import AdminError, AdminHandler
+from tornado_idv.admin.history import INTERVAL, WINDOW
 from tornado_idv.admin.metrics import render
 from tornado_idv.admin.operations import Record
 from tornado_idv.admin.reload import FAILED, INVALID
@@ -54,7 +55,19 @@ class StatusHandler(AdminHandler):
     """An overview for the operator."""
 
     async def get(self) -> None:
-        self.send(status(await self.operations.report(), self.operations.keys))
+        record = status(await self.operations.report(), self.operations.keys)
+        record["recent"] = self.history.latest
+        for each in record["backends"]:
+            each["latency_ms"] = self.history.backend_latency(each["name"])
+        self.send(record)
+
+
+class HistoryHandler(AdminHandler):
+    """The samples of the last 15 minutes."""
+
+    async def get(self) -> None:
+        columns = self.history.columns()
+        self.send({"interval_s": INTERVAL, "window_s": WINDOW, "samples": columns})
 
 
 class PurgeHandler(AdminHandler):

@@ -13,6 +13,7 @@ from tornado.web import Application
 from tornado_idv.admin.handler import AdminHandler, NoSuchRouteHandler
 from tornado_idv.admin.handlers import (
     ExplainHandler,
+    HistoryHandler,
     LiveHandler,
     MetricsHandler,
     PurgeHandler,
@@ -20,16 +21,23 @@ from tornado_idv.admin.handlers import (
     ReloadHandler,
     StatusHandler,
 )
+from tornado_idv.admin.history import sampled
 from tornado_idv.admin.operations import Operations
+from tornado_idv.admin.page import PAGE_FILES, PageFileHandler, PageHandler
 
 ROUTES: dict[str, type[AdminHandler]] = {
     "/health/live": LiveHandler,
     "/health/ready": ReadyHandler,
     "/metrics": MetricsHandler,
+    "/status": PageHandler,
     "/status.json": StatusHandler,
+    "/status/history.json": HistoryHandler,
     "/cache/purge": PurgeHandler,
     "/explain": ExplainHandler,
     "/reload": ReloadHandler,
+}
+FILE_ROUTES: dict[str, type[AdminHandler]] = {
+    f"/status/{name}": PageFileHandler for name in PAGE_FILES
 }
 _MAX_BODY = 16 * 1024
 _MAX_HEADERS = 16 * 1024
@@ -43,30 +51,35 @@ async def admin_listening(
     sockets: Sequence[socket.socket], host: str, operations: Operations
 ) -> AsyncIterator[None]:
     """Serve the admin listener on bound sockets; ``host`` is the configured one."""
-    arguments = {
-        "operations": operations,
-        "host": host,
-        "needs_key": not all(_is_loopback(each) for each in sockets),
-    }
-    app = Application(
-        [(path, handler, arguments) for path, handler in ROUTES.items()],
+    async with sampled(operations) as history:
+        arguments = {
+            "operations": operations,
+            "history": history,
+            "host": host,
+            "needs_key": not all(_is_loopback(each) for each in sockets),
+        }
+        server = HTTPServer(
+            _application(arguments),
+            idle_connection_timeout=_IDLE_TIMEOUT,
+            body_timeout=_BODY_TIMEOUT,
+            max_body_size=_MAX_BODY,
+            max_header_size=_MAX_HEADERS,
+        )
+        server.add_sockets(sockets)
+        try:
+            yield
+        finally:
+            server.stop()
+            await server.close_all_connections()
+
+
+def _application(arguments: dict[str, object]) -> Application:
+    return Application(
+        [(path, handler, arguments) for path, handler in {**ROUTES, **FILE_ROUTES}.items()],
         default_handler_class=NoSuchRouteHandler,
         default_handler_args=arguments,
         log_function=lambda _: None,
     )
-    server = HTTPServer(
-        app,
-        idle_connection_timeout=_IDLE_TIMEOUT,
-        body_timeout=_BODY_TIMEOUT,
-        max_body_size=_MAX_BODY,
-        max_header_size=_MAX_HEADERS,
-    )
-    server.add_sockets(sockets)
-    try:
-        yield
-    finally:
-        server.stop()
-        await server.close_all_connections()
 
 
 def _is_loopback(sock: socket.socket) -> bool:

@@ -26,13 +26,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tornado_idv.admin.report import Report
-from tornado_idv.admin.status import OPERATIONS, cache_lookups
+from tornado_idv.admin.status import FAILURES, OPERATIONS, cache_lookups
 from tornado_idv.http.state import State
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.metrics.counters import BOUNDS, Durations
+from tornado_idv.metrics.counters import BOUNDS, Durations, sum_buckets
 
 _RESULTS = {"ok": "found", "not_found": "not_found"}
-_FAILURES = ("backend_unavailable", "internal", "overloaded")
 _BREAKER = {"closed": 0, "half_open": 1, "open": 2}
 _CALL_RESULTS = ("found", "not_found", "unavailable", "broken", "rejected", "cancelled")
 _REASONS = ("malformed", "unknown", "expired", "not valid yet", "revoked", "disabled")
@@ -178,7 +177,7 @@ class _ReportCollector(Collector):
 
 def _result(code: str) -> str:
     """Return one of four results, so that histograms stay few."""
-    return _RESULTS.get(code, "failed" if code in _FAILURES else "rejected")
+    return _RESULTS.get(code, "failed" if code in FAILURES else "rejected")
 
 
 def _counter(name: str, text: str, label: str, values: Iterable[tuple[str, int]]) -> Metric:
@@ -199,10 +198,9 @@ def _add_histogram(
     family: HistogramMetricFamily, labels: Iterable[str], durations: Iterable[Durations]
 ) -> None:
     durations = list(durations)
-    counts = [sum(column) for column in zip(*(each.buckets() for each in durations), strict=True)]
     bounds = [*map(str, BOUNDS), "+Inf"]
     family.add_metric(
         list(labels),
-        buckets=list(zip(bounds, accumulate(counts), strict=True)),
+        buckets=list(zip(bounds, accumulate(sum_buckets(durations)), strict=True)),
         sum_value=sum(each.seconds for each in durations),
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from functools import cache, partial
 from importlib.metadata import version
+from itertools import islice
 
 from msgspec import to_builtins
 
@@ -16,6 +18,12 @@ from tornado_idv.metrics.counters import Counters
 
 OPERATIONS = {"identify/url": "url", "identify/card": "card"}
 """Operations by their routes; every other response has the operation ``none``."""
+FAILURES = ("backend_unavailable", "internal", "overloaded")
+"""Codes of responses with a status of 500 or more."""
+_SOON = 14 * 86400.0
+"""Seconds before it expires in which a key is listed."""
+_MAX_EXPIRING = 20
+_own_version = cache(partial(version, "tornado-idv"))  # reads a file
 
 
 def health(report: Report, *, verbose: bool = False) -> Record:
@@ -34,10 +42,9 @@ def health(report: Report, *, verbose: bool = False) -> Record:
 def status(report: Report, keys: KeyRing) -> Record:
     """Return an overview for the operator."""
     counters, now = report.counters, time.time()
-    coming = [each for each in keys.expirations().values() if each > now]
     record = {
         **health(report, verbose=True),
-        "version": version("tornado-idv"),
+        "version": _own_version(),
         "pid": report.pid,
         "started_at": format_time(report.started_at),
         "uptime_s": round(now - report.started_at, 1),
@@ -49,7 +56,7 @@ def status(report: Report, keys: KeyRing) -> Record:
             "refreshes": dict(counters.refreshes),
         },
         "connections": report.process.connections,
-        "keys": {"count": len(keys.ids), "next_expiry": _time_or_none(min(coming, default=None))},
+        "keys": _keys(keys, now),
         "log_dropped": counters.log_dropped,
         "last_reload": _last_reload(report.last_reload),
     }
@@ -98,6 +105,20 @@ def _last_reload(last: ReloadResult | None) -> Record | None:
         "result": "failed" if last.code else "ok",
         "problem": last.problems[0] if last.problems else None,
         "needs_restart": list(last.needs_restart),
+    }
+
+
+def _keys(keys: KeyRing, now: float) -> Record:
+    coming = (each for each in keys.expirations().items() if each[1] > now)
+    expiring = list(islice(coming, _MAX_EXPIRING))
+    return {
+        "count": len(keys.ids),
+        "next_expiry": _time_or_none(expiring[0][1] if expiring else None),
+        "expiring": [
+            {"id": key_id, "expires": format_time(at)}
+            for key_id, at in expiring
+            if at < now + _SOON
+        ],
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Record = dict[str, Any]
@@ -63,6 +63,13 @@ class Durations:
         self.fast += record["fast"]
         self.slower = [a + b for a, b in zip(self.slower, record["slower"], strict=True)]
         self.seconds += record["seconds"]
+
+
+def sum_buckets(durations: Iterable[Durations]) -> list[int]:
+    """Return the number of events of all, by bucket."""
+    empty = [0] * (len(BOUNDS) + 1)
+    buckets = (each.buckets() for each in durations)
+    return [sum(column) for column in zip(empty, *buckets, strict=True)]
 
 
 class BackendCounters:

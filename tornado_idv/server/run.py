@@ -19,6 +19,7 @@ from tornado_idv.server.logs import AUDIT, LogOutput
 from tornado_idv.server.service import Announced, listening
 from tornado_idv.server.signals import Signals
 from tornado_idv.server.systemd import Notifier
+from tornado_idv.server.watchdog import watched_loop
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
@@ -88,11 +89,12 @@ async def _serve(
             _audit.info("started", extra=start_summary(settings, service))
             announce(service)
             notifier.ready()
-            await signals.stop.wait()
-            notifier.stopping()
-            _log.info("stopping: no new connections, finishing the requests in flight")
-            service.reloader.stop()
-            drained = await service.drain()
+            with watched_loop():
+                await signals.stop.wait()
+                notifier.stopping()
+                _log.info("stopping: no new connections, finishing the requests in flight")
+                service.reloader.stop()
+                drained = await service.drain()
             if not drained:
                 _log.warning("stopped with requests unanswered after the drain timeout")
     except asyncio.CancelledError:

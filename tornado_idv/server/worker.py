@@ -25,6 +25,7 @@ from tornado_idv.server.prepared_reload import PreparedReload
 from tornado_idv.server.reload_all import Configuration
 from tornado_idv.server.run import tune_gc
 from tornado_idv.server.service import Inherited, Prepared, Service, prepare_file, serving
+from tornado_idv.server.watchdog import watched_loop
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +74,9 @@ class _Worker:
                 tune_gc()
                 self._service.set_result(service)
                 channel.serving(service.key_count)
-                await channel.stop.wait()
-                return await self._drain(service, delay=channel.delay)
+                with watched_loop():
+                    await channel.stop.wait()
+                    return await self._drain(service, delay=channel.delay)
 
     async def _drain(self, service: Service, *, delay: bool) -> int:
         if await service.drain(delay=delay):

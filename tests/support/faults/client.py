@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from support.service import KEY, Client, Reply
@@ -23,6 +23,8 @@ FORGETFUL, REMEMBERING = CONFIG % "0s", CONFIG % "1h"
 QUICK_BREAKER = "breaker: {failures: 3, open_for: 30ms, open_max: 50ms}"
 
 _TIMEOUT = 10.0
+_PAUSE = 0.01
+"""Seconds between two rounds of requests: what is waited for needs the processor too."""
 _MAX_RESPONSE_TIME = 3.0
 """Seconds that one response may take: the request timeout, and a margin for a busy machine."""
 
@@ -122,8 +124,17 @@ class CheckingClient:
         deadline = time.monotonic() + _TIMEOUT
         while (seen := self._look(wanted)) != wanted:
             assert time.monotonic() < deadline, seen
+            time.sleep(_PAUSE)
         for _ in range(steady):
             assert self._look(wanted) == wanted
+
+    def look_until(self, condition: Callable[[], bool], wanted: Mapping[str, int | bytes]) -> None:
+        """Repeat requests, which must have the expected responses, until the condition holds."""
+        deadline = time.monotonic() + _TIMEOUT
+        while not condition():
+            assert time.monotonic() < deadline, "the condition never came to hold"
+            assert self._look(wanted) == wanted
+            time.sleep(_PAUSE)
 
     def ask(self, text: str) -> Reply:
         """Send one request and return its response, after the checks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from hypothesis import Phase, settings
+from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from support.model.lookup_machine import Lookups
@@ -15,6 +15,7 @@ BUGS = (
         "a found user is fresh past the TTL",
         "cache",
         Change("AnswerCache.get", "now >= entry.fresh_until", "now >= entry.stale_until"),
+        seed=15,
     ),
     Bug(
         "a hit extends the TTL",
@@ -28,6 +29,7 @@ BUGS = (
                 "    entry.fresh_until = now + 60"
             ),
         ),
+        seed=15,
     ),
     Bug(
         "jitter extends the TTL",
@@ -37,11 +39,13 @@ BUGS = (
             "1 - limits.jitter * self._chance()",
             "1 + limits.jitter * self._chance()",
         ),
+        seed=24,
     ),
     Bug(
         "not found has the TTL of found users",
         "directory",
         Change("Directory.__init__", "cache.limits.negative_ttl", "cache.limits.ttl"),
+        seed=15,
     ),
     Bug(
         "a degraded answer has the normal TTL",
@@ -49,6 +53,7 @@ BUGS = (
         Change(
             "AnswerCache._ttl", "min(ttl, limits.degraded_ttl) if answer.degraded else ttl", "ttl"
         ),
+        seed=18,
     ),
     Bug(
         "an answer computed before a purge is stored",
@@ -58,21 +63,25 @@ BUGS = (
             ("if call.current:\n    self._on_answer(call.query, answer)"),
             "self._on_answer(call.query, answer)",
         ),
+        seed=13,
     ),
     Bug(
         "a lookup started before a purge is joined",
         "single_flight",
         Change("SingleFlight.detach_all", "self._calls.clear()", "None"),
+        seed=6,
     ),
     Bug(
         "each caller starts a lookup",
         "single_flight",
         Change("SingleFlight.add", "self._calls.get(query.text)", "None"),
+        seed=0,
     ),
     Bug(
         "a purge of everything keeps found users",
         "cache",
         Change("AnswerCache.purge", "self._found.clear()", "None"),
+        seed=3,
     ),
     Bug(
         "a purge of a user keeps the other entry",
@@ -82,6 +91,7 @@ BUGS = (
             "self._found.drop_user(query)",
             "self._found.pop(query.text, None)",
         ),
+        seed=19,
     ),
     Bug(
         "a purge of a user keeps not found",
@@ -91,6 +101,7 @@ BUGS = (
             "self._clear_negative()",
             ("self._failures.clear()\nself._single_flight.detach_all()"),
         ),
+        seed=19,
     ),
     Bug(
         "a purge of a backend keeps not found",
@@ -100,26 +111,31 @@ BUGS = (
             "self._clear_negative()",
             ("self._failures.clear()\nself._single_flight.detach_all()"),
         ),
+        seed=0,
     ),
     Bug(
         "a purge of a backend keeps fresh answers",
         "cache",
         Change("AnswerCache.get", "entry is None or entry.epoch.expired", "entry is None"),
+        seed=0,
     ),
     Bug(
         "a purge of a backend keeps stale answers",
         "cache",
         Change("AnswerCache.get_stale", "entry is None or entry.epoch.expired", "entry is None"),
+        seed=0,
     ),
     Bug(
         "a stale answer never expires",
         "cache",
         Change("AnswerCache._store", "stale_until += limits.stale_if_error", "stale_until += 1e9"),
+        seed=24,
     ),
     Bug(
         "a stale answer is not marked",
         "cache",
         Change("AnswerCache.get_stale", "replace(entry.answer, stale=True)", "entry.answer"),
+        seed=15,
     ),
     Bug(
         "not found is served stale",
@@ -138,11 +154,13 @@ BUGS = (
                 "    stale_until += limits.stale_if_error"
             ),
         ),
+        seed=21,
     ),
     Bug(
         "a found answer outlives a later not found",
         "cache",
         Change("AnswerCache._store", "others.pop(text, None)", "None"),
+        seed=12,
     ),
     Bug(
         "a memoized failure is reported as not found",
@@ -152,11 +170,13 @@ BUGS = (
             "failure.copy()",
             "Answer(None, since=self.timer(), body=b'absent')",
         ),
+        seed=1,
     ),
     Bug(
         "a failure is not memoized",
         "cache",
         Change("AnswerCache._store_failure", "self._failures[query.text] = error.copy()", "pass"),
+        seed=10,
     ),
     Bug(
         "a failed refresh drops the answer",
@@ -166,6 +186,7 @@ BUGS = (
             "self._failures[query.text] = error.copy()",
             ("self._found.pop(query.text, None)\nself._failures[query.text] = error.copy()"),
         ),
+        seed=3,
     ),
     Bug(
         "a caller that leaves cancels the lookup",
@@ -179,11 +200,13 @@ BUGS = (
                 "return waiter.future"
             ),
         ),
+        seed=0,
     ),
     Bug(
         "an open breaker is reported as not known",
         "guard",
         Change("Guard._find", "wait = self._breaker.next_probe", "return None"),
+        seed=3,
     ),
     Bug(
         "a timeout is reported as not known",
@@ -193,6 +216,7 @@ BUGS = (
             'raise Unavailable(f"no answer within {self._timeout:g} s") from None',
             "return None",
         ),
+        seed=0,
     ),
     Bug(
         "a cancellation is reported as not known",
@@ -200,6 +224,7 @@ BUGS = (
         Change(
             "Guard._call", 'raise Broken("its own work was cancelled") from None', "return None"
         ),
+        seed=23,
     ),
     Bug(
         "an unexpected error is reported as not known",
@@ -209,16 +234,19 @@ BUGS = (
             'raise Broken(f"failed with {type(error).__name__}") from error',
             "return None",
         ),
+        seed=8,
     ),
     Bug(
         "another user than requested is accepted",
         "guard",
         Change("Guard._validated", "not matches", "False"),
+        seed=3,
     ),
     Bug(
         "a broken backend is skipped",
         "guard",
         Change("Guard.find", "self._may_skip and isinstance(error, Unavailable)", "self._may_skip"),
+        seed=26,
     ),
     Bug(
         "not known counts as a failure",
@@ -228,11 +256,13 @@ BUGS = (
             "report = self._breaker.succeeded",
             "report = self._breaker.succeeded if answer else self._breaker.failed",
         ),
+        seed=2,
     ),
     Bug(
         "a bulkhead permit is not released",
         "guard",
         Change("Guard._find", "self._bulkhead.release()", "None"),
+        seed=0,
     ),
     Bug(
         "an open circuit never lets a probe through",
@@ -242,16 +272,19 @@ BUGS = (
             "self._probing or self._timer() < self._open_until",
             "self._open_until",
         ),
+        seed=4,
     ),
     Bug(
         "not found although a backend was skipped",
         "directory",
         Change("_first_found", "raise skipped", "return Answer(None)"),
+        seed=0,
     ),
     Bug(
         "a backend that must not be skipped is skipped",
         "directory",
         Change("_first_found", "not error.continues", "False"),
+        seed=4,
     ),
     Bug(
         "an answer after a skipped backend is not degraded",
@@ -261,16 +294,19 @@ BUGS = (
             "answer if skipped is None else replace(answer, degraded=True)",
             "answer",
         ),
+        seed=18,
     ),
     Bug(
         "a change keeps answers of later backends",
         "directory",
         Change("Directory._purge_from", "self._names[self._names.index(changed) :]", "[changed]"),
+        seed=0,
     ),
     Bug(
         "a query without backends is reported as not found",
         "directory",
         Change("Directory._look_up", "not coroutines", "False"),
+        seed=14,
     ),
     Bug(
         "negative TTLs of backends are ignored",
@@ -280,6 +316,7 @@ BUGS = (
             "min((default if each is None else each for each in own), default=default)",
             "default",
         ),
+        seed=18,
     ),
     Bug(
         "the backends are called in reverse",
@@ -292,6 +329,7 @@ BUGS = (
                 " for each in reversed(backends)]"
             ),
         ),
+        seed=1,
     ),
 )
 _SEARCH = settings(
@@ -308,7 +346,7 @@ _SEARCH = settings(
 def hunt(bug: Bug | None) -> str:
     """Return the error that the state machine reports for a core with this bug, or ``""``."""
     logging.getLogger("tornado_idv").setLevel(logging.CRITICAL)
-    machine = type("Mutated", (Lookups,), {"core": core(bug)})
+    machine = seed(bug.seed if bug else 0)(type("Mutated", (Lookups,), {"core": core(bug)}))
     try:
         run_state_machine_as_test(machine, settings=_SEARCH)
     except AssertionError as error:

@@ -1,0 +1,176 @@
+"""The status page as it is sent: its policy, its files, and the history that it shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.admin import ask_admin
+from support.fakes import Ticker
+from support.process import eventually
+from support.service import Client
+from tornado_idv.admin.history import History, Sample
+from tornado_idv.admin.listener import FILE_ROUTES
+from tornado_idv.admin.report import Report
+from tornado_idv.metrics.counters import BOUNDS
+from tornado_idv.metrics.quantiles import quantile
+from tornado_idv.server.service import Service
+
+STATIC = Path(__file__).parents[2] / "tornado_idv" / "admin" / "static"
+
+
+def test_page_runs_only_its_own_scripts_and_styles(service: Service) -> None:
+    replies = [ask_admin(service, "/status") for _ in range(2)]
+    nonces = set()
+    for reply in replies:
+        assert reply.status == 200
+        assert reply.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert reply.headers["Cache-Control"] == "no-store"
+        assert reply.headers["Referrer-Policy"] == "no-referrer"
+        policy = dict(
+            each.split(maxsplit=1) for each in reply.headers["Content-Security-Policy"].split(";")
+        )
+        nonce = policy["script-src"].removeprefix("'nonce-").removesuffix("'")
+        nonces.add(nonce)
+        assert policy == {
+            "default-src": "'none'",
+            "script-src": f"'nonce-{nonce}'",
+            "style-src": f"'nonce-{nonce}'",
+            "connect-src": "'self'",
+            "img-src": "data:",
+            "base-uri": "'none'",
+            "form-action": "'none'",
+            "frame-ancestors": "'none'",
+        }
+        tags = re.findall(r"<(?:script|link rel=\"stylesheet\")[^>]*>", reply.body.decode())
+        assert len(tags) == 4
+        skeleton = (STATIC / "status.html").read_text(encoding="utf-8")
+        assert reply.body.decode() == skeleton.replace("{nonce}", nonce)
+        assert all(f'nonce="{nonce}"' in tag for tag in tags)
+    assert len(nonces) == 2
+
+
+def test_each_file_is_sent_with_its_type(service: Service) -> None:
+    assert {path.name for path in STATIC.iterdir()} == {
+        "status.html",
+        "uPlot.LICENSE",
+        *(path.rpartition("/")[2] for path in FILE_ROUTES),
+    }
+    for path in FILE_ROUTES:
+        reply = ask_admin(service, path)
+        kind = "css" if path.endswith(".css") else "javascript"
+        assert reply.headers["Content-Type"] == f"text/{kind}; charset=utf-8"
+        assert reply.body == (STATIC / path.rpartition("/")[2]).read_bytes()
+
+
+def test_page_requests_nothing_from_elsewhere() -> None:
+    for path in STATIC.iterdir():
+        if not path.name.startswith("uPlot"):
+            text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+            assert "://" not in text
+            assert "innerHTML" not in text
+
+
+def test_history_shows_the_requests_of_the_last_seconds(service: Service) -> None:
+    Client(service.port).by_input("@alice")
+    Client(service.port).by_input("@alice")
+    history: dict[str, list[float]] = {}
+
+    def has_requests() -> bool:
+        record = ask_admin(service, "/status/history.json").json
+        assert (record["interval_s"], record["window_s"]) == (1, 5)
+        history.update(record["samples"])
+        return any(history["requests"])
+
+    eventually(has_requests)
+    assert list(history) == list(Sample._fields)
+    assert len({len(column) for column in history.values()}) == 1
+    assert history["hit_ratio"][-1] == 0.5
+    assert 0 < history["p50"][-1] <= history["p99"][-1] < 2500
+    status = ask_admin(service, "/status.json").json
+    assert list(status["recent"]) == list(Sample._fields)
+    latency = status["backends"][0]["latency_ms"]
+    assert 0 < latency["p50"] <= latency["p99"]
+
+
+class Counted:
+    """A history of a service whose time and counters a test sets."""
+
+    def __init__(self, service: Service) -> None:
+        self.ticker = Ticker()
+        self.state = service.state
+        self.history = History(self.ticker, self.ticker)
+        self._sample()
+
+    def _sample(self) -> None:
+        counters = self.state.counters
+        report = Report("ready", 1, 0.0, self.state.process_report(), counters)
+        self.history.sample(report)
+
+    def second(self, code: str = "ok", seconds: float = 0.001, times: int = 0) -> Sample:
+        """Count responses, and return the sample at the end of this second."""
+        for _ in range(times):
+            self.state.counters.responses_of("identify/url", code).add(seconds)
+        self.ticker.now += 1
+        self._sample()
+        return Sample(**self.history.latest)  # type: ignore[arg-type]
+
+
+def test_sample_describes_five_seconds(service: Service) -> None:
+    counted = Counted(service)
+    assert counted.history.latest is None
+    first = counted.second()
+    assert (first.requests, first.p50, first.hit_ratio) == (0, None, None)
+    assert counted.second(times=20).requests == 10  # in two seconds up to now
+    assert [counted.second().requests for _ in range(5)] == [6.67, 5, 4, 4, 0]
+    failed = counted.second("backend_unavailable", 0.3, times=5)
+    assert (failed.requests, failed.errors, failed.p99) == (1, 1, 497.5)
+    assert counted.second("not_found", times=5).errors == 1
+
+
+def test_stale_answers_and_hits_are_shown(service: Service) -> None:
+    counted = Counted(service)
+    counted.state.counters.cache_lookups.update(hit=6, stale=2, miss=1, coalesced=1)
+    sample = counted.second()
+    assert (sample.hit_ratio, sample.stale) == (0.6, 2)
+
+
+def test_history_is_15_minutes_long(service: Service) -> None:
+    counted = Counted(service)
+    for _ in range(950):
+        counted.second()
+    times = counted.history.columns()["time"]
+    assert (len(times), times[0], times[-1]) == (900, 1051, 1950)
+
+
+def test_latency_of_a_backend_is_that_of_the_last_minute(service: Service) -> None:
+    counted = Counted(service)
+    counted.state.counters.count_backend_call("users", "found", "", 0.2)
+    counted.second()
+    assert counted.history.backend_latency("users") == {"p50": 175.0, "p99": 248.5}
+    for _ in range(60):
+        counted.second()
+    assert counted.history.backend_latency("users") == {"p50": None, "p99": None}
+    assert counted.history.backend_latency("added-later") == {"p50": None, "p99": None}
+
+
+@pytest.mark.parametrize(
+    ("buckets", "share", "expected"),
+    [
+        ({}, 0.5, None),
+        ({0: 4}, 0.5, 25e-6),
+        ({4: 100}, 0.5, 0.00075),
+        ({4: 90, 9: 10}, 0.9, 0.001),
+        ({4: 90, 9: 10}, 0.95, 0.0375),
+        ({len(BOUNDS): 1}, 0.99, 2.5),
+        ({0: 1, len(BOUNDS): 1}, 0.99, 2.5),
+    ],
+    ids=["none", "first", "one", "bound", "between", "above", "above and below"],
+)
+def test_percentiles_are_estimated_from_buckets(
+    buckets: dict[int, int], share: float, expected: float | None
+) -> None:
+    counts = [buckets.get(i, 0) for i in range(len(BOUNDS) + 1)]
+    assert quantile(counts, share) == pytest.approx(expected)

@@ -1,0 +1,33 @@
+"""One service that every test of the deployment files may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.admin import WITH_ADMIN
+from support.process import ServiceProcess, running
+from support.service import FIXTURE, Client
+
+SERVER = "server: {port: 0, health_path: /healthz, trusted_proxies: [127.0.0.1]}"
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service with an admin listener, behind a proxy on loopback; it has found a user."""
+    folder = tmp_path_factory.mktemp("deploy")
+    (folder / "users.yaml").write_text(FIXTURE)
+    config = folder / "config.yaml"
+    lines = [SERVER if line.startswith("server:") else line for line in WITH_ADMIN.splitlines()]
+    config.write_text("\n".join([*lines, "logging: {level: info, format: json}", ""]))
+    with running(config, timeout=120) as process:
+        assert Client(process.port).by_input("@alice").status == 200
+        yield process
+
+
+@pytest.fixture(scope="session")
+def admin_url(service: ServiceProcess) -> str:
+    """The address of its admin listener."""
+    (line,) = (each for each in service.announced if each.startswith("Admin listener on"))
+    return line.split()[-1]

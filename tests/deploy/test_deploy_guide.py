@@ -1,0 +1,132 @@
+"""The guide of docs/operating.md works as written, and so does the image, in a sandbox.
+
+What cannot be done there is replaced: packages are installed already, and `systemctl` starts what
+the units say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from support.proxies import find_tool
+from support.sandbox import run_in_sandbox
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+VENV = sys.prefix
+REPLACED = {
+    "apt-get install --yes nginx prometheus python3-venv openssl curl": "true",
+    "python3 -m venv /opt/tornado-idv": f"ln -s {VENV} /opt/tornado-idv",
+    "/opt/tornado-idv/bin/pip install .": "true",
+}
+# The units are read by sed, so that what runs is what they say. Prometheus scrapes every second.
+SYSTEMCTL = r"""
+wait_for() {
+  for _ in $(seq 200); do
+    (: < /dev/tcp/127.0.0.1/$1) 2>/dev/null && return
+    sleep 0.05
+  done
+  exit 1
+}
+setting() { sed -n "s/^$1=//p" /etc/systemd/system/tornado-idv.service; }
+systemctl() {
+  case "$*" in
+    daemon-reload) ;;
+    "enable --now tornado-idv")
+      setpriv --reuid "$(setting User)" --regid "$(setting Group)" --clear-groups --no-new-privs \
+        $(setting ExecStart) > /tmp/service.log 2>&1 &
+      wait_for 8081 ;;
+    "reload nginx") nginx && wait_for 443 ;;
+    "restart prometheus")
+      sed -i 's/scrape_interval: 15s/scrape_interval: 1s/' /etc/prometheus/prometheus.yml
+      prometheus --config.file=/etc/prometheus/prometheus.yml --storage.tsdb.path=/tmp/data \
+        > /tmp/prometheus.log 2>&1 &
+      wait_for 9090 ;;
+    *) echo "systemctl $*: not in the guide"; exit 1 ;;
+  esac
+}
+"""
+# As a Dockerfile says: an unprivileged user, and a root file system that cannot be written.
+CONTAINER = r"""
+ln -s {venv} /opt/tornado-idv
+mkdir -p /var/lib/tornado-idv /etc/tornado-idv
+mount -t tmpfs -o uid=65532,gid=65532,mode=700 tmpfs /var/lib/tornado-idv
+cat > /etc/tornado-idv/config.yaml <<'END'
+{config}
+END
+printf 'users:\n- {{nickname: "@alice", card_number: "4000123412341234", plan: Free}}\n' \
+  > /etc/tornado-idv/users.yaml
+umount /tmp
+mount -o remount,ro /
+export PATH=/opt/tornado-idv/bin:$PATH
+cd {workdir}
+as_user="setpriv --reuid 65532 --regid 65532 --clear-groups --no-new-privs"
+$as_user touch /tmp/x 2>/dev/null && exit 1
+$as_user tornado-idv keys issue shop --create 2>/dev/null > /var/lib/tornado-idv/shop.token
+$as_user {command} > /dev/null 2> /var/lib/tornado-idv/log &
+pid=$!
+for _ in $(seq 100); do (: < /dev/tcp/127.0.0.1/8081) 2>/dev/null && break; sleep 0.05; done
+$as_user {health}
+curl -sS --fail http://127.0.0.1:8080/api/v1/identify/url -H 'Content-Type: application/json' \
+  -H "Authorization: Bearer $(cat /var/lib/tornado-idv/shop.token)" -d '{{"input": "@alice"}}'
+kill $pid
+wait $pid
+echo " stopped with $?"
+"""
+CONFIG = """\
+profile_sites: [https://profiles.example]
+server: {host: 0.0.0.0, port: 8080}
+admin: {port: 8081}
+auth: {store: /var/lib/tornado-idv/keys.db}
+backends: [{name: users, kind: yaml, path: users.yaml}]"""
+
+
+def guide() -> str:
+    """Return the commands of the guide as one script."""
+    text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    section = text.partition("in fifteen minutes\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^   ```sh\n(.*?)^   ```$", section, re.MULTILINE | re.DOTALL)
+    script = "".join(map(dedent, blocks))
+    for command, other in REPLACED.items():
+        assert script.count(command) == 1, command
+        script = script.replace(command, other)
+    return script
+
+
+def test_guide_behind_nginx_with_prometheus_works(tmp_path: Path) -> None:
+    for tool in ("nginx", "prometheus", "promtool", "openssl", "curl", "systemd-sysusers"):
+        find_tool(tool)
+    steps, last = guide().strip().rsplit("\n", 1)
+    until_scraped = f"for _ in $(seq 40); do {last} > /tmp/up; grep '\"1\"' /tmp/up && exit; "
+    script = f"{SYSTEMCTL}\ncd {ROOT}\n{steps}\n{until_scraped} sleep 0.5; done; exit 1"
+    said = run_in_sandbox(tmp_path, script)
+    assert '"nickname":"@alice"' in said
+    assert "The service is ready." in said
+    assert not Path("/etc/tornado-idv").exists()
+
+
+def test_image_serves_as_an_unprivileged_user_on_a_read_only_system(tmp_path: Path) -> None:
+    """No Docker engine is needed: the user, the folder and the commands are the Dockerfile's."""
+    find_tool("curl")
+    text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    last = dict(re.findall(r"^(\w+) (.*)", text.rpartition("\nFROM ")[2], re.MULTILINE))
+    assert last["USER"] == "65532:65532"
+    script = CONTAINER.format(
+        venv=VENV,
+        config=CONFIG,
+        workdir=last["WORKDIR"],
+        command=shlex.join(json.loads(last["ENTRYPOINT"]) + json.loads(last["CMD"])),
+        health=shlex.join(json.loads(last["HEALTHCHECK"].partition("CMD ")[2])),
+    )
+    said = run_in_sandbox(tmp_path, script)
+    assert said.startswith("The service is ready.\n")
+    assert '"nickname":"@alice"' in said
+    assert said.endswith(" stopped with 0\n")

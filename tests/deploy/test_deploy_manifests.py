@@ -1,0 +1,187 @@
+"""The files for Docker, Compose, Kubernetes, systemd and logrotate are valid, and fit together."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.process import Invoke
+from support.proxies import find_tool
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+TOOLS = ROOT / ".venv-tools" / "bin"
+DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
+UNIT = DEPLOY / "systemd" / "tornado-idv.service"
+PARSE_COMPOSE = "import sys, compose_spec; compose_spec.PyCompose.from_json(sys.stdin.read())"
+
+
+def run(*command: str | Path, text: str = "") -> str:
+    """Return the output of a program, which has to succeed."""
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Return the instructions of the Dockerfile."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    lines = text.replace("\\\n", " ").splitlines()
+    return [(line.split()[0], line.partition(" ")[2]) for line in lines if line]
+
+
+def test_dockerfile_passes_hadolint() -> None:
+    assert run(find_tool("hadolint", TOOLS), DOCKERFILE) == ""
+
+
+def test_image_runs_without_root_and_shell_on_a_pinned_base() -> None:
+    found = instructions()
+    bases = [value.split()[0] for name, value in found if name == "FROM"]
+    assert len(bases) == 2
+    assert all(re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", base) for base in bases)
+    last = dict(found[max(i for i, (name, _) in enumerate(found) if name == "FROM") :])
+    assert "RUN" not in last
+    assert last["USER"] == "65532:65532"
+    assert json.loads(last["ENTRYPOINT"]) + json.loads(last["CMD"]) == ["tornado-idv", "serve"]
+    assert json.loads(last["HEALTHCHECK"].partition("CMD ")[2]) == ["tornado-idv", "health"]
+
+
+def test_build_context_is_what_the_image_is_built_from() -> None:
+    copied = {
+        name
+        for instruction, value in instructions()
+        if instruction == "COPY" and "--from" not in value
+        for name in value.split()[:-1]
+    }
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert copied == {line[1:] for line in ignored if line.startswith("!")}
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def test_compose_file_is_valid_and_refers_to_what_exists() -> None:
+    path = DEPLOY / "compose" / "compose.yaml"
+    record = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not [*TOOLS.parent.glob("lib/*/site-packages/compose_spec")]:
+        pytest.skip("compose-spec is not installed; `make test-tools` does it")
+    run(TOOLS / "python", "-c", PARSE_COMPOSE, text=json.dumps(record))
+    for service in record["services"].values():
+        assert {*service.get("secrets", ())} <= {*record["secrets"]}
+        assert {*service.get("depends_on", ())} <= {*record["services"]}
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert (path.parent / source).exists() if "/" in source else source in record["volumes"]
+    build = record["services"]["tornado-idv"]["build"]
+    assert (path.parent / build["context"] / build["dockerfile"]).resolve() == DOCKERFILE
+    started = {name for name, each in record["services"].items() if "profiles" not in each}
+    assert started == {"tornado-idv", "prometheus", "grafana"}
+
+
+@pytest.mark.parametrize("folder", ["compose/tornado-idv", "kubernetes"])
+def test_configurations_are_right(invoke: Invoke, folder: str) -> None:
+    done = invoke("check", "--config-only", "--config", DEPLOY / folder / "config.yaml")
+    assert done.exit_code == 0, done.output
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, Any]:
+    """The resources that Kustomize builds, by kind."""
+    built = run(find_tool("kubectl"), "kustomize", DEPLOY / "kubernetes")
+    return {each["kind"]: each for each in yaml.safe_load_all(built)}
+
+
+def test_manifests_pass_the_schemas_of_kubernetes(
+    manifests: dict[str, Any], tmp_path: Path
+) -> None:
+    assert {*manifests} == {
+        "ConfigMap",
+        "Deployment",
+        "HorizontalPodAutoscaler",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "Service",
+        "ServiceAccount",
+    }
+    path = tmp_path / "manifests.yaml"
+    path.write_text(yaml.safe_dump_all(manifests.values()))
+    passed = run(find_tool("kubernetes-validate", TOOLS), "--strict", path)
+    assert passed.count(" passed ") == len(manifests)
+
+
+def test_pods_are_restricted(manifests: dict[str, Any]) -> None:
+    """As the Pod Security Standard of that name asks, and with a read-only root file system."""
+    pod = manifests["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & {*pod}
+    assert {kind for each in pod["volumes"] for kind in each} == {"name", "configMap", "secret"}
+
+
+def test_manifests_fit_together(manifests: dict[str, Any]) -> None:
+    """Selectors, ports, the probes and the time to drain."""
+    spec = manifests["Deployment"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert manifests["Service"]["spec"]["selector"] == labels
+    for kind, name in (("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector")):
+        assert manifests[kind]["spec"][name] == {"matchLabels": labels}
+    assert (
+        manifests["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"]
+        == (manifests["Deployment"]["metadata"]["name"])
+    )
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    config = yaml.safe_load(manifests["ConfigMap"]["data"]["config.yaml"])
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"http": config["server"]["port"], "admin": config["admin"]["port"]}
+    assert container["readinessProbe"]["httpGet"]["path"] == config["server"]["health_path"]
+    drain = config["server"]["drain"]
+    seconds = sum(int(drain[each].removesuffix("s")) for each in ("delay", "timeout"))
+    assert pod["terminationGracePeriodSeconds"] > seconds
+    assert pod["volumes"][0]["configMap"]["name"] == manifests["ConfigMap"]["metadata"]["name"]
+
+
+def test_unit_is_valid_and_hardened(tmp_path: Path) -> None:
+    analyze = find_tool("systemd-analyze")
+    text = UNIT.read_text(encoding="utf-8")
+    program = shlex.split(re.findall(r"^ExecStart=(.*)", text, re.MULTILINE)[0])[0]
+    unit = tmp_path / UNIT.name  # the program has to exist
+    unit.write_text(text.replace(program, f"{sys.prefix}/bin/tornado-idv"))
+    assert run(analyze, "verify", "--man=no", unit) == ""
+    report = run(analyze, "security", "--offline=true", "--no-pager", unit)
+    exposure = re.search(r"Overall exposure level for \S+: ([\d.]+)", report)
+    assert exposure is not None
+    assert float(exposure[1]) <= 2.0
+
+
+def test_drop_in_for_newer_systemd_replaces_what_the_unit_has() -> None:
+    """Debian 12 does not know the type (systemd 252), so it is not in the unit."""
+    text = UNIT.read_text(encoding="utf-8")
+    drop_in = (UNIT.parent / "notify-reload.conf").read_text(encoding="utf-8")
+    for setting in ("Type", "ExecReload"):
+        assert re.search(rf"^{setting}=.", text, re.MULTILINE)
+        assert re.search(rf"^{setting}=", drop_in, re.MULTILINE)
+
+
+def test_logrotate_accepts_its_file(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    said = run(
+        find_tool("logrotate"), "--debug", "--state", state, DEPLOY / "logrotate" / "tornado-idv"
+    )
+    assert "error" not in said
+    assert "Handling 1 logs" in said
+    assert "/var/log/tornado-idv/*.log" in said

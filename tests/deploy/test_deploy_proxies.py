@@ -1,0 +1,220 @@
+"""nginx and haproxy, as configured in deploy/, change nothing of a response but its framing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from support.certificate import SELF_SIGNED
+from support.process import ServiceProcess, eventually
+from support.proxies import find_tool, free_port, running_program
+from support.service import EXPIRED_KEY, KEY
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNUSED = 1
+"""A port of the service on which nothing listens."""
+URL, CARD = "/api/v1/identify/url", "/api/v1/identify/card"
+JSON = {"Content-Type": "application/json"}
+CASES: dict[str, tuple[str, str, Mapping[str, str], bytes]] = {
+    "found": ("POST", URL, JSON, b'{"input": "@alice"}'),
+    "found by card": ("POST", CARD, JSON, b'{"card_number": "4000123412341234"}'),
+    "not found": ("POST", URL, JSON, b'{"input": "@unknown"}'),
+    "wrong format": ("POST", URL, JSON, b'{"input": "alice"}'),
+    "no JSON": ("POST", URL, JSON, b"{"),
+    "expired key": ("POST", URL, JSON | {"Authorization": f"Bearer {EXPIRED_KEY}"}, b"{}"),
+    "no key": ("POST", URL, JSON | {"Authorization": ""}, b"{}"),
+    "no route": ("POST", "/nowhere", JSON, b"{}"),
+    "wrong method": ("GET", URL, {}, b""),
+    "other type": ("POST", URL, {"Content-Type": "text/plain"}, b"{}"),
+    "body too large": ("POST", URL, JSON, b" " * 20_000),
+    "header too large": ("POST", URL, JSON | {"X-Filler": "x" * 17_000}, b"{}"),
+    "target too long": ("POST", f"/{'x' * 3000}", JSON, b"{}"),
+    "health": ("GET", "/healthz", {}, b""),
+}
+FIELDS = [
+    "Content-Type",
+    "Cache-Control",
+    "X-Content-Type-Options",
+    "X-Request-ID",
+    "WWW-Authenticate",
+    "Allow",
+    "Retry-After",
+]
+Reply = tuple[int, dict[str, str | None], bytes]
+Proxy = Callable[[int, Path], AbstractContextManager[int]]
+
+
+def substitute(text: str, values: Mapping[str, str]) -> str:
+    """Return a file with other ports and paths; each occurs once."""
+    for old, new in values.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+@contextmanager
+def nginx(service_port: int, folder: Path) -> Iterator[int]:
+    path, port, certificate = find_tool("nginx"), free_port(), folder / "site.pem"
+    certificate.write_text(SELF_SIGNED)
+    site = substitute(
+        (DEPLOY / "nginx" / "tornado-idv.conf").read_text(encoding="utf-8"),
+        {
+            "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
+            "server 127.0.0.1:8080": f"server 127.0.0.1:{service_port}",
+            "/etc/nginx/tornado-idv.crt": str(certificate),
+            "/etc/nginx/tornado-idv.key": str(certificate),
+        },
+    )
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
+    config = folder / "nginx.conf"
+    config.write_text(
+        f"daemon off; master_process off; pid {folder}/pid; events {{}}\n"
+        f"http {{ access_log off;\n{folders}{site}}}\n"
+    )
+    command = [path, "-c", str(config), "-e", str(folder / "error.log")]
+    with running_program(command, port, folder / "proxy.log"):
+        yield port
+
+
+@contextmanager
+def haproxy(service_port: int, folder: Path) -> Iterator[int]:
+    path, port, certificate = find_tool("haproxy"), free_port(), folder / "site.pem"
+    certificate.write_text(SELF_SIGNED)
+    config = folder / "haproxy.cfg"
+    config.write_text(
+        substitute(
+            (DEPLOY / "haproxy" / "haproxy.cfg").read_text(encoding="utf-8"),
+            {
+                "bind :443": f"bind 127.0.0.1:{port}",
+                "/etc/haproxy/tornado-idv.pem": str(certificate),
+                "server idv1 127.0.0.1:8080": f"server idv1 127.0.0.1:{service_port}",
+                "inter 2s": "inter 50ms",
+            },
+        )
+    )
+    with running_program([path, "-db", "-f", str(config)], port, folder / "proxy.log"):
+        yield port
+
+
+PROXIES = pytest.mark.parametrize("proxy", [nginx, haproxy])
+
+
+def send(connection: http.client.HTTPConnection, name: str) -> Reply:
+    method, path, fields, body = CASES[name]
+    headers = {"Authorization": f"Bearer {KEY}", "X-Request-ID": "a-1"} | {**fields}
+    headers = {field: value for field, value in headers.items() if value}
+    connection.request(method, path, body or None, headers)
+    response = connection.getresponse()
+    received = {each: response.headers[each] for each in FIELDS}
+    if received["X-Request-ID"] != "a-1":  # rejected before it was parsed
+        received["X-Request-ID"] = "new"
+    return response.status, received, response.read()
+
+
+def connect(port: int, ip: str = "127.0.0.1") -> closing[http.client.HTTPSConnection]:
+    context = ssl.create_default_context(cadata=SELF_SIGNED)
+    connection = http.client.HTTPSConnection(
+        "127.0.0.1", port, timeout=10, source_address=(ip, 0), context=context
+    )
+    return closing(connection)
+
+
+def send_alone(port: int, name: str) -> Reply:
+    """Return the response on a connection of its own."""
+    with connect(port) as client:
+        return send(client, name)
+
+
+@PROXIES
+def test_responses_are_the_same_behind_the_proxy(
+    service: ServiceProcess, proxy: Proxy, tmp_path: Path
+) -> None:
+    """Each is sent on a connection of its own, and then all on one connection of the proxy."""
+    direct = {}
+    for name in CASES:
+        with closing(http.client.HTTPConnection("127.0.0.1", service.port)) as client:
+            direct[name] = send(client, name)
+    assert {reply[0] for reply in direct.values()} == {200, 401, 404, 405, 413, 414, 415, 422, 431}
+    with proxy(service.port, tmp_path) as port:
+        assert {name: send_alone(port, name) for name in CASES} == direct
+        with connect(port) as kept:
+            for name in ("found", "not found", "no key", "found by card"):
+                assert send(kept, name) == direct[name]
+
+
+@PROXIES
+def test_connections_to_the_service_are_used_again(proxy: Proxy, tmp_path: Path) -> None:
+    """By clients with a connection for each request; a stand-in counts connections with one."""
+    used = set()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            used.add(self.client_address)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        with proxy(server.server_port, tmp_path) as port:
+            for _ in range(10):
+                assert send_alone(port, "found")[0] == 200
+        server.shutdown()
+    assert len(used) == 1
+
+
+@PROXIES
+def test_address_of_the_client_is_logged(
+    service: ServiceProcess, proxy: Proxy, tmp_path: Path
+) -> None:
+    """Not one that the client claims to have."""
+    mark = f"mark-{secrets.token_hex(8)}"
+    with proxy(service.port, tmp_path) as port, connect(port, "127.0.0.9") as client:
+        client.request("GET", "/", headers={"X-Request-ID": mark, "X-Forwarded-For": "192.0.2.1"})
+        assert client.getresponse().status == 404
+    eventually(lambda: mark in service.read_log())
+    (line,) = (line for line in service.read_log().splitlines() if mark in line)
+    assert json.loads(line)["remote"] == "127.0.0.9"
+
+
+@PROXIES
+def test_service_that_is_down_is_reported_as_unavailable(proxy: Proxy, tmp_path: Path) -> None:
+    with proxy(UNUSED, tmp_path) as port:
+        status, fields, body = send_alone(port, "found")
+    assert (status, fields["Content-Type"], fields["Retry-After"]) == (503, "application/json", "1")
+    assert json.loads(body)["code"] == "backend_unavailable"
+
+
+def test_request_that_nginx_cannot_parse_gets_the_error_record(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    with nginx(service.port, tmp_path) as port, connect(port) as client:
+        client.connect()
+        client.sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n")
+        response = http.client.HTTPResponse(client.sock)
+        response.begin()
+        assert (response.status, json.loads(response.read())["code"]) == (400, "bad_request")
+
+
+def test_haproxy_checks_the_health_of_the_service(service: ServiceProcess, tmp_path: Path) -> None:
+    before = len(service.read_log())
+    with haproxy(service.port, tmp_path):
+        eventually(lambda: '"route":"health","status":200' in service.read_log()[before:])

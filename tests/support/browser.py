@@ -1,0 +1,55 @@
+"""Debian's Chromium without a window, driven by Selenium; `make test-tools` installs it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--no-proxy-server",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--hide-scrollbars",
+)
+
+
+@contextmanager
+def open_browser(profile: Path) -> Iterator[Chrome]:
+    """Yield a browser with an empty profile, whose console is recorded; end it."""
+    assert CHROMIUM is not None
+    options = ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*_FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = Chrome(options, Service(DRIVER))
+    try:
+        driver.set_page_load_timeout(20)
+        yield driver
+    finally:
+        driver.quit()
+
+
+def resize(driver: Chrome, width: int, height: int) -> None:
+    """Set the size of the viewport in CSS pixels."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def prefer(driver: Chrome, scheme: str) -> None:
+    """Set the preferred color scheme, ``light`` or ``dark``."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})

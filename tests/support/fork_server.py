@@ -1,0 +1,133 @@
+"""A process with everything imported, which forks a command each time it is asked for one.
+
+A command that is forked from it begins at once, where a new interpreter imports for a second. It
+is run as a script by `support.forking`, so that no module of the tests is in it.
+
+A request is one message: a JSON object, and the descriptors of a channel, of standard output and of
+standard error. The responses on the channel are the process id, and at the end the exit code.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import resource
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+MAX_REQUEST = 256 * 1024
+"""Bytes, of which the environment takes most."""
+
+
+def import_all() -> None:
+    """Import what commands import when they run, plugins included."""
+    for package in ("tornado_idv.cli", "tornado_idv.server", "idv_upstream.cli"):
+        module = importlib.import_module(package)
+        for each in pkgutil.iter_modules(module.__path__, f"{package}."):
+            importlib.import_module(each.name)
+    registry = importlib.import_module("tornado_idv.registry")
+    registry.backend_kinds(registry.plugin_manager())
+    for library in ("rich.console", "rich.table", "uvloop"):
+        importlib.import_module(library)
+
+
+def next_command(selector: selectors.BaseSelector, requests: socket.socket) -> dict[str, Any]:
+    """Fork commands and report their ends; return, in each forked process, its request.
+
+    Exits when the client is gone.
+    """
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is not requests:
+                selector.unregister(key.fd)
+                _report(key.fd, *key.data)
+                continue
+            message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST, 3)
+            if not message:
+                sys.exit()
+            channel, *streams = descriptors
+            process = os.fork()
+            if not process:
+                _close_all(selector)
+                os.close(channel)
+                request: dict[str, Any] = json.loads(message)
+                _use_streams(*streams, request["closed"])
+                return request
+            for each in streams:
+                os.close(each)
+            os.write(channel, b"%d" % process)
+            selector.register(os.pidfd_open(process), selectors.EVENT_READ, (process, channel))
+
+
+def _report(watch: int, process: int, channel: int) -> None:
+    os.close(watch)
+    _, status = os.waitpid(process, 0)
+    code = os.waitstatus_to_exitcode(status)
+    with suppress(BrokenPipeError):  # the client did not wait for it
+        os.write(channel, b"%d" % code)
+    os.close(channel)
+
+
+def _close_all(selector: selectors.BaseSelector) -> None:
+    """Close what belongs to the server."""
+    for key in list(selector.get_map().values()):
+        if key.data is None:
+            key.fileobj.close()  # type: ignore[union-attr]
+        else:
+            os.close(key.fd)
+            os.close(key.data[1])
+    selector.close()
+
+
+def _use_streams(stdout: int, stderr: int, closed: Sequence[int]) -> None:
+    """Set up the standard streams; closed ones are absent, as at the start of an interpreter."""
+    for descriptor, number in ((stdout, 1), (stderr, 2)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    for number in closed:
+        os.close(number)
+        name = ("stdin", "stdout", "stderr")[number]
+        setattr(sys, name, None)
+        setattr(sys, f"__{name}__", None)
+
+
+def become(request: dict[str, Any]) -> None:
+    """Take the state that a new process would have of its parent and its command line."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    resource.setrlimit(resource.RLIMIT_NOFILE, request["descriptors"])
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [request["folder"], *filter(None, paths)]
+    importlib.invalidate_caches()
+    module = importlib.import_module("tornado_idv")
+    sys.argv = [f"{module.__path__[0]}/__main__.py", *request["arguments"]]
+
+
+def run(descriptor: int) -> None:
+    """Serve requests on a socket, and run the commands, each in its own process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import_all()
+    gc.collect()
+    gc.freeze()
+    requests = socket.socket(fileno=descriptor)
+    selector = selectors.DefaultSelector()
+    selector.register(requests, selectors.EVENT_READ)
+    become(next_command(selector, requests))
+    runpy.run_module("tornado_idv", run_name="__main__")
+
+
+if __name__ == "__main__":
+    run(int(sys.argv[1]))

@@ -1,0 +1,97 @@
+"""Commands as processes that are forked from `support.fork_server`, and so start fast."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from support import fork_server
+
+
+class ForkedCommand:
+    """A running command, with what tests use of `subprocess.Popen`."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self.pid = int(channel.recv(16))
+        self._descriptor = os.pidfd_open(self.pid)
+        self.returncode: int | None = None
+
+    def __del__(self) -> None:
+        self._channel.close()
+        os.close(self._descriptor)
+
+    def poll(self) -> int | None:
+        """Return the exit code, if it has ended."""
+        with suppress(TimeoutError, BlockingIOError):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code, or minus the signal that ended it; raise `TimeoutError`."""
+        if self.returncode is None:
+            self._channel.settimeout(timeout)
+            self.returncode = int(self._channel.recv(16))
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # it has ended
+            signal.pidfd_send_signal(self._descriptor, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def fork(
+    *arguments: str,
+    stdout: int,
+    stderr: int,
+    closed: Sequence[int] = (),
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> ForkedCommand:
+    """Start ``python -m tornado_idv`` with these arguments, without a new interpreter.
+
+    Standard input is empty; ``closed`` are the standard streams that the command does not have.
+    A test of what an interpreter does at its start uses `support.process.COMMAND` instead.
+    """
+    request = {
+        "arguments": arguments,
+        "closed": closed,
+        "environment": dict(os.environ if env is None else env),
+        "folder": str(cwd or Path.cwd()),
+        "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE),
+    }
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        message = json.dumps(request).encode()
+        socket.send_fds(_server(), [message], [theirs.fileno(), stdout, stderr])
+    return ForkedCommand(ours)
+
+
+@cache
+def _server() -> socket.socket:
+    """Start the server of this process, which ends with it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        process = subprocess.Popen(
+            [sys.executable, fork_server.__file__, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+        )
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # before, in this order
+    return ours

@@ -1,0 +1,153 @@
+"""What the service did in the last 15 minutes, one sample a second, for the status page."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
+
+from tornado.ioloop import IOLoop, PeriodicCallback
+
+from tornado_idv.admin.operations import OperationFailed, Operations
+from tornado_idv.admin.report import Report
+from tornado_idv.admin.status import FAILURES, cache_lookups
+from tornado_idv.metrics.counters import sum_buckets
+from tornado_idv.metrics.quantiles import quantile
+
+INTERVAL = 1
+"""Seconds between two samples."""
+WINDOW = 5
+"""Seconds that a sample describes, so that single requests do not make it jump."""
+_MAX_SAMPLES = 900
+_BACKEND_WINDOW = 60
+"""The same for latencies of backends, which are called less often."""
+
+
+class Sample(NamedTuple):
+    """Rates are per second, latencies in milliseconds; ``None`` where there was no request.
+
+    ``time`` is a Unix time. ``errors`` are responses with a status of 500 or more, ``stale``
+    expired answers that were served because the lookup failed.
+    """
+
+    time: float
+    requests: float
+    errors: float
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    hit_ratio: float | None
+    stale: float
+
+
+class _Totals(NamedTuple):
+    """What was counted up to ``at``, in seconds of the timer."""
+
+    at: float
+    requests: int
+    errors: int
+    buckets: list[int]
+    hits: int
+    stale: int
+    lookups: int
+    backends: dict[str, list[int]]
+
+
+class History:
+    """Samples of a service. ``timer`` gives seconds, ``clock`` Unix time."""
+
+    def __init__(
+        self,
+        timer: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._timer = timer
+        self._clock = clock
+        self._samples: deque[Sample] = deque(maxlen=_MAX_SAMPLES)
+        self._totals: deque[_Totals] = deque(maxlen=_BACKEND_WINDOW + 1)
+
+    def sample(self, report: Report) -> None:
+        """Add a sample, every `INTERVAL` seconds; the first report only begins one."""
+        self._totals.append(_count(report, self._timer()))
+        if len(self._totals) == 1:
+            return
+        before, now = self._totals[max(-WINDOW - 1, -len(self._totals))], self._totals[-1]
+        seconds = now.at - before.at
+        buckets = _difference(now.buckets, before.buckets)
+        lookups = now.lookups - before.lookups
+        self._samples.append(
+            Sample(
+                time=round(self._clock(), 1),
+                requests=round((now.requests - before.requests) / seconds, 2),
+                errors=round((now.errors - before.errors) / seconds, 2),
+                p50=_milliseconds(buckets, 0.5),
+                p95=_milliseconds(buckets, 0.95),
+                p99=_milliseconds(buckets, 0.99),
+                hit_ratio=round((now.hits - before.hits) / lookups, 4) if lookups else None,
+                stale=round((now.stale - before.stale) / seconds, 2),
+            )
+        )
+
+    @property
+    def latest(self) -> dict[str, float | None] | None:
+        """The last sample by its fields, if there is one yet."""
+        return self._samples[-1]._asdict() if self._samples else None
+
+    def columns(self) -> dict[str, list[float | None]]:
+        """Return all samples, oldest first, as a list for each field."""
+        return {
+            name: [sample[i] for sample in self._samples] for i, name in enumerate(Sample._fields)
+        }
+
+    def backend_latency(self, name: str) -> dict[str, float | None]:
+        """Return percentiles of a backend's calls of the last minute, in milliseconds."""
+        if not self._totals:
+            return {"p50": None, "p99": None}
+        before, now = (self._totals[i].backends.get(name, sum_buckets(())) for i in (0, -1))
+        buckets = _difference(now, before)
+        return {"p50": _milliseconds(buckets, 0.5), "p99": _milliseconds(buckets, 0.99)}
+
+
+@asynccontextmanager
+async def sampled(operations: Operations) -> AsyncIterator[History]:
+    """Sample a service within; yield its history."""
+    history = History()
+
+    async def sample() -> None:
+        with suppress(OperationFailed):  # the next sample describes the time since the last
+            history.sample(await operations.report())
+
+    timer = PeriodicCallback(sample, INTERVAL * 1000)
+    IOLoop.current().add_callback(sample)
+    timer.start()
+    try:
+        yield history
+    finally:
+        timer.stop()
+
+
+def _count(report: Report, at: float) -> _Totals:
+    counters = report.counters
+    responses = counters.all_responses()
+    lookups = cache_lookups(counters)
+    return _Totals(
+        at=at,
+        requests=sum(each.count for _, each in responses),
+        errors=sum(each.count for (_, code), each in responses if code in FAILURES),
+        buckets=sum_buckets(each for _, each in responses),
+        hits=lookups["hit"],
+        stale=lookups["stale"],
+        lookups=sum(lookups.values()),
+        backends={name: each.durations.buckets() for name, each in counters.backends.items()},
+    )
+
+
+def _difference(now: list[int], before: list[int]) -> list[int]:
+    return [a - b for a, b in zip(now, before, strict=True)]
+
+
+def _milliseconds(buckets: list[int], share: float) -> float | None:
+    seconds = quantile(buckets, share)
+    return None if seconds is None else round(seconds * 1000, 3)

@@ -1,0 +1,97 @@
+"""Logs where the event loop is blocked.
+
+A timer of the loop records a heartbeat; a daemon thread logs the stack of the loop's thread when
+there was none for a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_log = logging.getLogger(__name__)
+_BEAT = 0.1
+_LIMIT = 1.0
+"""Seconds without a heartbeat after which the loop counts as blocked."""
+_LATE = 0.5
+"""A check that is so many seconds late says nothing: the whole process was stopped, or code that
+holds the GIL kept this thread waiting, too."""
+
+
+class Watchdog:
+    """Compares the time of the last heartbeat with ``timer``, which gives seconds.
+
+    ``frame`` returns what the watched thread executes. `beat` is called on the event loop,
+    `check` by the watching thread.
+    """
+
+    def __init__(
+        self,
+        frame: Callable[[], FrameType],
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._frame = frame
+        self._timer = timer
+        self._beat_at = timer()
+        self._due = self._beat_at + _LIMIT
+        self._reported: float | None = None
+
+    def beat(self) -> None:
+        """Record a heartbeat; log how long the loop was blocked, if it was."""
+        now = self._timer()
+        blocked = now - self._beat_at
+        self._beat_at = now
+        if blocked > _LIMIT:
+            _log.warning("event loop no longer blocked; it was for %.1f s", blocked)
+
+    def check(self) -> float:
+        """Log the stack, once per block, and return the seconds until the next check."""
+        now, beat_at = self._timer(), self._beat_at
+        was_late = now - self._due > _LATE
+        self._due = (now if was_late else beat_at) + _LIMIT
+        if self._due <= now:
+            if self._reported != beat_at:
+                self._reported = beat_at
+                self._report(now - beat_at)
+            self._due = now + _LIMIT
+        return self._due - now
+
+    def _report(self, blocked: float) -> None:
+        # Files, functions and lines of code; no values of variables.
+        stack = "".join(traceback.format_stack(self._frame())).rstrip()
+        _log.warning("event loop blocked for more than %.0f s, in:\n%s", blocked, stack)
+
+
+@contextmanager
+def watched_loop() -> Iterator[None]:
+    """Watch the running event loop within; to be entered in each process, after a fork."""
+    loop, thread_id, stop = asyncio.get_running_loop(), threading.get_ident(), threading.Event()
+    # Underscored, but documented for this purpose.
+    watchdog = Watchdog(lambda: sys._current_frames()[thread_id])  # noqa: SLF001
+    timer: asyncio.TimerHandle
+
+    def beat() -> None:
+        nonlocal timer
+        watchdog.beat()
+        timer = loop.call_later(_BEAT, beat)
+
+    def watch() -> None:
+        while not stop.wait(watchdog.check()):
+            pass
+
+    timer = loop.call_later(_BEAT, beat)
+    thread = threading.Thread(target=watch, name="watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        stop.set()
+        thread.join(_LIMIT)
