@@ -17,6 +17,7 @@ from benchmarks.wire.proxy import proxied
 from benchmarks.wire.start import cold_start
 from benchmarks.wire.throughput import throughput
 from benchmarks.wire.uncached import uncached
+from benchmarks.workers import workers
 
 BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "hit": cached_find,
@@ -24,6 +25,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "sqlite": uncached_find,
     "memory": resident_memory,
     "throughput": throughput,
+    "workers": workers,
     "mixes": mixes,
     "latency": latency,
     "attack": attack,

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -19,7 +20,7 @@ from typing import IO, Any, TypeVar
 import pytest
 from rich.progress import Progress
 
-from benchmarks import dataset
+from benchmarks import dataset, workers
 from benchmarks.figures import Target
 from benchmarks.plan import Plan
 from benchmarks.wire import (
@@ -47,7 +48,7 @@ T = TypeVar("T")
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 
 
-NEED_WRK = ("throughput", "mixes", "latency", "attack", "uncached", "proxy")
+NEED_WRK = ("throughput", "workers", "mixes", "latency", "attack", "uncached", "proxy")
 
 
 def make_plan(folder: Path) -> Plan:
@@ -277,6 +278,21 @@ async def test_responses_under_load_are_counted(plan: Plan) -> None:
     assert {each.what for each in figures} == {"responses", "CPU for 1,000"}
     assert len({each.of for each in figures}) == 3
     assert all(each.value >= 0 for each in figures)
+
+
+@needs_wrk
+@pytest.mark.usefixtures("few_requests")
+async def test_workers_are_measured_with_all_their_processes(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Server, "cpu", lambda _: time.perf_counter())  # in so few, no tick
+    figures = await workers.workers(plan)
+    values = {(figure.what, figure.of): figure.value for figure in figures}
+    assert values["gain of two workers, by CPU time", None] > 0
+    assert values["responses", "2 of our processes"] > 0
+    (memory,) = [each for each in figures if each.unit == "MiB"]
+    assert all(1 < size < 200 for size in memory.rounds)
+    assert len(memory.rounds) == 2
 
 
 @needs_wrk

@@ -14,7 +14,7 @@ from benchmarks.wire.traffic import KEY
 
 _CONFIG = """\
 profile_sites: [{site}]
-server: {{port: {port}, packet_cache: {packet_cache}, request_timeout: 10s}}
+server: {{port: {port}, workers: {workers}, packet_cache: {packet_cache}, request_timeout: 10s}}
 auth: {{keys: [{{id: measured, sha256: {digest}}}]}}
 {more}
 limits: {limits}
@@ -35,12 +35,14 @@ class OurService:
     packet_cache: bool = True
     uncached: bool = False
     limits: str = "{}"
+    workers: int = 1
 
     def __call__(self, port: int) -> Sequence[str]:
         config = self.folder / f"config-{port}.yaml"
         text = _CONFIG.format(
             site=dataset.SITE,
             port=port,
+            workers=self.workers,
             packet_cache="on" if self.packet_cache else "off",
             digest=hashlib.sha256(KEY.encode()).hexdigest(),
             more=_UNCACHED if self.uncached else "",

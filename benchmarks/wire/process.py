@@ -40,16 +40,31 @@ class Server:
     start: float
 
     def cpu(self) -> float:
-        """Return the CPU seconds used so far."""
-        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
-        user, system = stat.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / _TICKS
+        """Return the CPU seconds that it and its workers have used so far."""
+        ticks = 0
+        for pid in (self.pid, *self._children()):
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+            ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
+        return ticks / _TICKS
 
     def resident(self) -> float:
         """Return the resident memory in MiB."""
         status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace")
         line = next(each for each in status.splitlines() if each.startswith("VmRSS:"))
         return int(line.split()[1]) / _MEBIBYTE
+
+    def unshared(self) -> list[float]:
+        """Return the memory in MiB that each worker shares with no other process."""
+        sizes = []
+        for pid in self._children():
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+            private = [each.split()[1] for each in lines if each.startswith("Private_")]
+            sizes.append(sum(map(int, private)) / _MEBIBYTE)
+        return sizes
+
+    def _children(self) -> list[int]:
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return [int(each) for each in children.read_text(encoding="ascii").split()]
 
 
 def post(port: int, body: bytes, key: str | None = traffic.KEY) -> tuple[int, bytes]:

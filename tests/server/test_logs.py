@@ -8,10 +8,12 @@ import json
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from select import PIPE_BUF
 from typing import cast
 
 import pytest
@@ -28,7 +30,13 @@ from tornado_idv.log_format import json_lines
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.registry import plugin_manager
 from tornado_idv.server.log_filters import keep_out_secrets
-from tornado_idv.server.logs import LogFormat, LogOutput, configure_logging
+from tornado_idv.server.logs import (
+    LogFormat,
+    LogOutput,
+    _write_whole_lines,
+    configure_direct_logging,
+    configure_logging,
+)
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import Api
 from tornado_idv.web.handler import JsonHandler, Services
@@ -494,3 +502,40 @@ def test_lost_lines_are_reported_in_the_format_of_the_log(
     written, report = map(json.loads, stream.getvalue().splitlines())
     assert (written["event"], report["level"]) == ("written", "warning")
     assert report["event"].startswith("2 log lines dropped: ")
+
+
+@pytest.mark.parametrize("length", [10, 300, 3000, 5000])
+def test_lines_of_several_processes_are_written_whole(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write to a pipe is whole lines of at most PIPE_BUF bytes, or one longer line."""
+    written: list[bytes] = []
+
+    def write(_: int, data: memoryview) -> int:
+        written.append(bytes(data))
+        return len(data)
+
+    monkeypatch.setattr("os.write", write)
+    text = b"".join(b"%d" % (i % 10) * length + b"\n" for i in range(50))
+    data = memoryview(text)
+    while data:
+        data = data[_write_whole_lines(data) :]
+    assert b"".join(written) == text
+    assert all(each.endswith(b"\n") for each in written)
+    assert all(len(each) <= PIPE_BUF or each.count(b"\n") == 1 for each in written)
+
+
+def test_direct_logging_loses_a_line_rather_than_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr("tornado_idv.server.logs._STDERR", writer)
+    threads = threading.active_count()
+    with put_back():
+        configure_direct_logging("info", "json")
+        for i in range(1000):
+            logging.getLogger("x").warning("line %d %s", i, "x" * 500)
+    lines = os.read(reader, 1024 * 1024).splitlines()
+    assert 0 < len(lines) < 1000
+    assert json.loads(lines[0])["event"].startswith("line 0 ")
+    assert threading.active_count() == threads
+    os.close(reader)
+    os.close(writer)

@@ -213,6 +213,27 @@ def test_connection_during_a_drain_is_closed_after_its_response(harness: Harness
     assert draining.done()
 
 
+def test_client_that_has_just_connected_may_send_its_first_request(harness: Harness) -> None:
+    """Its connection was accepted; a drain that closed it would lose the request under way."""
+    new = harness.call()
+    draining = harness.loop.create_task(harness.server.drain())
+    harness.loop.forward(0.5)
+    new.send(ask_for("alice"))
+    harness.loop.settle()
+    assert new.statuses == [200]
+    assert b"Connection: close\r\n" in new.socket.sent
+    harness.loop.forward(1.2)
+    assert draining.done()
+
+
+def test_new_connection_without_a_request_does_not_hold_up_a_drain(harness: Harness) -> None:
+    harness.call()
+    draining = harness.loop.create_task(harness.server.drain())
+    harness.loop.forward(1.2)
+    harness.loop.forward(1.2)
+    assert draining.done()
+
+
 def test_number_of_cached_heads_is_bounded(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from tornado_idv.commands import Exit, printable
 _SENTENCES = {
     "ready": "The service is ready.",
     "degraded": "The service is ready, but degraded: {parts}.",
+    "starting": "The service is starting: no worker serves yet.",
     "draining": "The service is draining: it is about to stop.",
 }
 
@@ -23,7 +24,7 @@ _SENTENCES = {
 def health(*, config_path: Path, token_file: Path | None, as_json: bool) -> None:
     """Report whether the running service is ready.
 
-    Exit codes: 0 ready, also if degraded; 1 draining; 3 no response.
+    Exit codes: 0 ready, also if degraded; 1 starting or draining; 3 no response.
     """
     with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json):
         status, record = admin_client(config_path, token_file).request("GET", "/health/ready")

@@ -30,6 +30,8 @@ def status(*, config_path: Path, token_file: Path | None, as_json: bool) -> None
 def _lines(record: Record) -> Iterator[str]:
     yield f"{'state:':14}{record['status']}"
     yield f"{'version:':14}{record['version']}, up for {record['uptime_s']:.0f} s"
+    for each in record.get("workers", ()):
+        yield f"{'worker:':14}{_worker(each)}"
     for operation, codes in sorted(record["requests"].items()):
         counts = ", ".join(f"{code} {count}" for code, count in sorted(codes.items()))
         yield f"{'requests:':14}{operation}: {counts}"
@@ -43,6 +45,13 @@ def _lines(record: Record) -> Iterator[str]:
         yield f"{'key store:':14}{record['key_store']['error']}"
     yield f"{'connections:':14}{sum(record['connections'].values())}"
     yield f"{'log lines:':14}{record['log_dropped']} dropped"
+
+
+def _worker(each: Record) -> str:
+    return (
+        f"{each['name']} (pid {each['pid']}): {each['phase']}, up for {each['uptime_s']:.0f} s, "
+        f"{each['requests']} requests"
+    )
 
 
 def _backend(each: Record) -> str:

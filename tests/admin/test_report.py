@@ -1,0 +1,92 @@
+"""The reports of several processes, added up."""
+
+from __future__ import annotations
+
+from tornado_idv.admin.report import BackendReport, KeyStoreReport, ProcessReport, Report, merge
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.server.control import Decoder, encode
+
+
+def counters(seconds: float) -> Counters:
+    counted = Counters()
+    counted.responses_of("identify/url", "ok").add(seconds)
+    counted.packet_hits_of("identify/url", "ok").add(0.00001)
+    counted.auth_failures["unknown"] += 1
+    counted.rate_limited["misses"] += 2
+    counted.cache_lookups["hit"] += 3
+    counted.evictions += 4
+    counted.log_dropped += 5
+    counted.refreshes["ok"] += 6
+    counted.count_backend_call("crm", "found", "", 0.2)
+    return counted
+
+
+def test_merged_counters_are_the_sum() -> None:
+    total = Counters()
+    for seconds in (0.00001, 0.3):
+        (record,) = Decoder().feed(encode(counters(seconds).to_record()))
+        total.merge(record)
+    responses = total.responses["identify/url", "ok"]
+    assert (responses.fast, responses.count) == (1, 2)
+    assert abs(responses.seconds - 0.30001) < 1e-9
+    assert sum(responses.buckets()) == 2
+    assert total.packet_hits["identify/url", "ok"].fast == 2
+    assert total.auth_failures["unknown"] == 2
+    assert total.rate_limited["misses"] == 4
+    assert total.cache_lookups["hit"] == 6
+    assert (total.evictions, total.log_dropped) == (8, 10)
+    assert total.refreshes == {"ok": 12, "failed": 0}
+    assert total.backend("crm").results == {"found": 2}
+    assert total.backend("crm").durations.count == 2
+
+
+def test_merge_leaves_what_is_merged_as_it_was() -> None:
+    """A record of a process that has ended is added to each report."""
+    record = counters(0.3).to_record()
+    first, second = Counters(), Counters()
+    first.merge(record)
+    first.merge(counters(0.3).to_record())
+    second.merge(record)
+    assert second.responses["identify/url", "ok"].count == 1
+    assert second.backend("crm").durations.count == 1
+
+
+def backend(breaker: str, since: float | None, error: str | None, at: float) -> BackendReport:
+    return BackendReport("crm", "upstream", breaker, 1, 7, since, error, at)
+
+
+def test_backend_fails_if_it_fails_in_one_worker() -> None:
+    report = merge(
+        [
+            ProcessReport([backend("closed", 20.0, "timeout", 30.0)]),
+            ProcessReport([backend("open", 10.0, "connection refused", 40.0)]),
+            ProcessReport([backend("closed", None, None, 0.0)]),
+        ]
+    )
+    (merged,) = report.backends
+    assert merged == BackendReport(
+        "crm", "upstream", "open", 3, 7, 10.0, "connection refused", 40.0
+    )
+    assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["backend crm"]
+
+
+def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:
+    report = merge(
+        [
+            ProcessReport([], {"found": 1}, {"IDLE": 2}, None, 0.25),
+            ProcessReport([], {"found": 3}, {"IDLE": 1, "READING": 1}, None, 0.75),
+        ]
+    )
+    assert report.cache_entries == {"found": 4}
+    assert report.connections == {"IDLE": 3, "READING": 1}
+    assert report.max_lag == 0.75
+
+
+def test_key_store_fails_if_one_worker_cannot_read_it() -> None:
+    good, bad = KeyStoreReport(None, 1.0), KeyStoreReport("the key store is gone", 2.0)
+    report = merge([ProcessReport(key_store=each) for each in (good, bad, good)])
+    assert report.key_store == bad
+
+
+def test_no_worker_reports_nothing() -> None:
+    assert merge([]) == ProcessReport()
