@@ -21,8 +21,9 @@ import sys
 import time
 from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import cast
+
+from msgspec.structs import replace
 
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import parse_head

@@ -51,7 +51,7 @@ Make = Callable[[], tuple[Reloader, Applied]]
 def make(path: Path) -> Make:
     def make_reloader() -> tuple[Reloader, Applied]:
         applied = Applied()
-        return Reloader(ConfigFile.read(path), applied, Counters(), lambda: 1000.0), applied
+        return Reloader(ConfigFile.read(path), applied, Counters(), clock=lambda: 1000.0), applied
 
     return make_reloader
 
