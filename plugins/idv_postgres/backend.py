@@ -44,7 +44,8 @@ class PostgresBackend(Backend[PostgresOptions]):
     def __init__(self, options: PostgresOptions) -> None:
         super().__init__(options)
         try:
-            from idv_postgres import database, errors, table  # noqa: PLC0415 - import asyncpg
+            # They import asyncpg.
+            from idv_postgres import database, errors, listener, table  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise StartError(
                 f"backend {self.name}: {error.name} is not installed; "
@@ -55,7 +56,20 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._lookups: Lookups | None = None
         self._error: LookupFailed = _NOT_OPEN
         self._suspect = asyncio.Event()
-        self._monitor_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._listener = None
+        if options.notify is not None:
+            # A standby cannot LISTEN.
+            connector = database.Connector(
+                options.notify.dsn or options.dsn, timeout=options.timeout, roles=("primary",)
+            )
+            self._listener = listener.Listener(
+                self.name,
+                connector,
+                options.notify,
+                self.notify_changed,
+                folds=options.folds_nicknames,
+            )
 
     @property
     def serves(self) -> frozenset[type[Query]]:
@@ -80,7 +94,9 @@ class PostgresBackend(Backend[PostgresOptions]):
             raise StartError(f"backend {self.name}: {error.reason}") from None
         except Unavailable as error:
             self._mark_down(error)
-        self._monitor_task = asyncio.create_task(self._monitor())
+        self._tasks.append(asyncio.create_task(self._monitor()))
+        if self._listener is not None:
+            self._tasks.append(asyncio.create_task(self._listener.run()))
 
     async def find(self, query: Query) -> User | None:
         """Query the database."""
@@ -102,9 +118,9 @@ class PostgresBackend(Backend[PostgresOptions]):
 
     async def close(self) -> None:
         """Close every connection, after running lookups."""
-        if self._monitor_task is not None:
-            self._monitor_task.cancel()
-            await asyncio.wait([self._monitor_task])
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._lookups, self._error = None, Unavailable("the backend is closed")
         await self._database.close()
 

@@ -49,6 +49,15 @@ class PoolOptions(Options):
         return self
 
 
+class NotifyOptions(Options):
+    """Notifications of changes, by LISTEN and NOTIFY."""
+
+    channel: Name = "idv_users"
+    """The channel on which the database notifies of changes."""
+    dsn: DsnSecret | None = None
+    """The connection URI for LISTEN, where that of the backend leads to a pooler or a standby."""
+
+
 class PostgresOptions(BackendOptions):
     """The options of the kind ``postgres``, beside those of every backend."""
 
@@ -66,6 +75,8 @@ class PostgresOptions(BackendOptions):
     """The connections for lookups."""
     prepared_statements: bool = True
     """Whether statements are prepared once for each connection; false behind a pooler."""
+    notify: NotifyOptions | None = None
+    """Notifications by which the database purges cached answers; off unless given."""
 
     @model_validator(mode="after")
     def _table_or_queries(self) -> Self:

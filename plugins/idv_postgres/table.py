@@ -16,6 +16,7 @@ from typing import Any
 
 from asyncpg import Connection
 
+from idv_postgres.names import quoted, quoted_table
 from idv_postgres.options import PostgresOptions
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 
@@ -101,16 +102,6 @@ async def inspect(connection: Connection, options: PostgresOptions) -> Lookups:
         names = " or ".join(slow)
         warnings = [f"a lookup by {names} reads the whole table; an index is missing", *warnings]
     return Lookups(sql, tuple(warnings))
-
-
-def quoted(name: str) -> str:
-    """Quote a name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def quoted_table(table: str) -> str:
-    """Quote ``name`` or ``schema.name``."""
-    return ".".join(map(quoted, table.split(".")))
 
 
 async def _own_queries(connection: Connection, options: PostgresOptions) -> dict[type[Query], str]:

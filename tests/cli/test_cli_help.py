@@ -20,7 +20,7 @@ from tornado_idv.registry import plugin_manager
 
 CONTEXT = click.Context(main)
 COMMANDS = [
-    *("cache", "check", "explain", "health", "init", "keys", "lookup", "plugins"),
+    *("cache", "check", "explain", "health", "init", "keys", "lookup", "plugins", "postgres"),
     *("schema", "serve", "status", "upstream"),
 ]
 
