@@ -4,7 +4,7 @@
 # make test-fast  run the tests for daily work: all but those marked slow
 # make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
-# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, and the directories of the recipes
+# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, PostgreSQL, PgBouncer, and the directories of the recipes
 # make check  lint, types, layers
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make soak   serve at half of capacity for MINUTES=10 with reloads and purges, and see what grows
@@ -58,14 +58,15 @@ hard: $(VENV)/.dev
 
 # The tests behind these are skipped, with the reason, where they are not.
 test-tools: $(RECIPES)/.installed $(RECIPE_MODULES)/.installed
-	@if (PATH="$$PATH:/usr/sbin"; for tool in nginx haproxy wrk promtool; do command -v $$tool || exit 1; done) \
-	  >/dev/null; then \
-	  echo "nginx, haproxy, wrk and promtool are installed."; \
+	@if (PATH="$$PATH:/usr/sbin"; ls /usr/lib/postgresql/*/bin/postgres && \
+	  for tool in nginx haproxy wrk promtool pgbouncer; do command -v $$tool || exit 1; done) \
+	  >/dev/null 2>&1; then \
+	  echo "nginx, haproxy, wrk, promtool, PostgreSQL and PgBouncer are installed."; \
 	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
-	  echo "The tests with nginx, haproxy, wrk and promtool will be skipped; root installs them with: apt-get install nginx haproxy wrk prometheus"; \
+	  echo "The tests with nginx, haproxy, wrk, promtool, PostgreSQL and PgBouncer will be skipped; root installs them with: apt-get install nginx haproxy wrk prometheus postgresql pgbouncer"; \
 	else \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -qq --yes --no-install-recommends nginx haproxy wrk prometheus >/dev/null; \
+	    apt-get install -qq --yes --no-install-recommends nginx haproxy wrk prometheus postgresql pgbouncer >/dev/null; \
 	fi
 
 check: $(VENV)/.dev

@@ -163,8 +163,8 @@ class Database:
     ) -> list[asyncpg.Record]:
         """Run a lookup in a transaction.
 
-        A pooler in transaction mode may otherwise send the statement to one server and its value
-        to another, where the unnamed statement is that of another client.
+        A pooler in transaction mode may use another session for each: so statement, value and time
+        limit belong to one, and nothing of them is left in the session.
         """
         try:
             await connection.execute(

@@ -24,6 +24,7 @@ _UNAVAILABLE = (*_DISCONNECTED, "25006", "40", "53", "55", "57", "58")
 """SQLSTATEs, or the classes of them, of a server that may answer the same query later."""
 _REASONS = {
     "08P01": "the server, or a pooler in front of it, rejected the connection",
+    "22021": "a value in the table is not valid UTF-8",
     "25006": "the server is a standby, and refuses this",
     "28000": "the server refuses this user, database or host (pg_hba.conf)",
     "28P01": "the password in the dsn is wrong",
@@ -78,8 +79,6 @@ def to_lookup_failed(error: Exception, *, with_message: bool = False) -> LookupF
     for kind, reason in _OF_CLIENT.items():
         if isinstance(error, kind) and not isinstance(error, ValueError):
             return Unavailable(reason)
-    if isinstance(error, UnicodeDecodeError):
-        return Broken("a value in the table is not valid UTF-8")
     return Broken(f"the query or the dsn cannot be used: {type(error).__name__}")
 
 

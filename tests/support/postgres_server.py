@@ -141,6 +141,18 @@ class PostgresServer:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def install_certificate(self, chain: bytes, key: bytes) -> None:
+        """Turn TLS on."""
+        for name, content in {"server.crt": chain, "server.key": key}.items():
+            path = self.data / name
+            path.write_bytes(content)
+            path.chmod(0o600)
+            user = server_user()
+            if user is not None:
+                shutil.chown(path, user)
+        self.run("ALTER SYSTEM SET ssl = on")
+        self.run("SELECT pg_reload_conf()")
+
     def run(self, script: str, database: str = "postgres") -> str:
         """Run SQL as the superuser, and return its rows, fields separated by |."""
         done = subprocess.run(
@@ -210,6 +222,12 @@ class Database:
             "SET client_min_messages = warning; DROP SCHEMA public CASCADE; CREATE SCHEMA public;"
             "GRANT ALL ON SCHEMA public TO public;"
             "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO idv;" + script
+        )
+
+    def disconnect(self) -> None:
+        """Close the service's sessions, and wait for their end."""
+        self.run(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'idv'"
         )
 
     def connections(self) -> Sequence[int]:
