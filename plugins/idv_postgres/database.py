@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,20 +12,14 @@ from pydantic import SecretStr
 from idv_postgres.dsn import Dsn
 from idv_postgres.errors import to_lookup_failed
 from idv_postgres.options import PostgresOptions
+from idv_postgres.pool import Pool
 from idv_postgres.table import Lookups, inspect
 from tornado_idv import Broken
-
-# Its pool logs tracebacks of failures to connect, which this plugin logs itself.
-logging.getLogger("asyncpg").setLevel(logging.CRITICAL)
 
 _MIN_CONNECT_TIMEOUT = 1.0
 """Seconds for one host; more where ``timeout`` is longer."""
 _SERVER_SHARE = 0.9
 """The server stops a query after this fraction of ``timeout``, so that the connection survives."""
-
-
-async def _keep(_connection: asyncpg.Connection) -> None:
-    """Reset nothing: lookups leave no state in a session, and asyncpg's reset is a round trip."""
 
 
 class Connector:
@@ -42,7 +34,7 @@ class Connector:
         self._timeout = max(timeout, _MIN_CONNECT_TIMEOUT)
         self._last = 0
 
-    async def connect(self, *_: object, **arguments: Any) -> asyncpg.Connection:
+    async def connect(self, **arguments: Any) -> asyncpg.Connection:
         """Connect to the first host that responds in its time and has the wanted role.
 
         asyncpg by itself would wait for one that hangs until the time is up for all of them.
@@ -85,24 +77,21 @@ class Database:
             settings = {"application_name": "tornado-idv", "statement_timeout": str(self._limit)}
             # Statements are few, and stay prepared as long as their connection.
             self._arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
-        self._pool: asyncpg.Pool | None = None
+        self._pool: Pool | None = None
         self._was_not_answered = False
 
     async def open(self) -> Lookups:
         """Open the pool and validate the table, in place of an earlier pool."""
         self.terminate()
-        pool = asyncpg.create_pool(
-            connect=self._connector.connect,
-            reset=_keep,
-            min_size=self._options.pool.min,
-            max_size=self._options.pool.max,
-            max_queries=float("inf"),
-            **self._arguments,
-        )
+        pool = Pool(self._connect, self._options.pool.max)
         try:
-            await pool
-            async with pool.acquire() as connection, connection.transaction(readonly=True):
-                lookups = await inspect(connection, self._options)
+            await pool.fill(self._options.pool.min)
+            connection = await pool.acquire()
+            try:
+                async with connection.transaction(readonly=True):
+                    lookups = await inspect(connection, self._options)
+            finally:
+                pool.release(connection)
         except BaseException:
             pool.terminate()
             raise
@@ -112,14 +101,14 @@ class Database:
     async def probe(self) -> None:
         """Connect once beside the pool, all connections of which may be in use.
 
-        If a lookup was not answered, each connection of the pool is replaced before its next use:
-        where a firewall has forgotten one, it has often forgotten all.
+        If a lookup was not answered, the connections that are not in use are replaced: where a
+        firewall has forgotten one, it has often forgotten all.
         """
-        connection = await self._connector.connect(**self._arguments)
+        connection = await self._connect()
         connection.terminate()
         if self._was_not_answered and self._pool is not None:
             self._was_not_answered = False
-            await self._pool.expire_connections()
+            self._pool.drop_idle()
 
     async def fetch(self, sql: str, value: str) -> list[asyncpg.Record]:
         """Run a lookup; one that is cancelled closes its connection at once.
@@ -141,22 +130,23 @@ class Database:
             connection.terminate()
             raise
         finally:
-            await pool.release(connection)
+            pool.release(connection)
         return rows
 
     async def close(self) -> None:
-        """Close every connection, after running lookups, if that takes no more than a second."""
+        """Close every connection."""
         pool, self._pool = self._pool, None
         if pool is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1):
-                    await pool.close()
+            await pool.close()
 
     def terminate(self) -> None:
         """Close every connection at once; running lookups fail."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.terminate()
+
+    async def _connect(self) -> asyncpg.Connection:
+        return await self._connector.connect(**self._arguments)
 
     async def _fetch_pinned(
         self, connection: asyncpg.Connection, sql: str, value: str
