@@ -77,13 +77,13 @@ class Database:
             settings = {"application_name": "tornado-idv", "statement_timeout": str(self._limit)}
             # Statements are few, and stay prepared as long as their connection.
             self._arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
-        self._pool: Pool | None = None
+        self._pool = self._new_pool()
         self._was_not_answered = False
 
     async def open(self) -> Lookups:
         """Open the pool and validate the table, in place of an earlier pool."""
         self.terminate()
-        pool = Pool(self._connect, self._options.pool.max)
+        pool = self._new_pool()
         try:
             await pool.fill(self._options.pool.min)
             connection = await pool.acquire()
@@ -106,7 +106,7 @@ class Database:
         """
         connection = await self._connect()
         connection.terminate()
-        if self._was_not_answered and self._pool is not None:
+        if self._was_not_answered:
             self._was_not_answered = False
             self._pool.drop_idle()
 
@@ -117,8 +117,6 @@ class Database:
         mean to wait for a response.
         """
         pool = self._pool
-        if pool is None:
-            raise ConnectionError
         connection = await pool.acquire()
         try:
             if self._options.prepared_statements:
@@ -135,15 +133,14 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        await self._pool.close()
 
     def terminate(self) -> None:
         """Close every connection at once; running lookups fail."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.terminate()
+        self._pool.terminate()
+
+    def _new_pool(self) -> Pool:
+        return Pool(self._connect, self._options.pool.max)
 
     async def _connect(self) -> asyncpg.Connection:
         return await self._connector.connect(**self._arguments)

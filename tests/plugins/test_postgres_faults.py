@@ -10,16 +10,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 import trustme
-from asyncpg import DataError, SerializationError
+from asyncpg import (
+    ClientConfigurationError,
+    DataError,
+    InvalidCachedStatementError,
+    SerializationError,
+)
 
 from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
-from support.postgres_server import ALICE, BOB, USERS, Database
+from idv_postgres.pool import Pool
+from support.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
 from support.service import CONFIG, Client, serving
 from support.tcp_relay import relaying
-from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable
+from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, yaml_loader
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -66,6 +73,15 @@ async def outcome(backend: PostgresBackend, query: Query | None = None) -> str:
     return "not found" if user is None else "found"
 
 
+async def wait_for(backend: PostgresBackend, beginning: str) -> None:
+    """Repeat a lookup until it ends so."""
+    async with asyncio.timeout(RECOVERY):
+        while True:
+            if (await outcome(backend)).startswith(beginning):
+                return
+            await asyncio.sleep(0.02)
+
+
 async def recovered(backend: PostgresBackend) -> set[str]:
     """Repeat a lookup until it finds the user; return how the others ended."""
     ended: set[str] = set()
@@ -110,6 +126,66 @@ async def test_lookups_fail_while_the_server_restarts_and_recover(
     assert caplog.text.count("the server cannot be reached") == 1
 
 
+async def test_a_table_that_is_missing_when_the_server_is_there_is_broken_until_it_is_made(
+    database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    database.clear()
+    database.server.stop()
+    backend = backend_of()
+    async with open_backends([backend]):
+        await asyncio.to_thread(database.server.start)
+        await wait_for(backend, 'broken: there is no table "users"')
+        await asyncio.sleep(0.25)  # another attempt
+        database.write(ALICE)
+        await recovered(backend)
+    assert caplog.text.count("there is no table") == 1
+
+
+async def test_a_password_that_is_changed_in_its_file_is_used_for_new_connections(
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What cannot be used is reported without what it says."""
+    monkeypatch.setattr("tornado_idv.files.FileSecret.check_interval", 0.0)
+    secret = yaml_loader.FileText(database.dsn)
+    secret.path = tmp_path / "dsn"
+    secret.path.write_text(database.dsn)
+    backend = backend_of(dsn=secret)
+    async with open_backends([backend]):
+        database.run("ALTER ROLE idv PASSWORD 'another'")
+        try:
+            database.disconnect()
+            await wait_for(backend, "broken: the password in the dsn is wrong")
+            secret.path.write_text("mysql://canary")
+            await wait_for(backend, "broken: the dsn cannot be used: not a connection URI")
+            secret.path.write_text(database.dsn.replace(PASSWORD, "another"))
+            await recovered(backend)
+        finally:
+            database.run(f"ALTER ROLE idv PASSWORD '{PASSWORD}'")
+
+
+async def test_a_connection_that_is_made_too_late_is_closed(database: Database) -> None:
+    connecting, go_on = asyncio.Event(), asyncio.Event()
+    made: list[asyncpg.Connection] = []
+
+    async def connect() -> asyncpg.Connection:
+        connecting.set()
+        await go_on.wait()
+        made.append(await asyncpg.connect(database.dsn))
+        return made[0]
+
+    pool = Pool(connect, 1)
+    acquiring = asyncio.create_task(pool.acquire())
+    await connecting.wait()
+    pool.terminate()
+    go_on.set()
+    with pytest.raises(ConnectionAbortedError):
+        await acquiring
+    assert made[0].is_closed()
+
+
 async def test_a_server_that_hangs_is_unavailable_and_recovers(
     database: Database, backend_of: Callable[..., PostgresBackend]
 ) -> None:
@@ -151,7 +227,7 @@ async def test_dead_connections_are_replaced_before_each_has_cost_a_failure(
     """New connections work, as behind a firewall that has forgotten the old ones."""
     async with relaying(database.server.port) as relay:
         dsn = database.dsn.replace(str(database.server.port), str(relay.port))
-        backend = backend_of(dsn=dsn, timeout="300ms", pool={"min": "4", "max": "4"})
+        backend = backend_of(dsn=dsn, timeout="800ms", pool={"min": "4", "max": "4"})
         async with open_backends([backend]):
             assert await outcome(backend) == "found"
             if how == "frozen":
@@ -373,6 +449,10 @@ def test_errors_of_the_server_have_no_data_in_their_text() -> None:
     conflict = errors.to_lookup_failed(SerializationError("canceling statement of alice"))
     assert isinstance(conflict, Unavailable)
     assert "alice" not in str(conflict)
+    stale = errors.to_lookup_failed(InvalidCachedStatementError("alice"))
+    assert str(stale) == "the table was changed during the query"
+    wrong = errors.to_lookup_failed(ClientConfigurationError("alice"))
+    assert str(wrong) == "the query or the dsn cannot be used: ClientConfigurationError"
 
 
 def test_the_service_answers_503_and_never_404_while_its_database_restarts(
