@@ -4,7 +4,7 @@
 # make test-fast  run the tests for daily work: all but those marked slow
 # make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
-# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, Chromium, linters, and packages of npm
+# make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, PostgreSQL, Chromium, linters, and packages of npm
 # make screenshots take the screenshots of the status page in docs/ (needs Chromium)
 # make check  lint, types, layers
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
@@ -58,13 +58,13 @@ coverage: $(VENV)/.dev
 hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/wire
 
-TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core systemd logrotate
+TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core systemd logrotate postgresql pgbouncer
 
 # The tests behind these are skipped, with the reason, where they are not.
 test-tools: $(RECIPES)/.installed $(LINTERS)/.installed $(MODULES:%=%/.installed)
-	@if (PATH="$$PATH:/usr/sbin"; for tool in nginx haproxy wrk promtool chromium chromedriver systemd-analyze logrotate; do command -v $$tool || exit 1; done) \
-	  >/dev/null; then \
-	  echo "nginx, haproxy, wrk, promtool, Chromium, systemd-analyze and logrotate are installed."; \
+	@if (PATH="$$PATH:/usr/sbin"; ls /usr/lib/postgresql/*/bin/postgres && for tool in nginx haproxy wrk promtool chromium chromedriver systemd-analyze logrotate pgbouncer; do command -v $$tool || exit 1; done) \
+	  >/dev/null 2>&1; then \
+	  echo "nginx, haproxy, wrk, promtool, Chromium, systemd-analyze, logrotate, PostgreSQL and PgBouncer are installed."; \
 	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
 	  echo "The tests with some of these will be skipped; root installs them with: apt-get install $(TOOLS)"; \
 	else \

@@ -10,7 +10,10 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 
+POSTGRES = ["asyncpg>=0.30,<1"]
+
 TESTS = [
+    *POSTGRES,
     "cryptography>=42",
     "hypothesis>=6.100",
     "jsonschema>=4.20",
@@ -57,7 +60,7 @@ setup(
         "yarl>=1.20",
     ],
     extras_require={
-        "postgres": ["asyncpg>=0.29"],
+        "postgres": POSTGRES,
         "redis": ["redis>=5"],
         "test": TESTS,
         "dev": [
@@ -73,6 +76,7 @@ setup(
     entry_points={
         "console_scripts": ["tornado-idv = tornado_idv.cli:main"],
         "tornado_idv": [
+            "postgres = idv_postgres",
             "sqlite = idv_sqlite",
             "upstream = idv_upstream",
             "yaml = idv_yaml",

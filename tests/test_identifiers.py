@@ -378,8 +378,8 @@ def test_an_answer_with_a_user_is_found() -> None:
     ids=["nickname", "card", "another case", "another card", "a card as a nickname"],
 )
 def test_an_answer_is_about_the_queried_user(named: Query, *, is_of: bool) -> None:
-    assert Answer(ALICE).is_of(named) is is_of
-    assert not Answer(None).is_of(named)
+    assert Answer(ALICE).is_of({named.text}) is is_of
+    assert not Answer(None).is_of({named.text})
 
 
 def test_the_text_of_a_query_parses_to_the_query() -> None:

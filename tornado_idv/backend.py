@@ -85,7 +85,7 @@ class Backend(ABC, Generic[OptionsT]):
     def __init__(self, options: OptionsT) -> None:
         self.options = options
         self.name = options.name
-        self._on_change: Callable[[], None] | None = None
+        self._on_change: Callable[..., None] | None = None
 
     @property
     def serves(self) -> frozenset[type[Query]]:
@@ -119,17 +119,19 @@ class Backend(ABC, Generic[OptionsT]):
     async def close(self) -> None:
         """Gives back what `open` took."""
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Set the function that `notify_changed` calls."""
+    def on_change(self, listener: Callable[..., None]) -> None:
+        """Set the function that `notify_changed` calls, with the same arguments."""
         self._on_change = listener
 
-    def notify_changed(self) -> None:
+    def notify_changed(self, *queries: Query) -> None:
         """Drop what the cache holds of this backend; for a backend that sees its data change.
 
-        Must be called on the event loop.
+        With ``queries`` only what it holds of the users they name is dropped, and every "not
+        found". That scans the cache, which takes up to 0.1 s: report users that change together
+        in one call, and many of them without ``queries``. Must be called on the event loop.
         """
         if self._on_change is not None:
-            self._on_change()
+            self._on_change(*queries)
 
 
 AnyBackend = Backend[Any]

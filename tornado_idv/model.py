@@ -8,6 +8,8 @@ collector need not track them (``gc=False``), even when a cache is full of them.
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
@@ -99,10 +101,7 @@ class Answer(_Record, frozen=True):
     def found(self) -> bool:
         return self.user is not None
 
-    def is_of(self, named: Query) -> bool:
-        """Return whether the answer is the user that the query names, by nickname or by card."""
+    def is_of(self, texts: Container[str]) -> bool:
+        """Return whether the text of a query for this user, by nickname or card, is among these."""
         user = self.user
-        return user is not None and named in (
-            ByNickname(user.nickname),
-            ByCard(user.card_number),
-        )
+        return user is not None and (user.card_number in texts or f"@{user.nickname}" in texts)

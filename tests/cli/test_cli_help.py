@@ -20,7 +20,7 @@ from tornado_idv.registry import plugin_manager
 
 CONTEXT = click.Context(main)
 COMMANDS = [
-    *("cache", "check", "explain", "health", "init", "keys", "lookup", "plugins"),
+    *("cache", "check", "explain", "health", "init", "keys", "lookup", "plugins", "postgres"),
     *("reload", "schema", "serve", "status", "upstream"),
 ]
 
@@ -73,7 +73,7 @@ def test_help_and_version_import_no_library_but_those_of_the_command_line() -> N
         "print(*(name for name in m.packages_distributions() if name in sys.modules))"
     )
     imported = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    ours = {"tornado_idv", "idv_sqlite", "idv_upstream", "idv_yaml"}
+    ours = {"tornado_idv", "idv_postgres", "idv_sqlite", "idv_upstream", "idv_yaml"}
     of_python = {"_distutils_hack"}
     assert set(imported.stdout.decode().split()) - ours - of_python == {"click", "pluggy"}
 
@@ -128,7 +128,12 @@ def test_our_plugins_are_listed_each_with_a_sentence(invoke: Invoke) -> None:
     rows = [line.split(maxsplit=2) for line in invoke("plugins").stdout.splitlines()]
     kinds = {kind: module for kind, module, _ in rows}
     assert list(kinds) == sorted(kinds)
-    ours = {"sqlite": "idv_sqlite", "upstream": "idv_upstream", "yaml": "idv_yaml"}
+    ours = {
+        "postgres": "idv_postgres",
+        "sqlite": "idv_sqlite",
+        "upstream": "idv_upstream",
+        "yaml": "idv_yaml",
+    }
     assert kinds.items() >= ours.items()
     assert all(text.endswith(".") for _, _, text in rows)
     assert json.loads(invoke("plugins", "--json").stdout) == kinds

@@ -337,6 +337,17 @@ async def test_a_change_in_an_earlier_backend_is_seen_in_what_a_later_one_answer
     assert (await asked.find(QUERY)).backend == "a"
 
 
+async def test_a_change_of_one_user_keeps_the_answers_of_the_others() -> None:
+    backend = FakeBackend(ALICE)
+    asked = directory(backend)
+    assert (await asked.find(QUERY)).user is ALICE
+    backend.source.answer = OTHER_ALICE
+    backend.notify_changed(ByNickname("bob"))
+    assert (await asked.find(QUERY)).user is ALICE
+    backend.notify_changed(ByNickname("bob"), ByCard(ALICE.card_number))
+    assert (await asked.find(QUERY)).user is OTHER_ALICE
+
+
 async def test_what_was_asked_before_a_change_is_not_answered_after_it() -> None:
     backend = FakeBackend(ALICE)
     backend.source.hold()

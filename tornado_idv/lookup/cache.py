@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from typing import Annotated, Literal
 
 from cachetools import Cache, LRUCache, TTLCache
@@ -112,8 +112,8 @@ class _Entries(LRUCache[str, _Entry]):
         """Make an entry the most recently used."""
         self[text]
 
-    def drop_user(self, named: Query) -> None:
-        """Remove the entries of a user; scans every entry, about 1 µs each."""
+    def drop_users(self, named: Container[str]) -> None:
+        """Remove the entries of users by the texts of queries; scans all, under 1 µs each."""
         for text in list(self):
             if Cache.__getitem__(self, text).answer.is_of(named):  # not an access in LRU terms
                 del self[text]
@@ -256,9 +256,9 @@ class AnswerCache:
             epoch.expired = True
         self._clear_negative()
 
-    def purge_user(self, query: Query) -> None:
-        """Drop the entries of a user, by nickname and by card, whichever is given."""
-        self._found.drop_user(query)
+    def purge_user(self, *queries: Query) -> None:
+        """Drop the entries of users, by nickname and by card, whichever is given of each."""
+        self._found.drop_users({query.text for query in queries})
         self._clear_negative()
 
     def _of_running_lookups(self) -> _Entries:

@@ -245,8 +245,14 @@ class Directory:
         for guard in self.guards:
             guard.backend.on_change(partial(self._purge_from, guard.name))
 
-    def _purge_from(self, changed: str) -> None:
-        """Purge cached answers of this backend and of every later one, which it may pre-empt."""
+    def _purge_from(self, changed: str, *queries: Query) -> None:
+        """Purge cached answers of this backend and of every later one, which it may pre-empt.
+
+        With ``queries`` only those of the users that they name, by whichever backend.
+        """
+        if queries:
+            self.cache.purge_user(*queries)
+            return
         for name in self._names[self._names.index(changed) :]:
             self.cache.purge_backend(name)
 

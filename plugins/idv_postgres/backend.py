@@ -1,0 +1,173 @@
+"""Lookups in a PostgreSQL database that may be restarted, fail over or be unreachable.
+
+The backend is *connected* or *down*. While it is down, lookups fail at once, and it tries to
+connect once a second; these failures do not count for the circuit breaker, which would otherwise
+prolong the outage. A lookup whose connection was lost, or that was not answered in time, makes it
+probe the server by another connection: if that fails, too, the backend is down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, ClassVar
+
+from idv_postgres.options import PostgresOptions
+from tornado_idv import (
+    Backend,
+    Broken,
+    ByCard,
+    ByNickname,
+    LookupFailed,
+    Query,
+    StartError,
+    Unavailable,
+    User,
+)
+
+if TYPE_CHECKING:
+    from idv_postgres.table import Lookups
+
+_log = logging.getLogger(__name__)
+_NOT_OPEN = Unavailable("the backend is not open")
+_START_TIMEOUT = 5.0
+"""Seconds in which the database must respond when the backend connects."""
+
+
+class PostgresBackend(Backend[PostgresOptions]):
+    """Users in one table or view of a PostgreSQL database, or behind two queries."""
+
+    options_type = PostgresOptions
+    retry_interval: ClassVar[float] = 1.0
+    """Seconds between two attempts to connect, and between two probes."""
+
+    def __init__(self, options: PostgresOptions) -> None:
+        super().__init__(options)
+        try:
+            # They import asyncpg.
+            from idv_postgres import database, errors, listener, table  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise StartError(
+                f"backend {self.name}: {error.name} is not installed; "
+                "pip install 'tornado-idv[postgres]'"
+            ) from None
+        self._errors, self._to_user = errors, table.to_user
+        self._database = database.Database(options)
+        self._lookups: Lookups | None = None
+        self._error: LookupFailed = _NOT_OPEN
+        self._suspect = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._listener = None
+        if options.notify is not None:
+            # A standby cannot LISTEN.
+            connector = database.Connector(
+                options.notify.dsn or options.dsn, timeout=options.timeout, roles=("primary",)
+            )
+            self._listener = listener.Listener(
+                self.name,
+                connector,
+                options.notify,
+                self.notify_changed,
+                folds=options.folds_nicknames,
+            )
+
+    @property
+    def serves(self) -> frozenset[type[Query]]:
+        """Both kinds of query, or those that a query is configured for."""
+        options = self.options
+        if not options.has_queries:
+            return super().serves
+        queries: dict[type[Query], str | None] = {
+            ByNickname: options.by_nickname,
+            ByCard: options.by_card,
+        }
+        return frozenset(kind for kind, query in queries.items() if query is not None)
+
+    async def open(self) -> None:
+        """Connect and validate the table; raises `StartError` for what is not to be served.
+
+        A database that cannot be reached is logged, and connected to as soon as it can be.
+        """
+        try:
+            await self._connect()
+        except Broken as error:
+            raise StartError(f"backend {self.name}: {error.reason}") from None
+        except Unavailable as error:
+            self._mark_down(error)
+        self._tasks.append(asyncio.create_task(self._monitor()))
+        if self._listener is not None:
+            self._tasks.append(asyncio.create_task(self._listener.run()))
+
+    async def find(self, query: Query) -> User | None:
+        """Query the database."""
+        if self._lookups is None:
+            raise self._error.copy()
+        value = query.nickname if isinstance(query, ByNickname) else query.card_number
+        try:
+            rows = await self._database.fetch(self._lookups.sql[type(query)], value)
+        except asyncio.CancelledError:
+            self._suspect.set()
+            raise
+        except Exception as error:  # noqa: BLE001 - each is mapped
+            failure = self._errors.to_lookup_failed(error)
+            if self._errors.is_disconnect(error):
+                self._suspect.set()
+                failure.counts_against_breaker = False
+            raise failure from None
+        return self._to_user(rows)
+
+    async def close(self) -> None:
+        """Close every connection, after running lookups."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._lookups, self._error = None, Unavailable("the backend is closed")
+        await self._database.close()
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(_START_TIMEOUT):
+                lookups = await self._database.open()
+        except Exception as error:  # noqa: BLE001 - each is mapped
+            raise self._errors.to_lookup_failed(error, with_message=True) from None
+        self._lookups, self._error = lookups, _NOT_OPEN
+        for warning in lookups.warnings:
+            _log.warning("backend %s: %s", self.name, warning)
+
+    async def _monitor(self) -> None:
+        while True:
+            if self._lookups is not None:
+                await self._suspect.wait()
+                self._suspect.clear()
+                await self._probe()
+            await asyncio.sleep(self.retry_interval)
+            if self._lookups is None:
+                await self._reconnect()
+
+    async def _probe(self) -> None:
+        try:
+            await self._database.probe()
+        except Exception as error:  # noqa: BLE001 - each is mapped
+            if self._errors.is_disconnect(error):
+                self._mark_down(self._errors.to_lookup_failed(error, with_message=True))
+
+    async def _reconnect(self) -> None:
+        try:
+            await self._connect()
+        except LookupFailed as error:
+            self._mark_down(error)
+        else:
+            _log.info("backend %s: connected", self.name)
+
+    def _mark_down(self, error: LookupFailed) -> None:
+        """Fail each lookup with this error until the next attempt to connect succeeds."""
+        if error.reason != self._error.reason:
+            _log.error(
+                "backend %s: %s; trying again every %g s",
+                self.name,
+                error.reason,
+                self.retry_interval,
+            )
+        error.counts_against_breaker = False
+        self._error, self._lookups = error, None
+        self._database.terminate()

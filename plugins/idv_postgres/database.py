@@ -1,0 +1,165 @@
+"""Connections to one database: the pool for lookups, and single ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+from pydantic import SecretStr
+
+from idv_postgres.dsn import Dsn
+from idv_postgres.errors import to_lookup_failed
+from idv_postgres.options import PostgresOptions
+from idv_postgres.pool import Pool
+from idv_postgres.table import Lookups, inspect
+from tornado_idv import Broken
+
+_MIN_CONNECT_TIMEOUT = 1.0
+"""Seconds for one host; more where ``timeout`` is longer."""
+_SERVER_SHARE = 0.9
+"""The server stops a query after this fraction of ``timeout``, so that the connection survives."""
+
+
+class Connector:
+    """Makes connections; the host that responded last is tried first.
+
+    A secret that follows its file is read for each connection.
+    """
+
+    def __init__(self, dsn: SecretStr, *, timeout: float, roles: Sequence[str] = ()) -> None:
+        self._dsn = dsn
+        self._roles = roles
+        self._timeout = max(timeout, _MIN_CONNECT_TIMEOUT)
+        self._last = 0
+
+    async def connect(self, **arguments: Any) -> asyncpg.Connection:
+        """Connect to the first host that responds in its time and has the wanted role.
+
+        asyncpg by itself would wait for one that hangs until the time is up for all of them.
+        """
+        try:
+            dsn = Dsn.parse(self._dsn.get_secret_value())
+        except ValueError as error:
+            raise Broken(f"the dsn cannot be used: {error}") from None
+        count = len(dsn.uris)
+        first = self._last % count
+        errors: list[Exception] = []
+        for role in self._roles or dsn.roles:
+            for number in (first, *(each for each in range(count) if each != first)):
+                try:
+                    connection = await asyncpg.connect(
+                        dsn.uris[number],
+                        target_session_attrs=role,
+                        timeout=self._timeout,
+                        **arguments,
+                    )
+                except Exception as error:
+                    if isinstance(to_lookup_failed(error), Broken):
+                        raise
+                    errors.append(error)
+                else:
+                    self._last = number
+                    return connection
+        raise errors[-1]
+
+
+class Database:
+    """The pool of connections for lookups; everything raises whatever asyncpg raises."""
+
+    def __init__(self, options: PostgresOptions) -> None:
+        self._options = options
+        self._connector = Connector(options.dsn, timeout=options.timeout)
+        self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
+        self._arguments: dict[str, Any] = {"statement_cache_size": 0}
+        if options.prepared_statements:
+            settings = {"application_name": "tornado-idv", "statement_timeout": str(self._limit)}
+            # Statements are few, and stay prepared as long as their connection.
+            self._arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
+        self._pool = self._new_pool()
+        self._was_not_answered = False
+
+    async def open(self) -> Lookups:
+        """Open the pool and validate the table, in place of an earlier pool."""
+        self.terminate()
+        pool = self._new_pool()
+        try:
+            await pool.fill(self._options.pool.min)
+            connection = await pool.acquire()
+            try:
+                async with connection.transaction(readonly=True):
+                    lookups = await inspect(connection, self._options)
+            finally:
+                pool.release(connection)
+        except BaseException:
+            pool.terminate()
+            raise
+        self._pool = pool
+        return lookups
+
+    async def probe(self) -> None:
+        """Connect once beside the pool, all connections of which may be in use.
+
+        If a lookup was not answered, the connections that are not in use are replaced: where a
+        firewall has forgotten one, it has often forgotten all.
+        """
+        connection = await self._connect()
+        connection.terminate()
+        if self._was_not_answered:
+            self._was_not_answered = False
+            self._pool.drop_idle()
+
+    async def fetch(self, sql: str, value: str) -> list[asyncpg.Record]:
+        """Run a lookup; one that is cancelled closes its connection at once.
+
+        The server, or the way to it, hangs then: to return the connection to the pool would
+        mean to wait for a response.
+        """
+        pool = self._pool
+        connection = await pool.acquire()
+        try:
+            if self._options.prepared_statements:
+                rows: list[asyncpg.Record] = await connection.fetch(sql, value)
+            else:
+                rows = await self._fetch_pinned(connection, sql, value)
+        except asyncio.CancelledError:
+            self._was_not_answered = True
+            connection.terminate()
+            raise
+        finally:
+            pool.release(connection)
+        return rows
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pool.close()
+
+    def terminate(self) -> None:
+        """Close every connection at once; running lookups fail."""
+        self._pool.terminate()
+
+    def _new_pool(self) -> Pool:
+        return Pool(self._connect, self._options.pool.max)
+
+    async def _connect(self) -> asyncpg.Connection:
+        return await self._connector.connect(**self._arguments)
+
+    async def _fetch_pinned(
+        self, connection: asyncpg.Connection, sql: str, value: str
+    ) -> list[asyncpg.Record]:
+        """Run a lookup in a transaction.
+
+        A pooler in transaction mode may use another session for each: so statement, value and time
+        limit belong to one, and nothing of them is left in the session.
+        """
+        try:
+            await connection.execute(
+                f"BEGIN READ ONLY; SET LOCAL statement_timeout = {self._limit}"
+            )
+            rows: list[asyncpg.Record] = await connection.fetch(sql, value)
+            await connection.execute("COMMIT")
+        except BaseException:
+            connection.terminate()
+            raise
+        return rows

@@ -1,0 +1,98 @@
+"""Errors of PostgreSQL, asyncpg and the network as `LookupFailed`, with reasons without data.
+
+The server's own messages are passed on only where no lookup is involved: some quote a value.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from asyncpg.exceptions import (
+    InterfaceError,
+    InternalClientError,
+    InvalidCachedStatementError,
+    OutdatedSchemaCacheError,
+    PostgresError,
+    TargetServerAttributeNotMatched,
+)
+
+from tornado_idv import Broken, LookupFailed, Unavailable
+
+_DISCONNECTED = ("08", "57P")
+"""SQLSTATEs, or the classes of them, after which the connection is gone."""
+_UNAVAILABLE = (*_DISCONNECTED, "25006", "40", "53", "55", "57", "58")
+"""SQLSTATEs, or the classes of them, of a server that may answer the same query later."""
+_REASONS = {
+    "08P01": "the server, or a pooler in front of it, rejected the connection",
+    "22021": "a value in the table is not valid UTF-8",
+    "25006": "the server is a standby, and refuses this",
+    "28000": "the server refuses this user, database or host (pg_hba.conf)",
+    "28P01": "the password in the dsn is wrong",
+    "3D000": "the database of the dsn does not exist",
+    "40001": "the query was stopped by a conflict with recovery, or by another transaction",
+    "42501": "the user of the dsn may not read the table; GRANT SELECT on it",
+    "42703": "a column is missing",
+    "42883": "a column has another type than text",
+    "42P01": "the table is missing",
+    "53100": "the server's disk is full",
+    "53200": "the server is out of memory",
+    "53300": "the server has no connection left; lower pool.max, or raise max_connections",
+    "57014": "the query took too long and was stopped by the server",
+    "57P01": "the server is shutting down, or its administrator closed the connection",
+    "57P02": "the server crashed",
+    "57P03": "the server is starting or shutting down",
+}
+_OF_CLIENT: dict[type[Exception], str] = {
+    InvalidCachedStatementError: "the table was changed during the query",
+    OutdatedSchemaCacheError: "the table was changed during the query",
+    TargetServerAttributeNotMatched: "no host has the role that target_session_attrs asks for",
+    InternalClientError: "the connection was lost",
+    InterfaceError: "the connection was lost",
+}
+"""asyncpg's own errors; those that are a `ValueError` as well are not among them."""
+
+
+def is_disconnect(error: BaseException) -> bool:
+    """Return whether the connection, and maybe every connection, is lost."""
+    if isinstance(error, PostgresError):
+        return str(error.sqlstate).startswith(_DISCONNECTED)
+    return isinstance(error, OSError) or _is_lost(error)
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Return whether asyncpg refuses to use a connection; a `ValueError` is about the query."""
+    own = isinstance(error, InterfaceError | InternalClientError)
+    return own and not isinstance(error, ValueError | OutdatedSchemaCacheError)
+
+
+def to_lookup_failed(error: Exception, *, with_message: bool = False) -> LookupFailed:
+    """Return the `Unavailable` or `Broken` for an error.
+
+    ``with_message`` adds the server's message: for queries without a parameter's value.
+    """
+    if isinstance(error, LookupFailed):
+        return error
+    if isinstance(error, PostgresError) and not isinstance(error, InvalidCachedStatementError):
+        return _of_server(error, with_message=with_message)
+    if isinstance(error, OSError):
+        return Unavailable(_of_network(error))
+    for kind, reason in _OF_CLIENT.items():
+        if isinstance(error, kind) and not isinstance(error, ValueError):
+            return Unavailable(reason)
+    return Broken(f"the query or the dsn cannot be used: {type(error).__name__}")
+
+
+def _of_network(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return "the TLS handshake failed; see sslmode and sslrootcert of the dsn"
+    if isinstance(error, TimeoutError):
+        return "the server did not respond in time"
+    return f"the server cannot be reached: {error.strerror or 'the connection was lost'}"
+
+
+def _of_server(error: PostgresError, *, with_message: bool) -> LookupFailed:
+    state = str(error.sqlstate)
+    reason = _REASONS.get(state) or f"the query failed with {type(error).__name__}"
+    message = f": {error.args[0]}" if with_message and error.args else ""
+    kind = Unavailable if state.startswith(_UNAVAILABLE) else Broken
+    return kind(f"{reason} (SQLSTATE {state}){message}")

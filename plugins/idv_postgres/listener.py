@@ -1,0 +1,99 @@
+"""Purge cached answers when the database notifies of a change (LISTEN and NOTIFY)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import ClassVar
+
+import asyncpg
+
+from idv_postgres.database import Connector
+from idv_postgres.errors import to_lookup_failed
+from idv_postgres.options import NotifyOptions
+from tornado_idv import ByCard, ByNickname, Query
+
+_log = logging.getLogger(__name__)
+_MAX_USERS = 100
+"""Users in one batch that are purged one by one; of more everything is purged."""
+
+
+class Listener:
+    """A connection of its own, which listens on the channel and is made again when it is lost.
+
+    ``purge`` is called with queries for the users that changed, or without any for all users:
+    also after each time the connection was made, since what changed before is not known.
+    """
+
+    check_interval: ClassVar[float] = 1.0
+    """Seconds between two checks of the connection, and that each may take."""
+    pause: ClassVar[float] = 1.0
+    """Seconds between two attempts to connect."""
+    batch_interval: ClassVar[float] = 0.25
+    """Seconds for which changes are collected, because each purge scans the cache."""
+
+    def __init__(
+        self,
+        name: str,
+        connector: Connector,
+        options: NotifyOptions,
+        purge: Callable[..., None],
+        *,
+        folds: bool,
+    ) -> None:
+        self._name, self._connector, self._channel = name, connector, options.channel
+        self._purge = purge
+        self._folds = folds
+        self._changed: set[str] = set()
+        self._last_reason = ""
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        while True:
+            try:
+                await self._listen()
+            except Exception as error:  # noqa: BLE001 - the next attempt may succeed
+                reason = to_lookup_failed(error, with_message=True).reason
+                if reason != self._last_reason:
+                    where = f"backend {self._name}: notifications of changes are interrupted"
+                    _log.warning("%s: %s; trying again every %g s", where, reason, self.pause)
+                self._last_reason = reason
+            await asyncio.sleep(self.pause)
+
+    async def _listen(self) -> None:
+        connection = await self._connector.connect()
+        try:
+            async with asyncio.timeout(self.check_interval):
+                await connection.add_listener(self._channel, self._receive)
+            self._purge()
+            if self._last_reason:
+                _log.info("backend %s: notifications of changes are received again", self._name)
+                self._last_reason = ""
+            while True:
+                await asyncio.sleep(self.check_interval)
+                async with asyncio.timeout(self.check_interval):
+                    await connection.execute("SELECT 1")
+        finally:
+            connection.terminate()
+
+    def _receive(
+        self, _connection: asyncpg.Connection, _pid: int, _channel: str, payload: str
+    ) -> None:
+        if not self._changed:
+            asyncio.get_running_loop().call_later(self.batch_interval, self._purge_changed)
+        self._changed.add(payload)
+
+    def _purge_changed(self) -> None:
+        changed, self._changed = self._changed, set()
+        if len(changed) > _MAX_USERS or changed & {"", "*"}:
+            self._purge()
+        else:
+            self._purge(*map(self._query, changed))
+
+    def _query(self, payload: str) -> Query:
+        """Return the query that a payload names: a nickname, or ``card:`` and a card number."""
+        if payload.startswith("card:"):
+            return ByCard(payload.removeprefix("card:"))
+        # Only ASCII letters have another case, as in every query.
+        return ByNickname(payload.lower() if self._folds and payload.isascii() else payload)

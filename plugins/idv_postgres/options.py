@@ -1,0 +1,90 @@
+"""The options of a backend of the kind ``postgres``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from idv_postgres.dsn import Dsn
+from tornado_idv import BackendOptions, Options, Secret, WholeNumber
+
+Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$")]
+Query = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
+
+
+def _dsn(secret: SecretStr) -> SecretStr:
+    Dsn.parse(secret.get_secret_value())
+    return secret
+
+
+DsnSecret = Annotated[Secret, AfterValidator(_dsn)]
+
+
+class Columns(Options):
+    """The columns of the table; every value in them is text."""
+
+    nickname: Name = "nickname"
+    """The nickname, without ``@`` in front."""
+    card_number: Name = "card_number"
+    """The card number, in a column of text so that zeros in front stay."""
+    plan: Name = "plan"
+    """The plan."""
+    profile_url: Name | None = None
+    """The profile URL; if not given, the column ``profile_url``, if the table has one."""
+
+
+class PoolOptions(Options):
+    """The connections of one process."""
+
+    min: Annotated[WholeNumber, Field(ge=0, le=1000)] = 1
+    """Connections that are opened at the start."""
+    max: Annotated[WholeNumber, Field(ge=1, le=1000)] = 10
+    """Connections at most; a lookup waits for one of them."""
+
+    @model_validator(mode="after")
+    def _min_is_not_above_max(self) -> Self:
+        if self.min > self.max:
+            raise ValueError("min must not be greater than max")
+        return self
+
+
+class NotifyOptions(Options):
+    """Notifications of changes, by LISTEN and NOTIFY."""
+
+    channel: Name = "idv_users"
+    """The channel on which the database notifies of changes."""
+    dsn: DsnSecret | None = None
+    """The connection URI for LISTEN, where that of the backend leads to a pooler or a standby."""
+
+
+class PostgresOptions(BackendOptions):
+    """The options of the kind ``postgres``, beside those of every backend."""
+
+    dsn: DsnSecret
+    """The connection URI: ``postgresql://user:password@host1:5432,host2:5432/database``."""
+    table: Annotated[str, Field(min_length=1, pattern=r"^[^\x00.]+(\.[^\x00.]+)?$")] = "users"
+    """The table or view that holds one user in each row, as ``name`` or ``schema.name``."""
+    columns: Columns = Columns()
+    """The names of the table's columns, where they are not the usual ones."""
+    by_nickname: Query | None = None
+    """The SELECT for the nickname ``$1``, instead of ``table``."""
+    by_card: Query | None = None
+    """The SELECT for the card number ``$1``, instead of ``table``."""
+    pool: PoolOptions = PoolOptions()
+    """The connections for lookups."""
+    prepared_statements: bool = True
+    """Whether statements are prepared once for each connection; false behind a pooler."""
+    notify: NotifyOptions | None = None
+    """Notifications by which the database purges cached answers; off unless given."""
+
+    @model_validator(mode="after")
+    def _table_or_queries(self) -> Self:
+        if self.has_queries and {"table", "columns"} & self.model_fields_set:
+            raise ValueError("write either table and columns, or by_nickname and by_card")
+        return self
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether lookups are the operator's own queries."""
+        return self.by_nickname is not None or self.by_card is not None

@@ -1,0 +1,88 @@
+"""A pool of connections for lookups.
+
+asyncpg's own pool takes twice as long as the lookup: it creates a task to reset each connection
+that is returned (80 µs beside 40 µs, CPython 3.11). Lookups leave nothing in a session to be reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+
+_CLOSE_TIMEOUT = 1.0
+
+
+class Pool:
+    """Connections, ``size`` at most; the one that was returned last is used next.
+
+    A lookup that needs another one waits until one is returned.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[asyncpg.Connection]], size: int) -> None:
+        self._connect = connect
+        self._slots = asyncio.Semaphore(size)
+        self._idle: list[asyncpg.Connection] = []
+        self._open: set[asyncpg.Connection] = set()
+        self._closed = False
+
+    async def fill(self, count: int) -> None:
+        """Open so many connections."""
+        opened = [asyncio.create_task(self.acquire()) for _ in range(count)]
+        try:
+            for each in await asyncio.gather(*opened):
+                self.release(each)
+        finally:
+            for each in opened:
+                each.cancel()
+
+    async def acquire(self) -> asyncpg.Connection:
+        """Return an open connection, which must be given to `release`; raises as asyncpg does."""
+        await self._slots.acquire()
+        try:
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.is_closed():
+                    return connection
+                self._open.discard(connection)
+            return await self._open_another()
+        except BaseException:
+            self._slots.release()
+            raise
+
+    def release(self, connection: asyncpg.Connection) -> None:
+        """Return a connection; one that is closed is replaced when it is needed."""
+        if connection.is_closed():
+            self._open.discard(connection)
+        else:
+            self._idle.append(connection)
+        self._slots.release()
+
+    def drop_idle(self) -> None:
+        """Close the connections that are not in use at once."""
+        while self._idle:
+            connection = self._idle.pop()
+            self._open.discard(connection)
+            connection.terminate()
+
+    def terminate(self) -> None:
+        """Close every connection at once; running lookups fail."""
+        self._closed = True
+        self._idle.clear()
+        while self._open:
+            self._open.pop().terminate()
+
+    async def close(self) -> None:
+        """Say goodbye on the connections that are not in use, and close all."""
+        idle = [connection.close(timeout=_CLOSE_TIMEOUT) for connection in self._idle]
+        await asyncio.gather(*idle, return_exceptions=True)
+        self.terminate()
+
+    async def _open_another(self) -> asyncpg.Connection:
+        connection = await self._connect()
+        if self._closed:
+            connection.terminate()
+            raise ConnectionAbortedError
+        self._open.add(connection)
+        return connection

@@ -1,0 +1,256 @@
+"""The SQL of lookups, for a table or for the operator's own queries, and their validation.
+
+PostgreSQL's own ``=`` follows the column's collation or type (``citext``, padded ``char``, a
+nondeterministic collation), and finds more than the exact value. So a lookup compares twice: as
+the column does, which can use its index, and then byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from asyncpg import Connection
+
+from idv_postgres.names import quoted, quoted_table
+from idv_postgres.options import PostgresOptions
+from tornado_idv import Broken, ByCard, ByNickname, Query, User
+
+_NAMES: dict[type[Query], str] = {ByNickname: "nickname", ByCard: "card number"}
+_TEXT_TYPES = {"text", "varchar", "bpchar", "citext"}
+_UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_AT_SIGN_SAMPLE = 100
+"""Rows in which nicknames with @ are looked for: a table that has them has them in most rows."""
+
+_COLUMNS = """
+SELECT a.attname AS name, coalesce(b.typname, t.typname)::text AS type, t.typtype = 'e' AS is_enum,
+  coalesce(b.oid, t.oid)::regtype::text AS type_sql,
+  quote_ident(n.nspname) || '.' || quote_ident(l.collname) AS collation
+FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+  LEFT JOIN pg_type AS b ON b.oid = nullif(t.typbasetype, 0)
+  LEFT JOIN pg_collation AS l ON l.oid = a.attcollation
+  LEFT JOIN pg_namespace AS n ON n.oid = l.collnamespace
+WHERE a.attrelid = $1::text::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_UNIQUE_KEYS = """
+SELECT pg_get_indexdef(indexrelid, 1, false) AS key FROM pg_index
+WHERE indrelid = $1::text::regclass AND indisunique AND indisvalid AND indpred IS NULL
+  AND indnkeyatts = 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """The statement of each kind of query, with the value as ``$1``; returns two rows at most.
+
+    ``warnings`` are sentences for the log, about speed and uniqueness.
+    """
+
+    sql: Mapping[type[Query], str]
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of the table as the server describes it."""
+
+    name: str
+    type: str
+    is_enum: bool
+    type_sql: str
+    collation: str | None
+
+    def require_text(self, *, enum: bool = False) -> None:
+        if self.type not in _TEXT_TYPES and not (enum and self.is_enum):
+            raise Broken(
+                f"the column {quoted(self.name)} has the type {self.type_sql}, not text; "
+                "numbers lose zeros in front: change the column to text and load the users again"
+            )
+
+
+def to_user(rows: Sequence[Sequence[Any]]) -> User | None:
+    """Return the user in a lookup's rows; raises `Broken` if there are several or a bad one."""
+    if not rows:
+        return None
+    if len(rows) > 1:
+        raise Broken("two rows answer one query")
+    plan, card_number, nickname, profile_url = rows[0]
+    for name, value in (("plan", plan), ("card number", card_number), ("nickname", nickname)):
+        if not value:
+            raise Broken(f"the {name} of a row is NULL, or empty")
+    if profile_url == "":
+        raise Broken("the profile URL of a row is empty")
+    return User(plan, card_number, nickname, profile_url)
+
+
+async def inspect(connection: Connection, options: PostgresOptions) -> Lookups:
+    """Validate the table or the queries, in a transaction.
+
+    Raises `Broken` for what is missing or not text, and whatever asyncpg raises.
+    """
+    if options.has_queries:
+        sql = await _own_queries(connection, options)
+        warnings: list[str] = []
+    else:
+        sql, warnings = await _of_table(connection, options)
+    slow = [_NAMES[kind] for kind, each in sql.items() if await _scans(connection, each)]
+    if slow:
+        names = " or ".join(slow)
+        warnings = [f"a lookup by {names} reads the whole table; an index is missing", *warnings]
+    return Lookups(sql, tuple(warnings))
+
+
+async def _own_queries(connection: Connection, options: PostgresOptions) -> dict[type[Query], str]:
+    written: dict[type[Query], tuple[str, str | None]] = {
+        ByNickname: ("by_nickname", options.by_nickname),
+        ByCard: ("by_card", options.by_card),
+    }
+    return {
+        kind: await _own_query(connection, option, query)
+        for kind, (option, query) in written.items()
+        if query is not None
+    }
+
+
+async def _own_query(connection: Connection, option: str, query: str) -> str:
+    """Return the operator's query as a lookup; raises `Broken` if it does not fit."""
+    query = query.strip().removesuffix(";")
+    statement = await connection.prepare(query, name="")
+    if [each.name for each in statement.get_parameters()] not in [[name] for name in _TEXT_TYPES]:
+        raise Broken(f"{option}: must have one parameter, $1, of type text; write $1::text")
+    columns = {each.name: each.type for each in statement.get_attributes()}
+    missing = {"nickname", "card_number", "plan"} - columns.keys()
+    if missing:
+        raise Broken(f"{option}: must return the columns {', '.join(sorted(missing))}, too")
+    for name in ("nickname", "card_number"):
+        if columns[name].name not in _TEXT_TYPES:
+            raise Broken(f"{option}: the column {name} is {columns[name].name}, not text")
+    url = "q.profile_url::text" if "profile_url" in columns else "NULL"
+    selected = f"q.plan::text, q.card_number::text, q.nickname::text, {url}"
+    return f"SELECT {selected} FROM (\n{query}\n) AS q LIMIT 2"  # noqa: S608 - the operator's SQL
+
+
+async def _of_table(
+    connection: Connection, options: PostgresOptions
+) -> tuple[dict[type[Query], str], list[str]]:
+    columns = await _columns(connection, options)
+    table, names, folds = quoted_table(options.table), options.columns, options.folds_nicknames
+    nickname, card = columns[names.nickname], columns[names.card_number]
+    await _reject_at_signs(connection, table, quoted(nickname.name))
+    url = f"u.{quoted(names.profile_url or 'profile_url')}::text"
+    selected = ", ".join(
+        [
+            *(f"u.{quoted(name)}::text" for name in (names.plan, card.name, nickname.name)),
+            url if (names.profile_url or "profile_url") in columns else "NULL",
+        ]
+    )
+    select = f"SELECT {selected} FROM {table} AS u WHERE"  # noqa: S608 - quoted
+    by_nickname = await _equals_folded(connection, nickname) if folds else _equals(nickname)
+    sql: dict[type[Query], str] = {
+        ByNickname: f"{select} {by_nickname} LIMIT 2",
+        ByCard: f"{select} {_equals(card)} LIMIT 2",
+    }
+    warnings = []
+    kind = await connection.fetchval(
+        "SELECT relkind::text FROM pg_class WHERE oid = $1::text::regclass", table
+    )
+    if kind in {"r", "p"}:
+        keys = {_plain(row["key"]) for row in await connection.fetch(_UNIQUE_KEYS, table)}
+        warnings += _unique_warning(keys, options.table, nickname, folds=folds)
+        warnings += _unique_warning(keys, options.table, card, folds=False)
+    return sql, warnings
+
+
+async def _columns(connection: Connection, options: PostgresOptions) -> dict[str, _Column]:
+    table, names = quoted_table(options.table), options.columns
+    if await connection.fetchval("SELECT to_regclass($1::text) IS NULL", table):
+        raise Broken(f"there is no table {table}, or the user of the dsn cannot see it")
+    rows = await connection.fetch(_COLUMNS, table)
+    columns = {row["name"]: _Column(**row) for row in rows}
+    for name in names.model_dump(exclude_none=True).values():
+        if name not in columns:
+            near = get_close_matches(name, columns, n=1)
+            hint = f" (did you mean {quoted(near[0])}?)" if near else ""
+            there = ", ".join(map(quoted, columns)) or "none"
+            raise Broken(f"{table} has no column {quoted(name)}{hint}; there are: {there}")
+    columns[names.nickname].require_text()
+    columns[names.card_number].require_text()
+    for name in (names.plan, names.profile_url or "profile_url"):
+        if name in columns:
+            columns[name].require_text(enum=True)
+    return columns
+
+
+def _equals(column: _Column) -> str:
+    """Return the condition that a column is ``$1``, to the byte."""
+    name = f"u.{quoted(column.name)}"
+    # The type named "character" is that of one character.
+    cast = {"bpchar": "::bpchar", "citext": f"::{column.type_sql}"}.get(column.type, "")
+    return f'{name} = $1::text{cast} AND {name}::text COLLATE "C" = $1::text'
+
+
+async def _equals_folded(connection: Connection, column: _Column) -> str:
+    """Return the condition that a column is ``$1`` but for the case of ASCII letters.
+
+    The first comparison is what indexes are usually made on. A collation like that of Turkish
+    makes another letter of an ASCII one; there only ``COLLATE "C"`` folds as this service does.
+    """
+    name = f"u.{quoted(column.name)}"
+    exact = f'lower({name}::text COLLATE "C")'
+    collation = column.collation or '"default"'
+    folded = await connection.fetchval(f"SELECT lower('{_UPPER}'::text COLLATE {collation})")
+    if folded != _UPPER.lower():
+        return f"{exact} = $1::text"
+    if column.type == "citext":
+        return f"{name} = $1::text::{column.type_sql} AND {exact} = $1::text"
+    return f"lower({name}) = $1::text AND {exact} = $1::text"
+
+
+async def _scans(connection: Connection, sql: str) -> bool:
+    """Return whether a lookup reads a whole table, also when it will have grown."""
+    # For a table of a few rows the planner prefers to read them all.
+    await connection.execute("SET LOCAL enable_seqscan = off")
+    (plan,) = json.loads(await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", "x"))
+    return _reads_all(plan["Plan"])
+
+
+def _reads_all(node: Mapping[str, Any]) -> bool:
+    scan = str(node["Node Type"])
+    by_index = "Index" in scan and "Index Cond" not in node
+    return scan == "Seq Scan" or by_index or any(map(_reads_all, node.get("Plans", ())))
+
+
+def _unique_warning(keys: set[str], table: str, column: _Column, *, folds: bool) -> list[str]:
+    """Return the statement that makes two rows for one query impossible, unless they are."""
+    plain = _plain(quoted(column.name))
+    if f"lower{plain}" in keys or (plain in keys and (not folds or column.type == "citext")):
+        return []
+    name = quoted(f"{table.rpartition('.')[2]}_{column.name}{'_lower' if folds else ''}")
+    key = f"lower({quoted(column.name)})" if folds else quoted(column.name)
+    message = (
+        f"no unique index forbids two rows for one query by {quoted(column.name)}; this one does: "
+        f"CREATE UNIQUE INDEX {name} ON {quoted_table(table)} ({key})"
+    )
+    return [message]
+
+
+def _plain(key: str) -> str:
+    """Reduce an index key, as the server prints it, to its function and column."""
+    return re.sub(r'::("[^"]*"|\w+)|COLLATE "C"|[()"\s]', "", key)
+
+
+async def _reject_at_signs(connection: Connection, table: str, column: str) -> None:
+    found = await connection.fetchval(
+        f"SELECT EXISTS (SELECT FROM (SELECT {column}::text AS nickname FROM {table} "  # noqa: S608 - quoted
+        f"LIMIT {_AT_SIGN_SAMPLE}) AS u WHERE nickname LIKE '@%')"
+    )
+    if found:
+        repair = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {column} LIKE '@%'"  # noqa: S608 - quoted
+        raise Broken(
+            "some nicknames are stored with @ in front and would never be found; "
+            f"this repairs them: {repair}"
+        )

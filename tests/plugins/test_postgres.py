@@ -1,0 +1,450 @@
+"""The PostgreSQL backend: conformance, its start, and the tables it accepts."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import idv_postgres
+from idv_postgres.backend import PostgresBackend
+from support.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
+from support.process import Invoke
+from support.service import CONFIG
+from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User
+from tornado_idv.backend import AnyBackend
+from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
+from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
+
+NOBODY_LISTENS = "postgresql://idv@127.0.0.1:1/x"
+
+
+@pytest.fixture
+def backend_of(database: Database, tmp_path: Path) -> Callable[..., PostgresBackend]:
+    def make(**options: Any) -> PostgresBackend:
+        options = {"dsn": database.dsn, "timeout": "5s", **options}
+        backend = make_backend(PostgresBackend, tmp_path, **options)
+        assert isinstance(backend, PostgresBackend)
+        return backend
+
+    return make
+
+
+@pytest.fixture
+def serving(
+    backend_of: Callable[..., PostgresBackend],
+) -> Callable[..., Any]:
+    @asynccontextmanager
+    async def run(**options: Any) -> AsyncIterator[PostgresBackend]:
+        backend = backend_of(**options)
+        async with open_backends([backend]):
+            yield backend
+
+    return run
+
+
+class TestConformance(BackendConformance):
+    @pytest.fixture
+    def make_backend(
+        self, database: Database, backend_of: Callable[..., AnyBackend]
+    ) -> MakeBackend:
+        def make(users: Sequence[User]) -> AnyBackend:
+            database.write(*users)
+            return backend_of()
+
+        return make
+
+    @pytest.fixture
+    def failing_backend(self, tmp_path: Path) -> AnyBackend:
+        return make_backend(PostgresBackend, tmp_path, dsn=NOBODY_LISTENS)
+
+
+class TestConformanceOfAnOddTable(BackendConformance):
+    """Names that need quotes, types and a collation that ignore case or blanks, no cache."""
+
+    table = """
+    CREATE EXTENSION citext;
+    CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+    DROP SCHEMA IF EXISTS "my ""schema" CASCADE;
+    CREATE SCHEMA "my ""schema";
+    GRANT USAGE ON SCHEMA "my ""schema" TO idv;
+    CREATE TYPE plans AS ENUM ('Free', 'Pro Ünïcode', 'no');
+    CREATE TABLE "my ""schema"."the users; --" (
+        "select" citext PRIMARY KEY, "card'number" char(40) UNIQUE, "a b" plans,
+        "u.""x" varchar COLLATE caseless
+    );
+    GRANT SELECT ON "my ""schema"."the users; --" TO idv;
+    CREATE VIEW users AS SELECT "select", "card'number", "a b"::text AS p, "u.""x" AS url
+      FROM "my ""schema"."the users; --";
+    CREATE RULE r AS ON INSERT TO users DO INSTEAD INSERT INTO "my ""schema"."the users; --"
+      VALUES (NEW."select", NEW."card'number", NEW.p::plans, NEW.url);
+    CREATE RULE d AS ON DELETE TO users DO INSTEAD DELETE FROM "my ""schema"."the users; --";
+    """
+
+    @pytest.fixture
+    def make_backend(
+        self, database: Database, backend_of: Callable[..., AnyBackend]
+    ) -> MakeBackend:
+        def make(users: Sequence[User]) -> AnyBackend:
+            database.write(*users, table=self.table)
+            return backend_of(
+                table='my "schema.the users; --',
+                columns={
+                    "nickname": "select",
+                    "card_number": "card'number",
+                    "plan": "a b",
+                    "profile_url": 'u."x',
+                },
+                prepared_statements=False,
+            )
+
+        return make
+
+    @pytest.fixture
+    def failing_backend(self, database: Database, backend_of: Callable[..., Any]) -> AnyBackend:
+        database.clear()
+        return backend_of()  # type: ignore[no-any-return]
+
+
+class TestConformanceOfQueries(BackendConformance):
+    @pytest.fixture
+    def make_backend(
+        self, database: Database, backend_of: Callable[..., AnyBackend]
+    ) -> MakeBackend:
+        def make(users: Sequence[User]) -> AnyBackend:
+            database.write(*users)
+            return backend_of(
+                by_nickname="SELECT * FROM users WHERE nickname = $1; ",
+                by_card="WITH a AS (SELECT * FROM users) "
+                "SELECT plan, nickname, card_number, profile_url FROM a "
+                "WHERE card_number = $1 -- by card",
+            )
+
+        return make
+
+    @pytest.fixture
+    def failing_backend(self, database: Database, backend_of: Callable[..., Any]) -> AnyBackend:
+        database.clear()
+        query = "SELECT * FROM users WHERE nickname = $1"
+        return backend_of(by_nickname=query)  # type: ignore[no-any-return]
+
+
+def test_the_plugin_offers_its_kind() -> None:
+    manager = plugin_manager(entry_points=False, plugins=[idv_postgres])
+    assert backend_kinds(manager) == {"postgres": PostgresBackend}
+
+
+def test_a_missing_library_is_reported_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
+) -> None:
+    """The SQL can be printed without it."""
+    for name in [name for name in sys.modules if name.startswith("idv_postgres.")]:
+        if name.rpartition(".")[2] in {"database", "errors", "listener", "pool", "table"}:
+            monkeypatch.delitem(sys.modules, name)
+            monkeypatch.delattr(idv_postgres, name.rpartition(".")[2], raising=False)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(StartError, match=r"asyncpg is not installed; pip install 'tornado-idv\["):
+        make_backend(PostgresBackend, tmp_path, dsn=NOBODY_LISTENS)
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{CONFIG}  - {{name: a, kind: postgres, dsn: '{NOBODY_LISTENS}'}}\n")
+    assert invoke("postgres", "init", "-c", path).exit_code == 0
+    applied = invoke("postgres", "init", "--apply", "-c", path)
+    assert applied.exit_code == 1
+    assert applied.stderr.startswith("asyncpg is not installed; pip install")
+
+
+BAD_OPTIONS: dict[str, dict[str, Any]] = {
+    "no dsn": {"dsn": None},
+    "keywords": {"dsn": f"host=db.example password={PASSWORD}"},
+    "port": {"dsn": f"postgresql://u:{PASSWORD}@[::1/x"},
+    "another scheme": {"dsn": f"mysql://u:{PASSWORD}@h/x"},
+    "an at sign": {"dsn": f"postgresql://u:{PASSWORD}@@h/x"},
+    "a hash": {"dsn": f"postgresql://u:a#{PASSWORD}@h/x"},
+    "role": {"dsn": f"postgresql://u:{PASSWORD}@h/x?target_session_attrs=master"},
+    "TLS": {"dsn": f"postgresql://u:{PASSWORD}@h/x?sslmode=on"},
+    "empty table": {"table": ""},
+    "three names": {"table": "a.b.c"},
+    "table and query": {"table": "users", "by_card": "SELECT 1"},
+    "empty pool": {"pool": {"max": "0"}},
+    "pool": {"pool": {"min": "3", "max": "2"}},
+    "column": {"columns": {"nick": "login"}},
+    "option": {"tables": "users"},
+}
+
+
+@pytest.mark.parametrize("options", list(BAD_OPTIONS.values()), ids=list(BAD_OPTIONS))
+def test_invalid_options_are_rejected_without_the_password(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    options = {"dsn": NOBODY_LISTENS, **options}
+    if options["dsn"] is None:
+        del options["dsn"]
+    with pytest.raises(ValidationError) as caught:
+        make_backend(PostgresBackend, tmp_path, **options)
+    assert PASSWORD not in str(caught.value)
+
+
+START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no table": ("", {}, 'there is no table "users"'),
+    "another column": (
+        "CREATE TABLE users (nick text, card_number text, plan text);",
+        {},
+        (
+            '"users" has no column "nickname" (did you mean "nick"?); '
+            'there are: "nick", "card_number", "plan"'
+        ),
+    ),
+    "no such profile_url": (USERS, {"columns": {"profile_url": "page"}}, 'no column "page"'),
+    "integer card": (
+        "CREATE TABLE users (nickname text, card_number bigint, plan text);",
+        {},
+        'the column "card_number" has the type bigint, not text; numbers lose zeros in front',
+    ),
+    "domain over a number": (
+        "CREATE DOMAIN d AS int; CREATE TABLE users (nickname text, card_number d, plan text);",
+        {},
+        'the column "card_number" has the type integer',
+    ),
+    "plan of JSON": (
+        "CREATE TABLE users (nickname text, card_number text, plan jsonb);",
+        {},
+        'the column "plan" has the type jsonb',
+    ),
+    "nicknames with @": (
+        USERS + "INSERT INTO users VALUES ('@alice', '1', 'Free');",
+        {},
+        'UPDATE "users" SET "nickname" = substr("nickname", 2) WHERE "nickname" LIKE \'@%\'',
+    ),
+    "no permission": (
+        USERS + "REVOKE ALL ON users FROM idv;",
+        {},
+        "the user of the dsn may not read the table; GRANT SELECT on it (SQLSTATE 42501)",
+    ),
+    "query that is no SQL": (
+        "",
+        {"by_card": "SELEKT $1"},
+        'syntax error at or near "SELEKT"',
+    ),
+    "query without a parameter": (
+        USERS,
+        {"by_card": "SELECT * FROM users"},
+        "by_card: must have one parameter, $1, of type text; write $1::text",
+    ),
+    "query for a number": (
+        "CREATE TABLE users (id int);",
+        {"by_card": "SELECT * FROM users WHERE id = $1"},
+        "by_card: must have one parameter, $1, of type text",
+    ),
+    "query without a column": (
+        USERS,
+        {"by_nickname": "SELECT nickname, plan FROM users WHERE nickname = $1"},
+        "by_nickname: must return the columns card_number, too",
+    ),
+    "query of a number": (
+        "",
+        {"by_card": "SELECT 'a' AS nickname, 12 AS card_number, 'x' AS plan WHERE $1 = 'a'"},
+        "by_card: the column card_number is int4, not text",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "message"), list(START_ERRORS.values()), ids=list(START_ERRORS)
+)
+async def test_a_database_that_does_not_fit_stops_the_start(
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    script: str,
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    database.clear(script)
+    with pytest.raises(StartError) as caught:
+        await backend_of(**options).open()
+    assert str(caught.value).startswith("backend tested: ")
+    assert message in str(caught.value)
+    assert database.connections() == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (PASSWORD, "wrong", "the password in the dsn is wrong"),
+        ("/test_postgres", "/nowhere", "the database of the dsn does not exist"),
+    ],
+    ids=["password", "database"],
+)
+async def test_a_dsn_that_is_refused_stops_the_start_and_is_not_shown(
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    old: str,
+    new: str,
+    message: str,
+) -> None:
+    backend = backend_of(dsn=database.dsn.replace(old, new))
+    with pytest.raises(StartError, match=message) as caught:
+        await backend.open()
+    for text in (str(caught.value), repr(backend.options), repr(vars(backend))):
+        assert PASSWORD not in text
+
+
+VIEW = """CREATE TABLE people (nick text UNIQUE, card text UNIQUE, plan text);
+CREATE VIEW users AS SELECT nick AS nickname, card AS card_number, plan FROM people;"""
+WARNINGS: dict[str, tuple[str, list[str]]] = {
+    "usual table": (USERS, []),
+    "no index": (
+        "CREATE TABLE users (nickname text, card_number text, plan text);",
+        [
+            "a lookup by nickname or card number reads the whole table; an index is missing",
+            'CREATE UNIQUE INDEX "users_nickname" ON "users" ("nickname")',
+            'CREATE UNIQUE INDEX "users_card_number" ON "users" ("card_number")',
+        ],
+    ),
+    "other indexes": (
+        """CREATE TABLE users (nickname text PRIMARY KEY, card_number text, plan text);
+        CREATE INDEX plain ON users (card_number);
+        CREATE UNIQUE INDEX pair ON users (card_number, plan);
+        CREATE UNIQUE INDEX part ON users (card_number) WHERE plan = 'Free';
+        CREATE UNIQUE INDEX expression ON users (upper(card_number));""",
+        ['CREATE UNIQUE INDEX "users_card_number" ON "users" ("card_number")'],
+    ),
+    "index that leads elsewhere": (
+        """CREATE TABLE users (nickname text PRIMARY KEY, card_number text, plan text);
+        CREATE UNIQUE INDEX expression ON users (upper(card_number));""",
+        ["a lookup by card number reads the whole table", "CREATE UNIQUE INDEX"],
+    ),
+    "partitions": (
+        """CREATE TABLE users (nickname text PRIMARY KEY, card_number varchar(32), plan text)
+        PARTITION BY HASH (nickname);
+        CREATE TABLE one PARTITION OF users FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+        CREATE TABLE two PARTITION OF users FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+        CREATE INDEX ON users (card_number);""",
+        ['CREATE UNIQUE INDEX "users_card_number" ON "users" ("card_number")'],
+    ),
+    "view": (VIEW, []),
+    "view without an index": (
+        VIEW.replace("card text UNIQUE", "card text"),
+        ["a lookup by card number reads the whole table"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "warnings"), list(WARNINGS.values()), ids=list(WARNINGS))
+async def test_the_start_warns_of_slow_lookups_and_missing_unique_indexes(
+    database: Database,
+    serving: Any,
+    caplog: pytest.LogCaptureFixture,
+    script: str,
+    warnings: list[str],
+) -> None:
+    database.clear(script)
+    async with serving() as backend:
+        assert await backend.find(ByNickname("alice")) is None
+    logged = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(logged) == len(warnings)
+    for warning in warnings:
+        assert any(warning in line for line in logged)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("('alice', '4000', NULL, NULL)", "plan"),
+        ("('alice', '4000', '', NULL)", "plan"),
+        ("('alice', NULL, 'Free', NULL)", "card number"),
+        ("('alice', '4000', 'Free', '')", "profile URL"),
+        ("('alice', '4000', 'Free', NULL), ('alice', '4001', 'Free', NULL)", "two rows"),
+    ],
+    ids=["plan NULL", "plan empty", "card NULL", "URL empty", "twice"],
+)
+async def test_an_invalid_row_is_broken(
+    database: Database, serving: Any, row: str, reason: str
+) -> None:
+    database.clear(
+        "CREATE TABLE users (nickname text, card_number text, plan text, profile_url text);"
+        f"INSERT INTO users VALUES {row}"
+    )
+    async with serving() as backend:
+        with pytest.raises(Broken, match=reason) as caught:
+            await backend.find(ByNickname("alice"))
+        assert "alice" not in repr(caught.value)
+        assert caught.value.__cause__ is None
+
+
+async def test_only_the_queries_that_are_configured_are_served(
+    database: Database, serving: Any
+) -> None:
+    database.write(ALICE)
+    query = "SELECT nickname, card_number, plan FROM users WHERE card_number = $1"
+    async with serving(by_card=query) as backend:
+        assert backend.serves == {ByCard}
+        assert await backend.find(ByCard(ALICE.card_number)) == ALICE
+
+
+FOLDED = {
+    "text": ("nickname text, card_number text UNIQUE", "(lower(nickname))"),
+    "varchar": ("nickname varchar(64), card_number text UNIQUE", "(lower(nickname))"),
+    "char": ("nickname char(64), card_number text UNIQUE", "(lower(nickname))"),
+    "C collation": ('nickname text COLLATE "C", card_number text UNIQUE', "(lower(nickname))"),
+    "citext": ("nickname citext, card_number text UNIQUE", "(nickname)"),
+    "Turkish": (
+        'nickname text COLLATE "tr-x-icu", card_number text UNIQUE',
+        '(lower(nickname COLLATE "C"))',
+    ),
+}
+
+
+@pytest.mark.parametrize(("columns", "index"), list(FOLDED.values()), ids=list(FOLDED))
+async def test_folded_nicknames_are_found_by_an_index(
+    database: Database,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    columns: str,
+    index: str,
+) -> None:
+    """ASCII letters only: the Kelvin sign is no k, and in Turkish I is still i."""
+    database.clear(
+        f"CREATE EXTENSION citext; CREATE TABLE users ({columns}, plan text);"
+        f"CREATE UNIQUE INDEX ON users {index};"
+        "INSERT INTO users VALUES ('ALI.Ce', '1', 'Free'), ('bob', '2', 'Pro'),"
+        " (U&'\\212Aim', '3', 'Free')"
+    )
+    options = {"name": "tested", "kind": "tested", "dsn": database.dsn}
+    parsed = PostgresBackend.options_type.model_validate(options, context={"nickname_case": "fold"})
+    async with open_backends([PostgresBackend(parsed)]) as (backend,):  # type: ignore[arg-type]
+        found = await backend.find(ByNickname("ali.ce"))
+        assert (found.nickname, found.card_number) == ("ALI.Ce", "1")
+        assert await backend.find(ByNickname("ali.c")) is None
+        assert await backend.find(ByNickname("kim")) is None
+    assert caplog.text == ""
+
+
+async def test_a_folded_lookup_without_its_index_is_reported_with_the_statement(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The statement makes the warning go away."""
+    database.write(ALICE, BOB)
+    options = {"name": "tested", "kind": "tested", "dsn": database.dsn}
+    parsed = PostgresBackend.options_type.model_validate(options, context={"nickname_case": "fold"})
+    async with open_backends([PostgresBackend(parsed)]):  # type: ignore[arg-type]
+        scan, unique = (each.getMessage() for each in caplog.records)
+    assert "a lookup by nickname reads the whole table" in scan
+    database.run(unique.partition("this one does: ")[2])
+    caplog.clear()
+    async with open_backends([PostgresBackend(parsed)]):  # type: ignore[arg-type]
+        assert caplog.text == ""
+
+
+async def test_a_backend_that_is_not_open_is_unavailable(
+    backend_of: Callable[..., PostgresBackend],
+) -> None:
+    backend = backend_of()
+    with pytest.raises(Unavailable, match="not open"):
+        await backend.find(ByNickname("alice"))
+    await backend.close()

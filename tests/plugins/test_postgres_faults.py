@@ -1,0 +1,479 @@
+"""The PostgreSQL backend while its database stops, hangs, is full, or is changed under it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+import trustme
+from asyncpg import (
+    ClientConfigurationError,
+    DataError,
+    InvalidCachedStatementError,
+    SerializationError,
+)
+
+from idv_postgres import errors
+from idv_postgres.backend import PostgresBackend
+from idv_postgres.pool import Pool
+from support.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
+from support.service import CONFIG, Client, serving
+from support.tcp_relay import relaying
+from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, yaml_loader
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
+
+RECOVERY = 5.0
+"""Seconds after which a database that is there again must be used."""
+SLOW = "SELECT u.* FROM users AS u, pg_sleep(10) WHERE nickname = $1"
+
+
+@pytest.fixture(autouse=True)
+def running(database: Database) -> Iterator[None]:
+    """Each test begins with this table and without a session; the server runs after it, too."""
+    database.write(ALICE, BOB)
+    database.disconnect()
+    yield
+    if database.server.process is None:
+        database.server.start()
+
+
+@pytest.fixture
+def backend_of(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., PostgresBackend]:
+    monkeypatch.setattr(PostgresBackend, "retry_interval", 0.1)
+
+    def make(**options: Any) -> PostgresBackend:
+        backend = make_backend(PostgresBackend, tmp_path, **{"dsn": database.dsn, **options})
+        assert isinstance(backend, PostgresBackend)
+        return backend
+
+    return make
+
+
+async def outcome(backend: PostgresBackend, query: Query | None = None) -> str:
+    """How a lookup ended, with the timeout of the guard."""
+    try:
+        async with asyncio.timeout(backend.options.timeout):
+            user = await backend.find(query or ByNickname("alice"))
+    except TimeoutError:
+        return "timed out"
+    except Unavailable as error:
+        return f"unavailable: {error.reason}"
+    except Broken as error:
+        return f"broken: {error.reason}"
+    return "not found" if user is None else "found"
+
+
+async def wait_for(backend: PostgresBackend, beginning: str) -> None:
+    """Repeat a lookup until it ends so."""
+    async with asyncio.timeout(RECOVERY):
+        while True:
+            if (await outcome(backend)).startswith(beginning):
+                return
+            await asyncio.sleep(0.02)
+
+
+async def recovered(backend: PostgresBackend) -> set[str]:
+    """Repeat a lookup until it finds the user; return how the others ended."""
+    ended: set[str] = set()
+    async with asyncio.timeout(RECOVERY):
+        while (last := await outcome(backend)) != "found":
+            ended.add(last)
+            await asyncio.sleep(0.02)
+    assert "not found" not in ended
+    return ended
+
+
+async def test_a_database_that_is_down_at_the_start_is_used_when_it_is_there(
+    database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until then lookups fail at once, and do not count for the circuit breaker."""
+    database.server.stop()
+    backend = backend_of()
+    async with open_backends([backend]):
+        with pytest.raises(Unavailable, match="cannot be reached: Connect") as caught:
+            await backend.find(ByNickname("alice"))
+        assert not caught.value.counts_against_breaker
+        await asyncio.to_thread(database.server.start)
+        await recovered(backend)
+    logged = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert logged[0].startswith("backend tested: the server cannot be reached: ")
+
+
+async def test_lookups_fail_while_the_server_restarts_and_recover(
+    database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first that loses its connection makes the backend look, and report the outage once."""
+    backend = backend_of()
+    async with open_backends([backend]):
+        assert await outcome(backend) == "found"
+        await asyncio.to_thread(database.server.stop)
+        assert (await outcome(backend)).startswith("unavailable: ")
+        assert (await outcome(backend, ByCard("77"))).startswith("unavailable: ")
+        assert (await outcome(backend)).startswith("unavailable: the server cannot be reached")
+        await asyncio.to_thread(database.server.start)
+        await recovered(backend)
+        assert await outcome(backend, ByCard("77")) == "not found"
+    assert caplog.text.count("the server cannot be reached") == 1
+
+
+async def test_a_table_that_is_missing_when_the_server_is_there_is_broken_until_it_is_made(
+    database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    database.clear()
+    database.server.stop()
+    backend = backend_of()
+    async with open_backends([backend]):
+        await asyncio.to_thread(database.server.start)
+        await wait_for(backend, 'broken: there is no table "users"')
+        await asyncio.sleep(0.25)  # another attempt
+        database.write(ALICE)
+        await recovered(backend)
+    assert caplog.text.count("there is no table") == 1
+
+
+async def test_a_password_that_is_changed_in_its_file_is_used_for_new_connections(
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What cannot be used is reported without what it says."""
+    monkeypatch.setattr("tornado_idv.files.FileSecret.check_interval", 0.0)
+    secret = yaml_loader.FileText(database.dsn)
+    secret.path = tmp_path / "dsn"
+    secret.path.write_text(database.dsn)
+    backend = backend_of(dsn=secret)
+    async with open_backends([backend]):
+        database.run("ALTER ROLE idv PASSWORD 'another'")
+        try:
+            database.disconnect()
+            await wait_for(backend, "broken: the password in the dsn is wrong")
+            secret.path.write_text("mysql://canary")
+            await wait_for(backend, "broken: the dsn cannot be used: not a connection URI")
+            secret.path.write_text(database.dsn.replace(PASSWORD, "another"))
+            await recovered(backend)
+        finally:
+            database.run(f"ALTER ROLE idv PASSWORD '{PASSWORD}'")
+
+
+async def test_a_connection_that_is_made_too_late_is_closed(database: Database) -> None:
+    connecting, go_on = asyncio.Event(), asyncio.Event()
+    made: list[asyncpg.Connection] = []
+
+    async def connect() -> asyncpg.Connection:
+        connecting.set()
+        await go_on.wait()
+        made.append(await asyncpg.connect(database.dsn))
+        return made[0]
+
+    pool = Pool(connect, 1)
+    acquiring = asyncio.create_task(pool.acquire())
+    await connecting.wait()
+    pool.terminate()
+    go_on.set()
+    with pytest.raises(ConnectionAbortedError):
+        await acquiring
+    assert made[0].is_closed()
+
+
+async def test_a_server_that_hangs_is_unavailable_and_recovers(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    """After the first timeouts lookups fail at once, until the server responds."""
+    backend = backend_of(timeout="200ms", pool={"max": "3"})
+    async with open_backends([backend]):
+        assert await outcome(backend) == "found"
+        database.server.pause()
+        try:
+            ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
+            assert set(ended) == {"timed out"}
+            async with asyncio.timeout(RECOVERY):
+                while (last := await outcome(backend)) == "timed out":
+                    pass
+            assert last == "unavailable: the server did not respond in time"
+        finally:
+            database.server.resume()
+        await recovered(backend)
+
+
+async def test_connections_that_the_administrator_closes_are_replaced(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    backend = backend_of(pool={"min": "3"})
+    async with open_backends([backend]):
+        before = database.connections()
+        assert len(before) == 3
+        database.disconnect()
+        assert all("unavailable" in each for each in await recovered(backend))
+        ended = await asyncio.gather(*(outcome(backend) for _ in range(20)))
+        assert set(ended) == {"found"}
+        assert not set(before) & set(database.connections())
+
+
+@pytest.mark.parametrize("how", ["frozen", "cut"])
+async def test_dead_connections_are_replaced_before_each_has_cost_a_failure(
+    database: Database, backend_of: Callable[..., PostgresBackend], how: str
+) -> None:
+    """New connections work, as behind a firewall that has forgotten the old ones."""
+    async with relaying(database.server.port) as relay:
+        dsn = database.dsn.replace(str(database.server.port), str(relay.port))
+        backend = backend_of(dsn=dsn, timeout="800ms", pool={"min": "4", "max": "4"})
+        async with open_backends([backend]):
+            assert await outcome(backend) == "found"
+            if how == "frozen":
+                relay.freeze()
+            else:
+                relay.cut()
+            failures = 0
+            async with asyncio.timeout(RECOVERY):
+                while await outcome(backend) != "found":
+                    failures += 1
+            assert failures < 4
+            ended = await asyncio.gather(*(outcome(backend) for _ in range(12)))
+            assert set(ended) == {"found"}
+            relay.freeze()
+
+
+@pytest.mark.parametrize("prepared", ["true", "false"])
+async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
+    database: Database, backend_of: Callable[..., PostgresBackend], prepared: str
+) -> None:
+    """Its connection goes on, except in a pooler's transaction."""
+    backend = backend_of(
+        by_nickname=SLOW,
+        by_card="SELECT * FROM users WHERE card_number = $1",
+        timeout="300ms",
+        prepared_statements=prepared,
+        pool={"max": "1"},
+    )
+    async with open_backends([backend]):
+        before = database.connections()
+        reason = "the query took too long and was stopped by the server (SQLSTATE 57014)"
+        assert await outcome(backend) == f"unavailable: {reason}"
+        assert await outcome(backend, ByCard(ALICE.card_number)) == "found"
+        assert (database.connections() == before) == (prepared == "true")
+
+
+async def test_cancelled_lookups_do_not_use_up_the_pool(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    backend = backend_of(
+        by_nickname=SLOW, by_card="SELECT * FROM users WHERE card_number = $1", pool={"max": "2"}
+    )
+    async with open_backends([backend]):
+        for _ in range(3):
+            slow = [asyncio.create_task(backend.find(ByNickname("alice"))) for _ in range(2)]
+            await asyncio.sleep(0.05)
+            for task in slow:
+                task.cancel()
+            await asyncio.wait(slow)
+            assert await outcome(backend, ByCard(ALICE.card_number)) == "found"
+
+
+async def test_too_many_connections_are_unavailable_and_those_that_are_open_go_on(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    database.run("ALTER ROLE idv CONNECTION LIMIT 2")
+    try:
+        backend = backend_of(pool={"min": "2", "max": "6"})
+        async with open_backends([backend]):
+            ended = await asyncio.gather(*(outcome(backend) for _ in range(12)))
+            assert "found" in ended
+            failed = set(ended) - {"found"}
+            assert len(failed) == 1
+            assert "the server has no connection left; lower pool.max" in failed.pop()
+            assert await outcome(backend) == "found"
+            database.run("ALTER ROLE idv CONNECTION LIMIT -1")
+            ended = await asyncio.gather(*(outcome(backend) for _ in range(12)))
+            assert set(ended) == {"found"}
+            assert len(database.connections()) == 6
+    finally:
+        database.run("ALTER ROLE idv CONNECTION LIMIT -1")
+
+
+SCHEMA_FAULTS = {
+    "dropped": (
+        "DROP TABLE users",
+        "broken: the table is missing (SQLSTATE 42P01)",
+        f"{USERS} GRANT SELECT ON users TO idv",
+    ),
+    "renamed column": (
+        "ALTER TABLE users RENAME nickname TO nick",
+        "broken: a column is missing (SQLSTATE 42703)",
+        "ALTER TABLE users RENAME nick TO nickname",
+    ),
+    "numbers": (
+        "ALTER TABLE users ALTER card_number TYPE bigint USING card_number::bigint",
+        "broken: a column has another type than text (SQLSTATE 42883)",
+        "ALTER TABLE users ALTER card_number TYPE text",
+    ),
+    "permission": (
+        "REVOKE ALL ON users FROM idv",
+        "broken: the user of the dsn may not read the table; GRANT SELECT on it (SQLSTATE 42501)",
+        "GRANT SELECT ON users TO idv",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected", "repair"), list(SCHEMA_FAULTS.values()), ids=list(SCHEMA_FAULTS)
+)
+async def test_a_table_that_is_changed_under_the_service_is_broken_until_it_is_repaired(
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    fault: str,
+    expected: str,
+    repair: str,
+) -> None:
+    backend = backend_of()
+    async with open_backends([backend]):
+        query = ByCard("77") if "numbers" in expected or "type" in expected else None
+        await outcome(backend, query)
+        database.run(fault)
+        try:
+            assert await outcome(backend, query) == expected
+        finally:
+            database.run(repair)
+        database.run(
+            f"INSERT INTO users VALUES ('alice', '{ALICE.card_number}', 'Free') "
+            "ON CONFLICT DO NOTHING"
+        )
+        assert await outcome(backend) == "found"
+    database.clear()
+
+
+async def test_a_column_that_is_added_or_changed_in_type_does_not_fail_a_lookup(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    """Plans of prepared statements are made again."""
+    backend = backend_of(pool={"max": "1"})
+    async with open_backends([backend]):
+        for change in (
+            "ALTER TABLE users ADD extra int",
+            "ALTER TABLE users ALTER plan TYPE varchar(20)",
+            "ALTER TABLE users DROP extra",
+        ):
+            assert await outcome(backend) == "found"
+            database.run(change)
+        assert await outcome(backend) == "found"
+    database.clear()
+
+
+async def test_a_value_that_is_not_valid_utf8_is_broken(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    server = database.server
+    server.run(
+        "CREATE DATABASE raw TEMPLATE template0 ENCODING SQL_ASCII LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    raw = Database(server, "raw")
+    raw.write(ALICE)
+    raw.run(r"UPDATE users SET plan = E'\xff'")
+    backend = backend_of(dsn=raw.dsn)
+    async with open_backends([backend]):
+        assert await outcome(backend) == (
+            "broken: a value in the table is not valid UTF-8 (SQLSTATE 22021)"
+        )
+
+
+async def test_a_host_that_hangs_or_is_down_is_passed_over(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    """The one that responded is tried first from then on."""
+    port = database.server.port
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
+        hosts = f"127.0.0.1:1,127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{port}"
+        dsn = database.dsn.replace(f"127.0.0.1:{port}", hosts)
+        backend = backend_of(dsn=dsn, pool={"min": "1", "max": "4"})
+        async with open_backends([backend]):
+            started = time.monotonic()
+            ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
+            assert set(ended) == {"found"}
+            assert time.monotonic() - started < backend.options.timeout
+
+
+@pytest.mark.parametrize(
+    ("role", "reason"),
+    [
+        ("standby", "no host has the role that target_session_attrs asks for"),
+        ("prefer-standby", None),
+        ("primary", None),
+        ("read-write", None),
+    ],
+)
+async def test_the_role_of_the_host_is_respected(
+    database: Database, backend_of: Callable[..., PostgresBackend], role: str, reason: str | None
+) -> None:
+    backend = backend_of(dsn=f"{database.dsn}&target_session_attrs={role}")
+    async with open_backends([backend]):
+        expected = "found" if reason is None else f"unavailable: {reason}"
+        assert await outcome(backend) == expected
+
+
+async def test_tls_is_verified_as_the_dsn_says(
+    database: Database, backend_of: Callable[..., PostgresBackend], tmp_path: Path
+) -> None:
+    authority, server = trustme.CA(), database.server
+    leaf = authority.issue_cert("127.0.0.1")
+    server.install_certificate(leaf.cert_chain_pems[0].bytes(), leaf.private_key_pem.bytes())
+    for name, each in {"right.pem": authority, "wrong.pem": trustme.CA()}.items():
+        each.cert_pem.write_to_path(str(tmp_path / name))
+    plain = database.dsn.partition("?")[0]
+    right = f"{plain}?sslmode=verify-full&sslrootcert={tmp_path}/right.pem"
+    for dsn, expected in {
+        right: "found",
+        f"{plain}?sslmode=require": "found",
+        right.replace("right", "wrong"): (
+            "unavailable: the TLS handshake failed; see sslmode and sslrootcert of the dsn"
+        ),
+    }.items():
+        backend = backend_of(dsn=dsn)
+        async with open_backends([backend]):
+            assert await outcome(backend) == expected
+
+
+def test_errors_of_the_server_have_no_data_in_their_text() -> None:
+    failure = errors.to_lookup_failed(DataError('invalid input syntax for type integer: "alice"'))
+    assert isinstance(failure, Broken)
+    assert str(failure) == "the query failed with DataError (SQLSTATE 22000)"
+    conflict = errors.to_lookup_failed(SerializationError("canceling statement of alice"))
+    assert isinstance(conflict, Unavailable)
+    assert "alice" not in str(conflict)
+    stale = errors.to_lookup_failed(InvalidCachedStatementError("alice"))
+    assert str(stale) == "the table was changed during the query"
+    wrong = errors.to_lookup_failed(ClientConfigurationError("alice"))
+    assert str(wrong) == "the query or the dsn cannot be used: ClientConfigurationError"
+
+
+def test_the_service_answers_503_and_never_404_while_its_database_restarts(
+    database: Database, tmp_path: Path
+) -> None:
+    """Within seconds after the restart it answers as before, although many requests failed."""
+    limits = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
+    backend = (
+        f"  - {{name: members, kind: postgres, dsn: '{database.dsn}',"
+        " breaker: {failures: 1, open_for: 60s}}\n"
+    )
+    with serving(limits + CONFIG + backend, tmp_path) as service:
+        client = Client(service.port)
+        assert client.by_input("@alice").status == 200
+        assert client.by_input("@carol").status == 404
+        database.server.stop()
+        assert {client.by_input(each).status for each in ["@alice", "@carol"] * 8} == {503}
+        database.server.start()
+        deadline = time.monotonic() + RECOVERY
+        while client.by_input("@alice").status != 200:
+            assert client.by_input("@carol").status == 503 or time.monotonic() < deadline
+            time.sleep(0.05)
+        assert time.monotonic() < deadline
+        assert client.by_input("@carol").status == 404

@@ -1,0 +1,255 @@
+"""Notifications of changes: ``tornado-idv postgres init``, and what is purged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idv_postgres.backend import PostgresBackend
+from idv_postgres.listener import Listener
+from support.postgres_server import ALICE, BOB, Database
+from support.process import Invoke, eventually
+from support.service import CONFIG, Client, serving
+from tornado_idv import ByCard, ByNickname, Query
+from tornado_idv.registry import open_backends
+
+
+def write_config(folder: Path, database: Database, more: str = "") -> Path:
+    """A configuration with the superuser's dsn, as one makes the table."""
+    path = folder / "config.yaml"
+    dsn = database.server.dsn(database.name, "postgres")
+    backend = f"  - {{name: members, kind: postgres, dsn: '{dsn}'{more}}}\n"
+    path.write_text(CONFIG + backend, encoding="utf-8")
+    return path
+
+
+class Changes:
+    """Records what a backend reports as changed."""
+
+    def __init__(self) -> None:
+        self.calls: list[set[Query]] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, *queries: Query) -> None:
+        self.calls.append(set(queries))
+        self._changed.set()
+
+    async def next(self) -> set[Query]:
+        """Return the queries of the next call; an empty set for everything."""
+        async with asyncio.timeout(10):
+            while not self.calls:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.calls.pop(0)
+
+
+@pytest.fixture
+def listening(database: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A backend with notifications, and its changes after it has begun to listen."""
+    monkeypatch.setattr(Listener, "batch_interval", 0.02)
+    monkeypatch.setattr(Listener, "check_interval", 0.3)
+    monkeypatch.setattr(Listener, "pause", 0.05)
+
+    @asynccontextmanager
+    async def run(case: str = "preserve", **notify: str) -> AsyncIterator[Changes]:
+        options = {"name": "members", "kind": "postgres", "dsn": database.dsn, "notify": notify}
+        context = {"nickname_case": case}
+        backend: Any = PostgresBackend(
+            PostgresBackend.options_type.model_validate(options, context=context)  # type: ignore[arg-type]
+        )
+        changes = Changes()
+        backend.on_change(changes)
+        async with open_backends([backend]):
+            assert await changes.next() == set()
+            yield changes
+
+    return run
+
+
+def test_init_prints_sql_that_makes_a_table_without_warnings(
+    database: Database, tmp_path: Path, invoke: Invoke
+) -> None:
+    """It can be run again, and ``--apply`` does the same."""
+    database.clear()
+    more = ", table: my.people, columns: {nickname: 'a \"nick'}"
+    path = write_config(tmp_path, database, more)
+    database.run("DROP SCHEMA IF EXISTS my CASCADE; CREATE SCHEMA my")
+    printed = invoke("postgres", "init", "-c", path)
+    assert (printed.exit_code, printed.stderr) == (0, "")
+    database.run(f"SET client_min_messages = warning; {printed.stdout} {printed.stdout}")
+    checked = invoke("check", "-c", path)
+    assert (checked.exit_code, checked.stderr) == (0, "")
+    applied = invoke("postgres", "init", "--apply", "--name", "members", "-c", path)
+    assert applied.stdout == "backend members: the schema has version 1 (unchanged)\n"
+
+
+def test_init_applies_to_a_table_that_is_there(
+    database: Database, tmp_path: Path, invoke: Invoke
+) -> None:
+    database.write(ALICE)
+    path = write_config(tmp_path, database)
+    applied = invoke("postgres", "init", "--apply", "-c", path)
+    assert applied.stdout == "backend members: the schema has version 1 (new)\n"
+    assert database.run("SELECT nickname FROM users") == "alice"
+    database.run("COMMENT ON FUNCTION users_notify() IS 'tornado-idv schema 2'")
+    refused = invoke("postgres", "init", "--apply", "-c", path)
+    assert refused.exit_code == 1
+    assert refused.stderr == "the schema has version 2, made by a later tornado-idv\n"
+
+
+@pytest.mark.parametrize(
+    ("backend", "arguments", "message"),
+    [
+        ("kind: yaml, path: u.yaml", [], "has no backend of the kind postgres"),
+        (
+            "kind: postgres, dsn: 'postgresql://h/x'",
+            ["--name", "b"],
+            "has no backend of the kind postgres with the name b",
+        ),
+        (
+            "kind: postgres, dsn: 'postgresql://h/x'}\n  - {name: b, kind: postgres, dsn: 'postgres://h/'",
+            [],
+            "has more than one backend of the kind postgres; choose one with --name",
+        ),
+        (
+            "kind: postgres, dsn: 'postgresql://h/x', by_card: 'SELECT $1'",
+            [],
+            "by_nickname and by_card read tables of your own",
+        ),
+        (
+            "kind: postgres, dsn: 'postgresql://127.0.0.1:1/x'",
+            ["--apply"],
+            "backend a: the server cannot be reached",
+        ),
+    ],
+    ids=["another kind", "another name", "two", "queries", "down"],
+)
+def test_init_says_why_it_cannot_make_the_table(
+    tmp_path: Path, invoke: Invoke, backend: str, arguments: list[str], message: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{CONFIG}  - {{name: a, {backend}}}\n", encoding="utf-8")
+    result = invoke("postgres", "init", "-c", path, *arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message in result.stderr
+
+
+CHANGES: dict[str, tuple[str, set[Query]]] = {
+    "insert": (
+        "INSERT INTO users VALUES ('carol', '77', 'Free')",
+        {ByNickname("carol"), ByCard("77")},
+    ),
+    "update": (
+        "UPDATE users SET nickname = 'alicia', card_number = '78' WHERE nickname = 'alice'",
+        {
+            *(ByNickname("alice"), ByNickname("alicia")),
+            *(ByCard(ALICE.card_number), ByCard("78")),
+        },
+    ),
+    "delete": (
+        "DELETE FROM users WHERE nickname = 'bob'",
+        {ByNickname("bob"), ByCard(BOB.card_number)},
+    ),
+    "truncate": ("TRUNCATE users", set()),
+    "many rows": (
+        "INSERT INTO users SELECT 'u' || n, n::text, 'Free' FROM generate_series(1, 101) AS n",
+        set(),
+    ),
+    "by hand": ("NOTIFY idv_users", set()),
+    "by hand of one": ("NOTIFY idv_users, 'card:123'", {ByCard("123")}),
+    "many at once": (
+        "SELECT pg_notify('idv_users', 'u' || n) FROM generate_series(1, 101) AS n",
+        set(),
+    ),
+}
+
+
+async def test_each_change_is_reported_for_the_users_it_is_about(
+    database: Database, tmp_path: Path, invoke: Invoke, listening: Any
+) -> None:
+    database.clear()
+    path = write_config(tmp_path, database)
+    done = await asyncio.to_thread(invoke, "postgres", "init", "--apply", "-c", path)
+    assert done.exit_code == 0
+    async with listening() as changes:
+        for name, (sql, expected) in CHANGES.items():
+            database.run("ALTER TABLE users DISABLE TRIGGER USER; DELETE FROM users")
+            database.run(
+                f"INSERT INTO users VALUES ('alice', '{ALICE.card_number}', 'Free'), "
+                f"('bob', '{BOB.card_number}', 'Pro'); ALTER TABLE users ENABLE TRIGGER USER"
+            )
+            database.run("UPDATE users SET plan = plan WHERE false")
+            database.run(sql)
+            assert await changes.next() == expected, name
+    assert changes.calls == []
+
+
+async def test_a_folded_nickname_is_purged_in_its_folded_form(
+    database: Database, listening: Any
+) -> None:
+    database.write()
+    async with listening("fold", channel="Other; channel") as changes:
+        database.run("""NOTIFY "Other; channel", 'ALIce'""")
+        assert await changes.next() == {ByNickname("alice")}
+
+
+@pytest.mark.parametrize("cut", ["terminated", "frozen"])
+async def test_everything_is_purged_after_a_lost_connection(
+    database: Database, listening: Any, caplog: pytest.LogCaptureFixture, cut: str
+) -> None:
+    """What changed in the meantime is not known."""
+    database.write()
+    caplog.set_level(logging.INFO)
+    listener = "SELECT {} FROM pg_stat_activity WHERE query LIKE 'LISTEN%' OR query = 'SELECT 1'"
+    async with listening() as changes:
+        if cut == "terminated":
+            database.run(listener.format("pg_terminate_backend(pid)"))
+        else:
+            database.server.pause()
+            try:
+                async with asyncio.timeout(10):
+                    while "interrupted" not in caplog.text:  # noqa: ASYNC110 - no event
+                        await asyncio.sleep(0.02)
+            finally:
+                database.server.resume()
+        assert await changes.next() == set()
+        database.run("NOTIFY idv_users, 'alice'")
+        assert ByNickname("alice") in await changes.next()
+    logged = [each.getMessage() for each in caplog.records if each.name.endswith("listener")]
+    assert "notifications of changes are interrupted" in logged[0]
+    assert "notifications of changes are received again" in logged[-1]
+    assert {each.levelno for each in caplog.records} <= {logging.INFO, logging.WARNING}
+
+
+def test_an_edit_is_seen_in_a_response_within_a_second(
+    database: Database, tmp_path: Path, invoke: Invoke
+) -> None:
+    """The response that is cached for another user stays."""
+    database.clear()
+    path = write_config(tmp_path, database, ", notify: {}")
+    assert invoke("postgres", "init", "--apply", "-c", path).exit_code == 0
+    database.run("INSERT INTO users VALUES ('alice', '1', 'Free'), ('bob', '2', 'Free')")
+    with serving(path.read_text(), tmp_path) as service:
+        client = Client(service.port)
+
+        def plans() -> list[str]:
+            replies = [client.by_input("@alice"), client.by_card("1"), client.by_input("@bob")]
+            return [json.loads(reply.body)["plan"] for reply in replies]
+
+        assert client.by_input("@carol").status == 404
+        assert plans() == ["Free", "Free", "Free"]
+        database.run(
+            "ALTER TABLE users DISABLE TRIGGER USER; UPDATE users SET plan = 'Secret';"
+            "ALTER TABLE users ENABLE TRIGGER USER;"
+            "UPDATE users SET plan = 'Pro' WHERE nickname = 'alice';"
+            "INSERT INTO users VALUES ('carol', '3', 'Free')"
+        )
+        eventually(lambda: plans() == ["Pro", "Pro", "Free"])
+        assert client.by_input("@carol").status == 200

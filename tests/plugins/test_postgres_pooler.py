@@ -1,0 +1,191 @@
+"""The PostgreSQL backend behind PgBouncer, and with a replica that is promoted."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idv_postgres.backend import PostgresBackend
+from support.postgres_server import (
+    ALICE,
+    BOB,
+    PASSWORD,
+    Database,
+    PostgresServer,
+    command,
+    free_port,
+    server_user,
+)
+from tornado_idv import ByCard, ByNickname, LookupFailed
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
+
+PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
+
+
+@pytest.fixture
+def pooled(database: Database) -> Iterator[str]:
+    """The dsn of PgBouncer in transaction mode, with more servers than one client needs."""
+    if PGBOUNCER is None:
+        pytest.skip("PgBouncer is not installed; see `make test-tools`")
+    folder, port = Path(tempfile.mkdtemp(prefix="idv-pgbouncer-")), free_port()
+    folder.chmod(0o755)
+    (folder / "users").write_text(f'"idv" "{PASSWORD}"\n')
+    (folder / "pgbouncer.ini").write_text(
+        f"[databases]\n* = host=127.0.0.1 port={database.server.port}\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+        "pool_mode = transaction\nserver_round_robin = 1\nmin_pool_size = 4\n"
+        f"auth_type = plain\nauth_file = {folder}/users\n"
+    )
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [PGBOUNCER, "-q", folder / "pgbouncer.ini"],
+            user=server_user(),
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        deadline = time.monotonic() + 10
+        while not accepts(port):
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.02)
+        yield database.dsn.replace(str(database.server.port), str(port))
+    finally:
+        process.terminate()
+        process.wait(10)
+        shutil.rmtree(folder)
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def backend_of(folder: Path, **options: Any) -> PostgresBackend:
+    backend = make_backend(PostgresBackend, folder, **options)
+    assert isinstance(backend, PostgresBackend)
+    return backend
+
+
+async def test_lookups_behind_a_pooler_in_transaction_mode_do_not_mix(
+    database: Database, pooled: str, tmp_path: Path
+) -> None:
+    """Each transaction may run in another session, where an unnamed statement is another one."""
+    database.write(ALICE, BOB)
+    backend = backend_of(tmp_path, dsn=pooled, prepared_statements="false", timeout="5s")
+    queries = [ByNickname("alice"), ByCard(BOB.card_number), ByNickname("carol")] * 20
+    async with open_backends([backend]):
+        found = await asyncio.gather(*(backend.find(query) for query in queries))
+    assert found == [ALICE, BOB, None] * 20
+
+
+async def test_notifications_go_past_the_pooler(
+    database: Database, pooled: str, tmp_path: Path
+) -> None:
+    database.write(ALICE)
+    changed = asyncio.Event()
+    backend = backend_of(
+        tmp_path, dsn=pooled, prepared_statements="false", notify={"dsn": database.dsn}
+    )
+    backend.on_change(lambda *queries: queries and changed.set())
+    async with open_backends([backend]), asyncio.timeout(10):
+        while not changed.is_set():
+            database.run("NOTIFY idv_users, 'alice'")
+            await asyncio.sleep(0.1)
+
+
+async def test_prepared_statements_behind_a_pooler_are_refused_at_the_start(
+    pooled: str, tmp_path: Path
+) -> None:
+    """They would need sessions; what PgBouncer says is logged."""
+    backend = backend_of(tmp_path, dsn=pooled)
+    async with open_backends([backend]):
+        with pytest.raises(LookupFailed, match="unsupported startup parameter: statement_timeout"):
+            await backend.find(ByNickname("alice"))
+
+
+@pytest.fixture
+def replica(database: Database) -> Iterator[PostgresServer]:
+    """A streaming replica of the server."""
+    folder = Path(tempfile.mkdtemp(prefix="idv-replica-"))
+    user = server_user()
+    if user is not None:
+        shutil.chown(folder, user)
+    folder.chmod(0o755)
+    primary = database.server
+    server = PostgresServer(primary.bin, folder)
+    source = f"host=127.0.0.1 port={primary.port} user=postgres"
+    arguments = ["-D", server.data, "-d", source, "-R", "-X", "stream", "-c", "fast", "--no-sync"]
+    command(primary.bin / "pg_basebackup", *arguments)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder)
+
+
+def catch_up(replica: PostgresServer, primary: PostgresServer) -> None:
+    """Wait until the replica has all that the primary has now."""
+    position = primary.run("SELECT pg_current_wal_lsn()")
+    deadline = time.monotonic() + 10
+    while replica.run(f"SELECT pg_last_wal_replay_lsn() >= '{position}'") != "t":
+        assert time.monotonic() < deadline, replica.log
+
+
+@pytest.mark.slow
+async def test_a_promoted_standby_is_found_without_a_restart(
+    database: Database, replica: PostgresServer, tmp_path: Path
+) -> None:
+    """The user is found before and after; in between nothing is answered "not known"."""
+    database.write(ALICE)
+    ports = (database.server.port, replica.port)
+    dsn = database.dsn.replace(f":{ports[0]}/", f":{ports[0]},127.0.0.1:{ports[1]}/")
+    backend = backend_of(tmp_path, dsn=f"{dsn}&target_session_attrs=primary")
+    async with open_backends([backend]):
+        assert await backend.find(ByNickname("alice")) == ALICE
+        catch_up(replica, database.server)
+        await asyncio.to_thread(database.server.stop)
+        try:
+            await asyncio.to_thread(replica.run, "SELECT pg_promote()")
+            async with asyncio.timeout(5):
+                found = None
+                while found is None:
+                    try:
+                        found = await backend.find(ByNickname("alice"))
+                        assert found == ALICE
+                    except LookupFailed:
+                        await asyncio.sleep(0.05)
+        finally:
+            database.server.start()
+
+
+@pytest.mark.slow
+async def test_a_standby_serves_lookups_and_the_primary_when_it_is_gone(
+    database: Database, replica: PostgresServer, tmp_path: Path
+) -> None:
+    database.write(ALICE)
+    ports = (database.server.port, replica.port)
+    dsn = database.dsn.replace(f":{ports[0]}/", f":{ports[0]},127.0.0.1:{ports[1]}/")
+    backend = backend_of(tmp_path, dsn=f"{dsn}&target_session_attrs=prefer-standby")
+    catch_up(replica, database.server)
+    async with open_backends([backend]):
+        assert await backend.find(ByNickname("alice")) == ALICE
+        assert database.connections() == []
+        await asyncio.to_thread(replica.stop)
+        async with asyncio.timeout(5):
+            while not database.connections():
+                try:
+                    await backend.find(ByNickname("alice"))
+                except LookupFailed:
+                    await asyncio.sleep(0.05)
+        assert await backend.find(ByNickname("alice")) == ALICE

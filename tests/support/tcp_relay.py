@@ -1,0 +1,59 @@
+"""A relay in front of a TCP port, which stops passing bytes on, or closes its connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+
+class Relay:
+    """Relays connections from ``port`` to ``target``."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self.port = 0
+        self.accepted = 0
+        """Connections accepted up to now."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    def freeze(self) -> None:
+        """Pass nothing on any more on the connections that are open now, and keep them open."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+
+    def cut(self) -> None:
+        """Close the connections that are open now."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers |= {writer, far_writer}
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._tasks.add(asyncio.create_task(self._pass_on(source, sink)))
+
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await source.read(65536):
+                sink.write(data)
+                await sink.drain()
+            sink.close()
+
+
+@asynccontextmanager
+async def relaying(target: int) -> AsyncIterator[Relay]:
+    """Relay to a port on this machine."""
+    relay = Relay(target)
+    server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
+    relay.port = server.sockets[0].getsockname()[1]
+    try:
+        yield relay
+    finally:
+        server.close()
+        relay.freeze()
+        relay.cut()
