@@ -3,7 +3,7 @@
 # make test   run all tests, in two processes (WORKERS=4 in four)
 # make test-fast  run the tests for daily work: all but those marked slow
 # make coverage   run all tests and measure their branch coverage, which must not decrease
-# make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random histories
+# make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random examples
 # make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, PostgreSQL, Chromium, linters, and packages of npm
 # make screenshots take the screenshots of the status page in docs/ (needs Chromium)
 # make check  lint, types, layers

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import threading
 from collections.abc import Iterator
 
@@ -17,7 +18,9 @@ from tornado_idv.registry import backend_kinds, plugin_manager
 
 pytest_plugins = ["pytester"]
 
-settings.register_profile("steady", deadline=None)  # a busy machine is no failure
+EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "50"))
+# Without a deadline, since a busy machine is no failure.
+settings.register_profile("steady", deadline=None, max_examples=EXAMPLES)
 settings.load_profile("steady")
 
 

@@ -101,16 +101,21 @@ def _use_streams(stdout: int, stderr: int, closed: Sequence[int]) -> None:
         setattr(sys, f"__{name}__", None)
 
 
+def _python_path() -> list[str]:
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
 def become(request: dict[str, Any]) -> None:
     """Take the state that a new process would have of its parent and its command line."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_NOFILE, request["descriptors"])
     os.chdir(request["folder"])
+    before = _python_path()
     os.environ.clear()
     os.environ.update(request["environment"])
     time.tzset()
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:1] = [request["folder"], *filter(None, paths)]
+    installed = [path for path in sys.path[1:] if path not in before]
+    sys.path[:] = [request["folder"], *_python_path(), *installed]
     importlib.invalidate_caches()
     module = importlib.import_module("tornado_idv")
     sys.argv = [f"{module.__path__[0]}/__main__.py", *request["arguments"]]

@@ -84,13 +84,11 @@ def _server() -> socket.socket:
     """Start the server of this process, which ends with it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         process = subprocess.Popen(
             [sys.executable, fork_server.__file__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env=environment,
         )
     atexit.register(process.wait)
     atexit.register(ours.close)  # before, in this order

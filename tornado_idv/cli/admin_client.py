@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,8 @@ from typing import Any
 import click
 
 from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option
-from tornado_idv.cli.load_config import load_settings
 from tornado_idv.commands import Exit
-from tornado_idv.config.settings import AdminSettings
+from tornado_idv.config.admin import load_admin_settings
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import read_file
 from tornado_idv.server.sockets import url_of
@@ -81,15 +81,11 @@ def admin_options(command: Any) -> Any:
 
 
 def admin_client(config_path: Path, token_file: Path | None) -> AdminClient:
-    """Return a client of the admin listener that the configuration names; raises `StartError`."""
-    settings, _ = load_settings(config_path)
-    return client_of(config_path, settings.admin, token_file)
+    """Return a client of the admin listener that the configuration names; raises `StartError`.
 
-
-def client_of(
-    config_path: Path, settings: AdminSettings | None, token_file: Path | None
-) -> AdminClient:
-    """Return a client of the admin listener with these settings; raises `StartError`."""
+    The rest of the file may be wrong: the running service has read it before, or rejects it.
+    """
+    settings = load_admin_settings(config_path, os.environ)
     if settings is None:
         raise StartError(f"{config_path} has no admin listener; add: admin: {{port: 8081}}")
     if not settings.port:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import http.client
-import os
 import sys
 from pathlib import Path
 
 import click
 
-from tornado_idv.cli.admin_client import AdminClient, admin_options, client_of
+from tornado_idv.cli.admin_client import admin_client, admin_options
 from tornado_idv.cli.common import Record, exit_on_error, print_json
 from tornado_idv.commands import Exit, printable
-from tornado_idv.config.admin import load_admin_settings
 
 _TIMEOUT = 150.0
 """Seconds: longer than the service waits for its backends."""
@@ -29,8 +27,7 @@ def reload(*, config_path: Path, token_file: Path | None, as_json: bool) -> None
     be determined: no response, or a file or backend that cannot be opened.
     """
     with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json, config_code=Exit.NO):
-        settings = load_admin_settings(config_path, os.environ)
-        client: AdminClient = client_of(config_path, settings, token_file)
+        client = admin_client(config_path, token_file)
         status, record = client.request("POST", "/reload", timeout=_TIMEOUT)
     if as_json:
         print_json(record)

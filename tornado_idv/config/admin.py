@@ -1,6 +1,6 @@
 """The address of the admin listener, whether or not the rest of `config.yaml` is right.
 
-A command that asks the running service to reload a file leaves it to the service to judge it.
+A command that asks the running service needs no more, and must work while the file is being edited.
 """
 
 from __future__ import annotations
