@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from tornado_idv.backend import BackendOptions
+from tornado_idv.config.admin import AdminSettings
 from tornado_idv.config.types import (
     BodyLimit,
     CardDigits,
@@ -109,15 +110,6 @@ class ServerSettings(Options):
     """How the service stops."""
     watch_config: bool = False
     """Whether the configuration is reloaded when this file changes."""
-
-
-class AdminSettings(Options):
-    """The operator's listener; unless it is on loopback, requests need a key with scope admin."""
-
-    host: Host = "127.0.0.1"
-    """The address or host name to listen on."""
-    port: Annotated[WholeNumber, Field(ge=0, le=65535)] = 8081
-    """The port to listen on; 0 takes any free port."""
 
 
 class MissLimitSettings(Options):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from tornado_idv.backend import BackendOptions
+from tornado_idv.config.admin import AdminSettings
 from tornado_idv.config.settings import (
-    AdminSettings,
     AuthSettings,
     KeySettings,
     LimitSettings,

@@ -20,8 +20,9 @@ from tornado_idv.admin.operations import OperationFailed, Record
 from tornado_idv.admin.reload import ReloadResult
 from tornado_idv.admin.report import ProcessReport, Report, WorkerReport, merge
 from tornado_idv.backend import AnyBackend
+from tornado_idv.config.admin import AdminSettings
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.config.settings import AdminSettings, Settings
+from tornado_idv.config.settings import Settings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds
 from tornado_idv.server.channel import STOPPED, Channel, heartbeats, supervised

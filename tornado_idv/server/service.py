@@ -18,8 +18,9 @@ import pluggy
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.state import ServiceState
 from tornado_idv.backend import AnyBackend
+from tornado_idv.config.admin import AdminSettings
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.config.settings import AdminSettings, KeySettings, Settings
+from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.http.server import HttpServer
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.metrics.counters import Counters
