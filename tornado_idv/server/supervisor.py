@@ -181,9 +181,12 @@ class Supervisor:
                 self._relay.on_command(child, message)
 
     def _on_ready(self, child: Child) -> None:
+        slot = self._slots[child.name]
+        if slot.child is not child:
+            return  # it was replaced during its start
         if child.phase == "starting":
             child.phase = "ready"
-        self._slots[child.name].on_ready()
+        slot.on_ready()
         for other in self._children:  # one that it replaces has served until now
             if other.name == child.name and other is not child:
                 self._drain(other, delay=False)
@@ -208,6 +211,8 @@ class Supervisor:
             _log.info("%s is replaced", child)
             slot.child, slot.start_at = None, time.monotonic()
             self._restarts += 1
+            if child.phase == "starting":
+                self._drain(child, delay=False)
 
     def _drain(self, child: Child, *, delay: bool) -> None:
         if child.phase != "draining":
