@@ -82,6 +82,7 @@ class YamlBackend(Backend[YamlOptions]):
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
+            self._watcher = None  # its traceback refers to this backend
 
     async def reload(self) -> None:
         """Read the file; keep the old users if it cannot be used.

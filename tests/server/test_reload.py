@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from pathlib import Path
 
 import pytest
@@ -384,6 +386,24 @@ async def test_certificate_is_read_again(tmp_path: Path) -> None:
         pem.write_text(SELF_SIGNED)
         assert (await harness.reload()).needs_restart == ()
         assert (await harness.reload(config(A))).needs_restart == ("server.tls",)
+
+
+async def test_replaced_directory_is_freed_without_a_collection(tmp_path: Path) -> None:
+    """With 300,000 users in a fixture, collections are too rare to wait for."""
+    async with reloadable(tmp_path, config(A)) as harness:
+        assert (await harness.ask("@alice")).status == 200
+        replaced = [weakref.ref(harness.service.state.directory), weakref.ref(Gated.made[0])]
+        Gated.made.clear()
+        gc.disable()
+        try:
+            await harness.reload(config(B))
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                if not any(each() for each in replaced):
+                    break
+            assert not any(each() for each in replaced)
+        finally:
+            gc.enable()
 
 
 async def test_readiness_does_not_flicker(tmp_path: Path) -> None:

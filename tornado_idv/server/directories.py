@@ -173,6 +173,8 @@ class Directories:
         ended.cancel()
         for backend in reversed(removed):
             await close_backend(backend)
+            backend.on_change(_ignore)  # it refers to the directory, which refers to the backend
+        directory.cache.purge()
         del self._leaving[directory]
 
 
@@ -196,6 +198,10 @@ def _make_directory(
         on_backend_result=on_backend_result,
         previous=previous,
     )
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing about a change of a backend that is not used any more."""
 
 
 def _count(counters: Counters, call: BackendCall) -> None:
