@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
-_PAIRS = 20_000
-_SEED = 7
+_WINDOW = 30
 _SECONDS_PER_HOUR = 3600.0
 _KIB_PER_MIB = 1024
 
@@ -36,10 +35,12 @@ def read(pid: int, at: float) -> Reading:
 def memory_per_hour(readings: Sequence[Reading]) -> float:
     """Return the growth of memory in MiB an hour.
 
-    It is the median of the slopes between random pairs (Theil and Sen): one step up or down, such
-    as a freed page, moves it little.
+    It is the median of the slopes between all pairs of maxima (Theil and Sen), one for each half
+    minute: a purge, which frees memory for some seconds, does not count.
     """
-    chooser = random.Random(_SEED)
-    pairs = (chooser.sample(readings, 2) for _ in range(_PAIRS))
-    slopes = [(b.memory - a.memory) / (b.at - a.at) for a, b in pairs]
-    return statistics.median(slopes) * _SECONDS_PER_HOUR
+    peaks = [
+        max(readings[i : i + _WINDOW], key=lambda each: each.memory)
+        for i in range(0, len(readings), _WINDOW)
+    ]
+    slopes = [(b.memory - a.memory) / (b.at - a.at) for a, b in combinations(peaks, 2)]
+    return statistics.median(slopes) * _SECONDS_PER_HOUR if slopes else 0.0

@@ -390,14 +390,15 @@ async def test_certificate_is_read_again(tmp_path: Path) -> None:
 
 async def test_replaced_directory_is_freed_without_a_collection(tmp_path: Path) -> None:
     """With 300,000 users in a fixture, collections are too rare to wait for."""
-    async with reloadable(tmp_path, config(A)) as harness:
+    quick = "request_timeout: 100ms"  # for so long a lookup is kept that has ended
+    async with reloadable(tmp_path, config(A, server=quick)) as harness:
         assert (await harness.ask("@alice")).status == 200
         replaced = [weakref.ref(harness.service.state.directory), weakref.ref(Gated.made[0])]
         Gated.made.clear()
         gc.disable()
         try:
-            await harness.reload(config(B))
-            for _ in range(100):
+            await harness.reload(config(B, server=quick))
+            for _ in range(500):
                 await asyncio.sleep(0.01)
                 if not any(each() for each in replaced):
                     break

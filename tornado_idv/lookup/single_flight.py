@@ -130,6 +130,7 @@ class SingleFlight:
             self._resolve(call, answer)
         finally:
             self._detach(call)
+            call.waiters.clear()  # they refer to the call
 
     def _resolve(self, call: _Call, outcome: Answer | Exception) -> None:
         for waiter in call.waiters:

@@ -22,7 +22,9 @@ from tornado_idv.config.admin import AdminSettings
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.http.server import HttpServer
+from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.metrics.loop_lag import measured_lag
 from tornado_idv.registry import backend_kinds
@@ -231,14 +233,13 @@ async def serving(
             inherited.limiters if inherited else make_limiters(settings.limits, len(keys.ring.ids))
         )
         shared = SharedParts(keys.ring, limiters, counters, access_log)
-        parts = HttpParts.make(settings, directories.current, shared)
-        server = parts.make_server()
+        server, identifiers = _make_server(settings, directories.current, shared)
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         host = settings.server.host
         sockets = inherited.sockets if inherited else bind("server", host, settings.server.port)
         state = ServiceState(
             directories.current,
-            parts.identifiers,
+            identifiers,
             keys.ring,
             keys.store,
             counters,
@@ -260,6 +261,13 @@ async def serving(
             )
         finally:
             server.close()
+
+
+def _make_server(
+    settings: Settings, directory: Directory, shared: SharedParts
+) -> tuple[HttpServer, Identifiers]:
+    parts = HttpParts.make(settings, directory, shared)
+    return parts.make_server(), parts.identifiers
 
 
 async def prepare_file(
