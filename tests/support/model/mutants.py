@@ -132,12 +132,15 @@ def _load(name: str, bug: Bug | None) -> ModuleType:
     spec = importlib.util.find_spec(f"tornado_idv.lookup.{name}")
     assert spec is not None
     assert isinstance(spec.loader, importlib.abc.InspectLoader)
-    source = spec.loader.get_source(spec.name)
-    assert source is not None
-    tree = bug.put_in(source) if bug is not None and bug.module == name else ast.parse(source)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    exec(compile(tree, spec.origin or name, "exec"), module.__dict__)
+    if bug is not None and bug.module == name:
+        source = spec.loader.get_source(spec.name)
+        assert source is not None
+        code: Any = compile(bug.put_in(source), spec.origin or name, "exec")
+    else:
+        code = spec.loader.get_code(spec.name)
+    exec(code, module.__dict__)
     return module
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from hypothesis import Phase, seed, settings
+from hypothesis import Phase, Verbosity, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from support.model.lookup_machine import Lookups
@@ -340,6 +340,7 @@ _SEARCH = settings(
     database=None,
     phases=[Phase.generate],
     report_multiple_bugs=False,
+    verbosity=Verbosity.quiet,
 )
 
 
