@@ -100,6 +100,14 @@ class Backend(ABC, Generic[OptionsT]):
         """
         return None
 
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the source though users are found, such as a rejected edit.
+
+        It makes the service degraded. No value of a user may be in it. Read as `user_count`.
+        """
+        return None
+
     async def open(self) -> None:
         """Makes ready for lookups.
 

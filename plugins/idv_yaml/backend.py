@@ -54,6 +54,7 @@ class YamlBackend(Backend[YamlOptions]):
     def __init__(self, options: YamlOptions) -> None:
         super().__init__(options)
         self._reported = ""
+        self._problem: str | None = None
         self._watch_error = ""
         self._signature: FileSignature | None = None
         self._reload_due = True
@@ -63,6 +64,11 @@ class YamlBackend(Backend[YamlOptions]):
     def user_count(self) -> int:
         """The number of users of the last valid fixture."""
         return len(self._fixture.by_nickname)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last edit was rejected."""
+        return self._problem
 
     async def open(self) -> None:
         """Read the file, and start to watch it if configured."""
@@ -93,7 +99,8 @@ class YamlBackend(Backend[YamlOptions]):
         try:
             state, content = await in_daemon_thread(_read, path)
             if state in {self._digest, self._reported}:
-                self._reported = "" if state == self._digest else self._reported
+                if state == self._digest:
+                    self._reported, self._problem = "", None
                 return
             fixture = await self._parse(content, counted=self._fixture.counted)
         except StartError as error:
@@ -110,15 +117,14 @@ class YamlBackend(Backend[YamlOptions]):
 
     def _reject(self, state: str, error: StartError) -> None:
         if state != self._reported:
-            self._reported = state
+            self._reported, self._problem = state, _summary(error)
             _log.warning(
-                "backend %s: fixture rejected, keeping the old users: %s",
-                self.name,
-                _summary(error),
+                "backend %s: fixture rejected, keeping the old users: %s", self.name, self._problem
             )
 
     def _accept(self, digest: str, fixture: Fixture) -> None:
-        self._digest, self._fixture, self._reported = digest, fixture, ""
+        self._digest, self._fixture = digest, fixture
+        self._reported, self._problem = "", None
         _log.info("backend %s: fixture reloaded, %d users", self.name, len(fixture.by_nickname))
         self.notify_changed()
 

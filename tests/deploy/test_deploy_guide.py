@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 VENV = sys.prefix
 REPLACED = {
     "apt-get install --yes nginx prometheus python3-venv openssl curl": "true",
-    "python3 -m venv /opt/tornado-idv": f"ln -s {VENV} /opt/tornado-idv",
+    "/usr/bin/python3 -m venv /opt/tornado-idv": f"ln -s {VENV} /opt/tornado-idv",
     "/opt/tornado-idv/bin/pip install .": "true",
 }
 # The units are read by sed, so that what runs is what they say. Prometheus scrapes every second.

@@ -9,6 +9,7 @@ import pytest
 
 from tornado_idv.admin.reload import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import Settings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.child import Child
@@ -32,6 +33,7 @@ class Process:
         self.pid = pid
         self.name = f"worker {pid}"
         self.phase = phase
+        self.preparing = False
         self.asked: list[Message] = []
 
     def send(self, message: Message) -> None:
@@ -56,8 +58,13 @@ class Harness:
         self.results: list[ReloadResult] = []
         self.counters = Counters()
         self.fan_out = FanOut()
+        self.used: list[Settings] = []
         self.reloads = ReloadAll(
-            self.current, lambda new: new.load(kinds, {}), Notifier(), self.counters
+            self.current,
+            lambda new: new.load(kinds, {}),
+            self.used.append,
+            Notifier(),
+            self.counters,
         )
         self.reloads.attach(
             self.fan_out,
@@ -129,13 +136,40 @@ def test_process_that_does_not_reply_in_time_fails_the_reload(harness: Harness) 
     assert harness.results[0].problems == ("worker 2 (pid 2): no reply in time",)
 
 
-def test_process_that_ends_is_not_waited_for(harness: Harness) -> None:
+def test_process_that_ends_while_it_prepares_fails_the_reload(harness: Harness) -> None:
+    """The configuration may have ended it, and would end its successors."""
     first, second = harness.processes
+    harness.start()
+    assert first.preparing
+    harness.processes.remove(second)
+    harness.fan_out.on_exit(second)
+    harness.reply(first)
+    assert first.commands == ["prepare", "abort"]
+    assert not first.preparing
+    problem = "worker 2 (pid 2): ended while it prepared the configuration"
+    assert harness.results[0].problems == (problem,)
+    assert harness.used == []
+
+
+def test_process_that_ends_during_its_start_is_not_waited_for(harness: Harness) -> None:
+    first, second = harness.processes
+    second.phase = "starting"
     harness.start()
     harness.processes.remove(second)
     harness.fan_out.on_exit(second)
     harness.reply(first)
     assert first.commands == ["prepare", "commit"]
+    assert harness.used == [harness.current.settings]
+
+
+def test_process_that_does_not_commit_is_replaced(harness: Harness) -> None:
+    first, second = harness.processes
+    harness.start()
+    harness.reply(first, second)
+    harness.reply(first)
+    harness.reply(second, error="KeyError")
+    assert harness.replaced == [second]
+    assert [each.code for each in harness.results] == [None]
 
 
 def test_process_that_was_started_meanwhile_is_replaced(harness: Harness) -> None:

@@ -361,11 +361,33 @@ def test_reload_is_effective_in_every_worker(service: Workers, notified: list[st
 def test_worker_that_starts_after_a_reload_has_the_new_configuration(service: Workers) -> None:
     time.sleep(1.0)  # so that none has failed at its start
     with Config(service) as config:
-        config.reload(OTHER)
-        pid = service.pids()[0]
-        os.kill(pid, signal.SIGKILL)
-        eventually(lambda: service.has_replaced(pid))
+        config.reload(OTHER + "limits: {requests: 18/hour}\n")
+        for pid in service.pids():
+            os.kill(pid, signal.SIGKILL)
+            eventually(lambda pid=pid: service.has_replaced(pid))
         assert profile_urls(service) == THERE
+        statuses = [Client(service.port).by_input("@alice").status for _ in range(4)]
+        assert statuses == [200, 200, 429, 429]
+
+
+def test_worker_that_is_terminated_twice_is_replaced_once_more(service: Workers) -> None:
+    """The second time while its successor starts, which is then not waited for."""
+    pids = service.pids()
+    os.kill(pids[0], signal.SIGTERM)
+    starting: list[int] = []
+
+    def successor_starts() -> bool:
+        workers = service.status()["workers"]
+        starting[:] = [each["pid"] for each in workers if each["pid"] not in pids]
+        return bool(starting)
+
+    eventually(successor_starts)
+    os.kill(starting[0], signal.SIGTERM)
+    eventually(lambda: service.has_replaced(pids[0]))
+    eventually(lambda: len(service.status()["workers"]) == 2)
+    last = service.pids()
+    os.kill(last[0], signal.SIGKILL)
+    eventually(lambda: service.has_replaced(last[0]))
 
 
 def test_hangup_of_the_supervisor_reloads(service: Workers) -> None:

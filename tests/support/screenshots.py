@@ -89,7 +89,7 @@ def _samples(now: float) -> dict[str, list[float]]:
 
 
 def _status(now: float) -> dict[str, object]:
-    failed = "no connection: refused"
+    failed = "connection failed"
     return {
         "status": "degraded",
         "degraded": ["backend partners"],

@@ -34,7 +34,7 @@ from tornado_idv.metrics.counters import BOUNDS, Durations, sum_buckets
 _RESULTS = {"ok": "found", "not_found": "not_found"}
 _BREAKER = {"closed": 0, "half_open": 1, "open": 2}
 _CALL_RESULTS = ("found", "not_found", "unavailable", "broken", "rejected", "cancelled")
-_REASONS = ("malformed", "unknown", "expired", "not valid yet", "revoked", "disabled")
+_REASONS = ("missing", "malformed", "unknown", "expired", "not valid yet", "revoked", "disabled")
 _MAX_KEYS = 1000
 """Keys whose expiry is shown: those that expire next."""
 
@@ -157,6 +157,17 @@ class _ReportCollector(Collector):
             "When the configuration in force was loaded, in Unix time.",
             self._counters.last_reload_success,
         )
+        last = self._report.last_reload
+        yield GaugeMetricFamily(
+            "idv_config_last_reload_successful",
+            "Whether the last reload was applied; 1 before the first.",
+            int(last is None or last.code is None),
+        )
+        degraded = GaugeMetricFamily("idv_degraded", "Whether a part fails.", labels=["part"])
+        failing = self._report.degraded()
+        for part in dict.fromkeys([*self._report.parts, *failing]):
+            degraded.add_metric([part], int(part in failing))
+        yield degraded
         restarts = self._report.restarts
         yield CounterMetricFamily(
             "idv_worker_restarts", "Processes started in place of one that ended.", restarts

@@ -19,7 +19,8 @@ _BREAKERS = ("closed", "half_open", "open")
 class BackendReport(Struct):
     """A backend; times are Unix times, ``failing_since`` is ``None`` after a success.
 
-    ``users`` is the number of its users, if it knows.
+    ``users`` is the number of its users, if it knows, and ``problem`` what is wrong though users
+    are found.
     """
 
     name: str
@@ -30,6 +31,7 @@ class BackendReport(Struct):
     failing_since: float | None
     last_error: str | None
     last_error_at: float
+    problem: str | None = None
 
     @property
     def available(self) -> bool:
@@ -82,9 +84,17 @@ class Report(Struct):
     restarts: int = 0
     last_reload: ReloadResult | None = None
 
+    @property
+    def parts(self) -> list[str]:
+        """What may be `degraded`, beside workers."""
+        store = ["key store"] if self.process.key_store is not None else []
+        return [*(f"backend {each.name}" for each in self.process.backends), *store]
+
     def degraded(self) -> list[str]:
         """Return which parts fail, though the service can respond."""
-        parts = [f"backend {each.name}" for each in self.process.backends if not each.available]
+        backends = self.process.backends
+        failing = (each for each in backends if not each.available or each.problem is not None)
+        parts = [f"backend {each.name}" for each in failing]
         if self.process.key_store is not None and self.process.key_store.error is not None:
             parts.append("key store")
         return parts + self.missing
@@ -118,6 +128,7 @@ def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
         failing_since=min(failing, default=None),
         last_error=latest.last_error,
         last_error_at=latest.last_error_at,
+        problem=next((each.problem for each in reports if each.problem is not None), None),
     )
 
 

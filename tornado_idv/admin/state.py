@@ -98,4 +98,5 @@ class ServiceState:
             failing_since=counted.failing_since,
             last_error=counted.last_error,
             last_error_at=counted.last_error_at,
+            problem=guard.backend.problem,
         )

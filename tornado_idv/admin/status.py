@@ -91,6 +91,7 @@ def _backend(backend: BackendReport, counters: Counters) -> Record:
         "failing_since": _time_or_none(backend.failing_since),
         "last_error": backend.last_error,
         "last_error_at": _time_or_none(backend.last_error_at or None),
+        "problem": backend.problem,
         "in_flight": backend.in_flight,
         "users": backend.users,
         "calls": dict(counters.backend(backend.name).results),

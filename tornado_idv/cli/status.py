@@ -43,6 +43,8 @@ def _lines(record: Record) -> Iterator[str]:
     yield f"{'keys:':14}{keys['count']}{expiry}"
     if record["key_store"] and record["key_store"]["error"]:
         yield f"{'key store:':14}{record['key_store']['error']}"
+    if record["last_reload"]:
+        yield f"{'last reload:':14}{_reload(record['last_reload'])}"
     yield f"{'connections:':14}{sum(record['connections'].values())}"
     yield f"{'log lines:':14}{record['log_dropped']} dropped"
 
@@ -54,10 +56,18 @@ def _worker(each: Record) -> str:
     )
 
 
+def _reload(last: Record) -> str:
+    text = f"{last['result']} at {last['time']}"
+    if last["problem"]:
+        return f"{text}: {last['problem']}"
+    names = ", ".join(last["needs_restart"])
+    return f"{text}; after a restart: {names}" if names else text
+
+
 def _backend(each: Record) -> str:
     text = f"{each['name']} ({each['kind']}): "
     if each["available"]:
-        return f"{text}available"
+        return f"{text}degraded: {each['problem']}" if each["problem"] else f"{text}available"
     since = f" since {each['failing_since']}" if each["failing_since"] else ""
     breaker = each["breaker"].replace("_", "-")
     return f"{text}failing{since}: {each['last_error']}; circuit breaker {breaker}"

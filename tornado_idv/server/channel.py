@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tornado_idv.errors import StartError
+from tornado_idv.errors import StartError, format_traceback
 from tornado_idv.server import start_error
 from tornado_idv.server.control import ControlError, Decoder, Message, encode
 
 _log = logging.getLogger(__name__)
 _HEARTBEAT = 1.0
 """Seconds between two reports to the supervisor."""
-STOPPED, UNANSWERED, NOT_STARTED = 0, 1, 3
-"""Exit codes: stopped with all requests answered, or with some not; a `StartError`."""
+STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70
+"""Exit codes: stopped with all requests answered, or with some not; a `StartError`; a bug."""
 
 
 class Channel(asyncio.Protocol):
@@ -94,6 +94,9 @@ async def supervised(control: socket.socket, serve: Callable[[Channel], Awaitabl
         if not channel.stop.is_set():
             raise
         return STOPPED
+    except Exception as error:  # noqa: BLE001 - logged here, while there is a log
+        _log.critical("unhandled exception:\n%s", format_traceback(error))
+        return CRASHED
     finally:
         await channel.close()
 

@@ -40,6 +40,8 @@ class Child:
         self.key_count = 0
         self.kill_at = math.inf
         """When it is killed unless it has ended: it was asked to stop."""
+        self.preparing = False
+        """Whether it opens what another configuration needs."""
         self.disconnected = False
         """Whether it has closed its end, as it does before it ends."""
         self._socket = sock
@@ -112,9 +114,17 @@ class Child:
 
 
 def fork(name: str, run: Callable[[socket.socket], int], now: float) -> Child:
-    """Fork a process that runs ``run`` with its end of a socket pair, and exits with its result."""
+    """Fork a process that runs ``run`` with its end of a socket pair, and exits with its result.
+
+    Raises `OSError` where the system has no process, memory or descriptor left.
+    """
     ours, theirs = socket.socketpair()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        ours.close()
+        theirs.close()
+        raise
     if not pid:
         ours.close()
         os._exit(_exit_code(run, theirs))

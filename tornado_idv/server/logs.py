@@ -29,6 +29,9 @@ from tornado_idv.web.access_log import AccessLog, Ids, make_subject_of
 LogFormat = Literal["auto", "console", "json"]
 
 AUDIT = "tornado_idv.audit"
+_MAX_DIRECT = 600
+"""Characters of a value in a line that is written directly; each may be six bytes in JSON."""
+_RELOAD = "tornado_idv.server.reload"
 """The logger of what operators do; its lines are written at every level."""
 _STDERR = 2
 
@@ -73,10 +76,10 @@ def configure_logging(level: str, log_format: LogFormat, ids: Ids = "none") -> L
 def configure_direct_logging(level: str, log_format: LogFormat) -> None:
     """Send all logs to standard error without a thread, for a process that forks others.
 
-    A line for which the reader has no room is lost, so no write blocks.
+    A line for which the reader has no room is lost, and a long one is cut, so no write blocks.
     """
     format_lines = _select_format(log_format, on_terminal=sys.stderr.isatty())
-    _install(LineHandler(_write_if_writable, format_lines), level)
+    _install(DirectHandler(_write_if_writable, format_lines), level)
 
 
 def _install(handler: logging.Handler, level: str) -> None:
@@ -113,6 +116,13 @@ class LineHandler(logging.Handler):
         self._put(self._format_lines([fields]))
 
 
+class DirectHandler(LineHandler):
+    """Writes lines that a pipe takes at once if it takes anything (`PIPE_BUF`)."""
+
+    def _write(self, fields: dict[str, Any]) -> None:
+        super()._write({name: _cut(value) for name, value in fields.items()})
+
+
 class BufferedHandler(LineHandler):
     """Folds what is repeated, and leaves the writing to a `LogWriter`."""
 
@@ -121,7 +131,8 @@ class BufferedHandler(LineHandler):
         self.folding = Folding(self._write_repeated)
 
     def _admits(self, record: logging.LogRecord, fields: dict[str, Any]) -> bool:
-        if record.levelno < logging.WARNING:
+        # Each reload is asked for, and who did must see its result.
+        if record.levelno < logging.WARNING or record.name == _RELOAD:
             return True
         return self.folding.admit(fields["logger"], fields["event"], fields["level"])
 
@@ -146,6 +157,12 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
         if name not in _STANDARD_ATTRIBUTES:
             fields.setdefault(name, value)  # a plugin's `extra` may use the name of a field
     return fields
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > _MAX_DIRECT:
+        return f"{value[:_MAX_DIRECT]} ... (cut)"
+    return value
 
 
 def _describe(level: str, logger: str, event: str, created: float | None = None) -> dict[str, Any]:

@@ -34,9 +34,12 @@ class PreparedReload:
         self._file = file
         self._prepare = prepare
         self._prepared: Preparation | None = None
+        self._last = 0
+        """The number of the last command: what an earlier one prepares too late is not wanted."""
 
     async def do(self, command: str, args: Message) -> Message | None:
         """Do a command; return the problems of one that cannot be prepared, and why."""
+        self._last = number = self._last + 1
         if command == "commit" and self._prepared is not None:
             self._prepared.commit()
             self._prepared = None
@@ -48,10 +51,14 @@ class PreparedReload:
         file = replace(self._file, content=args["content"].encode())
         try:
             async with asyncio.timeout(PREPARE_TIMEOUT):
-                self._prepared = await self._prepare(file)
+                prepared = await self._prepare(file)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             code, problems = explain_failure(error)
             return {"code": code, "problems": problems}
+        if number != self._last:
+            await prepared.abort()
+        else:
+            self._prepared = prepared
         return None
 
     async def abort(self) -> None:

@@ -44,13 +44,15 @@ class ReloadAll:
     """Has every process prepare a configuration, and put it in force if all of them can.
 
     A process that has not prepared it by then is given to ``replace``, which starts another one.
-    ``load`` returns the settings in a file, or raises an `IdvError`.
+    ``load`` returns the settings in a file, or raises an `IdvError`; ``use`` is called with the
+    settings that new processes are started with.
     """
 
     def __init__(
         self,
         current: Configuration,
         load: Callable[[ConfigFile], Settings],
+        use: Callable[[Settings], object],
         notifier: Notifier,
         counters: Counters,
     ) -> None:
@@ -58,6 +60,7 @@ class ReloadAll:
         self._current = current
         self._started = current.settings
         self._load = load
+        self._use = use
         self._notifier = notifier
         self._counters = counters
         self._watch = Watch(current.file)
@@ -99,11 +102,11 @@ class ReloadAll:
     def _begin(self) -> None:
         (self._audited, _), *_ = self._waiting
         self._running, self._waiting = [done for _, done in self._waiting], []
-        self._notifier.reloading()
-        self._watch.read = signature_of(self._watch.path)
         if self._stopped:
             self._fail(FAILED, (STOPPING,))
             return
+        self._notifier.reloading()
+        self._watch.read = signature_of(self._watch.path)
         try:
             file = ConfigFile.read(self._watch.path)
             settings = self._load(file)
@@ -111,7 +114,17 @@ class ReloadAll:
             self._fail(*explain_failure(error))
             return
 
+        asked = [child for child in self._processes() if child.phase != "draining"]
+        serving = {child.pid for child in asked if child.phase == "ready"}
+        for child in asked:
+            child.preparing = True
+
         def on_prepared(replies: Replies) -> None:
+            for child in asked:
+                child.preparing = False
+            for each in replies:
+                if "ended" in each and each["pid"] in serving:
+                    each["error"] = "ended while it prepared the configuration"
             self._on_prepared(Configuration(file, settings), replies)
 
         content = {"content": file.content.decode()}
@@ -124,13 +137,18 @@ class ReloadAll:
             self._fail(*(_problems(failed[0]) if failed else (FAILED, (STOPPING,))))
             return
         self._current.file, self._current.settings = new.file, new.settings
+        self._use(new.settings)
         prepared = {each["pid"] for each in replies if "ended" not in each}
         for child in self._processes():
             if child.pid not in prepared and child.phase != "draining":
                 self._replace(child)  # it was started meanwhile, with the old configuration
         restart = needs_restart(self._started, new.settings)
 
-        def on_committed(_: Replies) -> None:
+        def on_committed(replies: Replies) -> None:
+            failed = {each["pid"] for each in replies if "error" in each}
+            for child in self._processes():
+                if child.pid in failed:
+                    self._replace(child)
             self._finish(ReloadResult(time.time(), restart))
 
         self._send("commit", {}, _COMMIT_TIMEOUT, on_committed)
@@ -147,7 +165,8 @@ class ReloadAll:
     def _finish(self, result: ReloadResult) -> None:
         self.last = result
         record(result, self._counters, self._audited)
-        self._notifier.ready()
+        if not self._stopped:
+            self._notifier.ready()
         done, self._running = self._running or [], None
         for each in done:
             each(result)

@@ -229,9 +229,10 @@ async def serving(
         open_keys(configured, settings.auth.store) as keys,
         open_directories(settings, manager, counters) as directories,
     ):
-        limiters = (
-            inherited.limiters if inherited else make_limiters(settings.limits, len(keys.ring.ids))
-        )
+        if inherited is None:
+            limiters = make_limiters(settings.limits, len(keys.ring.ids))
+        else:
+            limiters = inherited.limiters
         shared = SharedParts(keys.ring, limiters, counters, access_log)
         server, identifiers = _make_server(settings, directories.current, shared)
         tls = tls_context(settings.server.tls) if settings.server.tls else None

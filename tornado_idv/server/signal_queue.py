@@ -7,6 +7,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tornado_idv.server.signals import was_held
+
 
 class SignalQueue:
     """The signals that have arrived, which its descriptor makes a `select.poll` return for."""
@@ -17,6 +19,8 @@ class SignalQueue:
         self._reader.settimeout(0)
         self._writer.settimeout(0)
         self._handlers = {number: signal.signal(number, _wake) for number in numbers}
+        self.hangup_was_held = was_held(self._handlers.get(signal.SIGHUP))
+        """Whether SIGHUP came before, while `hold_hangups` held it."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 

@@ -31,6 +31,11 @@ def hold_hangups() -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
+def was_held(handler: object) -> bool:
+    """Whether this handler of SIGHUP is that of `hold_hangups`, and was called."""
+    return isinstance(handler, _HeldHangup) and handler.called
+
+
 class Signals:
     """Handles SIGTERM, SIGINT and SIGHUP, from creation until the loop is closed.
 
@@ -50,7 +55,7 @@ class Signals:
         self._hangup = asyncio.Event()
         before = signal.getsignal(signal.SIGHUP)
         loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
-        if isinstance(before, _HeldHangup) and before.called:
+        if was_held(before):
             self._hangup.set()
 
     def ready(self, on_hangup: Callable[[], object]) -> None:

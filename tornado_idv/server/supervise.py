@@ -101,7 +101,11 @@ def supervise(
     gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
     notifier, counters = Notifier.from_environ(), Counters()
     kinds = backend_kinds(manager)
-    reloads = ReloadAll(current, lambda new: new.load(kinds, os.environ), notifier, counters)
+
+    def use(new: Settings) -> None:
+        limiters.configure(new.limits)  # those of processes that are started later
+
+    reloads = ReloadAll(current, lambda new: new.load(kinds, os.environ), use, notifier, counters)
     supervisor = Supervisor(
         slots,
         lambda: current.settings.server.drain,

@@ -40,7 +40,9 @@ _PAUSED = 1.0
 """Seconds by which a step is late if this process was stopped, and the others probably with it."""
 _HEARTBEAT_TIMEOUT = 3.0
 _START_TIMEOUT = 60.0
-"""The same while a process starts, when a backend may block its event loop."""
+"""The same while a process opens backends, which may block its event loop."""
+_FORK_PAUSE = 1.0
+"""Seconds before another attempt where the system has no memory or no process left."""
 _STOP_GRACE = 10.0
 """Seconds beyond the drain in which a process may close what it has opened."""
 _KILLED_BY = 128
@@ -81,6 +83,8 @@ class Supervisor:
         reloads.attach(self._relay.fan_out, lambda: tuple(self._children), self._restart)
         self._restarts = 0
         self._announced = self._stopping = False
+        self._hangup = self._signals.hangup_was_held
+        """Whether to reload; during the start, once it is over."""
         self._drained = True
         self._stepped = self._alive_at = time.monotonic()
 
@@ -117,6 +121,9 @@ class Supervisor:
             if (code := child.reap()) is not None:
                 self._on_exit(child, code, now)
         self._check_start()
+        if self._hangup and self._announced:
+            self._hangup = False
+            self._reloads.start("signal")
         self._kill_overdue(now)
         self._relay.fan_out.expire(now)
         self._reloads.poll(now)
@@ -147,13 +154,20 @@ class Supervisor:
         now = time.monotonic()
         for slot in self._slots.values():
             if slot.child is None and slot.start_at <= now and not self._stopping:
-                with self._signals.blocked():
-                    slot.child = fork(slot.name, partial(self._run_in_child, slot), now)
-                self._children.append(slot.child)
+                try:
+                    with self._signals.blocked():
+                        slot.child = fork(slot.name, partial(self._run_in_child, slot), now)
+                except OSError as error:
+                    slot.start_at = now + _FORK_PAUSE
+                    _log.error("%s cannot be started: %s", slot.name, error.strerror)
+                else:
+                    self._children.append(slot.child)
 
     def _run_in_child(self, slot: Slot, sock: Any) -> int:
         """Leave the supervisor behind in a forked process, and become that of the slot."""
-        self._signals.leave(_ONLY_OURS)
+        # The admin listener responds until the end, also where all processes get SIGTERM.
+        own = (*_ONLY_OURS, signal.SIGTERM) if slot.name == ADMIN else _ONLY_OURS
+        self._signals.leave(own)
         for child in self._children:
             child.close()  # otherwise that process would not notice the end of the supervisor
         return slot.run(sock)
@@ -210,7 +224,6 @@ class Supervisor:
         if slot.child is child and not self._stopping:
             _log.info("%s is replaced", child)
             slot.child, slot.start_at = None, time.monotonic()
-            self._restarts += 1
             if child.phase == "starting":
                 self._drain(child, delay=False)
 
@@ -232,7 +245,8 @@ class Supervisor:
         slot = self._slots[child.name]
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         if child.phase == "draining":
-            self._drained = self._drained and code == 0
+            if self._stopping:
+                self._drained = self._drained and code == 0
             _log.info("%s stopped: %s", child, reason)
             self._stop_admin()
         elif slot.child is child and not self._stopping:
@@ -243,7 +257,8 @@ class Supervisor:
 
     def _kill_overdue(self, now: float) -> None:
         for child in self._children:
-            timeout = _START_TIMEOUT if child.ready_at is None else _HEARTBEAT_TIMEOUT
+            is_opening = child.ready_at is None or child.preparing
+            timeout = _START_TIMEOUT if is_opening else _HEARTBEAT_TIMEOUT
             if child.kill_at <= now:
                 _log.warning("%s is killed: it did not stop in time", child)
             elif child.heard + timeout <= now and not child.disconnected:
@@ -255,7 +270,7 @@ class Supervisor:
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
-            self._reloads.start("signal")
+            self._hangup = True
         elif number in (signal.SIGTERM, signal.SIGINT):
             if self._stopping:
                 self._abort(number)

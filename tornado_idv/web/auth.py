@@ -58,6 +58,8 @@ def _limit_failures(handler: JsonHandler) -> None:
 def bearer_token(headers: HTTPHeaders) -> str:
     """Return the token of the only ``Authorization`` header; raises `InvalidKey`."""
     values = headers.get_list("Authorization")
+    if not values:
+        raise InvalidKey("missing")
     scheme, _, rest = values[0].partition(" ") if len(values) == 1 else ("", "", "")
     if scheme.lower() != "bearer":
         raise InvalidKey("malformed")

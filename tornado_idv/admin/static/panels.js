@@ -13,7 +13,7 @@ export function render(status) {
 function backendRow(backend) {
   const called = Object.keys(backend.calls).length > 0;
   const state = !backend.available ? pill("failing", "bad")
-    : called ? pill("available", "good") : pill("not called yet", "");
+    : backend.problem ? pill("degraded", "bad") : called ? pill("available", "good") : pill("not called yet", "");
   const since = backend.failing_since && node("div", `since ${ago(backend.failing_since)}`, "muted");
   const breaker = backend.breaker.replace("_", "-");
   return [
@@ -23,8 +23,8 @@ function backendRow(backend) {
     ["p50", quantity(milliseconds(backend.latency_ms.p50))],
     ["p99", quantity(milliseconds(backend.latency_ms.p99))],
     ["Calls", quantity([count(total(backend.calls)), ""])],
-    ["Last error", backend.last_error ?? node("span", "none", "muted"),
-      backend.last_error && node("div", ago(backend.last_error_at), "muted")],
+    ["Last error", backend.problem ?? backend.last_error ?? node("span", "none", "muted"),
+      !backend.problem && backend.last_error && node("div", ago(backend.last_error_at), "muted")],
   ];
 }
 
