@@ -268,6 +268,7 @@ def test_at_most_a_hundred_problems_are_printed(
     assert len(record["problems"]) == 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--config-only",)], ids=["all", "config only"])
 def test_a_slow_regular_expression_gives_a_warning(
     invoke: Invoke, config: Callable[..., Path], options: tuple[str, ...]

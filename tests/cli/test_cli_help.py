@@ -62,6 +62,7 @@ def test_built_in_commands_work_beside_a_broken_plugin(
     assert invoke("upstream").exit_code == 2
 
 
+@pytest.mark.slow
 def test_help_and_version_import_no_library_but_those_of_the_command_line() -> None:
     """Every start of the command would pay for another one."""
     program = (
@@ -109,6 +110,7 @@ def test_wrong_use_prints_the_usage(invoke: Invoke, arguments: list[str]) -> Non
     assert result.stderr.startswith("Usage: ")
 
 
+@pytest.mark.slow
 def test_version_is_printed() -> None:
     """By the module, which has the command's name."""
     result = command("--version")

@@ -19,6 +19,8 @@ from tornado_idv.model import ByNickname
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.server.directories import open_directory
 
+pytestmark = pytest.mark.slow
+
 EARLY_KEY = issue("early")
 USERS = ", ".join(
     f'{{nickname: {name}, card_number: "{card}", plan: Free}}'
@@ -157,7 +159,6 @@ def test_line_of_a_rejected_request_has_no_lookup(
     assert not {"cache", "backend", "subject"} & {*ask_all(service, nickname, key)}
 
 
-@pytest.mark.slow
 async def test_a_lookup_has_the_time_that_is_configured(tmp_path: Path) -> None:
     """Here so little that no backend is asked any more."""
     (tmp_path / "users.yaml").write_text(f"users: [{USERS}]\n")

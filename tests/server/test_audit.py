@@ -6,10 +6,13 @@ import json
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 from support.process import running
 from support.service import CONFIG, FIXTURE
 
 
+@pytest.mark.slow
 def test_start_and_stop_are_in_the_audit_log(tmp_path: Path) -> None:
     """Whatever `logging.level` is."""
     (tmp_path / "users.yaml").write_text(FIXTURE)

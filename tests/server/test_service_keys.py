@@ -48,6 +48,7 @@ def change(store: Path, make: Callable[[KeyStore], object]) -> None:
         make(opened)
 
 
+@pytest.mark.slow
 def test_change_of_a_key_is_effective_while_the_service_runs(folder: Path, store: Path) -> None:
     """Each state is the same on a connection that repeats its request, from the packet cache."""
     token = make_store(store, "shop")["shop"]
