@@ -13,6 +13,7 @@ from prometheus_client import parser
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from support.admin import WITH_ADMIN, ask_admin
+from support.process import eventually
 from support.service import CONFIG, FIXTURE, KEY, Client, serving
 from tornado_idv.server.service import Service
 
@@ -82,16 +83,37 @@ def test_rejected_keys_and_limits_are_counted_by_reason(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     with serving(f"{WITH_ADMIN}limits: {{requests: 2/hour}}\n", tmp_path) as service:
         client = Client(service.port)
+        path = "/api/v1/identify/url"
+        assert client.send("POST", path, {"Host": "x"}, b'{"input": "@alice"}').status == 401
         for token, status in [("x" * 20, 401), ("", 401), (KEY, 200), (KEY, 200), (KEY, 429)]:
             fields = {"Host": "x", "Authorization": f"Bearer {token}"}
-            path = "/api/v1/identify/url"
             assert client.send("POST", path, fields, b'{"input": "@alice"}').status == status
         value = scrape(service)
     assert value("idv_auth_failures_total", reason="unknown") == 1
     assert value("idv_auth_failures_total", reason="malformed") == 1
+    assert value("idv_auth_failures_total", reason="missing") == 1
     assert value("idv_auth_failures_total", reason="not_valid_yet") == 0
     assert value("idv_rate_limited_total", limit="requests") == 1
     assert value("idv_key_expiry_timestamp_seconds", key="expired") == 1577836800
+
+
+def test_rejected_edit_of_a_fixture_makes_the_service_degraded(tmp_path: Path) -> None:
+    """Until the fixture is right again; its users are found meanwhile."""
+    fixture = tmp_path / "users.yaml"
+    fixture.write_text(FIXTURE, encoding="utf-8")
+    with serving(WITH_ADMIN, tmp_path) as service:
+        labels = {"part": "backend users"}
+        assert scrape(service)("idv_degraded", **labels) == 0
+        fixture.write_text("users: [{nickname: '@alice'}]\n", encoding="utf-8")
+        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "degraded")
+        (backend,) = ask_admin(service, "/status.json").json["backends"]
+        assert backend["available"]
+        assert "users.yaml:1:" in backend["problem"]
+        assert "alice" not in backend["problem"]
+        assert scrape(service)("idv_degraded", **labels) == 1
+        assert Client(service.port).by_input("@alice").status == 200
+        fixture.write_text(FIXTURE, encoding="utf-8")
+        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "ready")
 
 
 def test_failing_backend_is_counted_and_its_breaker_shown(tmp_path: Path) -> None:
