@@ -201,6 +201,14 @@ def test_a_site_within_another_site_has_its_own_users(order: int) -> None:
     assert identifiers.parse_input("https://s.example/m/m/") == ByNickname("m")
 
 
+@pytest.mark.parametrize("end", ["//", "///", "/./", "/ "])
+def test_only_one_slash_at_the_end_is_ignored(end: str) -> None:
+    identifiers = Identifiers(sites=[ProfileSite.parse("https://s.example")])
+    assert identifiers.parse_input("https://s.example/m/alice/") == ByNickname("alice")
+    with pytest.raises(InvalidFormat):
+        identifiers.parse_input(f"https://s.example/m/alice{end}")
+
+
 @pytest.mark.parametrize(
     ("text", "prefix"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import os
 import socket
@@ -39,6 +40,9 @@ from tornado_idv.server.sockets import bind, port_of, url_of
 from tornado_idv.server.systemd import Notifier
 from tornado_idv.server.tls import tls_context
 from tornado_idv.web.access_log import AccessLog
+
+_COLLECT_AFTER = 10.0
+"""Seconds after a reload, when requests of the old configuration have ended."""
 
 
 class Announced(Protocol):
@@ -168,6 +172,8 @@ class Service:
         state.directory = self._directories.current
         state.identifiers = prepared.http.identifiers
         state.store = self.keys.store
+        # What was replaced has references to itself, and collections are rare by `tune_gc`.
+        asyncio.get_running_loop().call_later(_COLLECT_AFTER, gc.collect)
 
     async def drain(self, *, delay: bool = True) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
