@@ -23,7 +23,7 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import AdminSettings, Settings
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import backend_kinds
+from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.server.channel import STOPPED, Channel, heartbeats, supervised
 from tornado_idv.server.control import Message
 from tornado_idv.server.daemon_thread import DaemonThread
@@ -54,7 +54,7 @@ def run_admin(
         configured = [api_key(entry) for entry in settings.auth.keys]
         async with (
             heartbeats(channel, lambda: None),
-            open_keys(configured, settings.auth.store) as keys,
+            open_keys(configured, settings.auth.store, key_stores(manager)) as keys,
         ):
             operations = WorkerOperations(channel, current, backend_kinds(manager), keys)
             async with admin_listening(sockets, admin.host, operations):

@@ -24,7 +24,7 @@ from tornado_idv.http.server import HttpServer
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.metrics.loop_lag import measured_lag
-from tornado_idv.registry import backend_kinds
+from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.server.daemon_thread import DaemonThread
 from tornado_idv.server.directories import Directories, PreparedDirectory, open_directories
 from tornado_idv.server.http_parts import HttpParts, SharedParts
@@ -223,7 +223,7 @@ async def serving(
     counters = Counters()
     configured = [api_key(entry) for entry in settings.auth.keys]
     async with (
-        open_keys(configured, settings.auth.store) as keys,
+        open_keys(configured, settings.auth.store, key_stores(manager)) as keys,
         open_directories(settings, manager, counters) as directories,
     ):
         limiters = (
