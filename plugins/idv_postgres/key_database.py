@@ -36,6 +36,7 @@ _MISSING = (
     "tornado-idv keys issue ID --create"
 )
 _REASONS = {
+    "08003": "the connection was lost",
     "42501": "the user of auth.store lacks a permission; docs/keys.md lists what to GRANT",
     "55P03": "the key store is locked by another process",
 }
@@ -56,7 +57,7 @@ class KeyDatabase:
         connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
         try:
             self._connection: asyncpg.Connection = self._run(
-                connector.connect(server_settings=_SETTINGS, command_timeout=_TIMEOUT)
+                connector.connect(server_settings=_SETTINGS)
             )
         except BaseException:
             self._runner.close()
@@ -64,17 +65,18 @@ class KeyDatabase:
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> Iterable[Sequence[Any]]:
         """Run a statement, with ``?`` for each value, and return its rows."""
-        rows: list[asyncpg.Record] = self._run(self._connection.fetch(_numbered(sql), *values))
+        work = self._connection.fetch(_numbered(sql), *values, timeout=_TIMEOUT)
+        rows: list[asyncpg.Record] = self._run(work)
         return rows
 
     def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> object:
         """Run a statement for each row of values."""
-        return self._run(self._connection.executemany(_numbered(sql), rows))
+        work = self._connection.executemany(_numbered(sql), rows, timeout=_TIMEOUT)
+        return self._run(work)
 
     def script(self, sql: str) -> None:
         """Run statements without values."""
-        timeout = self.busy_timeout + _TIMEOUT
-        self._run(self._connection.execute(sql, timeout=timeout))
+        self._run(self._connection.execute(sql, timeout=self.busy_timeout + _TIMEOUT))
 
     @contextmanager
     def writing(self, lock: str = "SELECT FROM store FOR UPDATE") -> Iterator[None]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from msgspec.structs import replace
@@ -210,3 +211,16 @@ def test_changes_at_once_wait_for_each_other(place: KeyStoreLocation) -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(rotate, range(0, 40, 10)))
     assert len(read(place)["shop"].tokens) == 41
+
+
+def test_store_is_created_once_by_commands_at_once(place: KeyStoreLocation) -> None:
+    together = Barrier(4)
+
+    def create(_: int) -> bool:
+        with closing(type(place)(place.setting)) as own:
+            together.wait(10)
+            return own.create()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sorted(threads.map(create, range(4))) == [False, False, False, True]
+    assert read(place) == {}
