@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Protocol, get_args
 
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ _KEYS = f"SELECT {_COLUMNS}, time FROM keys LEFT JOIN last_used USING (id)"  # n
 _ADD_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constant
 _UPDATE_KEY = "UPDATE keys SET expires = ?, disabled = ?, revoked = ? WHERE id = ?"
 _TOKENS = "SELECT id, digest, created, expires FROM tokens"
-_PUT_ROW = (
+_PUT_DIGEST = (
     "INSERT INTO tokens (digest, id, created, expires) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (digest) DO UPDATE SET expires = excluded.expires"
 )
@@ -32,6 +33,8 @@ _PUT_LAST_USED = (
 )
 _SCOPES = frozenset(get_args(Scope))
 _DIGEST_SIZE = 32
+_BATCH = 500
+"""Keys that are added by the same statements; SQLite takes 999 values in one."""
 _EXPIRED_KEPT = 30 * 86400.0
 """Seconds for which a token stays in the store after it has expired."""
 
@@ -102,11 +105,11 @@ class KeyStore:
     def add(self, records: Iterable[KeyRecord]) -> None:
         """Add keys, all or none; raises `DuplicateKeyError`."""
         with self._database.writing():
-            for record in records:
-                self._check_new(record)
-                self._database.execute(_ADD_KEY, _values(record))
-                for token in record.tokens:
-                    self._insert(record.id, token)
+            remaining = iter(records)
+            while batch := list(islice(remaining, _BATCH)):
+                self._check_new(batch)
+                self._database.executemany(_ADD_KEY, map(_values, batch))
+                self._put_tokens(batch)
 
     def rotate(
         self, key_id: str, token: Token, *, overlap: float, expires: float | None
@@ -130,7 +133,6 @@ class KeyStore:
                 "DELETE FROM tokens WHERE id = ? AND expires < ?",
                 (key_id, token.created - _EXPIRED_KEPT),
             )
-            self._insert(key_id, token)
             self._update(after)
         return before, after
 
@@ -197,27 +199,44 @@ class KeyStore:
             except (TypeError, ValueError):
                 raise KeyStoreError(f"{self._name}: a key in it is not valid") from None
 
-    def _check_new(self, record: KeyRecord) -> None:
-        sql = "SELECT revoked FROM keys WHERE id = ?"
-        for (revoked,) in self._database.execute(sql, (record.id,)):
-            was = "was revoked; its id is not used again" if revoked else "exists already"
-            raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
+    def _check_new(self, records: Sequence[KeyRecord]) -> None:
+        """Raise `DuplicateKeyError` for an id or a token that is in the store, or occurs twice."""
+        ids = [record.id for record in records]
+        known = dict(self._select("id, revoked FROM keys WHERE id", ids))
+        digests = [token.digest for record in records for token in record.tokens]
+        used = {digest for (digest,) in self._select("digest FROM tokens WHERE digest", digests)}
+        for record in records:
+            if record.id in known:
+                was = (
+                    "was revoked; its id is not used again"
+                    if known[record.id]
+                    else "exists already"
+                )
+                raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
+            known[record.id] = None
+            for token in record.tokens:
+                if token.digest in used:
+                    text = f"another key has the token of {record.id}"
+                    raise DuplicateKeyError(text, record.id)
+                used.add(token.digest)
 
-    def _insert(self, key_id: str, token: Token) -> None:
-        for _ in self._database.execute("SELECT 1 FROM tokens WHERE digest = ?", (token.digest,)):
-            text = f"another key has the token of {key_id}"
-            raise DuplicateKeyError(text, key_id)
-        self._put_tokens(key_id, [token])
+    def _select(self, columns: str, values: Sequence[object]) -> Iterable[Any]:
+        marks = ", ".join("?" for _ in values)
+        return self._database.execute(f"SELECT {columns} IN ({marks})", values)
 
     def _update(self, record: KeyRecord) -> None:
         """Write what commands change of a key, and its tokens."""
         values = (record.expires, record.disabled, record.revoked, record.id)
         self._database.execute(_UPDATE_KEY, values)
-        self._put_tokens(record.id, record.tokens)
+        self._put_tokens([record])
 
-    def _put_tokens(self, key_id: str, tokens: Iterable[Token]) -> None:
-        rows = [(token.digest, key_id, token.created, token.expires) for token in tokens]
-        self._database.executemany(_PUT_ROW, rows)
+    def _put_tokens(self, records: Iterable[KeyRecord]) -> None:
+        rows = [
+            (token.digest, record.id, token.created, token.expires)
+            for record in records
+            for token in record.tokens
+        ]
+        self._database.executemany(_PUT_DIGEST, rows)
 
 
 def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:
