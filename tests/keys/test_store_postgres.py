@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -20,6 +21,7 @@ from support.forked_commands import start
 from support.key_stores import CREATED, add, make_store, open_store, postgres_place, read, record
 from support.postgres_server import PASSWORD, Database
 from support.process import Invoke, eventually
+from support.reloads import A, config, reloadable
 from support.repeated_requests import BODY, PATH
 from support.service import CONFIG, FIXTURE, Client, serving
 from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
@@ -303,6 +305,63 @@ def test_service_needs_no_right_to_change_keys(
         assert time.monotonic() - changed_at < 1.0
     assert read(place)["shop"].last_used is not None
     assert not database.connections()
+
+
+@pytest.fixture
+def shop(place: PostgresKeyStore) -> None:
+    """A store with one key, to which nothing is connected."""
+    make_store(place, "shop")
+    place.close()
+
+
+async def all_disconnected(database: Database) -> bool:
+    """Wait for the end of the sessions, which the server ends a moment after their clients."""
+    for _ in range(200):
+        if not database.connections():
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize(
+    ("backend", "key_id", "problem"),
+    [
+        ("{name: a, kind: gated, opens: false}", "caller", "backend a does not open"),
+        (A, "shop", "has a key shop, too"),
+    ],
+    ids=["backend", "conflict"],
+)
+async def test_connection_of_a_reload_that_fails_is_closed(
+    database: Database,
+    tmp_path: Path,
+    backend: str,
+    key_id: str,
+    problem: str,
+) -> None:
+    async with reloadable(tmp_path, config()) as harness:
+        text = config(backend).replace("id: caller", f"id: {key_id}")
+        result = await harness.reload(text.replace("auth: {", f"auth: {{store: '{database.dsn}', "))
+        assert problem in result.problems[0]
+        assert await all_disconnected(database)
+        assert (await harness.ask("@alice")).status == 200
+
+
+@pytest.mark.usefixtures("shop")
+async def test_connection_of_a_reload_that_is_aborted_is_closed(
+    database: Database, tmp_path: Path
+) -> None:
+    async with reloadable(tmp_path, config()) as harness:
+        text = config().replace("auth: {", f"auth: {{store: '{database.dsn}', ")
+        harness.path.write_text(text)
+        prepared = await harness.service.prepare(harness.load())
+        assert len(database.connections()) == 1
+        await prepared.abort()
+        assert await all_disconnected(database)
+        assert (await harness.reload(text)).code is None
+        assert len(database.connections()) == 1
+        assert (await harness.reload(config())).code is None
+        assert await all_disconnected(database)
 
 
 def test_commands_at_once_lose_no_key(place: PostgresKeyStore, folder: Path) -> None:

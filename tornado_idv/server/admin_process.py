@@ -78,7 +78,7 @@ class _Prepared:
         self.operations.use(self.settings, self.keys)
 
     async def abort(self) -> None:
-        """Do nothing: nothing was opened that is not followed."""
+        await self.operations.discard(self.keys)
 
 
 class WorkerOperations:
@@ -106,6 +106,10 @@ class WorkerOperations:
         """Put another configuration in force."""
         self._keys.replace(keys)
         self._adopt(settings)
+
+    async def discard(self, keys: PreparedKeys) -> None:
+        """Close what was opened for keys that are not put in force."""
+        await self._keys.abort(keys)
 
     async def report(self, *, take_lag: bool = False) -> Report:
         reply = await self._ask("report", {"take_lag": take_lag})

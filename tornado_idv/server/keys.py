@@ -120,9 +120,17 @@ class Keys:
         if store is None:
             return PreparedKeys(source, stored, self.ring.merged(stored, source.configured))
         merged, conflicts = await store.in_thread(self._merge, source, stored)
+        prepared = PreparedKeys(source, stored, merged)
         for conflict in conflicts:
+            await self.abort(prepared)
             raise conflict
-        return PreparedKeys(source, stored, merged)
+        return prepared
+
+    async def abort(self, prepared: PreparedKeys) -> None:
+        """Close the store that was opened for these keys, if it is another one than now."""
+        store = prepared.source.store
+        if store is not None and store is not self._source.store:
+            await store.close({})
 
     def replace(self, prepared: PreparedKeys) -> None:
         """Put these keys in force, at once."""

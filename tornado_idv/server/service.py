@@ -8,7 +8,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -92,6 +92,7 @@ class Prepared:
     async def abort(self) -> None:
         """Close what was opened for it; the service stays as it is."""
         await self.directory.abort()
+        await self.service.keys.abort(self.keys)
 
 
 class Service:
@@ -141,12 +142,12 @@ class Service:
         if settings.server.tls is not None and self._started.server.tls is not None:
             tls = tls_context(settings.server.tls)
         keys = await self.keys.prepare(map(api_key, settings.auth.keys), settings.auth.store)
-        directory = await self._directories.prepare(settings)
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self.keys.abort, keys)
+            directory = await self._directories.prepare(settings)
+            undo.push_async_callback(directory.abort)
             http = HttpParts.make(settings, directory.directory, self._shared)
-        except BaseException:
-            await directory.abort()
-            raise
+            undo.pop_all()
         restart = needs_restart(self._started, settings)
         return Prepared(self, settings, keys, directory, http, tls, restart)
 
