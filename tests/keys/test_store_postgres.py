@@ -228,6 +228,15 @@ def test_store_that_cannot_be_opened_stops_the_start_and_is_reported_by_check(
         assert PASSWORD not in result.output
 
 
+def test_url_on_the_command_line_is_refused(invoke: Invoke) -> None:
+    """Other users of the machine can read the arguments of a process."""
+    result = invoke("keys", "list", "--store", f"postgresql://idv:{PASSWORD}@h/keys")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "--store: must be a file; set a URL, which may hold a password, as auth.store\n"
+    )
+
+
 def test_wrong_password_is_reported_without_it(place: PostgresKeyStore) -> None:
     dsn = place.setting.get_secret_value().replace(PASSWORD, "wrong-canary")
     wrong = PostgresKeyStore(SecretStr(dsn))

@@ -115,6 +115,9 @@ def _find_store(config_path: Path, store_path: Path | None, *, as_json: bool) ->
     Raises `StartError` for a wrong configuration, and `KeyCommandError` for one without a store.
     """
     if store_path is not None:
+        if ":/" in str(store_path):  # a Path has no double slash
+            text = "--store: must be a file; set a URL, which may hold a password, as auth.store"
+            raise KeyCommandError(text)
         return Target(KeyStoreFile(store_path), as_json)
     settings = load_key_store_settings(config_path, os.environ)
     store, keys = settings.auth.store, settings.auth.keys
