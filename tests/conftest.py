@@ -1,4 +1,4 @@
-"""What more than one room of tests needs."""
+"""What more than one room of tests needs, such as a PostgreSQL server for all tests of a worker."""
 
 import asyncio
 import inspect
@@ -12,6 +12,13 @@ from hypothesis import settings
 from tornado.ioloop import IOLoop
 
 from support.loggers import put_back
+from support.postgres_server import (
+    Database,
+    PostgresServer,
+    binaries,
+    create_database,
+    running_server,
+)
 from support.process import Invoke
 from tornado_idv.cli import main
 from tornado_idv.registry import backend_kinds, plugin_manager
@@ -87,3 +94,16 @@ def the_collector_stays_as_it_is() -> Iterator[None]:
     patch.setattr("tornado_idv.server.run.skip_last_collection", lambda: None)
     yield
     patch.undo()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed; see `make test-tools`")
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def database(postgres_server: PostgresServer, request: pytest.FixtureRequest) -> Database:
+    return create_database(postgres_server, request.module.__name__.rpartition(".")[2])

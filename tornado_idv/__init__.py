@@ -12,7 +12,9 @@ from tornado_idv.errors import (
     ConfigError,
     IdvError,
     InvalidFormat,
+    KeyStoreError,
     LookupFailed,
+    MissingKeyStoreError,
     Problem,
     StartError,
     Unavailable,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from tornado_idv import strict_json, yaml_loader
     from tornado_idv.backend import Backend, BackendOptions
     from tornado_idv.files import FileSignature
+    from tornado_idv.keys.location import KeyStoreLocation
     from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, User
     from tornado_idv.options import (
         ConfigPath,
@@ -45,6 +48,7 @@ _MODULES = {
     "ConfigPath": "options",
     "Duration": "options",
     "FileSignature": "files",
+    "KeyStoreLocation": "keys.location",
     "Options": "options",
     "Pattern": "options",
     "Query": "model",
@@ -71,8 +75,11 @@ __all__ = [
     "FileSignature",
     "IdvError",
     "InvalidFormat",
+    "KeyStoreError",
+    "KeyStoreLocation",
     "LoadedConfig",
     "LookupFailed",
+    "MissingKeyStoreError",
     "Options",
     "Pattern",
     "Problem",

@@ -89,6 +89,10 @@ class KeyStoreError(IdvError):
     """The key store cannot be used, or refuses a change; the message says why."""
 
 
+class MissingKeyStoreError(KeyStoreError):
+    """There is no key store."""
+
+
 class StartError(IdvError):
     """The service cannot start; the message says what the operator can do."""
 

@@ -28,6 +28,15 @@ def idv_backend_kinds() -> Mapping[str, type[Backend[Any]] | str]:  # type: igno
 
 
 @hookspec
+def idv_key_stores() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Return the places for a key store that this plugin offers, by the scheme of their URLs.
+
+    Each is where to import a `KeyStoreLocation` from, which takes the URL in a
+    `pydantic.SecretStr`: ``"package.module:Class"``.
+    """
+
+
+@hookspec
 def idv_commands(tools: CommandTools) -> Sequence[click.Command]:  # type: ignore[empty-body]
     """Return the commands that this plugin adds to ``tornado-idv``, built with ``tools``."""
 

@@ -85,6 +85,12 @@ def _secret(value: object) -> object:
     return FileSecret(value, value.path) if isinstance(value, FileText) else value
 
 
+def _key_store(value: object, info: ValidationInfo) -> object:
+    is_url = isinstance(value, str) and "://" in value
+    secret = _secret(value) if is_url else _absolute(value, info)
+    return SecretStr(secret) if isinstance(secret, str) else secret
+
+
 WholeNumber = Annotated[int, Field(strict=True), _from_text(_whole_number)]
 """A whole number, written in digits alone."""
 
@@ -110,6 +116,13 @@ Secret = Annotated[SecretStr, BeforeValidator(_secret), WithJsonSchema({"type": 
 Written as ``${file:path}`` and nothing else, it is read again after that file has changed:
 ask for its value each time it is used.
 """
+
+KeyStoreAddress = Annotated[
+    Path | SecretStr,
+    BeforeValidator(_key_store),
+    WithJsonSchema({"type": "string", "minLength": 1}),
+]
+"""A path as `ConfigPath`, or a URL of a key store as `Secret`: it may hold a password."""
 
 Pattern = Annotated[str, AfterValidator(_pattern)]
 """A regular expression, in which only ASCII counts as letters and digits."""

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pluggy
 
@@ -16,8 +16,10 @@ from tornado_idv import hookspecs
 from tornado_idv.errors import IdvError, StartError, format_traceback
 
 if TYPE_CHECKING:
-    from tornado_idv.backend import AnyBackend, BackendOptions
+    from tornado_idv.backend import AnyBackend, Backend, BackendOptions
+    from tornado_idv.keys.location import KeyStoreLocation
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -58,24 +60,24 @@ def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
             )
 
 
-class BackendKinds(Mapping[str, "type[AnyBackend]"]):
-    """Classes of backends by kind.
+class Classes(Mapping[str, type[T]], Generic[T]):
+    """Classes that plugins offer, by name.
 
     A class that its plugin names as ``package.module:Class`` is imported when it is used: importing
     all of them would double the time to start. Raises `StartError` if that fails.
     """
 
-    def __init__(self, classes: Mapping[str, type[AnyBackend] | str]) -> None:
+    def __init__(self, classes: Mapping[str, type[T] | str]) -> None:
         self._classes = dict(classes)
 
-    def __getitem__(self, kind: str) -> type[AnyBackend]:
-        backend = self._classes[kind]
-        if isinstance(backend, str):
+    def __getitem__(self, name: str) -> type[T]:
+        offered = self._classes[name]
+        if isinstance(offered, str):
             try:
-                backend = self._classes[kind] = resolve_name(backend)
+                offered = self._classes[name] = resolve_name(offered)
             except (ImportError, AttributeError, ValueError) as error:
                 raise StartError(f"a plugin cannot be loaded: {error}") from error
-        return backend
+        return offered
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._classes)
@@ -83,30 +85,40 @@ class BackendKinds(Mapping[str, "type[AnyBackend]"]):
     def __len__(self) -> int:
         return len(self._classes)
 
-    def module(self, kind: str) -> str:
-        """Return the name of the module of a kind, without importing it."""
-        backend = self._classes[kind]
-        return backend.partition(":")[0] if isinstance(backend, str) else backend.__module__
+    def module(self, name: str) -> str:
+        """Return the name of the module of a class, without importing it."""
+        offered = self._classes[name]
+        return offered.partition(":")[0] if isinstance(offered, str) else offered.__module__
 
 
-def backend_kinds(manager: pluggy.PluginManager) -> BackendKinds:
+def backend_kinds(manager: pluggy.PluginManager) -> Classes[Backend[Any]]:
     """Return every kind of backend by name.
 
     Raises `StartError` if two plugins use one name.
     """
-    found: dict[str, type[AnyBackend] | str] = {}
+    return _offered(manager.hook.idv_backend_kinds, "kind")
+
+
+def key_stores(manager: pluggy.PluginManager) -> Classes[KeyStoreLocation]:
+    """Return every place for a key store by the scheme of its URL; raises as `backend_kinds`."""
+    return _offered(manager.hook.idv_key_stores, "key store")
+
+
+def _offered(hook: pluggy.HookCaller, what: str) -> Classes[Any]:
+    found: dict[str, type[Any] | str] = {}
     try:
-        all_offered = manager.hook.idv_backend_kinds()
+        all_offered = hook()
     except ImportError as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     for offered in reversed(all_offered):
-        for kind in offered.keys() & found.keys():
-            first, second = BackendKinds(found).module(kind), BackendKinds(offered).module(kind)
+        for name in offered.keys() & found.keys():
+            first, second = Classes(found).module(name), Classes(offered).module(name)
             raise StartError(
-                f'two plugins offer the kind "{kind}": {first} and {second}; uninstall one of them'
+                f'two plugins offer the {what} "{name}": {first} and {second}; '
+                "uninstall one of them"
             )
         found |= offered
-    return BackendKinds(found)
+    return Classes(found)
 
 
 def build_backends(

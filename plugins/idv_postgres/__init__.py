@@ -1,4 +1,4 @@
-"""Users in a PostgreSQL database, which is read and never written: the kind ``postgres``."""
+"""Users in a PostgreSQL database, which is read and never written, and the key store in one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ from tornado_idv import CommandTools, hookimpl
 def idv_backend_kinds() -> Mapping[str, str]:
     """Provide the kind ``postgres``."""
     return {"postgres": "idv_postgres.backend:PostgresBackend"}
+
+
+@hookimpl
+def idv_key_stores() -> Mapping[str, str]:
+    """Provide key stores at connection URIs."""
+    key_store = "idv_postgres.key_store:PostgresKeyStore"
+    return {"postgresql": key_store, "postgres": key_store}
 
 
 @hookimpl

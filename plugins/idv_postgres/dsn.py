@@ -18,11 +18,12 @@ class Dsn:
     """A validated URI: ``uris`` has one for each host, in the order of the list.
 
     ``roles`` are the values for ``target_session_attrs`` that are tried in turn, each with every
-    host.
+    host. ``name`` is what messages call it: its hosts and its database.
     """
 
     uris: Sequence[str]
     roles: Sequence[str]
+    name: str
 
     @classmethod
     def parse(cls, text: str) -> Dsn:
@@ -44,7 +45,8 @@ class Dsn:
         if "@" in user:
             raise ValueError("an @ in the user name or password must be written %40")
         uris = [parts._replace(netloc=f"{user}{at}{host}").geturl() for host in hosts.split(",")]
-        return cls(uris, ("standby", "any") if role == "prefer-standby" else (role,))
+        roles = ("standby", "any") if role == "prefer-standby" else (role,)
+        return cls(uris, roles, f"postgresql://{hosts}{parts.path}")
 
 
 def _one_of(allowed: Sequence[str], query: dict[str, list[str]], name: str, default: str) -> str:

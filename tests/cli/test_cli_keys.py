@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from support.key_stores import add, make_store, read, record
+from support.key_stores import add, make_store, open_store, read, record
 from support.process import Invoke
 from tornado_idv.cli import key_store
 from tornado_idv.keys.store import KeyStore
@@ -279,7 +279,7 @@ def varied(path: Path) -> Path:
         record("off", "off", NOW, disabled=True, expires=NOW + DAY),
     ]
     add(path, *keys)
-    with KeyStore.opened(path) as store:
+    with open_store(path) as store:
         store.write_last_used({"used": NOW - 10 * DAY, "over": NOW - 50 * DAY})
     return path
 
@@ -454,5 +454,5 @@ def _then_signal(change: Callable[..., Any], number: signal.Signals) -> Callable
 
 
 def _locked(self: KeyStore, *_: object) -> None:
-    with KeyStore.opened(self._path.with_name("missing")):
+    with open_store(Path(self._name).with_name("missing")):
         pass

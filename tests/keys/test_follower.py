@@ -10,14 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from support.key_stores import CREATED, FAULTS, Fault, add, deleted, failing, make_store, record
+from support.key_stores import (
+    CREATED,
+    FAULTS,
+    Fault,
+    add,
+    deleted,
+    failing,
+    make_store,
+    open_store,
+    record,
+)
 from support.key_stores import read as read_store
 from tornado_idv.errors import InvalidKey, KeyStoreError
-from tornado_idv.keys import follower, store
+from tornado_idv.keys import follower
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest
 from tornado_idv.units import Rate
 
@@ -31,7 +42,7 @@ class Followed:
         self.path = path
         self.now = CREATED
         self.tokens = make_store(path, *key_ids)
-        self.follower = StoreFollower(path, lambda: self.now, lambda: self.now)
+        self.follower = StoreFollower(KeyStoreFile(path), lambda: self.now, lambda: self.now)
         self.ring = KeyRing([], lambda: self.now)
         self.ring.replace(self.ring.merged(self.follower.read() or []))
 
@@ -58,12 +69,12 @@ def followed(tmp_path: Path) -> Followed:
 
 
 def test_change_is_effective_at_the_next_poll(followed: Followed) -> None:
-    with KeyStore.opened(followed.path) as opened:
+    with open_store(followed.path) as opened:
         opened.revoke("shop", CREATED)
         opened.set_disabled("partner", disabled=True)
         assert followed.poll(), "also before the command has ended"
     assert (followed.rejection("shop"), followed.rejection("partner")) == ("revoked", "disabled")
-    with KeyStore.opened(followed.path) as opened:
+    with open_store(followed.path) as opened:
         opened.set_disabled("partner", disabled=False)
     assert followed.poll()
     assert followed.rejection("partner") is None
@@ -83,7 +94,7 @@ def test_each_of_many_changes_is_seen(followed: Followed) -> None:
     """Some in the same tick of the file system's clock, and without a change of size."""
     for i in range(40):
         disabled = i % 2 == 0
-        with KeyStore.opened(followed.path) as opened:
+        with open_store(followed.path) as opened:
             opened.set_disabled("shop", disabled=disabled)
         followed.poll()
         assert followed.rejection("shop") == ("disabled" if disabled else None)
@@ -92,12 +103,12 @@ def test_each_of_many_changes_is_seen(followed: Followed) -> None:
 def test_second_change_within_the_resolution_of_file_times_is_seen(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with KeyStore.opened(followed.path) as opened:
+    with open_store(followed.path) as opened:
         opened.set_disabled("shop", disabled=True)
-    status = follower._signature(followed.path)
-    monkeypatch.setattr(follower, "_signature", lambda _: status)
+    status = followed.follower.location.signature()
+    monkeypatch.setattr(KeyStoreFile, "signature", lambda _: status)
     assert followed.poll()
-    with KeyStore.opened(followed.path) as opened:
+    with open_store(followed.path) as opened:
         opened.set_disabled("shop", disabled=False)
     assert followed.poll()
     assert followed.rejection("shop") is None
@@ -106,7 +117,7 @@ def test_second_change_within_the_resolution_of_file_times_is_seen(
 def test_store_at_rest_is_not_opened(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     followed.now += 10
     followed.poll()
-    monkeypatch.setattr(KeyStore, "opened", None)
+    monkeypatch.setattr(KeyStoreFile, "connected", None)
     for _ in range(100):
         assert not followed.poll()
     assert followed.follower.state.error is None
@@ -152,7 +163,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
         f"{followed.path}: the key store can be read again"
     ]
     assert followed.follower.state.error is None
-    with KeyStore.opened(followed.path) as opened:
+    with open_store(followed.path) as opened:
         opened.revoke("shop", CREATED)
     assert followed.poll()
     assert followed.rejection("shop") == "revoked"
@@ -186,7 +197,7 @@ def test_change_is_seen_through_a_symbolic_link(tmp_path: Path) -> None:
     assert not followed.poll()
     with closing(sqlite3.connect(link.resolve())) as reader:
         reader.execute("SELECT count(*) FROM keys").fetchone()
-        with KeyStore.opened(link) as opened:
+        with open_store(link) as opened:
             opened.revoke("shop", CREATED)
         assert followed.poll()
     assert followed.rejection("shop") == "revoked"
@@ -198,7 +209,7 @@ def test_store_that_cannot_be_read_at_start_is_an_error(tmp_path: Path, fault: F
     make_store(path, "shop")
     with failing(fault, path):
         with pytest.raises(KeyStoreError, match=f"^{path}: "):
-            StoreFollower(path).read()
+            StoreFollower(KeyStoreFile(path)).read()
         assert path.exists() is (fault is not deleted)
 
 
@@ -219,7 +230,7 @@ def test_last_use_is_written_only_if_it_is_later(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed.follower.write_last_used({"shop": CREATED + 5})
-    monkeypatch.setattr(store, "transaction", None)
+    monkeypatch.setattr(KeyStore, "write_last_used", None)
     followed.follower.write_last_used({"shop": CREATED + 5, "configured": CREATED})
     followed.follower.write_last_used({"shop": CREATED + 4})
     monkeypatch.undo()

@@ -64,7 +64,7 @@ async def answering(
         return client.fetch(request, raise_error=False)
 
     try:
-        async with open_keys([], None) as keys:
+        async with open_keys([], None, {}) as keys:
             operations = WorkerOperations(channel, current, kinds, keys)
             async with admin_listening(sockets, "127.0.0.1", operations):
                 yield fetch

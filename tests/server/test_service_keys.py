@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 
 from support.forked_commands import start
-from support.key_stores import add, failing, garbage, make_store, read, record
+from support.key_stores import add, failing, garbage, make_store, open_store, read, record
 from support.process import eventually
 from support.repeated_requests import BODY, PATH, repeating
 from support.service import CONFIG, FIXTURE, KEY, Client, Reply, serving
@@ -44,7 +44,7 @@ def ask(client: Client, token: str, path: str = PATH, body: bytes = BODY) -> Rep
 
 
 def change(store: Path, make: Callable[[KeyStore], object]) -> None:
-    with KeyStore.opened(store) as opened:
+    with open_store(store) as opened:
         make(opened)
 
 
@@ -223,7 +223,7 @@ async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch
     """So that a key which expired meanwhile stays expired when the clock steps back."""
     monkeypatch.setattr(server_keys, "_CLOCK_INTERVAL", 0.0)
     key = ApiKey("shop", digest("shop"), expires=200.0)
-    async with server_keys.open_keys([key], None) as keys:
+    async with server_keys.open_keys([key], None, {}) as keys:
         times = [200.0]
         monkeypatch.setattr(keys.ring, "_latest", 100.0)
         monkeypatch.setattr(keys.ring, "clock", lambda: times[0])
@@ -249,7 +249,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
 
 async def test_start_is_cancelled_while_reading_the_store_hangs(hanging: Event) -> None:
     begun = time.monotonic()
-    opening = server_keys.open_keys([], Path("keys.db"))
+    opening = server_keys.open_keys([], Path("keys.db"), {})
     task = asyncio.create_task(opening.__aenter__())
     await asyncio.to_thread(hanging.wait, 5)
     task.cancel()
@@ -267,7 +267,7 @@ async def test_stop_does_not_wait_for_a_store_that_hangs(
     monkeypatch.setattr(server_keys, "_STOP_TIMEOUT", 0.05)
     monkeypatch.setattr(server_keys, "_POLL_INTERVAL", 0.0)
     make_store(store)
-    async with server_keys.open_keys([], store):
+    async with server_keys.open_keys([], store, {}):
         hanging = request.getfixturevalue("hanging")
         await asyncio.to_thread(hanging.wait, 5)
         begun = time.monotonic()

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+from pydantic import SecretStr
+
+from idv_postgres.key_store import PostgresKeyStore
+from support.postgres_server import Database
+from tornado_idv.keys.location import KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
-from tornado_idv.keys.store_file import create
+from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
 
 CREATED = 1_800_000_000.0
@@ -22,21 +28,41 @@ def record(key_id: str, token: str, created: float = CREATED, **attributes: obje
     return KeyRecord(key_id, created, tokens, **attributes)  # type: ignore[arg-type]
 
 
-def make_store(path: Path, *key_ids: str) -> dict[str, str]:
+Place = Path | KeyStoreLocation
+
+
+def at(place: Place) -> KeyStoreLocation:
+    return KeyStoreFile(place) if isinstance(place, Path) else place
+
+
+def postgres_place(database: Database) -> PostgresKeyStore:
+    """Return a place for a key store of the role ``idv``, where there is none."""
+    create = f'GRANT CREATE ON DATABASE "{database.name}" TO idv;'
+    database.run(
+        f"SET client_min_messages = error; DROP SCHEMA IF EXISTS idv_keys CASCADE; {create}"
+    )
+    return PostgresKeyStore(SecretStr(database.dsn))
+
+
+def open_store(place: Place, **options: Any) -> AbstractContextManager[KeyStore]:
+    return at(place).opened(**options)
+
+
+def make_store(place: Place, *key_ids: str) -> dict[str, str]:
     """Create a store with these keys, and return their tokens by their ids."""
     tokens = {key_id: issue(key_id) for key_id in key_ids}
-    create(path)
-    add(path, *(record(*each) for each in tokens.items()))
+    at(place).create()
+    add(place, *(record(*each) for each in tokens.items()))
     return tokens
 
 
-def add(path: Path, *records: KeyRecord) -> None:
-    with KeyStore.opened(path) as store:
+def add(place: Place, *records: KeyRecord) -> None:
+    with open_store(place) as store:
         store.add(records)
 
 
-def read(path: Path) -> dict[str, KeyRecord]:
-    with KeyStore.opened(path) as store:
+def read(place: Place) -> dict[str, KeyRecord]:
+    with open_store(place) as store:
         return {each.id: each for each in store.records()}
 
 

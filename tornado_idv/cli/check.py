@@ -23,7 +23,7 @@ from tornado_idv.commands import Exit
 from tornado_idv.config.load import load, load_without_references
 from tornado_idv.config.summary import summary
 from tornado_idv.errors import Problem
-from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.registry import backend_kinds, key_stores, plugin_manager
 from tornado_idv.server.log_filters import keep_out_secrets
 
 Rows = list[tuple[str, str]]
@@ -48,12 +48,13 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
     keep_out_secrets()
     result = DryRun([], [])
     with exit_on_error(Exit.NO, as_json=as_json):
-        kinds = backend_kinds(plugin_manager())
+        manager = plugin_manager()
+        kinds = backend_kinds(manager)
         if config_only:
             settings, absent = load_without_references(config_path, kinds, os.environ)
         else:
             settings, absent = load(config_path, kinds, os.environ), []
-            result = asyncio.run(dry_run(config_path, settings, kinds))
+            result = asyncio.run(dry_run(config_path, settings, kinds, key_stores(manager)))
     rows = _absent(absent)
     if settings is not None:
         rows = summary(settings, datetime.now(UTC)) + rows

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import NamedTuple
@@ -15,9 +15,9 @@ from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import locate
 from tornado_idv.config.locations import dotted
 from tornado_idv.config.patterns import slow_patterns
-from tornado_idv.config.settings import KeySettings, Settings
+from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import ConfigError, IdvError, KeyStoreError, Problem, StartError
-from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.registry import build_backends, open_backends
 from tornado_idv.server.keys import key_conflicts
 from tornado_idv.server.service import api_key
@@ -27,7 +27,6 @@ _SLOW = (
     "some nicknames take this regular expression very long to refuse, and every other request "
     "waits meanwhile; avoid repetitions within repetitions, such as (a+)+"
 )
-_OPEN_TO_OTHERS = "other users have access to the key store; chmod 600 takes it away"
 
 
 class DryRun(NamedTuple):
@@ -37,7 +36,9 @@ class DryRun(NamedTuple):
     warnings: list[Problem]
 
 
-async def dry_run(path: Path, settings: Settings, kinds: Mapping[str, type[AnyBackend]]) -> DryRun:
+async def dry_run(
+    path: Path, settings: Settings, kinds: Mapping[str, type[AnyBackend]], offered: Offered
+) -> DryRun:
     """Load the TLS files and the key store, and open each backend, of the file at ``path``."""
     result = DryRun([], [])
     if settings.server.tls is not None:
@@ -46,7 +47,8 @@ async def dry_run(path: Path, settings: Settings, kinds: Mapping[str, type[AnyBa
         except StartError as error:
             result.problems.append(_problem(path, "server", "tls", message=str(error)))
     if settings.auth.store is not None:
-        _try_key_store(path, settings.auth.store, settings.auth.keys, result)
+        # In a thread, since a key store may have an event loop of its own.
+        await asyncio.to_thread(_try_key_store, path, settings.auth, offered, result)
     for i, options in enumerate(settings.backends):
         with _logged_warnings() as warnings:
             messages = await _open(kinds, options)
@@ -57,20 +59,23 @@ async def dry_run(path: Path, settings: Settings, kinds: Mapping[str, type[AnyBa
     return result
 
 
-def _try_key_store(
-    path: Path, store_path: Path, entries: Iterable[KeySettings], result: DryRun
-) -> None:
+def _try_key_store(path: Path, auth: AuthSettings, offered: Offered, result: DryRun) -> None:
+    if auth.store is None:
+        return
     try:
-        with KeyStore.opened(store_path, read_only=True) as store:
-            store.check_pages()
+        with (
+            closing(locate_store(auth.store, offered)) as location,
+            location.opened(read_only=True) as store,
+        ):
+            store.check()
             stored = [key for record in store.records() for key in record.api_keys()]
+            warnings = location.warnings()
     except KeyStoreError as error:
         result.problems.append(_problem(path, "auth", "store", message=str(error)))
         return
-    for conflict in key_conflicts([api_key(each) for each in entries], stored, store_path):
+    for conflict in key_conflicts([api_key(each) for each in auth.keys], stored, location.name):
         result.problems.append(_problem(path, *conflict.steps, message=str(conflict)))
-    if store_path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        result.warnings.append(_problem(path, "auth", "store", message=_OPEN_TO_OTHERS))
+    result.warnings.extend(_problem(path, "auth", "store", message=each) for each in warnings)
 
 
 def pattern_warnings(path: Path, settings: Settings) -> list[Problem]:

@@ -23,8 +23,12 @@ from tornado_idv.commands import Exit
 from tornado_idv.config.key_store import load_key_store_settings
 from tornado_idv.errors import IdvError, KeyStoreError
 from tornado_idv.keys.api_key import KEY_ID
+from tornado_idv.keys.locate import locate_store
+from tornado_idv.keys.location import KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord
-from tornado_idv.keys.store_file import create
+from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.registry import key_stores, plugin_manager
 from tornado_idv.server.logs import LogFormat, configure_logging
 from tornado_idv.units import DURATION, format_rate, parse_duration
 
@@ -43,7 +47,7 @@ class KeyCommandError(IdvError):
 class Target:
     """The key store that a command works on, and what it needs to know beside it."""
 
-    path: Path
+    location: KeyStoreLocation
     as_json: bool
     log_format: LogFormat = "auto"
     configured: frozenset[str] = frozenset()
@@ -51,10 +55,14 @@ class Target:
     configured_digests: frozenset[bytes] = frozenset()
     """The digests of their tokens, as far as this user can read them."""
 
-    def create_store(self) -> None:
-        """Create the key store if there is none."""
-        if create(self.path):
-            print_message(f"Created the key store {self.path}.")
+    @contextmanager
+    def opened(self, *, may_create: bool = False) -> Iterator[KeyStore]:
+        """Open the key store, which is created first if there is none and that is allowed."""
+        with closing(self.location):
+            if may_create and self.location.create():
+                print_message(f"Created the key store {self.location.name}.")
+            with self.location.opened() as store:
+                yield store
 
     def audit(self, command: str, key_ids: Iterable[str]) -> None:
         """Log who changed which keys; never a token or its digest."""
@@ -95,7 +103,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         "--store",
         "store_path",
         type=click.Path(path_type=Path),
-        help="The key store.  [default: auth.store of the configuration]",
+        help="The file of the key store.  [default: auth.store of the configuration]",
     )
     with_options: Callable[..., None] = store_option(config_option(json_option(run)))
     return with_options
@@ -107,14 +115,17 @@ def _find_store(config_path: Path, store_path: Path | None, *, as_json: bool) ->
     Raises `StartError` for a wrong configuration, and `KeyCommandError` for one without a store.
     """
     if store_path is not None:
-        return Target(store_path, as_json)
+        if ":/" in str(store_path):  # a Path has no double slash
+            text = "--store: must be a file; set a URL, which may hold a password, as auth.store"
+            raise KeyCommandError(text)
+        return Target(KeyStoreFile(store_path), as_json)
     settings = load_key_store_settings(config_path, os.environ)
     store, keys = settings.auth.store, settings.auth.keys
     if store is None:
         raise KeyCommandError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
     digests = (key.digest for key in keys)
     return Target(
-        store,
+        locate_store(store, {} if isinstance(store, Path) else key_stores(plugin_manager())),
         as_json,
         settings.logging.format,
         frozenset(key.id for key in keys),

@@ -95,9 +95,7 @@ def issue(
         _text(options["note"], "--note"),
     )
     target.check_new(key)
-    if may_create:
-        target.create_store()
-    with KeyStore.opened(target.path) as store:
+    with target.opened(may_create=may_create) as store:
         store.add([key])
 
         def withdraw() -> None:
@@ -128,7 +126,7 @@ def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> No
     added, seconds = Token(digest(token), now), parse_period(overlap, "--overlap")
     check_moment(now + seconds, "--overlap")
     ends = _expiry(expires, now, now)
-    with KeyStore.opened(target.path) as store:
+    with target.opened() as store:
         before, after = store.rotate(key_id, added, overlap=seconds, expires=ends)
 
         def withdraw() -> None:
@@ -171,7 +169,7 @@ def enable(target: Target, key_id: str) -> None:
 
 def _change(target: Target, command: str, key_id: str, change: Callable[[KeyStore], bool]) -> None:
     check_id(key_id)
-    with KeyStore.opened(target.path) as store:
+    with target.opened() as store:
         changed = change(store)
         if changed:
             target.audit(command, [key_id])

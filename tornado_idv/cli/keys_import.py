@@ -32,7 +32,7 @@ from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
 from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token, check_text
-from tornado_idv.keys.store import DuplicateKeyError, KeyStore
+from tornado_idv.keys.store import DuplicateKeyError
 from tornado_idv.options import Options
 from tornado_idv.units import Rate, parse_rate
 
@@ -119,9 +119,7 @@ def import_keys(
     if lines.problems:
         raise ConfigError(*(Problem(name, *each) for each in lines.problems))
     keys = lines.keys
-    if may_create:
-        target.create_store()
-    with KeyStore.opened(target.path) as store:
+    with target.opened(may_create=may_create) as store:
         try:
             store.add(_with_progress(keys, "Adding"))
         except DuplicateKeyError as error:

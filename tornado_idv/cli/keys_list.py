@@ -12,7 +12,6 @@ from tornado_idv.cli.common import Record, print_json
 from tornado_idv.cli.key_store import Target, as_record, check_id, on_store, parse_period
 from tornado_idv.commands import printable
 from tornado_idv.keys.record import KeyRecord
-from tornado_idv.keys.store import KeyStore
 
 _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 
@@ -28,7 +27,7 @@ def list_keys(target: Target, unused: str | None, expiring: str | None, owner: s
     With --unused, keys that are not revoked and were neither issued nor used within this time.
     """
     now = time.time()
-    with KeyStore.opened(target.path) as store:
+    with target.opened() as store:
         keys = list(store.records())
     if owner is not None:
         keys = [key for key in keys if key.owner == owner]
@@ -50,7 +49,7 @@ def list_keys(target: Target, unused: str | None, expiring: str | None, owner: s
 @on_store
 def show(target: Target, key_id: str) -> None:
     """Show a key; of its tokens, only when they were created and expire."""
-    with KeyStore.opened(target.path) as store:
+    with target.opened() as store:
         record = as_record(store.find(check_id(key_id)), time.time())
     if target.as_json:
         print_json(record)

@@ -17,7 +17,7 @@ from tornado_idv.config.references import Resolved
 from tornado_idv.errors import ConfigError, StartError
 from tornado_idv.files import read_file
 from tornado_idv.keys.token import digest, is_token68
-from tornado_idv.options import ConfigPath
+from tornado_idv.options import KeyStoreAddress
 
 
 class _Key(BaseModel):
@@ -34,7 +34,7 @@ class _Key(BaseModel):
 
 
 class _Auth(BaseModel):
-    store: ConfigPath | None = None
+    store: KeyStoreAddress | None = None
     keys: tuple[_Key, ...] = ()
 
 

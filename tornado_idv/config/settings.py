@@ -38,7 +38,15 @@ from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.lookup.cache import CacheLimits
-from tornado_idv.options import ConfigPath, Duration, Options, Pattern, Secret, WholeNumber
+from tornado_idv.options import (
+    ConfigPath,
+    Duration,
+    KeyStoreAddress,
+    Options,
+    Pattern,
+    Secret,
+    WholeNumber,
+)
 from tornado_idv.units import RATE
 
 
@@ -189,8 +197,8 @@ class AuthSettings(Options):
 
     keys: tuple[KeySettings, ...] = ()
     """The API keys."""
-    store: ConfigPath | None = None
-    """The key store, a file that the commands ``tornado-idv keys`` create and change."""
+    store: KeyStoreAddress | None = None
+    """The key store that ``tornado-idv keys`` creates and changes: a file, or ``postgresql://…``."""
 
 
 class IdentifierSettings(Options):

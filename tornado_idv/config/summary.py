@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
+
+from pydantic import SecretStr
 
 from tornado_idv.backend import BackendOptions
 from tornado_idv.config.admin import AdminSettings
@@ -32,7 +35,7 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
         ),
         ("profile sites", ", ".join(settings.profile_sites)),
         ("keys", _keys(settings.auth, now)),
-        *([("key store", str(settings.auth.store))] if settings.auth.store else []),
+        *([("key store", _key_store(settings.auth.store))] if settings.auth.store else []),
         ("limits", _limits(settings.limits, settings.auth.keys)),
         *((f"backend {i}", _backend(each, settings.cache)) for i, each in backends),
         ("cache", _cache(settings.cache)),
@@ -58,6 +61,13 @@ def _keys(auth: AuthSettings, now: datetime) -> str:
     if len(keys) > _MAX_KEYS:
         shown.append(f"and {len(keys) - _MAX_KEYS} more")
     return f"{len(keys)}: {', '.join(shown)}"
+
+
+def _key_store(store: Path | SecretStr) -> str:
+    if isinstance(store, Path):
+        return str(store)
+    scheme, _, _ = store.get_secret_value().partition("://")
+    return f"{scheme}://…"
 
 
 def _key(key: KeySettings, now: datetime) -> str:

@@ -1,6 +1,6 @@
 """Follows the key store while the service runs, and writes when keys were last used.
 
-Everything here may wait for the disk or for a lock, so it runs in a thread. The file is opened
+Everything here may wait for the disk, a server or a lock, so it runs in a thread. A file is opened
 only after its status has changed: at rest there is no connection to it (see `store_file`).
 """
 
@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from tornado_idv.errors import KeyStoreError
-from tornado_idv.files import FileSignature
+from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.location import KeyStoreLocation
 from tornado_idv.keys.store import KeyStore
-from tornado_idv.keys.store_file import MissingKeyStoreError
 
 _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5
@@ -41,15 +39,15 @@ class StoreFollower:
 
     def __init__(
         self,
-        path: Path,
+        location: KeyStoreLocation,
         timer: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.path = path
+        self.location = location
         self.state = StoreState(None, clock())
         self._timer = timer
         self._clock = clock
-        self._status: FileSignature | None = None
+        self._status: Hashable | None = None
         self._settled_at = 0.0
         self._revision = ""
         self._ids: frozenset[str] = frozenset()
@@ -63,11 +61,11 @@ class StoreFollower:
 
         Raises `KeyStoreError`.
         """
-        status = _signature(self.path)
+        status = self.location.signature()
         now = self._timer()
         if status is not None and status == self._status and now >= self._settled_at:
             return None
-        with KeyStore.opened(self.path, busy_timeout=_BUSY_TIMEOUT) as store:
+        with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
             revision = store.revision()
             keys = None if revision == self._revision else _keys(store)
         if status != self._status:
@@ -86,13 +84,13 @@ class StoreFollower:
             if self.state.error is None:
                 reason = str(error)
                 if isinstance(error, MissingKeyStoreError):
-                    reason = f"{self.path}: the key store is gone; restore it"
+                    reason = f"{self.location.name}: the key store is gone; restore it"
                 text = "%s; until it can be read, the keys read before stay in force, unchanged"
                 _log.error(text, reason)
                 self.state = StoreState(reason, self._clock())
             return None
         if self.state.error is not None:
-            _log.info("%s: the key store can be read again", self.path)
+            _log.info("%s: the key store can be read again", self.location.name)
             self.state = StoreState(None, self._clock())
         return keys
 
@@ -106,7 +104,7 @@ class StoreFollower:
         if not later or self.state.error is not None:
             return
         try:
-            with KeyStore.opened(self.path, busy_timeout=_BUSY_TIMEOUT) as store:
+            with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
                 store.write_last_used(later)
         except KeyStoreError as error:
             if not self._write_failed:
@@ -116,14 +114,12 @@ class StoreFollower:
             self._written.update(later)
             self._write_failed = False
 
+    def close(self, times: Mapping[str, float]) -> None:
+        """Write when keys were last used, and close the store."""
+        self.write_last_used(times)
+        self.location.close()
+
 
 def _keys(store: KeyStore) -> list[ApiKey]:
-    store.check_pages()
+    store.check()
     return [key for record in store.records() for key in record.api_keys()]
-
-
-def _signature(path: Path) -> FileSignature | None:
-    try:
-        return FileSignature.of(path)
-    except OSError:
-        return None

@@ -1,31 +1,40 @@
-"""The key store: reads all keys, and makes the changes of the commands."""
+"""The key store: reads all keys, and makes the changes of the commands, in any SQL database."""
 
 from __future__ import annotations
 
 import re
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, get_args
+from itertools import islice
+from typing import Any, Protocol, get_args
 
 from msgspec.structs import replace
 
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.api_key import KEY_ID, Scope
 from tornado_idv.keys.record import KeyRecord, Token
-from tornado_idv.keys.store_file import BUSY_TIMEOUT, DAMAGED, connected, transaction
 from tornado_idv.units import format_rate, parse_rate
 
 _COLUMNS = (
     "id, created, owner, scopes, not_before, expires, requests, misses, note, disabled, revoked"
 )
 _KEYS = f"SELECT {_COLUMNS}, time FROM keys LEFT JOIN last_used USING (id)"  # noqa: S608 - constant
-_PUT_KEY = "REPLACE INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ADD_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constant
+_UPDATE_KEY = "UPDATE keys SET expires = ?, disabled = ?, revoked = ? WHERE id = ?"
 _TOKENS = "SELECT id, digest, created, expires FROM tokens"
+_PUT_DIGEST = (
+    "INSERT INTO tokens (digest, id, created, expires) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (digest) DO UPDATE SET expires = excluded.expires"
+)
+_PUT_LAST_USED = (
+    "INSERT INTO last_used (id, time) SELECT id, ? FROM keys WHERE id = ? "
+    "ON CONFLICT (id) DO UPDATE SET time = excluded.time WHERE excluded.time > last_used.time"
+)
 _SCOPES = frozenset(get_args(Scope))
 _DIGEST_SIZE = 32
+_BATCH = 500
+"""Keys that are added by the same statements; SQLite takes 999 values in one."""
 _EXPIRED_KEPT = 30 * 86400.0
 """Seconds for which a token stays in the store after it has expired."""
 
@@ -38,67 +47,69 @@ class DuplicateKeyError(KeyStoreError):
         self.key_id = key_id
 
 
+class KeyDatabase(Protocol):
+    """A connection to the SQL database of a key store; its methods raise `KeyStoreError`.
+
+    It has the tables ``keys``, ``tokens`` and ``last_used``, and one row in ``store`` whose
+    ``revision`` is another text after each change of ``keys`` or ``tokens``. Statements have ``?``
+    for each value; times are floating-point numbers and digests are bytes.
+    """
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> Iterable[Sequence[Any]]:
+        """Run a statement and return its rows."""
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> object:
+        """Run a statement for each row of values."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Write everything or nothing, with no other writer in between."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Make all reads within see the same state."""
+
+    def check(self) -> None:
+        """Raise `KeyStoreError` if the database is damaged, as far as it can tell."""
+
+
 class KeyStore:
-    """An open key store; each change is one transaction that other processes see as a whole."""
+    """An open key store; each change is one transaction that other processes see as a whole.
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._connection = connection
-        self._path = path
+    ``name`` says in messages which store it is.
+    """
 
-    @classmethod
-    @contextmanager
-    def opened(
-        cls, path: Path, *, busy_timeout: float = BUSY_TIMEOUT, read_only: bool = False
-    ) -> Iterator[KeyStore]:
-        """Open the store at ``path`` as `connected` does; raises `KeyStoreError`."""
-        with connected(path, busy_timeout=busy_timeout, read_only=read_only) as connection:
-            yield cls(connection, path)
-
-    @contextmanager
-    def snapshot(self) -> Iterator[None]:
-        """Make all reads within see the same state of the store, as in a `transaction`."""
-        if self._connection.in_transaction:
-            yield
-            return
-        self._connection.execute("BEGIN")
-        try:
-            yield
-        finally:
-            self._connection.rollback()
+    def __init__(self, database: KeyDatabase, name: str) -> None:
+        self._database = database
+        self._name = name
 
     def revision(self) -> str:
         """Return text that is another one after each change of a key."""
-        row = self._connection.execute("SELECT revision FROM store").fetchone()
-        if row is None:
-            raise KeyStoreError(f"{self._path}: {DAMAGED}")
-        return str(row[0])
+        for (revision,) in self._database.execute("SELECT revision FROM store"):
+            return str(revision)
+        raise KeyStoreError(f"{self._name}: the key store is damaged; restore it from a backup")
 
     def count(self) -> int:
         """Return the number of keys."""
-        (count,) = self._connection.execute("SELECT count(*) FROM keys").fetchone()
+        ((count,),) = self._database.execute("SELECT count(*) FROM keys")
         return int(count)
 
     def records(self) -> Iterator[KeyRecord]:
         """Yield all keys in the order of their ids; raises `KeyStoreError`."""
-        with self.snapshot():
+        with self._database.reading():
             yield from self._read("", ())
 
     def find(self, key_id: str) -> KeyRecord:
         """Return the key with this id; raises `KeyStoreError` if there is none."""
-        with self.snapshot():
-            records = list(self._read("WHERE id = ?", (key_id,)))
-        if not records:
-            raise KeyStoreError(f"{self._path}: there is no key with this id")
-        return records[0]
+        with self._database.reading():
+            return self._find(key_id)
 
     def add(self, records: Iterable[KeyRecord]) -> None:
         """Add keys, all or none; raises `DuplicateKeyError`."""
-        with transaction(self._connection):
-            for record in records:
-                self._check_new(record)
-                self._connection.execute(_PUT_KEY, _values(record))
-                for token in record.tokens:
-                    self._insert(record.id, token)
+        with self._database.writing():
+            remaining = iter(records)
+            while batch := list(islice(remaining, _BATCH)):
+                self._check_new(batch)
+                self._database.executemany(_ADD_KEY, map(_values, batch))
+                self._put_tokens(batch)
 
     def rotate(
         self, key_id: str, token: Token, *, overlap: float, expires: float | None
@@ -109,8 +120,8 @@ class KeyStore:
         token valid for longer. Tokens that expired over 30 days ago are removed. Returns the key
         before and after. Raises `KeyStoreError`.
         """
-        with transaction(self._connection):
-            before = self.find(key_id)
+        with self._database.writing():
+            before = self._find(key_id)
             if before.revoked is not None:
                 raise KeyStoreError(f"{key_id} was revoked; issue a key with another id")
             after = _rotated(before, token, overlap, expires)
@@ -118,11 +129,10 @@ class KeyStore:
                 raise KeyStoreError(f"{key_id} has expired; renew it with --expires")
             if expires is not None and expires <= (after.not_before or 0.0):
                 raise KeyStoreError(f"--expires: must be after not_before of {key_id}")
-            self._connection.execute(
+            self._database.execute(
                 "DELETE FROM tokens WHERE id = ? AND expires < ?",
                 (key_id, token.created - _EXPIRED_KEPT),
             )
-            self._insert(key_id, token)
             self._update(after)
         return before, after
 
@@ -132,11 +142,11 @@ class KeyStore:
         The key expires as ``before`` it was rotated, unless it was rotated again since. Other
         changes since then stay.
         """
-        with transaction(self._connection):
-            current = self.find(after.id)
-            self._connection.execute("DELETE FROM tokens WHERE digest = ?", (digest,))
+        with self._database.writing():
+            current = self._find(after.id)
+            self._database.execute("DELETE FROM tokens WHERE digest = ?", (digest,))
             if before is None:
-                self._connection.execute(
+                self._database.execute(
                     "DELETE FROM keys WHERE id = ? AND id NOT IN (SELECT id FROM tokens)",
                     (after.id,),
                 )
@@ -145,8 +155,8 @@ class KeyStore:
 
     def revoke(self, key_id: str, now: float) -> bool:
         """Revoke a key permanently; return whether it was not revoked before."""
-        with transaction(self._connection):
-            record = self.find(key_id)
+        with self._database.writing():
+            record = self._find(key_id)
             if record.revoked is None:
                 self._update(replace(record, revoked=now))
         return record.revoked is None
@@ -156,8 +166,8 @@ class KeyStore:
 
         Raises `KeyStoreError` for a key that was revoked.
         """
-        with transaction(self._connection):
-            record = self.find(key_id)
+        with self._database.writing():
+            record = self._find(key_id)
             if record.revoked is not None:
                 raise KeyStoreError(f"{key_id} was revoked, which is final")
             if record.disabled is not disabled:
@@ -166,53 +176,67 @@ class KeyStore:
 
     def write_last_used(self, times: Mapping[str, float]) -> None:
         """Write when keys were last used; a later time in the store stays."""
-        with transaction(self._connection):
-            self._connection.executemany(
-                "INSERT INTO last_used SELECT id, ?2 FROM keys WHERE id = ?1 "
-                "ON CONFLICT (id) DO UPDATE SET time = max(time, excluded.time)",
-                times.items(),
-            )
+        with self._database.writing():
+            rows = [(used, key_id) for key_id, used in times.items()]
+            self._database.executemany(_PUT_LAST_USED, rows)
 
-    def check_pages(self) -> None:
-        """Read the whole file; raises `KeyStoreError` if a page of it is damaged."""
-        if self._connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-            raise KeyStoreError(f"{self._path}: {DAMAGED}")
+    def check(self) -> None:
+        """Raise `KeyStoreError` if the database is damaged, as far as it can tell."""
+        self._database.check()
+
+    def _find(self, key_id: str) -> KeyRecord:
+        for record in list(self._read("WHERE id = ?", (key_id,))):
+            return record
+        raise KeyStoreError(f"{self._name}: there is no key with this id")
 
     def _read(self, condition: str, values: tuple[str, ...]) -> Iterator[KeyRecord]:
         tokens: dict[str, tuple[Token, ...]] = {}
-        for key_id, *columns in self._connection.execute(f"{_TOKENS} {condition}", values):
+        for key_id, *columns in self._database.execute(f"{_TOKENS} {condition}", values):
             tokens[key_id] = (*tokens.get(key_id, ()), Token(*columns))
-        for row in self._connection.execute(f"{_KEYS} {condition} ORDER BY id", values):
+        for row in self._database.execute(f"{_KEYS} {condition} ORDER BY id", values):
             try:
                 yield _record(row, tokens.pop(row[0], ()))
             except (TypeError, ValueError):
-                raise KeyStoreError(f"{self._path}: a key in it is not valid") from None
+                raise KeyStoreError(f"{self._name}: a key in it is not valid") from None
 
-    def _check_new(self, record: KeyRecord) -> None:
-        known = self._connection.execute(
-            "SELECT revoked FROM keys WHERE id = ?", (record.id,)
-        ).fetchone()
-        if known is not None:
-            was = "was revoked; its id is not used again" if known[0] else "exists already"
-            raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
+    def _check_new(self, records: Sequence[KeyRecord]) -> None:
+        """Raise `DuplicateKeyError` for an id or a token that is in the store, or occurs twice."""
+        ids = [record.id for record in records]
+        known = dict(self._select("id, revoked FROM keys WHERE id", ids))
+        digests = [token.digest for record in records for token in record.tokens]
+        used = {digest for (digest,) in self._select("digest FROM tokens WHERE digest", digests)}
+        for record in records:
+            if record.id in known:
+                was = (
+                    "was revoked; its id is not used again"
+                    if known[record.id]
+                    else "exists already"
+                )
+                raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
+            known[record.id] = None
+            for token in record.tokens:
+                if token.digest in used:
+                    text = f"another key has the token of {record.id}"
+                    raise DuplicateKeyError(text, record.id)
+                used.add(token.digest)
 
-    def _insert(self, key_id: str, token: Token) -> None:
-        try:
-            self._connection.execute(
-                "INSERT INTO tokens VALUES (?, ?, ?, ?)",
-                (token.digest, key_id, token.created, token.expires),
-            )
-        except sqlite3.IntegrityError:
-            text = f"another key has the token of {key_id}"
-            raise DuplicateKeyError(text, key_id) from None
+    def _select(self, columns: str, values: Sequence[object]) -> Iterable[Any]:
+        marks = ", ".join("?" for _ in values)
+        return self._database.execute(f"SELECT {columns} IN ({marks})", values)
 
     def _update(self, record: KeyRecord) -> None:
-        """Write a key and its tokens."""
-        self._connection.execute(_PUT_KEY, _values(record))
-        self._connection.executemany(
-            "REPLACE INTO tokens VALUES (?, ?, ?, ?)",
-            [(token.digest, record.id, token.created, token.expires) for token in record.tokens],
-        )
+        """Write what commands change of a key, and its tokens."""
+        values = (record.expires, record.disabled, record.revoked, record.id)
+        self._database.execute(_UPDATE_KEY, values)
+        self._put_tokens([record])
+
+    def _put_tokens(self, records: Iterable[KeyRecord]) -> None:
+        rows = [
+            (token.digest, record.id, token.created, token.expires)
+            for record in records
+            for token in record.tokens
+        ]
+        self._database.executemany(_PUT_DIGEST, rows)
 
 
 def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:
@@ -260,7 +284,7 @@ def _parse_scopes(text: str) -> tuple[Any, ...]:
     return scopes
 
 
-def _record(row: tuple[Any, ...], tokens: tuple[Token, ...]) -> KeyRecord:
+def _record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
     """Return the key of a row; raises `ValueError` or `TypeError` for what we did not write."""
     key_id, created, owner, scopes, not_before, expires, requests, misses, *more = row
     note, disabled, revoked, last_used = more

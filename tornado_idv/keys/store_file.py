@@ -12,14 +12,14 @@ import os
 import secrets
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from tornado_idv.errors import KeyStoreError
-
-BUSY_TIMEOUT = 5.0
-"""Seconds for which a command waits for another one."""
+from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
+from tornado_idv.files import FileSignature
+from tornado_idv.keys.location import BUSY_TIMEOUT, KeyStoreLocation
 
 _APPLICATION_ID = 0x6964766B
 """Marks a database as a key store; ASCII ``idvk``."""
@@ -65,14 +65,15 @@ _MISSING = (
     "tornado-idv keys issue ID --create"
 )
 _NO_TARGET = "the symbolic link leads to no file; restore the key store, or remove the link"
-DAMAGED = "the key store is damaged; restore it from a backup"
+_DAMAGED = "the key store is damaged; restore it from a backup"
 _NO_STORE = "the file is not a key store"
+_OPEN_TO_OTHERS = "other users have access to the key store; chmod 600 takes it away"
 _REASONS = {
     sqlite3.SQLITE_BUSY: "the key store is locked by another process",
     sqlite3.SQLITE_LOCKED: "the key store is locked by another process",
-    sqlite3.SQLITE_CORRUPT: DAMAGED,
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: _NO_STORE,
-    sqlite3.SQLITE_ERROR: DAMAGED,
+    sqlite3.SQLITE_ERROR: _DAMAGED,
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_CANTOPEN: (
         "the key store cannot be opened; this user needs permission to read and write it, and to "
@@ -84,14 +85,71 @@ _REASONS = {
 }
 
 
-class MissingKeyStoreError(KeyStoreError):
-    """There is no key store."""
+class KeyStoreFile(KeyStoreLocation):
+    """The key store in the file at ``setting``."""
+
+    setting: Path
+
+    def __init__(self, setting: Path) -> None:
+        super().__init__(setting, str(setting))
+
+    @contextmanager
+    def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[_Database]:
+        """Connect to the file, also where it is in WAL mode."""
+        with _connected(self.setting, busy_timeout, read_only=read_only) as connection:
+            yield _Database(connection, self.setting)
+
+    def create(self) -> bool:
+        """Create an empty file, which only this user can read."""
+        return _create(self.setting)
+
+    def signature(self) -> FileSignature | None:
+        """Return the status of the file, which a change of a key changes."""
+        try:
+            return FileSignature.of(self.setting)
+        except OSError:
+            return None
+
+    def warnings(self) -> list[str]:
+        """Warn of a file that other users can read."""
+        is_open = self.setting.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        return [_OPEN_TO_OTHERS] if is_open else []
+
+
+class _Database:
+    """An open file; see `KeyDatabase`."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> Iterable[Sequence[Any]]:
+        return self._connection.execute(sql, values)
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> object:
+        return self._connection.executemany(sql, rows)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        with _transaction(self._connection):
+            yield
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.rollback()
+
+    def check(self) -> None:
+        """Read the whole file; raise `KeyStoreError` if a page of it is damaged."""
+        if self._connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            raise KeyStoreError(f"{self._path}: {_DAMAGED}")
 
 
 @contextmanager
-def connected(
-    path: Path, *, busy_timeout: float = BUSY_TIMEOUT, read_only: bool = False
-) -> Iterator[sqlite3.Connection]:
+def _connected(path: Path, busy_timeout: float, *, read_only: bool) -> Iterator[sqlite3.Connection]:
     """Open the key store at ``path`` and migrate it to the current schema.
 
     ``busy_timeout`` is how many seconds to wait for another process. With ``read_only`` nothing
@@ -112,7 +170,7 @@ def connected(
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Write everything or nothing, with no other writer in between."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -124,7 +182,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def create(path: Path) -> bool:
+def _create(path: Path) -> bool:
     """Create an empty key store, which only this user can read; return whether there was none.
 
     It gets its name when it is complete. Raises `KeyStoreError`.
@@ -178,7 +236,7 @@ def _clear_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
         if code is None:  # text that is not UTF-8
-            raise KeyStoreError(f"{path}: {DAMAGED}") from None
+            raise KeyStoreError(f"{path}: {_DAMAGED}") from None
         reason = _REASONS.get(code & 0xFF, f"SQLite fails with {error.sqlite_errorname}")
         raise KeyStoreError(f"{path}: {reason}") from None
 
@@ -208,7 +266,7 @@ def _leave_wal_mode(connection: sqlite3.Connection) -> None:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    with transaction(connection):
+    with _transaction(connection):
         # Read again, since another process may have migrated it in the meantime.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         for sql in _MIGRATIONS[version:]:

@@ -24,7 +24,7 @@ from tornado_idv.config.admin import AdminSettings
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import backend_kinds
+from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.server.channel import STOPPED, Channel, heartbeats, supervised
 from tornado_idv.server.control import Message
 from tornado_idv.server.daemon_thread import DaemonThread
@@ -55,7 +55,7 @@ def run_admin(
         configured = [api_key(entry) for entry in settings.auth.keys]
         async with (
             heartbeats(channel, lambda: None),
-            open_keys(configured, settings.auth.store) as keys,
+            open_keys(configured, settings.auth.store, key_stores(manager)) as keys,
         ):
             operations = WorkerOperations(channel, current, backend_kinds(manager), keys)
             async with admin_listening(sockets, admin.host, operations):
@@ -79,7 +79,7 @@ class _Prepared:
         self.operations.use(self.settings, self.keys)
 
     async def abort(self) -> None:
-        """Do nothing: nothing was opened that is not followed."""
+        await self.operations.discard(self.keys)
 
 
 class WorkerOperations:
@@ -107,6 +107,10 @@ class WorkerOperations:
         """Put another configuration in force."""
         self._keys.replace(keys)
         self._adopt(settings)
+
+    async def discard(self, keys: PreparedKeys) -> None:
+        """Close what was opened for keys that are not put in force."""
+        await self._keys.abort(keys)
 
     async def report(self, *, take_lag: bool = False) -> Report:
         reply = await self._ask("report", {"take_lag": take_lag})

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
+from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.server.daemon_thread import DaemonThread
 
@@ -29,25 +32,28 @@ _STOP_TIMEOUT = 2.0
 class _Store:
     """A key store, and the thread in which it is read."""
 
-    def __init__(self, path: Path) -> None:
-        self.follower = StoreFollower(path)
+    def __init__(self, follower: StoreFollower) -> None:
+        self.follower = follower
         self.in_thread = DaemonThread("key store")
 
-    async def read(self) -> None:
+    @classmethod
+    async def open(cls, setting: Path | SecretStr, offered: Offered) -> _Store:
         """Read the store for the first time; raises `StartError`."""
         try:
-            await self.in_thread(self.follower.read)
+            store = cls(StoreFollower(locate_store(setting, offered)))
+            await store.in_thread(store.follower.read)
         except KeyStoreError as error:
             raise StartError(f"auth.store: {error}") from None
+        return store
 
-    async def write_last_used(self, times: Mapping[str, float]) -> None:
-        """Write when keys were last used, for the last time."""
-        writing = self.in_thread(self.follower.write_last_used, times)
+    async def close(self, times: Mapping[str, float]) -> None:
+        """Write when keys were last used, and close the store."""
+        closing = self.in_thread(self.follower.close, times)
         try:
-            await asyncio.wait_for(writing, _STOP_TIMEOUT)
+            await asyncio.wait_for(closing, _STOP_TIMEOUT)
         except TimeoutError:
             text = "%s: the key store does not respond; when keys were last used is not written"
-            _log.warning(text, self.follower.path)
+            _log.warning(text, self.follower.location.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,7 @@ class _Source:
     def conflicts(self, stored: Sequence[ApiKey]) -> Iterator[SettingError]:
         """Yield an error for each key that is in both."""
         if self.store is not None:
-            yield from key_conflicts(self.configured, stored, self.store.follower.path)
+            yield from key_conflicts(self.configured, stored, self.store.follower.location.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +84,14 @@ class PreparedKeys:
 
 
 class Keys:
-    """All keys in ``ring``, and what follows the key store, if there is one."""
+    """All keys in ``ring``, and what follows the key store, if there is one.
 
-    def __init__(self) -> None:
+    ``offered`` is what plugins open key stores with.
+    """
+
+    def __init__(self, offered: Offered) -> None:
         self.ring = KeyRing([])
+        self._offered = offered
         self._source = _Source((), None)
         self._stored: Sequence[ApiKey] = ()  # those of the store that are in the ring
         self._leaving: set[asyncio.Task[None]] = set()
@@ -92,26 +102,35 @@ class Keys:
         """The follower of the key store."""
         return self._source.store.follower if self._source.store is not None else None
 
-    async def prepare(self, configured: Iterable[ApiKey], path: Path | None) -> PreparedKeys:
-        """Return the configured keys and those of the store at ``path`` for `replace`.
+    async def prepare(
+        self, configured: Iterable[ApiKey], setting: Path | SecretStr | None
+    ) -> PreparedKeys:
+        """Return the configured keys and those of the store at ``setting`` for `replace`.
 
         Raises `StartError` if the store is another one than now and cannot be read, and
         `SettingError` for a key in both.
         """
         store = self._source.store
-        if path is None:
+        if setting is None:
             store = None
-        elif store is None or store.follower.path != path:
-            store = _Store(path)
-            await store.read()
+        elif store is None or store.follower.location.setting != setting:
+            store = await _Store.open(setting, self._offered)
         source = _Source(tuple(configured), store)
         stored = source.stored
         if store is None:
             return PreparedKeys(source, stored, self.ring.merged(stored, source.configured))
         merged, conflicts = await store.in_thread(self._merge, source, stored)
+        prepared = PreparedKeys(source, stored, merged)
         for conflict in conflicts:
+            await self.abort(prepared)
             raise conflict
-        return PreparedKeys(source, stored, merged)
+        return prepared
+
+    async def abort(self, prepared: PreparedKeys) -> None:
+        """Close the store that was opened for these keys, if it is another one than now."""
+        store = prepared.source.store
+        if store is not None and store is not self._source.store:
+            await store.close({})
 
     def replace(self, prepared: PreparedKeys) -> None:
         """Put these keys in force, at once."""
@@ -122,7 +141,7 @@ class Keys:
         self.ring.replace(merged, source.configured)
         self._source, self._stored = source, source.stored
         if before is not None and before is not source.store:
-            leaving = asyncio.create_task(before.write_last_used(self.ring.last_used_of_stored()))
+            leaving = asyncio.create_task(before.close(self.ring.last_used_of_stored()))
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 
@@ -144,9 +163,9 @@ class Keys:
                 _log.error("following the key store failed:\n%s", format_traceback(error))
 
     async def close(self) -> None:
-        """Write when keys were last used."""
+        """Write when keys were last used, and close the store."""
         if self._source.store is not None:
-            await self._source.store.write_last_used(self.ring.last_used_of_stored())
+            await self._source.store.close(self.ring.last_used_of_stored())
         if self._leaving:
             await asyncio.wait(self._leaving)
 
@@ -174,13 +193,15 @@ class Keys:
 
 
 @asynccontextmanager
-async def open_keys(configured: Sequence[ApiKey], path: Path | None) -> AsyncIterator[Keys]:
-    """Yield the configured keys and those of the store at ``path``, which is followed.
+async def open_keys(
+    configured: Sequence[ApiKey], setting: Path | SecretStr | None, offered: Offered
+) -> AsyncIterator[Keys]:
+    """Yield the configured keys and those of the store at ``setting``, which is followed.
 
     Raises `StartError` and `SettingError` as `Keys.prepare`.
     """
-    keys = Keys()
-    keys.replace(await keys.prepare(configured, path))
+    keys = Keys(offered)
+    keys.replace(await keys.prepare(configured, setting))
     async with _background(_watch_clock(keys.ring)):
         try:
             async with _background(keys.follow()):
@@ -190,18 +211,18 @@ async def open_keys(configured: Sequence[ApiKey], path: Path | None) -> AsyncIte
 
 
 def key_conflicts(
-    configured: Sequence[ApiKey], stored: Iterable[ApiKey], path: Path
+    configured: Sequence[ApiKey], stored: Iterable[ApiKey], name: str
 ) -> Iterator[SettingError]:
-    """Yield an error for each configured key whose id or token the store at ``path`` has, too."""
+    """Yield an error for each configured key whose id or token the store ``name`` has, too."""
     by_digest = {key.digest: key.id for key in stored}
     ids = frozenset(by_digest.values())
     for i, key in enumerate(configured):
         if key.id in ids:
-            text = f"the key store {path} has a key {key.id}, too; remove this one"
+            text = f"the key store {name} has a key {key.id}, too; remove this one"
             yield SettingError(text, "auth", "keys", i, "id")
         elif key.digest in by_digest:
             text = (
-                f"the key {by_digest[key.digest]} in the key store {path} has the token of "
+                f"the key {by_digest[key.digest]} in the key store {name} has the token of "
                 f"{key.id}; remove this one"
             )
             yield SettingError(text, "auth", "keys", i)

@@ -9,7 +9,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -28,7 +28,7 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.metrics.loop_lag import measured_lag
-from tornado_idv.registry import backend_kinds
+from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.server.daemon_thread import DaemonThread
 from tornado_idv.server.directories import Directories, PreparedDirectory, open_directories
 from tornado_idv.server.http_parts import HttpParts, SharedParts
@@ -99,6 +99,7 @@ class Prepared:
     async def abort(self) -> None:
         """Close what was opened for it; the service stays as it is."""
         await self.directory.abort()
+        await self.service.keys.abort(self.keys)
 
 
 class Service:
@@ -148,12 +149,12 @@ class Service:
         if settings.server.tls is not None and self._started.server.tls is not None:
             tls = tls_context(settings.server.tls)
         keys = await self.keys.prepare(map(api_key, settings.auth.keys), settings.auth.store)
-        directory = await self._directories.prepare(settings)
-        try:
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self.keys.abort, keys)
+            directory = await self._directories.prepare(settings)
+            undo.push_async_callback(directory.abort)
             http = HttpParts.make(settings, directory.directory, self._shared)
-        except BaseException:
-            await directory.abort()
-            raise
+            undo.pop_all()
         restart = needs_restart(self._started, settings)
         return Prepared(self, settings, keys, directory, http, tls, restart)
 
@@ -232,7 +233,7 @@ async def serving(
     counters = Counters()
     configured = [api_key(entry) for entry in settings.auth.keys]
     async with (
-        open_keys(configured, settings.auth.store) as keys,
+        open_keys(configured, settings.auth.store, key_stores(manager)) as keys,
         open_directories(settings, manager, counters) as directories,
     ):
         if inherited is None:

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -16,9 +17,9 @@ import pluggy
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import AuthSettings, ServerSettings, Settings
 from tornado_idv.errors import KeyStoreError, StartError
-from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.registry import backend_kinds
+from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.server.admin_process import run_admin
 from tornado_idv.server.cpus import usable_cpus
 from tornado_idv.server.limiters import make_limiters
@@ -67,7 +68,7 @@ def supervise(
     server, admin = settings.server, settings.admin
     public = bind_each("server", server.host, server.port, workers)
     admin_sockets = bind("admin", admin.host, admin.port) if admin else []
-    limiters = make_limiters(settings.limits, _count_keys(settings.auth))
+    limiters = make_limiters(settings.limits, _count_keys(settings.auth, key_stores(manager)))
     current = Configuration(file, settings)
     slots = [
         Slot(
@@ -119,12 +120,15 @@ def supervise(
     _audit.info("stopped", extra={"drained": drained})
 
 
-def _count_keys(auth: AuthSettings) -> int:
+def _count_keys(auth: AuthSettings, offered: Offered) -> int:
     """Return the number of keys; raises `StartError` if the key store cannot be read."""
     count = len(auth.keys)
     if auth.store is not None:
         try:
-            with KeyStore.opened(auth.store, read_only=True) as store:
+            with (
+                closing(locate_store(auth.store, offered)) as location,
+                location.opened(read_only=True) as store,
+            ):
                 count += store.count()
         except KeyStoreError as error:
             raise StartError(f"auth.store: {error}") from None

@@ -1,0 +1,103 @@
+"""The tables of the key store, in the schema ``idv_keys``, and their version."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from tornado_idv import KeyStoreError
+
+if TYPE_CHECKING:
+    from idv_postgres.key_database import KeyDatabase
+
+_LOCK = 0x6964766B
+"""The advisory lock of creating the tables; ASCII ``idvk``."""
+
+_TABLES = """
+CREATE TABLE store (version integer NOT NULL, revision text NOT NULL);
+INSERT INTO store VALUES (0, gen_random_uuid());
+CREATE TABLE keys (
+    id text COLLATE "C" PRIMARY KEY,
+    created double precision NOT NULL,
+    owner text NOT NULL,
+    scopes text NOT NULL,
+    not_before double precision,
+    expires double precision,
+    requests text,
+    misses text,
+    note text NOT NULL,
+    disabled boolean NOT NULL,
+    revoked double precision
+);
+CREATE TABLE tokens (
+    digest bytea PRIMARY KEY,
+    id text COLLATE "C" NOT NULL REFERENCES keys,
+    created double precision NOT NULL,
+    expires double precision
+);
+CREATE INDEX tokens_id ON tokens (id);
+CREATE TABLE last_used (id text COLLATE "C" PRIMARY KEY, time double precision NOT NULL);
+"""
+
+# Also where an operator changes rows without our commands. Once in a transaction, since each
+# version of the row would otherwise slow down the next one.
+_TRIGGERS = """
+CREATE FUNCTION changed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    UPDATE idv_keys.store SET revision = gen_random_uuid()
+        WHERE xmin <> pg_current_xact_id()::xid;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON keys
+    FOR EACH STATEMENT EXECUTE FUNCTION changed();
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON tokens
+    FOR EACH STATEMENT EXECUTE FUNCTION changed();
+"""
+
+_MIGRATIONS = [_TABLES + _TRIGGERS]
+"""The SQL that leads from each version of the schema to the next."""
+
+
+def check(database: KeyDatabase, *, read_only: bool) -> None:
+    """Raise `KeyStoreError` unless we know the schema; migrate an older one."""
+    version = _version(database)
+    if version > len(_MIGRATIONS):
+        raise KeyStoreError(
+            f"{database.name}: the key store was written by a newer tornado-idv (version "
+            f"{version} of its schema, this one knows {len(_MIGRATIONS)}); upgrade this one"
+        )
+    if version < len(_MIGRATIONS) and not read_only:
+        with database.writing():
+            _migrate(database, _version(database))  # another process may have migrated it
+
+
+def create(database: KeyDatabase) -> bool:
+    """Create the tables; return whether there were none."""
+    with _creating(database):
+        ((has_schema, has_store),) = database.execute(
+            "SELECT to_regnamespace('idv_keys') IS NOT NULL, "
+            "to_regclass('idv_keys.store') IS NOT NULL"
+        )
+        if has_store:
+            return False
+        if not has_schema:
+            database.script("CREATE SCHEMA idv_keys")
+        _migrate(database, 0)
+    return True
+
+
+def _creating(database: KeyDatabase) -> AbstractContextManager[None]:
+    """Let only one process create the tables at a time."""
+    return database.writing(f"SELECT pg_advisory_xact_lock({_LOCK})")
+
+
+def _migrate(database: KeyDatabase, version: int) -> None:
+    for sql in _MIGRATIONS[version:]:
+        database.script(sql)
+    database.execute("UPDATE store SET version = ?", [len(_MIGRATIONS)])
+
+
+def _version(database: KeyDatabase) -> int:
+    # With the name of its schema, so that a missing permission is no missing table.
+    for (version,) in database.execute("SELECT version FROM idv_keys.store"):
+        return int(version)
+    raise KeyStoreError(f"{database.name}: the key store is damaged; restore it from a backup")

@@ -1,0 +1,65 @@
+"""The key store in a PostgreSQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pydantic import SecretStr
+
+from idv_postgres.dsn import Dsn
+from tornado_idv import KeyStoreError, KeyStoreLocation
+
+if TYPE_CHECKING:
+    from idv_postgres.key_database import KeyDatabase
+
+
+class PostgresKeyStore(KeyStoreLocation):
+    """A key store at a connection URI; its connection is kept until it fails."""
+
+    setting: SecretStr
+
+    def __init__(self, setting: SecretStr) -> None:
+        try:
+            super().__init__(setting, Dsn.parse(setting.get_secret_value()).name)
+        except ValueError as error:
+            raise KeyStoreError(str(error)) from None
+        try:
+            from idv_postgres import key_database, key_schema  # noqa: PLC0415 - they import asyncpg
+        except ModuleNotFoundError as error:
+            text = f"{error.name} is not installed; pip install 'tornado-idv[postgres]'"
+            raise KeyStoreError(text) from None
+        self._schema = key_schema
+        self._connect = key_database.KeyDatabase
+        self._database: KeyDatabase | None = None
+
+    @contextmanager
+    def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[KeyDatabase]:
+        """Connect to the primary server of the URI, unless there is a connection."""
+        with self._connected(busy_timeout) as database:
+            self._schema.check(database, read_only=read_only)
+            yield database
+
+    def create(self) -> bool:
+        """Create the tables, in a schema of their own."""
+        with self._connected() as database:
+            return self._schema.create(database)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    @contextmanager
+    def _connected(self, busy_timeout: float = 5.0) -> Iterator[KeyDatabase]:
+        if self._database is None:
+            self._database = self._connect(self.setting, self.name)
+        self._database.busy_timeout = busy_timeout
+        try:
+            yield self._database
+        except BaseException:
+            # Whatever it was doing is undone by the server.
+            self.close()
+            raise

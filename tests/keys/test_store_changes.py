@@ -1,0 +1,226 @@
+"""The changes of commands in each kind of key store: a SQLite file, and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from msgspec.structs import replace
+
+from support.key_stores import CREATED, add, make_store, open_store, postgres_place, read, record
+from tornado_idv.errors import KeyStoreError
+from tornado_idv.keys.location import KeyStoreLocation
+from tornado_idv.keys.record import KeyRecord, Token
+from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.token import digest, issue
+from tornado_idv.units import Rate
+
+
+@pytest.fixture(params=["file", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyStoreLocation]:
+    """A place for a key store, where there is none."""
+    if request.param == "file":
+        yield KeyStoreFile(tmp_path / "keys.db")
+        return
+    with closing(postgres_place(request.getfixturevalue("database"))) as location:
+        yield location
+
+
+def test_existing_store_is_not_created_again(place: KeyStoreLocation) -> None:
+    make_store(place, "shop")
+    assert not place.create()
+    assert list(read(place)) == ["shop"]
+
+
+def test_every_attribute_is_stored(place: KeyStoreLocation) -> None:
+    make_store(place)
+    whole = KeyRecord(
+        "shop",
+        CREATED,
+        (Token(digest("a"), CREATED), Token(digest("b"), CREATED + 1, CREATED + 2)),
+        owner="web shop",
+        scopes=("identify:card", "admin"),
+        not_before=CREATED + 0.5,
+        expires=CREATED + 90,
+        requests=Rate(100, 1),
+        misses=Rate(300, 600),
+        note="for ü",
+        disabled=True,
+        revoked=CREATED + 3,
+    )
+    plain = record("plain", issue("plain"))
+    add(place, whole, plain)
+    assert read(place) == {"shop": whole, "plain": plain}
+
+
+def test_rotated_key_has_both_tokens_until_the_overlap_is_over(place: KeyStoreLocation) -> None:
+    make_store(place, "shop")
+    token = Token(digest("new"), CREATED + 100)
+    with open_store(place) as store:
+        store.rotate("shop", token, overlap=50.0, expires=None)
+        old, new = store.find("shop").tokens
+    assert (old.expires, new) == (CREATED + 150, token)
+
+
+def test_rotating_never_makes_an_older_token_valid_for_longer(place: KeyStoreLocation) -> None:
+    make_store(place)
+    add(place, record("shop", "a", expires=CREATED + 120))
+    tokens = [Token(digest(name), CREATED + 100) for name in ("b", "c")]
+    with open_store(place) as store:
+        store.rotate("shop", tokens[0], overlap=1e6, expires=CREATED + 1e9)
+        store.rotate("shop", tokens[1], overlap=1e3, expires=None)
+        shop = store.find("shop")
+    expires = {token.digest: token.expires for token in shop.tokens}
+    assert expires == {
+        digest("a"): CREATED + 120,
+        digest("b"): CREATED + 1100,
+        digest("c"): None,
+    }
+    assert shop.expires == CREATED + 1e9
+
+
+def test_expired_key_is_rotated_only_with_a_new_expiry(place: KeyStoreLocation) -> None:
+    make_store(place)
+    add(place, record("shop", "a", expires=CREATED + 1))
+    token = Token(digest("b"), CREATED + 2)
+    with open_store(place) as store:
+        with pytest.raises(KeyStoreError, match="shop has expired; renew it with --expires"):
+            store.rotate("shop", token, overlap=1.0, expires=None)
+        store.rotate("shop", token, overlap=1.0, expires=CREATED + 3)
+        assert store.find("shop").state(CREATED + 2) == "valid"
+        assert store.find("shop").tokens[0].expires == CREATED + 1
+
+
+def test_tokens_that_expired_long_ago_are_removed_at_the_next_rotation(
+    place: KeyStoreLocation,
+) -> None:
+    """And are there again if that is withdrawn; tokens of other keys stay."""
+    make_store(place, "shop", "other")
+    with open_store(place) as store:
+        for key_id in ("shop", "other"):
+            store.rotate(key_id, Token(digest(f"{key_id} 1"), CREATED), overlap=10, expires=None)
+        before = read(place)
+        kept = Token(digest("2"), CREATED + 10 + 30 * 86400)
+        store.rotate("shop", kept, overlap=10, expires=None)
+        assert len(store.find("shop").tokens) == 3
+        latest = Token(digest("3"), CREATED + 11 + 30 * 86400)
+        rotated = store.rotate("shop", latest, overlap=10, expires=None)
+        assert [each.digest for each in store.find("shop").tokens] == [
+            digest("shop 1"),
+            kept.digest,
+            latest.digest,
+        ]
+        assert store.find("shop") == rotated[1]
+        assert store.find("other") == before["other"]
+        store.withdraw(latest.digest, *rotated)
+        assert store.find("shop") == rotated[0]
+
+
+@pytest.mark.parametrize("used", [[], ["shop"]], ids=["unused", "used meanwhile"])
+def test_withdrawn_token_leaves_the_key_as_it_was(place: KeyStoreLocation, used: list[str]) -> None:
+    make_store(place, "shop")
+    known = read(place)["shop"]
+    with open_store(place) as store:
+        token = Token(digest("new"), CREATED + 100)
+        before, after = store.rotate("shop", token, overlap=5.0, expires=CREATED + 1000)
+        store.write_last_used(dict.fromkeys(used, CREATED))
+        store.withdraw(token.digest, before, after)
+    assert replace(read(place)["shop"], last_used=None) == known
+
+
+def test_withdrawn_token_undoes_no_later_change(place: KeyStoreLocation) -> None:
+    make_store(place, "shop")
+    with open_store(place) as store:
+        first, second = (Token(digest(name), CREATED + 9) for name in ("first", "second"))
+        before, after = store.rotate("shop", first, overlap=100.0, expires=None)
+        store.rotate("shop", second, overlap=0.0, expires=None)
+        store.withdraw(first.digest, before, after)
+        old, new = store.find("shop").tokens
+    assert (old.expires, new) == (CREATED + 9, second)
+
+
+def test_withdrawn_token_leaves_other_changes_and_the_old_expiry(place: KeyStoreLocation) -> None:
+    make_store(place, "shop")
+    with open_store(place) as store:
+        token = Token(digest("new"), CREATED + 9)
+        before, after = store.rotate("shop", token, overlap=100.0, expires=CREATED + 1000)
+        store.set_disabled("shop", disabled=True)
+        store.withdraw(token.digest, before, after)
+        assert store.find("shop") == replace(before, disabled=True)
+
+
+def test_withdrawn_first_token_leaves_no_key(place: KeyStoreLocation) -> None:
+    make_store(place, "shop")
+    with open_store(place) as store:
+        shop = store.find("shop")
+        store.withdraw(shop.tokens[0].digest, None, shop)
+    assert read(place) == {}
+
+
+def test_revoked_key_stays_revoked_and_listed(place: KeyStoreLocation) -> None:
+    make_store(place, "shop")
+    with open_store(place) as store:
+        assert store.revoke("shop", CREATED + 1)
+        assert not store.revoke("shop", CREATED + 2)
+        assert store.find("shop").revoked == CREATED + 1
+        with pytest.raises(KeyStoreError, match="shop was revoked, which is final"):
+            store.set_disabled("shop", disabled=False)
+        with pytest.raises(KeyStoreError, match="shop was revoked; issue a key with another id"):
+            store.rotate("shop", Token(digest("x"), CREATED), overlap=1.0, expires=None)
+        with pytest.raises(KeyStoreError, match="shop was revoked; its id is not used again"):
+            store.add([record("shop", issue("shop"))])
+
+
+def test_keys_are_added_all_or_none(place: KeyStoreLocation) -> None:
+    make_store(place, "shop")
+    for wrong, message in [
+        (record("shop", "x"), "the key shop exists already"),
+        (record("other", "new"), "another key has the token of other"),
+    ]:
+        with open_store(place) as store, pytest.raises(KeyStoreError, match=message):
+            store.add([record("new", "new"), wrong])
+    assert list(read(place)) == ["shop"]
+
+
+def test_last_use_never_goes_back(place: KeyStoreLocation) -> None:
+    make_store(place, "shop", "partner")
+    with open_store(place) as store:
+        store.write_last_used({"shop": 200.0, "unknown": 300.0})
+        store.write_last_used({"shop": 100.0})
+        assert [each.last_used for each in store.records()] == [None, 200.0]
+
+
+def test_changes_at_once_wait_for_each_other(place: KeyStoreLocation) -> None:
+    """None fails, and none is lost, though each reads the key before it writes it."""
+    make_store(place, "shop")
+
+    def rotate(first: int) -> None:
+        with closing(type(place)(place.setting)) as own:
+            rotate_at(own, first)
+
+    def rotate_at(own: KeyStoreLocation, first: int) -> None:
+        for i in range(first, first + 10):
+            with open_store(own) as store:
+                token = Token(digest(str(i)), CREATED + i)
+                store.rotate("shop", token, overlap=1e6, expires=None)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(rotate, range(0, 40, 10)))
+    assert len(read(place)["shop"].tokens) == 41
+
+
+def test_store_is_created_once_by_commands_at_once(place: KeyStoreLocation) -> None:
+    together = Barrier(4)
+
+    def create(_: int) -> bool:
+        with closing(type(place)(place.setting)) as own:
+            together.wait(10)
+            return own.create()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sorted(threads.map(create, range(4))) == [False, False, False, True]
+    assert read(place) == {}

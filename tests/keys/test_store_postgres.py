@@ -1,0 +1,387 @@
+"""The key store in PostgreSQL: its schema, faults and rights, and the service that reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from idv_postgres import database as database_module
+from idv_postgres import key_database, key_schema
+from idv_postgres.key_store import PostgresKeyStore
+from support.forked_commands import start
+from support.key_stores import CREATED, add, make_store, open_store, postgres_place, read, record
+from support.postgres_server import PASSWORD, Database
+from support.process import Invoke, eventually
+from support.reloads import A, config, reloadable
+from support.repeated_requests import BODY, PATH
+from support.service import CONFIG, FIXTURE, Client, serving
+from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
+from tornado_idv.keys.follower import StoreFollower
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.token import check_token, digest
+
+BACKENDS = "  - {name: users, kind: yaml, path: users.yaml}\n"
+KEYS = (Path(__file__).parents[2] / "docs" / "keys.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def running(database: Database) -> Iterator[None]:
+    """The server runs after each test, too."""
+    yield
+    if database.server.process is None:
+        database.server.start()
+
+
+@pytest.fixture
+def place(database: Database) -> Iterator[PostgresKeyStore]:
+    """A place for a key store, where there is none."""
+    with closing(postgres_place(database)) as location:
+        yield location
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    return tmp_path
+
+
+def config_of(dsn: str) -> str:
+    return CONFIG.replace("auth:\n", f"auth:\n  store: {dsn}\n") + BACKENDS
+
+
+def test_revision_differs_after_each_change_of_a_key_only(
+    place: PostgresKeyStore, database: Database
+) -> None:
+    """Also after one by SQL; the last use is no change."""
+    make_store(place, "shop")
+    with open_store(place) as store:
+        first = store.revision()
+        store.write_last_used({"shop": 1.0})
+        assert not store.set_disabled("shop", disabled=False)
+        assert store.revision() == first
+        assert store.set_disabled("shop", disabled=True)
+        seen = {first, store.revision()}
+        for change in ("UPDATE keys SET disabled = false", "TRUNCATE tokens"):
+            database.run(f"SET search_path = idv_keys; {change}")
+            seen.add(store.revision())
+        assert len(seen) == 4
+
+
+def test_change_that_waits_too_long_for_another_one_is_refused(
+    place: PostgresKeyStore, database: Database
+) -> None:
+    make_store(place, "shop")
+    with (
+        closing(PostgresKeyStore(place.setting)) as other,
+        other.connected(busy_timeout=1.0, read_only=False) as connection,
+        connection.writing(),
+        pytest.raises(KeyStoreError, match="locked by another process"),
+        open_store(place, busy_timeout=0.01) as store,
+    ):
+        store.revoke("shop", CREATED)
+    with open_store(place) as store:
+        assert store.revoke("shop", CREATED)
+
+
+def test_older_schema_is_migrated_unless_nothing_may_be_written(
+    place: PostgresKeyStore, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(place, "shop")
+    more = [*key_schema._MIGRATIONS, "ALTER TABLE last_used ADD COLUMN client text"]
+    monkeypatch.setattr(key_schema, "_MIGRATIONS", more)
+    for read_only, version in ((True, "1"), (False, "2"), (False, "2")):
+        with open_store(place, read_only=read_only) as store:
+            assert [each.id for each in store.records()] == ["shop"]
+        assert database.run("SELECT version FROM idv_keys.store") == version
+
+
+@contextmanager
+def stopped(database: Database) -> Iterator[None]:
+    database.server.stop()
+    yield
+    database.server.start()
+
+
+@contextmanager
+def hanging(database: Database) -> Iterator[None]:
+    database.server.pause()
+    try:
+        yield
+    finally:
+        database.server.resume()
+
+
+def changed(change: str, undo: str) -> Callable[[Database], Iterator[None]]:
+    def run(database: Database) -> Iterator[None]:
+        database.run(change)
+        yield
+        database.run(undo)
+
+    return run
+
+
+FAULTS = {
+    "stopped": (stopped, r"the connection was lost|cannot be reached"),
+    "hanging": (hanging, "the server did not respond in time"),
+    "no tables": (
+        contextmanager(
+            changed("ALTER SCHEMA idv_keys RENAME TO gone", "ALTER SCHEMA gone RENAME TO idv_keys")
+        ),
+        "the key store is gone; restore it",
+    ),
+    "no rights": (
+        contextmanager(
+            changed(
+                "REVOKE ALL ON SCHEMA idv_keys FROM idv; ALTER SCHEMA idv_keys OWNER TO postgres",
+                "ALTER SCHEMA idv_keys OWNER TO idv; GRANT ALL ON SCHEMA idv_keys TO idv",
+            )
+        ),
+        "lacks a permission",
+    ),
+    "no row": (
+        contextmanager(
+            changed(
+                "CREATE TABLE kept AS TABLE idv_keys.store; TRUNCATE idv_keys.store",
+                "INSERT INTO idv_keys.store TABLE kept; DROP TABLE kept",
+            )
+        ),
+        "the key store is damaged",
+    ),
+    "newer": (
+        contextmanager(
+            changed("UPDATE idv_keys.store SET version = 99", "UPDATE idv_keys.store SET version=1")
+        ),
+        "written by a newer tornado-idv",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_last_good_keys_stay_in_force_while_the_store_fails(
+    place: PostgresKeyStore,
+    database: Database,
+    fault: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The failure is logged once, and so is its end, after which changes are seen again."""
+    caplog.set_level(logging.INFO)
+    tokens = make_store(place, "shop")
+    follower, ring = StoreFollower(place), KeyRing([], lambda: CREATED)
+    ring.replace(ring.merged(follower.read() or []))
+    fail, reason = FAULTS[fault]
+    with fail(database), monkeypatch.context() as patched:
+        if fault == "hanging":
+            patched.setattr(key_database, "_TIMEOUT", 0.2)
+            patched.setattr(key_database, "_CONNECT_TIMEOUT", 0.2)
+            patched.setattr(database_module, "_MIN_CONNECT_TIMEOUT", 0.2)
+        for _ in range(3):
+            assert follower.poll() is None
+        (line,) = caplog.records
+        assert line.levelno == logging.ERROR
+        assert place.name in line.getMessage()
+        assert PASSWORD not in line.getMessage()
+        assert re.search(reason, follower.state.error or "")
+        caplog.clear()
+        ring.authenticate(digest(tokens["shop"]))
+    assert follower.poll() is None
+    assert [each.getMessage() for each in caplog.records] == [
+        f"{place.name}: the key store can be read again"
+    ]
+    with closing(PostgresKeyStore(place.setting)) as other, open_store(other) as store:
+        store.revoke("shop", CREATED)
+    ring.replace(ring.merged(follower.poll() or []))
+    with pytest.raises(InvalidKey):
+        ring.authenticate(digest(tokens["shop"]))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("postgresql://idv:{}@127.0.0.1:1/keys", "127.0.0.1:1/keys: the server cannot be reached"),
+        ("postgresql://id@v:{}@h/keys", "an @ in the user name or password must be written %40"),
+        ("mysql://idv:{}@h/keys", "no plugin opens a key store at such a URL; there are: postgres"),
+    ],
+    ids=["unreachable", "malformed", "unknown scheme"],
+)
+def test_store_that_cannot_be_opened_stops_the_start_and_is_reported_by_check(
+    folder: Path, invoke: Invoke, setting: str, message: str
+) -> None:
+    text = config_of(setting.format(PASSWORD))
+    with pytest.raises(StartError, match=message) as caught, serving(text, folder):
+        pass
+    assert PASSWORD not in str(caught.value)
+    checked = invoke("check", "-c", folder / "config.yaml")
+    listed = invoke("keys", "list", "-c", folder / "config.yaml")
+    assert (checked.exit_code, listed.exit_code) == (1, 1)
+    for result in (checked, listed):
+        assert message in result.stderr
+        assert PASSWORD not in result.output
+
+
+def test_url_on_the_command_line_is_refused(invoke: Invoke) -> None:
+    """Other users of the machine can read the arguments of a process."""
+    result = invoke("keys", "list", "--store", f"postgresql://idv:{PASSWORD}@h/keys")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "--store: must be a file; set a URL, which may hold a password, as auth.store\n"
+    )
+
+
+def test_wrong_password_is_reported_without_it(place: PostgresKeyStore) -> None:
+    dsn = place.setting.get_secret_value().replace(PASSWORD, "wrong-canary")
+    wrong = PostgresKeyStore(SecretStr(dsn))
+    with pytest.raises(KeyStoreError, match="the password in the dsn is wrong") as caught:
+        wrong.create()
+    assert "canary" not in f"{caught.value} {wrong!r} {wrong.name}"
+
+
+def test_commands_work_on_the_store_of_the_configuration(
+    place: PostgresKeyStore, folder: Path, invoke: Invoke
+) -> None:
+    config = folder / "config.yaml"
+    (folder / "dsn").write_text(place.setting.get_secret_value())
+    config.write_text(config_of("${file:dsn}"))
+    missing = invoke("keys", "issue", "shop", "-c", config)
+    assert missing.exit_code == 1
+    assert missing.stderr.startswith(f"{place.name}: there is no key store in this database")
+    issued = invoke("keys", "issue", "shop", "--create", "-c", config)
+    assert (issued.exit_code, issued.stderr.splitlines()[0]) == (
+        0,
+        f"Created the key store {place.name}.",
+    )
+    check_token(issued.stdout.strip())
+    again = invoke("keys", "issue", "shop", "--create", "-c", config)
+    assert (again.exit_code, again.stderr) == (1, "the key shop exists already\n")
+    line = json.dumps({"id": "old", "sha256": "0" * 64, "requests": "5/second", "disabled": True})
+    (folder / "keys.jsonl").write_text(line)
+    for command in ("rotate shop", "disable shop", "enable shop", f"import {folder}/keys.jsonl"):
+        assert invoke("keys", *command.split(), "-c", config).exit_code == 0
+    assert invoke("keys", "revoke", "shop", "-c", config).exit_code == 0
+    listed = json.loads(invoke("keys", "list", "--json", "-c", config).stdout)
+    assert [(each["id"], each["state"]) for each in listed] == [
+        ("old", "disabled"),
+        ("shop", "revoked"),
+    ]
+    checked = invoke("check", "-c", config)
+    assert checked.exit_code == 0
+    assert "key store      postgresql://…" in checked.stdout
+    assert PASSWORD not in checked.output
+
+
+def test_service_needs_no_right_to_change_keys(
+    place: PostgresKeyStore, database: Database, folder: Path
+) -> None:
+    """With the roles and grants in docs/keys.md. A change is in force within a second."""
+    roles, grants = re.findall(r"```sql\n(.*?)```", KEYS, re.DOTALL)
+    database.run(re.sub("'a[^']* long random text'", f"'{PASSWORD}'", roles))
+    place.setting = SecretStr(database.server.dsn(database.name, "idv_keys_admin"))
+    token = make_store(place, "shop")["shop"]
+    database.run(grants)
+    service_dsn = database.server.dsn(database.name, "idv_service")
+
+    def status(client: Client) -> int:
+        return client.post(PATH, BODY, {"Authorization": f"Bearer {token}"}).status
+
+    with serving(config_of(service_dsn), folder) as service:
+        client, follower = Client(service.port), service.keys.store
+        assert follower is not None
+        assert status(client) == 200
+        with pytest.raises(KeyStoreError, match="lacks a permission"):
+            add(PostgresKeyStore(SecretStr(service_dsn)), record("mine", "mine"))
+        with stopped(database):
+            eventually(lambda: follower.state.error is not None)
+            report = service.state.process_report().key_store
+            assert report is not None
+            assert report.error is not None
+            assert status(client) == 200
+        eventually(lambda: follower.state.error is None)
+        place.close()
+        with open_store(place) as store:
+            store.revoke("shop", time.time())
+        changed_at = time.monotonic()
+        eventually(lambda: status(client) == 401)
+        assert time.monotonic() - changed_at < 1.0
+    assert read(place)["shop"].last_used is not None
+
+
+@pytest.fixture
+def shop(place: PostgresKeyStore) -> None:
+    """A store with one key, to which nothing is connected."""
+    make_store(place, "shop")
+    place.close()
+
+
+async def all_disconnected(database: Database) -> bool:
+    """Wait for the end of the sessions, which the server ends a moment after their clients."""
+    for _ in range(200):
+        if not database.connections():
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize(
+    ("backend", "key_id", "problem"),
+    [
+        ("{name: a, kind: gated, opens: false}", "caller", "backend a does not open"),
+        (A, "shop", "has a key shop, too"),
+    ],
+    ids=["backend", "conflict"],
+)
+async def test_connection_of_a_reload_that_fails_is_closed(
+    database: Database,
+    tmp_path: Path,
+    backend: str,
+    key_id: str,
+    problem: str,
+) -> None:
+    async with reloadable(tmp_path, config()) as harness:
+        text = config(backend).replace("id: caller", f"id: {key_id}")
+        result = await harness.reload(text.replace("auth: {", f"auth: {{store: '{database.dsn}', "))
+        assert problem in result.problems[0]
+        assert await all_disconnected(database)
+        assert (await harness.ask("@alice")).status == 200
+
+
+@pytest.mark.usefixtures("shop")
+async def test_connection_of_a_reload_that_is_aborted_is_closed(
+    database: Database, tmp_path: Path
+) -> None:
+    async with reloadable(tmp_path, config()) as harness:
+        text = config().replace("auth: {", f"auth: {{store: '{database.dsn}', ")
+        harness.path.write_text(text)
+        prepared = await harness.service.prepare(harness.load())
+        assert len(database.connections()) == 1
+        await prepared.abort()
+        assert await all_disconnected(database)
+        assert (await harness.reload(text)).code is None
+        assert len(database.connections()) == 1
+        assert (await harness.reload(config())).code is None
+        assert await all_disconnected(database)
+
+
+def test_commands_at_once_lose_no_key(place: PostgresKeyStore, folder: Path) -> None:
+    """Also while none of them finds a store."""
+    config = folder / "config.yaml"
+    config.write_text(config_of(place.setting.get_secret_value()))
+    arguments = ("--create", "--config", config)
+    commands = {
+        f"key-{i}": start(folder / "logs", "keys", "issue", f"key-{i}", *arguments)
+        for i in range(3)
+    }
+    assert {each.wait() for each in commands.values()} == {0}
+    stored = read(place)
+    for key_id, each in commands.items():
+        assert stored[key_id].tokens[0].digest == digest(each.stdout.strip())
+    assert sum("Created the key store" in each.stderr for each in commands.values()) == 1
