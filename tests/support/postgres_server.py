@@ -175,13 +175,16 @@ class PostgresServer:
             assert time.monotonic() < deadline, self.log
             time.sleep(0.02)
 
-    def stop(self) -> None:
-        """Close every connection and end; what is not running is left as it is."""
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Close every connection and end; what is not running is left as it is.
+
+        By default cleanly; with SIGQUIT as after a crash.
+        """
         if self.process is not None:
             self.resume()
             while self._sessions:
                 self._sessions.popitem()[1].close()
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(how)
             self.process.wait(30)
             self.process = None
 
@@ -220,9 +223,9 @@ class PostgresServer:
         if self.process is None:
             return
         pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for each in [pid, *map(int, children)]:
-            os.kill(each, number)
+        os.kill(pid, number)  # first, so that it starts no other process meanwhile
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            os.kill(int(child), number)
 
 
 @dataclass
