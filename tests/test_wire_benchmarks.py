@@ -48,7 +48,7 @@ T = TypeVar("T")
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 
 
-NEED_WRK = ("throughput", "workers", "mixes", "latency", "attack", "uncached", "proxy")
+NEED_WRK = ("throughput", "workers", "mixes", "latency", "attack", "uncached", "proxy", "postgres")
 
 
 def make_plan(folder: Path) -> Plan:
