@@ -19,7 +19,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ _CHECKED = (2, 4)
 _CHECK_USERS = 3_000
 _CHECK_TTL = 1.0
 _TOLERANCE = 0.03
+_BATCH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,11 @@ def simulate(
 ) -> Shares:
     """Return the shares in ``seconds`` of traffic after ``warm_up`` seconds."""
     chooser = random.Random(seed)
-    weights = list(itertools.accumulate(1 / rank**_SKEW for rank in range(1, load.users + 1)))
     caches = [_Cache(load.entries) for _ in range(processes)]
     tier = _Cache()
     hits = lookups = 0
     count, ignored = int(load.rate * (warm_up + seconds)), int(load.rate * warm_up)
-    for number in range(count):
-        (user,) = chooser.choices(range(load.users), cum_weights=weights)
+    for number, user in enumerate(itertools.islice(_requested(load.users, chooser), count)):
         now, cache = number / load.rate, caches[int(chooser.random() * processes)]
         if cache.get(user, now) is not None:
             hits += number >= ignored
@@ -101,6 +100,12 @@ def simulate(
             tier.put(user, expires)
         cache.put(user, expires)
     return Shares(hits / (count - ignored), lookups / (count - ignored))
+
+
+def _requested(users: int, chooser: random.Random) -> Iterator[int]:
+    weights = list(itertools.accumulate(1 / rank**_SKEW for rank in range(1, users + 1)))
+    while True:
+        yield from chooser.choices(range(users), cum_weights=weights, k=_BATCH)
 
 
 async def run_for_real(folder: Path, processes: int, seconds: float) -> tuple[float, Shares]:
