@@ -9,6 +9,7 @@ from benchmarks.figures import Figure
 from benchmarks.hit import cached_find
 from benchmarks.memory import resident_memory
 from benchmarks.plan import Plan
+from benchmarks.postgres import postgres
 from benchmarks.sqlite import uncached_find
 from benchmarks.wire.attack import attack
 from benchmarks.wire.latency import latency
@@ -32,6 +33,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "start": cold_start,
     "uncached": uncached,
     "proxy": proxied,
+    "postgres": postgres,
 }
 
 

@@ -20,7 +20,7 @@ from typing import IO, Any, TypeVar
 import pytest
 from rich.progress import Progress
 
-from benchmarks import dataset, workers
+from benchmarks import dataset, postgres, postgres_server, workers
 from benchmarks.figures import Target
 from benchmarks.plan import Plan
 from benchmarks.wire import (
@@ -48,7 +48,7 @@ T = TypeVar("T")
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 
 
-NEED_WRK = ("throughput", "workers", "mixes", "latency", "attack", "uncached", "proxy")
+NEED_WRK = ("throughput", "workers", "mixes", "latency", "attack", "uncached", "proxy", "postgres")
 
 
 def make_plan(folder: Path) -> Plan:
@@ -294,6 +294,19 @@ async def test_workers_are_measured_with_all_their_processes(
     (memory,) = [each for each in figures if each.unit == "MiB"]
     assert all(1 < size < 200 for size in memory.rounds)
     assert len(memory.rounds) == 2
+
+
+@needs_wrk
+@pytest.mark.usefixtures("few_requests")
+async def test_lookups_in_postgresql_are_measured_beside_asyncpg_alone(plan: Plan) -> None:
+    if postgres_server.missing() is not None:
+        pytest.skip(str(postgres_server.missing()))
+    figures = await postgres.postgres(plan)
+    assert {each.of for each in figures if each.of} == {postgres.OURS, postgres.BARE}
+    (figure,) = (each for each in figures if each.target)
+    assert figure.target == Target("least", 0.6)
+    assert figure.value > 0
+    assert "make bench" in plan.skipped[contenders.FASTAPI_SQLALCHEMY]
 
 
 @needs_wrk

@@ -29,6 +29,7 @@ AIOHTTP = "aiohttp"
 STARLETTE = "Starlette on uvicorn"
 FASTAPI_HTTPX = "FastAPI with httpx"
 AIOHTTP_BOTH = "aiohttp with its own client"
+FASTAPI_SQLALCHEMY = "FastAPI with SQLAlchemy"
 ASGI = "a raw ASGI function on uvicorn"
 NGINX = "nginx returning a constant"
 
@@ -42,11 +43,13 @@ _IN_VENV = {
     ASGI: ("asgi", "orjson", *_UVICORN),
     FASTAPI_HTTPX: ("fastapi_httpx", "fastapi", "httpx", *_UVICORN),
     AIOHTTP_BOTH: ("aiohttp_proxy", "aiohttp", "orjson", "uvloop"),
+    FASTAPI_SQLALCHEMY: ("fastapi_sqlalchemy", "fastapi", "sqlalchemy", "asyncpg", *_UVICORN),
 }
 """Peers in the virtual environment: the module that serves, and the packages it needs."""
 
 PROXIES = (FASTAPI_HTTPX, AIOHTTP_BOTH)
-_NO_PACKAGES = {"asgi", "fastapi_httpx", "aiohttp_proxy"}
+_NO_SOURCE = set(_IN_VENV) - {*PROXIES, FASTAPI_SQLALCHEMY}
+_NO_PACKAGES = {"asgi", "fastapi_httpx", "aiohttp_proxy", "fastapi_sqlalchemy"}
 
 _VERSIONS = """\
 from importlib.metadata import distributions
@@ -91,7 +94,7 @@ def all_contenders(plan: Plan) -> dict[str, Contender]:
     sides = ours(plan)
     sides[TORNADO] = Contender(OnTornadoServer(OurService(plan.folder, over_yaml(plan))))
     contract = write_contract(plan.folder / "contract.json", plan.keys)
-    sides |= peers(plan, contract, [name for name in _IN_VENV if name not in PROXIES])
+    sides |= peers(plan, contract, [name for name in _IN_VENV if name in _NO_SOURCE])
     if nginx() is None:
         plan.skipped[NGINX] = "nginx is not installed; on Debian: apt-get install nginx-light"
     else:

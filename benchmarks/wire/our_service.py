@@ -34,6 +34,7 @@ class OurService:
     backend: str
     packet_cache: bool = True
     uncached: bool = False
+    cache: str = ""
     limits: str = "{}"
     workers: int = 1
 
@@ -45,7 +46,7 @@ class OurService:
             workers=self.workers,
             packet_cache="on" if self.packet_cache else "off",
             digest=hashlib.sha256(KEY.encode()).hexdigest(),
-            more=_UNCACHED if self.uncached else "",
+            more=_UNCACHED if self.uncached else self.cache,
             limits=self.limits,
             backend=self.backend,
         )

@@ -15,7 +15,9 @@ from support.faults.client import Person
 from support.faults.fault_catalogue import Scenario, of_database
 from support.faults.harness import QUIET
 from support.faults.oracle import rows, run
+from support.faults.postgres import running_postgres_sites
 from support.faults.reference import Reference, SqliteSource
+from support.postgres_server import binaries
 
 TIMES = Times(ttl=1, negative_ttl=1, stale=10, timeout=1, lag=1)
 ALICE, NOW_PRO = Person("a-1", "1"), Person("a-1", "1", "Pro")
@@ -138,3 +140,16 @@ def test_short_run_has_no_wrong_response() -> None:
         assert set(site.tallies) > {QUIET}
         assert sum(tally.outcomes["fresh"] for tally in site.tallies.values()) > 0
     json.dumps(table)
+
+
+@pytest.mark.slow
+def test_short_run_over_postgresql_has_no_wrong_response() -> None:
+    """One service, and three over one server, which is stopped, frozen, restarted and crashes."""
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed; see `make test-tools`")
+    sites = asyncio.run(run(2, seed=7, rate=15, harnesses=[running_postgres_sites]))
+    assert [violation for site in sites for violation in site.violations] == []
+    assert [len(site.ports) for site in sites] == [1, 3]
+    for site in sites:
+        assert set(site.tallies) > {QUIET}
+        assert sum(tally.outcomes["fresh"] for tally in site.tallies.values()) > 0

@@ -23,7 +23,7 @@ from asyncpg import (
 from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.pool import Pool
-from support.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
+from support.postgres_server import ALICE, BOB, PASSWORD, USERS, Database, verifier
 from support.service import CONFIG, Client, serving
 from support.tcp_relay import relaying
 from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, yaml_loader
@@ -163,7 +163,7 @@ async def test_a_password_that_is_changed_in_its_file_is_used_for_new_connection
             secret.path.write_text(database.dsn.replace(PASSWORD, "another"))
             await recovered(backend)
         finally:
-            database.run(f"ALTER ROLE idv PASSWORD '{PASSWORD}'")
+            database.run(f"ALTER ROLE idv PASSWORD '{verifier(PASSWORD)}'")
 
 
 async def test_a_connection_that_is_made_too_late_is_closed(database: Database) -> None:
@@ -285,7 +285,7 @@ async def test_too_many_connections_are_unavailable_and_those_that_are_open_go_o
 ) -> None:
     database.run("ALTER ROLE idv CONNECTION LIMIT 2")
     try:
-        backend = backend_of(pool={"min": "2", "max": "6"})
+        backend = backend_of(timeout="8s", pool={"min": "2", "max": "6"})
         async with open_backends([backend]):
             ended = await asyncio.gather(*(outcome(backend) for _ in range(12)))
             assert "found" in ended

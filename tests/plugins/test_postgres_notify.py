@@ -238,6 +238,8 @@ def test_an_edit_is_seen_in_a_response_within_a_second(
     database.run("INSERT INTO users VALUES ('alice', '1', 'Free'), ('bob', '2', 'Free')")
     with serving(path.read_text(), tmp_path) as service:
         client = Client(service.port)
+        listens = "SELECT true FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND state = 'idle'"
+        eventually(lambda: database.run(listens) == "t")
 
         def plans() -> list[str]:
             replies = [client.by_input("@alice"), client.by_card("1"), client.by_input("@bob")]

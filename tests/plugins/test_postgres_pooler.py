@@ -113,9 +113,9 @@ async def test_prepared_statements_behind_a_pooler_are_refused_at_the_start(
             await backend.find(ByNickname("alice"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def replica(database: Database) -> Iterator[PostgresServer]:
-    """A streaming replica of the server."""
+    """A streaming replica of the server; the last test promotes it."""
     folder = Path(tempfile.mkdtemp(prefix="idv-replica-"))
     user = server_user()
     if user is not None:
@@ -125,7 +125,7 @@ def replica(database: Database) -> Iterator[PostgresServer]:
     server = PostgresServer(primary.bin, folder)
     source = f"host=127.0.0.1 port={primary.port} user=postgres"
     arguments = ["-D", server.data, "-d", source, "-R", "-X", "stream", "-c", "fast", "--no-sync"]
-    command(primary.bin / "pg_basebackup", *arguments)
+    command(primary.bin / "pg_basebackup", *arguments, user=server_user())
     try:
         server.start()
         yield server
@@ -140,6 +140,31 @@ def catch_up(replica: PostgresServer, primary: PostgresServer) -> None:
     deadline = time.monotonic() + 10
     while replica.run(f"SELECT pg_last_wal_replay_lsn() >= '{position}'") != "t":
         assert time.monotonic() < deadline, replica.log
+
+
+@pytest.mark.slow
+async def test_a_standby_serves_lookups_and_the_primary_when_it_is_gone(
+    database: Database, replica: PostgresServer, tmp_path: Path
+) -> None:
+    database.write(ALICE)
+    ports = (database.server.port, replica.port)
+    dsn = database.dsn.replace(f":{ports[0]}/", f":{ports[0]},127.0.0.1:{ports[1]}/")
+    backend = backend_of(tmp_path, dsn=f"{dsn}&target_session_attrs=prefer-standby")
+    catch_up(replica, database.server)
+    async with open_backends([backend]):
+        assert await backend.find(ByNickname("alice")) == ALICE
+        assert database.connections() == []
+        await asyncio.to_thread(replica.stop)
+        try:
+            async with asyncio.timeout(5):
+                while not database.connections():
+                    try:
+                        await backend.find(ByNickname("alice"))
+                    except LookupFailed:
+                        await asyncio.sleep(0.05)
+            assert await backend.find(ByNickname("alice")) == ALICE
+        finally:
+            replica.start()
 
 
 @pytest.mark.slow
@@ -167,25 +192,3 @@ async def test_a_promoted_standby_is_found_without_a_restart(
                         await asyncio.sleep(0.05)
         finally:
             database.server.start()
-
-
-@pytest.mark.slow
-async def test_a_standby_serves_lookups_and_the_primary_when_it_is_gone(
-    database: Database, replica: PostgresServer, tmp_path: Path
-) -> None:
-    database.write(ALICE)
-    ports = (database.server.port, replica.port)
-    dsn = database.dsn.replace(f":{ports[0]}/", f":{ports[0]},127.0.0.1:{ports[1]}/")
-    backend = backend_of(tmp_path, dsn=f"{dsn}&target_session_attrs=prefer-standby")
-    catch_up(replica, database.server)
-    async with open_backends([backend]):
-        assert await backend.find(ByNickname("alice")) == ALICE
-        assert database.connections() == []
-        await asyncio.to_thread(replica.stop)
-        async with asyncio.timeout(5):
-            while not database.connections():
-                try:
-                    await backend.find(ByNickname("alice"))
-                except LookupFailed:
-                    await asyncio.sleep(0.05)
-        assert await backend.find(ByNickname("alice")) == ALICE

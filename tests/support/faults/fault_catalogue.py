@@ -35,7 +35,7 @@ from support.faults.proxy import (
     refusing,
     resetting,
 )
-from support.faults.reference import Source
+from support.faults.reference import FileSource, Source
 from support.process import ServiceProcess
 
 _NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
@@ -57,7 +57,7 @@ class Scenario:
         return self.source.letter
 
 
-def of_fixture(source: Source) -> Iterator[Scenario]:
+def of_fixture(source: FileSource) -> Iterator[Scenario]:
     """Yield the faults of a fixture; the old users are still served."""
     bad: dict[str, Damage] = {
         "half-written": cut,
@@ -71,7 +71,7 @@ def of_fixture(source: Source) -> Iterator[Scenario]:
     yield Scenario("replaced each 100 ms", source, _replaced(source), blind=False)
 
 
-def of_database(source: Source) -> Iterator[Scenario]:
+def of_database(source: FileSource) -> Iterator[Scenario]:
     """Yield the faults of a database; its users are unknown, or served stale."""
     bad: dict[str, Damage] = {
         "truncated": cut,
@@ -112,7 +112,7 @@ def _written(text: str) -> Damage:
     return lambda path: overwrite(path, text.encode())
 
 
-def _damaged(source: Source, damage: Damage) -> Callable[[], AbstractAsyncContextManager[None]]:
+def _damaged(source: FileSource, damage: Damage) -> Callable[[], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def inject() -> AsyncIterator[None]:
         damage(source.path)
@@ -121,7 +121,7 @@ def _damaged(source: Source, damage: Damage) -> Callable[[], AbstractAsyncContex
     return inject
 
 
-def _locked(source: Source) -> Callable[[], AbstractAsyncContextManager[None]]:
+def _locked(source: FileSource) -> Callable[[], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def inject() -> AsyncIterator[None]:
         with locked(source.path):

@@ -14,7 +14,7 @@ from support.faults.checker import Checker, Episode, Tally, Times
 from support.faults.client import FORGETFUL, SITE
 from support.faults.fault_catalogue import Scenario, of_database, of_fixture, of_upstream
 from support.faults.proxy import proxying
-from support.faults.reference import Reference, Source, SqliteSource, YamlSource
+from support.faults.reference import FileSource, Reference, Source, SqliteSource, YamlSource
 from support.process import ServiceProcess, running
 from support.service import KEY
 
@@ -34,10 +34,13 @@ BACKEND_LIMITS = "timeout: 400ms, breaker: {failures: 5, open_for: 300ms, open_m
 
 @dataclass
 class Site:
-    """A service under test, with its sources of users and its fault scenarios."""
+    """A service under test, with its sources of users and its fault scenarios.
+
+    It is one process, or several independent ones over the same sources, on a port each.
+    """
 
     name: str
-    port: int
+    ports: Sequence[int]
     checker: Checker
     sources: Sequence[Source]
     scenarios: Sequence[Scenario]
@@ -51,7 +54,7 @@ class Site:
         return next((each for each in last if each.recovered > time.monotonic()), None)
 
 
-def reads(source: Source) -> str:
+def reads(source: FileSource) -> str:
     """Return a backend over a file in the folder of the configuration."""
     kind = "yaml" if isinstance(source, YamlSource) else "sqlite"
     return (
@@ -68,13 +71,13 @@ def asks(port: int, on_unavailable: str) -> str:
     )
 
 
-class _Builder:
+class Builder:
     """Creates folders, files and processes; ``stack`` ends the processes."""
 
     def __init__(self, folder: Path, timeout: float, stack: AsyncExitStack) -> None:
         self._folder, self._timeout, self._stack = folder, timeout, stack
 
-    def file(self, kind: type[Source], name: str, reference: Reference) -> Source:
+    def file(self, kind: type[FileSource], name: str, reference: Reference) -> FileSource:
         """Create a source at a path like ``chain/d.db``; its letter is that of the file."""
         path = self._folder / name
         path.parent.mkdir(exist_ok=True)
@@ -102,7 +105,7 @@ async def running_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[
     one over a chain of all three, the first of which lets the chain go on.
     """
     async with AsyncExitStack() as stack:
-        build = _Builder(folder, max_seconds, stack)
+        build = Builder(folder, max_seconds, stack)
         references = [Reference() for _ in range(4)]
         s = build.file(SqliteSource, "sqlite/s.db", references[0])
         y = build.file(YamlSource, "yaml/y.yaml", references[1])
@@ -127,7 +130,7 @@ async def running_sites(folder: Path, max_seconds: float) -> AsyncIterator[list[
         ]
         sources = [[s], [y], [u], [c, d, e]]
         yield [
-            Site(name, service.port, Checker(reference, TIMES, "uc"), its_sources, its_scenarios)
+            Site(name, [service.port], Checker(reference, TIMES, "uc"), its_sources, its_scenarios)
             for (name, service), reference, its_sources, its_scenarios in zip(
                 services.items(), references, sources, scenarios, strict=True
             )

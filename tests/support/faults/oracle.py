@@ -14,8 +14,8 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
 
@@ -27,12 +27,14 @@ from support.faults.checker import Episode, Outcome, Request, Response
 from support.faults.client import SITE, Person
 from support.faults.fault_catalogue import Scenario
 from support.faults.harness import QUIET, Site, running_sites
+from support.faults.postgres import running_postgres_sites
 from support.faults.reference import Source
+from support.postgres_server import binaries
 from support.service import KEY
 
 BAD = ("alice", "@a b", "@", "https://evil.example/m/alice", f"{SITE}/m/..", "12x", "٤٠", "")
 _CLIENTS = 8
-_RECOVERY = 6.0
+_RECOVERY = 5.0
 """Seconds within which the effects of a lifted fault must end: less than the TTL."""
 _MAX_SHOWN = 10
 _SHORT = 30.0
@@ -79,11 +81,11 @@ class Load:
         self._strangers += 1
         return source.stranger(self._strangers)
 
-    async def ask(self, text: str, person: Person | None) -> Response:
-        """Send one request; check and count its response."""
+    async def ask(self, text: str, person: Person | None, port: int | None = None) -> Response:
+        """Send one request, to any of the processes or to one; check and count its response."""
         episode = self._site.episode
         request = Request(text, person, time.monotonic())
-        response = await self._send(text)
+        response = await self._send(text, port or self._random.choice(self._site.ports))
         outcome = self._site.checker.outcome(request, response)
         row = episode.scenario.name if episode else QUIET
         self._site.tallies[row].add(outcome, response.ended - request.begun)
@@ -91,10 +93,10 @@ class Load:
             self._site.violations.append(f"{self._site.name}: {row}: {text} -> {response}")
         return response
 
-    async def _send(self, text: str) -> Response:
+    async def _send(self, text: str, port: int) -> Response:
         card = text[:1].isdigit() or not text
         path, member = ("card", "card_number") if card else ("url", "input")
-        url = f"http://127.0.0.1:{self._site.port}/api/v1/identify/{path}"
+        url = f"http://127.0.0.1:{port}/api/v1/identify/{path}"
         status, body, retry_after = 0, b"", None
         with suppress(aiohttp.ClientError, TimeoutError):
             async with self._session.post(url, json={member: text}) as response:
@@ -125,38 +127,50 @@ class FaultInjector:
         self._site.checker.episodes.append(episode)
         async with scenario.inject():
             await self._wait(1)
+            episode.lifted = time.monotonic()
         marked = scenario.source.mark(recreate=scenario.harms_file)
-        episode.lifted = time.monotonic()
+        repaired = time.monotonic()
         while not await self._is_over(scenario.source, marked):
-            if time.monotonic() > episode.lifted + _RECOVERY:
+            if time.monotonic() > repaired + _RECOVERY:
                 self._site.violations.append(f"{self._site.name}: {scenario.name}: never recovered")
                 break
             await self._wait(0.02)
         episode.recovered = time.monotonic()
         tally = self._site.tallies[scenario.name]
-        tally.recovery = max(tally.recovery, episode.recovered - episode.lifted)
+        tally.recovery = max(tally.recovery, episode.recovered - repaired)
 
     async def _is_over(self, source: Source, marked: Person) -> bool:
-        """Return whether the current file is served, and absent users are "not found" again."""
-        known = await self._load.ask(marked.card, marked)
-        stranger = self._load.newcomer(source)
-        absent = await self._load.ask(stranger.spellings[0], stranger)
-        return known.body == marked.body and absent.status == 404
+        """Return whether all serve the current users, and absent ones are "not found" again."""
+        for port in self._site.ports:
+            known = await self._load.ask(marked.card, marked, port)
+            stranger = self._load.newcomer(source)
+            absent = await self._load.ask(stranger.spellings[0], stranger, port)
+            if known.body != marked.body or absent.status != 404:
+                return False
+        return True
 
     async def _wait(self, share: float) -> None:
         await asyncio.sleep(self._random.uniform(*self._hold) * share)
 
 
-async def run(seconds: float, seed: int, rate: float = 40.0) -> list[Site]:
+Harness = Callable[[Path, float], AbstractAsyncContextManager[list[Site]]]
+"""Runs services under test in a folder, for at most so many seconds."""
+
+
+async def run(
+    seconds: float, seed: int, rate: float = 40.0, harnesses: Sequence[Harness] = (running_sites,)
+) -> list[Site]:
     """Load all services for some seconds, each with ``rate`` requests per second."""
     random = Random(seed)
     hold = (1.0, 3.0) if seconds > _SHORT else (0.3, 0.6)
     with tempfile.TemporaryDirectory() as folder:
         async with (
-            running_sites(Path(folder), seconds + 60) as sites,
+            AsyncExitStack() as stack,
             aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"}) as session,
             asyncio.TaskGroup() as group,
         ):
+            running = [each(Path(folder), seconds + 60) for each in harnesses]
+            sites = [site for each in running for site in await stack.enter_async_context(each)]
             until = time.monotonic() + seconds
             for site in sites:
                 load = Load(site, session, Random(random.random()))
@@ -206,7 +220,12 @@ def main() -> int:
     given = parser.parse_args()
     seed = secrets.randbelow(2**32) if given.seed is None else given.seed
     Console(stderr=True).print(f"seed {seed}, {given.seconds:g} s", highlight=False)
-    sites = asyncio.run(run(given.seconds, seed, given.rate))
+    harnesses: list[Harness] = [running_sites]
+    if binaries() is None:
+        Console(stderr=True).print("PostgreSQL is not installed; see `make test-tools`")
+    else:
+        harnesses.append(running_postgres_sites)
+    sites = asyncio.run(run(given.seconds, seed, given.rate, harnesses))
     if given.json:
         sys.stdout.write(json.dumps({"seed": seed, "rows": rows(sites)}, indent=2) + "\n")
     else:

@@ -57,10 +57,10 @@ class Reference:
 
 
 class Source(ABC):
-    """A file with users, whose nicknames all begin with its one letter."""
+    """A place with users, whose nicknames all begin with its one letter."""
 
-    def __init__(self, path: Path, letter: str, reference: Reference, size: int = 40) -> None:
-        self.path, self.letter, self.reference = path, letter, reference
+    def __init__(self, letter: str, reference: Reference, size: int = 40) -> None:
+        self.letter, self.reference = letter, reference
         self.people: dict[str, Person] = {}
         self._made = self._edits = 0
         for _ in range(size):
@@ -71,14 +71,14 @@ class Source(ABC):
 
     @abstractmethod
     def make(self) -> None:
-        """Rename a new file over the current one."""
+        """Make it again, as after damage."""
 
     @abstractmethod
     def write(self) -> None:
-        """Write the users in the way that is usual for the file."""
+        """Write the users in the way that is usual for it."""
 
     def stranger(self, number: int) -> Person:
-        """Return an absent user with the letter of this file."""
+        """Return an absent user with this letter."""
         return Person(f"{self.letter}-no{number}", f"{ord(self.letter)}7{number:08}")
 
     def edit(self, random: Random) -> None:
@@ -94,7 +94,7 @@ class Source(ABC):
         self.reference.end()
 
     def mark(self, *, recreate: bool) -> Person:
-        """Change the first user, to detect whether the file is read."""
+        """Change the first user, to detect whether the change is served."""
         self.marker = self._edited(self.marker)
         self._change(self.marker)
         self.make() if recreate else self.write()
@@ -119,7 +119,15 @@ class Source(ABC):
         del self.people[person.nickname]
 
 
-class YamlSource(Source):
+class FileSource(Source):
+    """A file, which is made again by renaming a new one over it."""
+
+    def __init__(self, path: Path, letter: str, reference: Reference) -> None:
+        self.path = path
+        super().__init__(letter, reference)
+
+
+class YamlSource(FileSource):
     """A fixture with its count of users."""
 
     def make(self) -> None:
@@ -131,7 +139,7 @@ class YamlSource(Source):
         self.make()
 
 
-class SqliteSource(Source):
+class SqliteSource(FileSource):
     """A database that is written by SQLite, and created again after it was damaged."""
 
     def make(self) -> None:
