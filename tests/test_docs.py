@@ -338,7 +338,7 @@ def test_every_command_for_keys_is_documented_with_its_options() -> None:
 def test_walkthrough_of_keys_fails_no_request(tmp_path: Path) -> None:
     """From no key to one that is rotated while a client uses it, and revoked at the end."""
     init, issue, serve, use, rotate, replace, revoke = code_blocks(KEYS, "sh")
-    (auth,) = code_blocks(KEYS, "yaml")
+    auth, *_ = code_blocks(KEYS, "yaml")
     run_in_shell(init, tmp_path)
     folder = tmp_path / "my-directory"
     config = folder / "config.yaml"
