@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Size,
         WholeNumber,
     )
+    from tornado_idv.user_store import NumberedUser, RejectRows, UserStore
 
 _MODULES = {
     "Answer": "model",
@@ -45,12 +46,15 @@ _MODULES = {
     "ConfigPath": "options",
     "Duration": "options",
     "FileSignature": "files",
+    "NumberedUser": "user_store",
     "Options": "options",
     "Pattern": "options",
     "Query": "model",
+    "RejectRows": "user_store",
     "Secret": "options",
     "Size": "options",
     "User": "model",
+    "UserStore": "user_store",
     "WholeNumber": "options",
 }
 """Where the names are that are imported when they are first used."""
@@ -73,15 +77,18 @@ __all__ = [
     "InvalidFormat",
     "LoadedConfig",
     "LookupFailed",
+    "NumberedUser",
     "Options",
     "Pattern",
     "Problem",
     "Query",
+    "RejectRows",
     "Secret",
     "Size",
     "StartError",
     "Unavailable",
     "User",
+    "UserStore",
     "WholeNumber",
     "format_traceback",
     "hookimpl",
