@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Size,
         WholeNumber,
     )
+    from tornado_idv.user_store import NumberedUser, RejectRows, UserStore
 
 _MODULES = {
     "Answer": "model",
@@ -49,12 +50,15 @@ _MODULES = {
     "Duration": "options",
     "FileSignature": "files",
     "KeyStoreLocation": "keys.location",
+    "NumberedUser": "user_store",
     "Options": "options",
     "Pattern": "options",
     "Query": "model",
+    "RejectRows": "user_store",
     "Secret": "options",
     "Size": "options",
     "User": "model",
+    "UserStore": "user_store",
     "WholeNumber": "options",
 }
 """Where the names are that are imported when they are first used."""
@@ -80,15 +84,18 @@ __all__ = [
     "LoadedConfig",
     "LookupFailed",
     "MissingKeyStoreError",
+    "NumberedUser",
     "Options",
     "Pattern",
     "Problem",
     "Query",
+    "RejectRows",
     "Secret",
     "Size",
     "StartError",
     "Unavailable",
     "User",
+    "UserStore",
     "WholeNumber",
     "format_traceback",
     "hookimpl",

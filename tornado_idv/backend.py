@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.options import Duration, Options, Pattern, WholeNumber
+from tornado_idv.user_store import UserStore
 
 
 class BreakerOptions(Options):
@@ -86,6 +87,14 @@ class Backend(ABC, Generic[OptionsT]):
         self.options = options
         self.name = options.name
         self._on_change: Callable[..., None] | None = None
+
+    @classmethod
+    def user_store(cls, options: OptionsT) -> UserStore | None:  # noqa: ARG003 for subclasses
+        """Return access to all users, for ``tornado-idv users``.
+
+        ``None`` if this kind of backend offers none; raises `StartError` if these options do not.
+        """
+        return None
 
     @property
     def serves(self) -> frozenset[type[Query]]:

@@ -26,6 +26,7 @@ from tornado_idv import (
 )
 
 if TYPE_CHECKING:
+    from idv_postgres.store import PostgresUserStore
     from idv_postgres.table import Lookups
 
 _log = logging.getLogger(__name__)
@@ -47,10 +48,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             # They import asyncpg.
             from idv_postgres import database, errors, listener, table  # noqa: PLC0415
         except ModuleNotFoundError as error:
-            raise StartError(
-                f"backend {self.name}: {error.name} is not installed; "
-                "pip install 'tornado-idv[postgres]'"
-            ) from None
+            raise _not_installed(self.name, error) from None
         self._errors, self._to_user = errors, table.to_user
         self._database = database.Database(options)
         self._lookups: Lookups | None = None
@@ -70,6 +68,20 @@ class PostgresBackend(Backend[PostgresOptions]):
                 self.notify_changed,
                 folds=options.folds_nicknames,
             )
+
+    @classmethod
+    def user_store(cls, options: PostgresOptions) -> PostgresUserStore:
+        """Return all users of the table; raises `StartError` for queries of the operator's own."""
+        if options.has_queries:
+            raise StartError(
+                f"backend {options.name}: by_nickname and by_card find single users; only the "
+                "option table names all of them"
+            )
+        try:
+            from idv_postgres.store import PostgresUserStore  # noqa: PLC0415 - imports asyncpg
+        except ModuleNotFoundError as error:
+            raise _not_installed(options.name, error) from None
+        return PostgresUserStore(options)
 
     @property
     def serves(self) -> frozenset[type[Query]]:
@@ -171,3 +183,9 @@ class PostgresBackend(Backend[PostgresOptions]):
         error.counts_against_breaker = False
         self._error, self._lookups = error, None
         self._database.terminate()
+
+
+def _not_installed(name: str, error: ModuleNotFoundError) -> StartError:
+    return StartError(
+        f"backend {name}: {error.name} is not installed; pip install 'tornado-idv[postgres]'"
+    )

@@ -55,7 +55,7 @@ class Lookups:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class Column:
     """A column of the table as the server describes it."""
 
     name: str
@@ -137,7 +137,7 @@ async def _own_query(connection: Connection, option: str, query: str) -> str:
 async def _of_table(
     connection: Connection, options: PostgresOptions
 ) -> tuple[dict[type[Query], str], list[str]]:
-    columns = await _columns(connection, options)
+    columns = await read_columns(connection, options)
     table, names, folds = quoted_table(options.table), options.columns, options.folds_nicknames
     nickname, card = columns[names.nickname], columns[names.card_number]
     await _reject_at_signs(connection, table, quoted(nickname.name))
@@ -165,12 +165,13 @@ async def _of_table(
     return sql, warnings
 
 
-async def _columns(connection: Connection, options: PostgresOptions) -> dict[str, _Column]:
+async def read_columns(connection: Connection, options: PostgresOptions) -> dict[str, Column]:
+    """Return the columns of the table; raises `Broken` for one that is missing or not text."""
     table, names = quoted_table(options.table), options.columns
     if await connection.fetchval("SELECT to_regclass($1::text) IS NULL", table):
         raise Broken(f"there is no table {table}, or the user of the dsn cannot see it")
     rows = await connection.fetch(_COLUMNS, table)
-    columns = {row["name"]: _Column(**row) for row in rows}
+    columns = {row["name"]: Column(**row) for row in rows}
     for name in names.model_dump(exclude_none=True).values():
         if name not in columns:
             near = get_close_matches(name, columns, n=1)
@@ -185,7 +186,7 @@ async def _columns(connection: Connection, options: PostgresOptions) -> dict[str
     return columns
 
 
-def _equals(column: _Column) -> str:
+def _equals(column: Column) -> str:
     """Return the condition that a column is ``$1``, to the byte."""
     name = f"u.{quoted(column.name)}"
     # The type named "character" is that of one character.
@@ -193,7 +194,7 @@ def _equals(column: _Column) -> str:
     return f'{name} = $1::text{cast} AND {name}::text COLLATE "C" = $1::text'
 
 
-async def _equals_folded(connection: Connection, column: _Column) -> str:
+async def _equals_folded(connection: Connection, column: Column) -> str:
     """Return the condition that a column is ``$1`` but for the case of ASCII letters.
 
     The first comparison is what indexes are usually made on. A collation like that of Turkish
@@ -224,7 +225,7 @@ def _reads_all(node: Mapping[str, Any]) -> bool:
     return scan == "Seq Scan" or by_index or any(map(_reads_all, node.get("Plans", ())))
 
 
-def _unique_warning(keys: set[str], table: str, column: _Column, *, folds: bool) -> list[str]:
+def _unique_warning(keys: set[str], table: str, column: Column, *, folds: bool) -> list[str]:
     """Return the statement that makes two rows for one query impossible, unless they are."""
     plain = _plain(quoted(column.name))
     if f"lower{plain}" in keys or (plain in keys and (not folds or column.type == "citext")):

@@ -26,6 +26,7 @@ from typing import ClassVar
 from idv_sqlite.errors import is_locked
 from idv_sqlite.openfile import OpenFile, signature_of
 from idv_sqlite.options import SqliteOptions
+from idv_sqlite.store import SqliteUserStore
 from tornado_idv import (
     Backend,
     LookupFailed,
@@ -53,6 +54,11 @@ class SqliteBackend(Backend[SqliteOptions]):
         self._watch_task: asyncio.Task[None] | None = None
         self._check_task: asyncio.Task[None] | None = None
         self._closed = False
+
+    @classmethod
+    def user_store(cls, options: SqliteOptions) -> SqliteUserStore:
+        """Return all users of the file; a view can be read only."""
+        return SqliteUserStore(options)
 
     async def open(self) -> None:
         """Open and check the file; raises `StartError`."""

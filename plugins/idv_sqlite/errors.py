@@ -60,6 +60,22 @@ def to_lookup_failed(error: sqlite3.Error) -> LookupFailed:
     return Unavailable(_reason(error, code))
 
 
+def to_write_failed(error: sqlite3.Error) -> LookupFailed:
+    """Return the `Unavailable` or `Broken` for an error of SQLite while users are imported.
+
+    The messages of violated constraints name columns only, unless they are a trigger's own.
+    """
+    code = _primary_code(error)
+    if code == sqlite3.SQLITE_CONSTRAINT:
+        is_own = error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_TRIGGER
+        return Broken("a trigger refuses the users" if is_own else f"the table refuses: {error}")
+    if code == sqlite3.SQLITE_READONLY and error.sqlite_errorcode not in _UNAVAILABLE_EXTENDED:
+        return Unavailable("this user may not write the file")
+    if code == sqlite3.SQLITE_FULL:
+        return Unavailable("the disk is full, or that of the temporary files (SQLITE_TMPDIR)")
+    return to_lookup_failed(error)
+
+
 def _reason(error: sqlite3.Error, code: int) -> str:
     extended, name = error.sqlite_errorcode, error.sqlite_errorname
     reason = _UNAVAILABLE_EXTENDED.get(extended) or _UNAVAILABLE.get(code)

@@ -34,13 +34,7 @@ class Table:
             return None
         if len(rows) > 1:
             raise Broken("two rows answer one query")
-        plan, card_number, nickname, profile_url = rows[0]
-        _require_text("plan", plan)
-        _require_text("card number", card_number)
-        _require_text("nickname", nickname)
-        if profile_url is not None:
-            _require_text("profile URL", profile_url)
-        return User(plan, card_number, nickname, profile_url)
+        return to_user(rows[0])
 
 
 async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> Table:
@@ -68,6 +62,17 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
             warnings += await _unique_index_warning(connection, options.table, column, folds=folds)
         await _reject_at_signs(connection, options)
     return Table(lookups, tuple(warnings))
+
+
+def to_user(row: Sequence[Any]) -> User:
+    """Return the user in a row; raises `Broken` for a bad one."""
+    plan, card_number, nickname, profile_url = row
+    _require_text("plan", plan)
+    _require_text("card number", card_number)
+    _require_text("nickname", nickname)
+    if profile_url is not None:
+        _require_text("profile URL", profile_url)
+    return User(plan, card_number, nickname, profile_url)
 
 
 def quoted(name: str) -> str:

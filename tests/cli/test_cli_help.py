@@ -21,7 +21,7 @@ from tornado_idv.registry import plugin_manager
 CONTEXT = click.Context(main)
 COMMANDS = [
     *("cache", "check", "explain", "health", "init", "keys", "lookup", "plugins", "postgres"),
-    *("reload", "schema", "serve", "status", "upstream"),
+    *("reload", "schema", "serve", "status", "upstream", "users"),
 ]
 
 

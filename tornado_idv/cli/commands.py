@@ -24,6 +24,7 @@ _SUMMARIES = {
     "schema": "Print the JSON Schema of config.yaml.",
     "serve": "Answer lookups over HTTP until SIGTERM.",
     "status": "Show what the running service does.",
+    "users": "Import, export, count and compare the users of backends.",
 }
 """Our commands: each is in the module of its name."""
 

@@ -1,0 +1,107 @@
+"""The SQL of an import: a temporary table, and how it is applied to the table of a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from idv_postgres.names import quoted, quoted_table
+from idv_postgres.options import PostgresOptions
+from idv_postgres.table import Column
+
+_SAME_NICKNAME = "the nickname is that of an earlier line"
+_SAME_CARD = "the card number is that of an earlier line"
+_TAKEN_CARD = "the card number is that of a stored user who is not in the file"
+_FIELDS = ("nickname", "card_number", "plan", "profile_url")
+
+Selection = tuple[str, str]
+"""A statement that deletes staged rows and returns their lines, and why they are rejected."""
+
+
+class ImportSql:
+    """The statements for one table, to be run in their order."""
+
+    def __init__(self, options: PostgresOptions, columns: Mapping[str, Column]) -> None:
+        names = options.columns
+        url = names.profile_url or "profile_url"
+        self.has_url = url in columns
+        self.staged: Sequence[str] = ("line", *(_FIELDS if self.has_url else _FIELDS[:3]))
+        self._table = quoted_table(options.table)
+        own = (names.nickname, names.card_number, names.plan, url)
+        self._columns = [columns[name] for name, _ in zip(own, self.staged[1:], strict=False)]
+        card, nickname = f"u.{quoted(names.card_number)}::text", f"u.{quoted(names.nickname)}::text"
+        fold = 'lower({} COLLATE "C")' if options.folds_nicknames else '{} COLLATE "C"'
+        self._key = fold.format("s.nickname")
+        self._same_nickname = f"{fold.format(nickname)} = {self._key}"
+        self._same_card = f'{card} COLLATE "C" = s.card_number'
+
+    create = """
+    SET LOCAL work_mem = '64MB';
+    CREATE TEMPORARY TABLE idv_staged (
+        line bigint, nickname text COLLATE "C", card_number text COLLATE "C",
+        plan text COLLATE "C", profile_url text COLLATE "C"
+    ) ON COMMIT DROP
+    """
+    # Without statistics the planner would take it for small, and use nested loops.
+    analyze = "ANALYZE idv_staged"
+
+    @property
+    def lock(self) -> str:
+        """Return the statement that locks other writers out; lookups continue."""
+        return f"LOCK TABLE {self._table} IN SHARE ROW EXCLUSIVE MODE"
+
+    @property
+    def duplicates(self) -> Iterable[Selection]:
+        """Return the statements for lines with a nickname or card number of an earlier line."""
+        for key, reason in ((self._key, _SAME_NICKNAME), ("s.card_number", _SAME_CARD)):
+            numbered = (
+                f"SELECT line, row_number() OVER (PARTITION BY {key} ORDER BY line) AS place "  # noqa: S608
+                "FROM idv_staged AS s"
+            )
+            later = f"SELECT line FROM ({numbered}) AS t WHERE place > 1"  # noqa: S608 - quoted
+            yield f"DELETE FROM idv_staged WHERE line IN ({later}) RETURNING line", reason  # noqa: S608 - quoted
+
+    @property
+    def card_conflicts(self) -> Selection:
+        """Return the statement for card numbers of stored users that are not staged."""
+        return (
+            (
+                f"DELETE FROM idv_staged AS s USING {self._table} AS u WHERE {self._same_card} "  # noqa: S608 - quoted
+                f"AND NOT EXISTS (SELECT FROM idv_staged AS s WHERE {self._same_nickname}) "
+                "RETURNING s.line"
+            ),
+            _TAKEN_CARD,
+        )
+
+    def changes(self, *, replaces: bool) -> Iterable[str]:
+        """Return the statements that change the table."""
+        table, same = self._table, f"SELECT FROM idv_staged AS s WHERE {self._same_nickname}"
+        gone = (
+            f"NOT EXISTS ({same} AND {self._same_card})"
+            if replaces
+            else f"EXISTS ({same} AND NOT ({self._same_card}))"
+        )
+        fields = list(zip(self._columns, self.staged[1:], strict=True))
+        kept = [(column, field) for column, field in fields if field != "card_number"]
+        assigned = ", ".join(
+            f"{quoted(column.name)} = {_value(column, field)}" for column, field in kept
+        )
+        differs = " OR ".join(
+            f'u.{quoted(column.name)}::text COLLATE "C" IS DISTINCT FROM s.{field}'
+            for column, field in kept
+        )
+        yield f"DELETE FROM {table} AS u WHERE {gone}"  # noqa: S608 - quoted
+        yield (
+            f"UPDATE {table} AS u SET {assigned} FROM idv_staged AS s "  # noqa: S608 - quoted
+            f"WHERE {self._same_nickname} AND ({differs})"
+        )
+        yield (
+            f"INSERT INTO {table} ({', '.join(quoted(column.name) for column, _ in fields)}) "  # noqa: S608 - quoted
+            f"SELECT {', '.join(_value(*each) for each in fields)} FROM idv_staged AS s "
+            f"WHERE NOT EXISTS (SELECT FROM {table} AS u WHERE {self._same_nickname}) "
+            "ORDER BY s.nickname"
+        )
+
+
+def _value(column: Column, field: str) -> str:
+    """Return the staged value; text is assigned to every type but an enum without a cast."""
+    return f"s.{field}::{column.type_sql}" if column.is_enum else f"s.{field}"

@@ -1,0 +1,178 @@
+"""All users of a PostgreSQL table at once, for ``tornado-idv users``: the only code that writes it.
+
+Imported users are copied into a temporary table, where duplicates are found, and applied from
+there in the same transaction. Lookups see the old rows until its commit: nothing is truncated.
+Rows that stay as they are, are not written, so that other columns keep their values. A row whose
+card number changes is deleted and inserted: two users who exchange their card numbers would
+otherwise violate the unique index, whatever comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import asyncpg
+
+from idv_postgres.database import Connector
+from idv_postgres.errors import to_lookup_failed
+from idv_postgres.import_sql import ImportSql
+from idv_postgres.names import quoted, quoted_table
+from idv_postgres.options import PostgresOptions
+from idv_postgres.table import read_columns, to_user
+from tornado_idv import Broken, NumberedUser, RejectRows, User, UserStore
+
+_CONNECT_TIMEOUT = 10.0
+_ROWS_AT_ONCE = 5000
+_SETTINGS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'"
+_NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
+
+
+class PostgresUserStore(UserStore):
+    """The users in the table of one database.
+
+    Connects as notifications do: to ``notify.dsn``, if it is given, and never to a standby.
+    """
+
+    def __init__(self, options: PostgresOptions) -> None:
+        self._options = options
+        dsn = options.dsn
+        if options.notify is not None and options.notify.dsn is not None:
+            dsn = options.notify.dsn
+        self._connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        table = quoted_table(self._options.table)
+
+        async def count() -> int:
+            async with self._transaction(readonly=True) as connection:
+                await read_columns(connection, self._options)
+                return int(await connection.fetchval(f"SELECT count(*) FROM {table}"))  # noqa: S608 - quoted
+
+        with asyncio.Runner() as runner, _mapped_errors():
+            return runner.run(count())
+
+    def records(self) -> Iterator[User]:
+        """Yield all users, from one transaction."""
+        chunks = self._chunks()
+        with asyncio.Runner() as runner, _mapped_errors():
+            try:
+                while (rows := runner.run(_next(chunks))) is not None:
+                    for row in rows:
+                        # Its caller sees users and None alike.
+                        user = to_user([row])
+                        if user is not None:
+                            yield user
+            finally:
+                runner.run(_close(chunks))
+
+    def replace(self, users: Iterable[NumberedUser], reject: RejectRows) -> int:
+        """Replace all users, in one transaction."""
+        return self._run(self._write(users, reject, replaces=True))
+
+    def merge(self, users: Iterable[NumberedUser], reject: RejectRows) -> int:
+        """Add or update users, in one transaction."""
+        return self._run(self._write(users, reject, replaces=False))
+
+    def _run(self, write: Coroutine[Any, Any, int]) -> int:
+        with asyncio.Runner() as runner, _mapped_errors(self._options.table):
+            return runner.run(write)
+
+    async def _write(
+        self, users: Iterable[NumberedUser], reject: RejectRows, *, replaces: bool
+    ) -> int:
+        async with self._transaction() as connection:
+            sql = ImportSql(self._options, await read_columns(connection, self._options))
+            rejected: list[tuple[int, str]] = []
+            await connection.execute(sql.create)
+            await connection.copy_records_to_table(
+                "idv_staged",
+                records=_rows(users, rejected, has_url=sql.has_url),
+                columns=sql.staged,
+            )
+            await connection.execute(sql.analyze)
+            for statement, reason in sql.duplicates:
+                rejected += [(row["line"], reason) for row in await connection.fetch(statement)]
+            await connection.execute(sql.lock)
+            if not replaces:
+                statement, reason = sql.card_conflicts
+                rejected += [(row["line"], reason) for row in await connection.fetch(statement)]
+            reject(rejected)
+            for statement in sql.changes(replaces=replaces):
+                await connection.execute(statement)
+            if self._options.notify is not None:
+                channel = self._options.notify.channel
+                await connection.execute("SELECT pg_notify($1::text, '*')", channel)
+            return int(await connection.fetchval("SELECT count(*) FROM idv_staged"))
+
+    async def _chunks(self) -> AsyncIterator[list[asyncpg.Record]]:
+        options, names = self._options, self._options.columns
+        async with self._transaction(readonly=True) as connection:
+            columns = await read_columns(connection, options)
+            url = names.profile_url or "profile_url"
+            selected = [f"{quoted(each)}::text" for each in (names.plan, names.card_number)]
+            selected.append(f"{quoted(names.nickname)}::text")
+            selected.append(f"{quoted(url)}::text" if url in columns else "NULL")
+            key = f'{quoted(names.nickname)}::text COLLATE "C"'
+            order = f"lower({key})" if options.folds_nicknames else key
+            cursor = await connection.cursor(
+                f"SELECT {', '.join(selected)} FROM {quoted_table(options.table)} "  # noqa: S608 - quoted
+                f"ORDER BY {order}"
+            )
+            while rows := await cursor.fetch(_ROWS_AT_ONCE):
+                yield rows
+
+    @asynccontextmanager
+    async def _transaction(self, *, readonly: bool = False) -> AsyncIterator[asyncpg.Connection]:
+        connection = await self._connector.connect(statement_cache_size=0)
+        try:
+            async with connection.transaction(readonly=readonly):
+                await connection.execute(_SETTINGS)
+                yield connection
+            await connection.close(timeout=_CONNECT_TIMEOUT)
+        finally:
+            connection.terminate()
+
+
+def _rows(
+    users: Iterable[NumberedUser], rejected: list[tuple[int, str]], *, has_url: bool
+) -> Iterator[tuple[object, ...]]:
+    for line, user in users:
+        if has_url:
+            yield line, user.nickname, user.card_number, user.plan, user.profile_url
+        elif user.profile_url is None:
+            yield line, user.nickname, user.card_number, user.plan
+        else:
+            rejected.append((line, _NO_COLUMN))
+
+
+@contextmanager
+def _mapped_errors(table: str = "") -> Iterator[None]:
+    try:
+        yield
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise _to_failed(error, table) from None
+
+
+def _to_failed(error: Exception, table: str) -> Exception:
+    """Return the failure without the server's message, which may quote a value."""
+    constraint = getattr(error, "constraint_name", None)
+    if constraint:
+        return Broken(f"the table refuses the users: they violate the constraint {constraint}")
+    if table and isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return Broken(
+            f"the user of the dsn may not write; GRANT SELECT, INSERT, UPDATE, DELETE ON {table} "
+            "and, on the database, TEMPORARY to it, or use another configuration for imports"
+        )
+    return to_lookup_failed(error)
+
+
+async def _next(chunks: AsyncIterator[list[asyncpg.Record]]) -> list[asyncpg.Record] | None:
+    return await anext(chunks, None)
+
+
+async def _close(chunks: Any) -> None:
+    await chunks.aclose()

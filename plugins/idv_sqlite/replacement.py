@@ -1,0 +1,114 @@
+"""A new file that is written beside another one and renamed over it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tornado_idv import StartError
+
+_BUSY_TIMEOUT = 10.0
+"""Seconds to wait for another writer."""
+
+
+class Replacement:
+    """A copy of the database at ``path``, or an empty file, for one writer.
+
+    Other writers of the old file are locked out until the copy has its name; readers are not.
+    Without `commit`, or if the process ends, the old file stays as it is. Raises `StartError`.
+    """
+
+    def __init__(self, path: Path, *, is_new: bool) -> None:
+        self.path = path.with_name(f".{path.name}.import")
+        self._target = path
+        self._is_new = is_new
+        self._has_its_name = False
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            try:
+                self._descriptor = self._open()
+            except OSError as error:
+                raise StartError(f"{self.path}: cannot be written: {error.strerror}") from None
+            stack.callback(os.close, self._descriptor)
+            stack.callback(self._discard)
+            if not self._is_new:
+                self._copy(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def commit(self) -> None:
+        """Make the file durable, and give it its name."""
+        try:
+            os.fsync(self._descriptor)
+            self.path.replace(self._target)
+            self._has_its_name = True
+            folder = os.open(self._target.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise StartError(f"{self._target}: cannot be replaced: {error.strerror}") from None
+
+    def _discard(self) -> None:
+        if not self._has_its_name:
+            self.path.unlink(missing_ok=True)
+
+    def _open(self) -> int:
+        """Return the locked file, empty: one that an earlier process left is used again."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = _is_at(descriptor, self.path)  # another import may have renamed it
+        except BlockingIOError:
+            is_locked = False
+        if not is_locked:
+            os.close(descriptor)
+            raise StartError(f"{self._target}: another import is running")
+        os.truncate(descriptor, 0)
+        return descriptor
+
+    def _copy(self, stack: ExitStack) -> None:
+        lock, source = (
+            stack.enter_context(
+                closing(sqlite3.connect(self._target, isolation_level=None, timeout=_BUSY_TIMEOUT))
+            )
+            for _ in range(2)
+        )
+        # By a connection of its own: SQLite does not copy from one that has begun to write.
+        lock.execute("BEGIN IMMEDIATE")
+        status = self._target.stat()
+        try:
+            os.fchown(self._descriptor, status.st_uid, status.st_gid)
+        except OSError:
+            raise StartError(
+                f"{self._target}: the new file cannot be given to the owner of this one; run the "
+                "import as that user"
+            ) from None
+        os.fchmod(self._descriptor, status.st_mode & 0o7777)
+        with closing(sqlite3.connect(self.path)) as copy:
+            copy.execute("PRAGMA journal_mode = OFF")
+            copy.execute("PRAGMA synchronous = OFF")
+            source.backup(copy)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,164 @@
+"""Users on their way into a table: staged in a temporary database, checked, and applied.
+
+Rows that stay as they are, are not written, so that other columns keep their values. A row whose
+card number changes is deleted and inserted: two users who exchange their card numbers would
+otherwise violate the unique index, whatever comes first.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from idv_sqlite.options import SqliteOptions
+from idv_sqlite.table import quoted
+from tornado_idv import NumberedUser
+
+_BUSY_TIMEOUT = 10.0
+"""Seconds to wait for another writer, or for a reader at the commit."""
+_BATCH = 10_000
+_CACHE = -64 * 1024
+"""Of pages, in KiB."""
+
+_SAME_NICKNAME = "the nickname is that of an earlier line"
+_SAME_CARD = "the card number is that of an earlier line"
+_TAKEN_CARD = "the card number is that of a stored user who is not in the file"
+_NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
+
+
+class Staging:
+    """A temporary database, which SQLite keeps on disk and deletes, attached to the target."""
+
+    def __init__(self, options: SqliteOptions, profile_url: str | None) -> None:
+        columns = options.columns
+        self.count = 0
+        """The number of users that are staged."""
+        self._options = options
+        self._table = f"target.{quoted(options.table)}"
+        self._nickname, self._card = quoted(columns.nickname), quoted(columns.card_number)
+        self._names = {
+            self._nickname: "nickname",
+            self._card: "card_number",
+            quoted(columns.plan): "plan",
+        }
+        self._has_url = profile_url is not None
+        if profile_url is not None:
+            self._names[quoted(profile_url)] = "profile_url"
+        self._attached: Path | None = None
+        self._connection = sqlite3.connect("", isolation_level=None, timeout=_BUSY_TIMEOUT)
+        collation = "NOCASE" if options.folds_nicknames else "BINARY"
+        self._run(f"PRAGMA cache_size = {_CACHE}")
+        self._run("PRAGMA trusted_schema = OFF")
+        # Comparisons take the collation of their left side, which is always a column of this.
+        self._run(
+            f"CREATE TABLE staged (line INTEGER, nickname TEXT COLLATE {collation}, "
+            "card_number TEXT, plan TEXT, profile_url TEXT)"
+        )
+
+    def fill(self, users: Iterable[NumberedUser]) -> list[tuple[int, str]]:
+        """Stage users; return the lines that are not staged, with the reasons."""
+        rejected: list[tuple[int, str]] = []
+        rows = self._rows(users, rejected)
+        self._run("BEGIN")
+        while batch := list(islice(rows, _BATCH)):
+            self._connection.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?)", batch)
+        for column, reason in (("nickname", _SAME_NICKNAME), ("card_number", _SAME_CARD)):
+            self._run(f"CREATE INDEX staged_{column} ON staged ({column}, line)")
+            rejected += self._delete(
+                f"SELECT line FROM (SELECT line, row_number() OVER "  # noqa: S608 - constants
+                f"(PARTITION BY {column} ORDER BY line) AS place FROM staged WHERE {column} IN "
+                f"(SELECT {column} FROM staged GROUP BY {column} HAVING count(*) > 1)) "
+                "WHERE place > 1",
+                reason,
+            )
+        self._run("COMMIT")
+        ((self.count,),) = self._run("SELECT count(*) FROM staged")
+        return rejected
+
+    def attach(self, path: Path, *, is_private: bool = False) -> None:
+        """Open the target; a private one needs no journal, as it is deleted after a failure."""
+        if self._attached == path:
+            return
+        self._run("ATTACH ? AS target", str(path))
+        self._attached = path
+        self._run(f"PRAGMA target.cache_size = {_CACHE}")
+        if is_private:
+            self._run("PRAGMA target.journal_mode = OFF")
+            self._run("PRAGMA target.synchronous = OFF")
+
+    def detach(self) -> None:
+        """Close the target."""
+        self._run("DETACH target")
+        self._attached = None
+
+    def close(self) -> None:
+        """Roll back what is not committed, and delete the temporary database."""
+        self._connection.close()
+
+    def create_table(self) -> None:
+        """Create the table in a new file, with the indexes that lookups need."""
+        collation = " COLLATE NOCASE" if self._options.folds_nicknames else ""
+        columns = ", ".join(
+            f"{name} TEXT{'' if source == 'profile_url' else ' NOT NULL'}"
+            for name, source in self._names.items()
+        )
+        self._run(
+            f"CREATE TABLE {self._table} ({columns}, "
+            f"UNIQUE ({self._nickname}{collation}), UNIQUE ({self._card}))"
+        )
+
+    def card_conflicts(self) -> list[tuple[int, str]]:
+        """Remove users whose card number a stored user has who is not staged; return the lines."""
+        return self._delete(
+            f"SELECT line FROM staged AS s JOIN {self._table} AS u "  # noqa: S608 - quoted
+            f"ON s.card_number = u.{self._card} WHERE NOT EXISTS "
+            f"(SELECT 1 FROM staged AS t WHERE t.nickname = u.{self._nickname})",
+            _TAKEN_CARD,
+        )
+
+    def apply(self, *, replaces: bool) -> None:
+        """Change the table, in one transaction; ``replaces`` deletes users that are not staged."""
+        table, nickname = self._table, self._nickname
+        same = f"SELECT 1 FROM staged AS s WHERE s.nickname = u.{nickname}"  # noqa: S608 - quoted
+        gone = (
+            f"NOT EXISTS ({same} AND s.card_number = u.{self._card})"
+            if replaces
+            else f"EXISTS ({same} AND s.card_number <> u.{self._card})"
+        )
+        kept = {name: source for name, source in self._names.items() if name != self._card}
+        assigned = ", ".join(f"{name} = s.{source}" for name, source in kept.items())
+        differs = " OR ".join(
+            f"u.{name} COLLATE BINARY IS NOT s.{source}" for name, source in kept.items()
+        )
+        self._run("BEGIN IMMEDIATE")
+        self._run(f"DELETE FROM {table} AS u WHERE {gone}")  # noqa: S608 - quoted
+        self._run(
+            f"UPDATE {table} AS u SET {assigned} FROM staged AS s "  # noqa: S608 - quoted
+            f"WHERE s.nickname = u.{nickname} AND ({differs})"
+        )
+        self._run(
+            f"INSERT INTO {table} ({', '.join(self._names)}) "  # noqa: S608 - quoted
+            f"SELECT {', '.join(self._names.values())} FROM staged AS s WHERE s.nickname NOT IN "
+            f"(SELECT {nickname} FROM {table} WHERE {nickname} IS NOT NULL) ORDER BY s.nickname"
+        )
+        self._run("COMMIT")
+
+    def _rows(
+        self, users: Iterable[NumberedUser], rejected: list[tuple[int, str]]
+    ) -> Iterator[tuple[object, ...]]:
+        has_url = self._has_url
+        for line, user in users:
+            if user.profile_url is not None and not has_url:
+                rejected.append((line, _NO_COLUMN))
+            else:
+                yield line, user.nickname, user.card_number, user.plan, user.profile_url
+
+    def _delete(self, lines: str, reason: str) -> list[tuple[int, str]]:
+        rows = self._run(f"DELETE FROM staged WHERE line IN ({lines}) RETURNING line").fetchall()  # noqa: S608
+        self.count -= len(rows)
+        return [(line, reason) for (line,) in rows]
+
+    def _run(self, sql: str, *values: object) -> sqlite3.Cursor:
+        return self._connection.execute(sql, values)

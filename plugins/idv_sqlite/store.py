@@ -1,0 +1,153 @@
+"""All users of a SQLite file at once, for ``tornado-idv users``: the only code that writes it.
+
+Imported users are staged in a temporary database, where duplicates are found; the file is locked
+only after that. To replace all users, a copy of the file is changed and renamed over it, so that
+readers are never locked out. A file in WAL mode is changed in one transaction instead: a new file
+would be read with the ``-wal`` file of the old one, and in this mode writers do not lock readers
+out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from idv_sqlite.errors import to_write_failed
+from idv_sqlite.openfile import OpenFile
+from idv_sqlite.options import SqliteOptions
+from idv_sqlite.replacement import Replacement
+from idv_sqlite.staging import Staging
+from idv_sqlite.table import quoted, to_user
+from tornado_idv import NumberedUser, RejectRows, StartError, User, UserStore
+
+_BUSY_TIMEOUT = 10.0
+"""Seconds to wait for another writer."""
+_ROWS_AT_ONCE = 1000
+
+
+class SqliteUserStore(UserStore):
+    """The users in the table of one file."""
+
+    def __init__(self, options: SqliteOptions) -> None:
+        self._options = options
+        self._columns = options.columns
+        self._table = quoted(options.table)
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        with self._reading() as connection:
+            ((count,),) = connection.execute(f"SELECT count(*) FROM {self._table}")  # noqa: S608 - quoted
+            return int(count)
+
+    def records(self) -> Iterator[User]:
+        """Yield all users, from one read transaction."""
+        with self._reading() as connection:
+            columns = self._columns
+            url = _profile_url(connection, self._options)
+            names = (columns.plan, columns.card_number, columns.nickname)
+            selected = ", ".join([*map(quoted, names), quoted(url) if url else "NULL"])
+            collation = "NOCASE" if self._options.folds_nicknames else "BINARY"
+            rows = connection.execute(
+                f"SELECT {selected} FROM {self._table} "  # noqa: S608 - quoted
+                f"ORDER BY {quoted(columns.nickname)} COLLATE {collation}"
+            )
+            rows.arraysize = _ROWS_AT_ONCE
+            while chunk := rows.fetchmany():
+                for row in chunk:
+                    yield to_user(row)
+
+    def replace(self, users: Iterable[NumberedUser], reject: RejectRows) -> int:
+        """Replace all users, in a new file unless the file is in WAL mode."""
+        return self._write(users, reject, replaces=True)
+
+    def merge(self, users: Iterable[NumberedUser], reject: RejectRows) -> int:
+        """Add or update users, in one transaction."""
+        return self._write(users, reject, replaces=False)
+
+    def _write(self, users: Iterable[NumberedUser], reject: RejectRows, *, replaces: bool) -> int:
+        # The file itself is replaced, not a link that leads to it.
+        path = self._options.path.resolve()
+        is_new = not path.exists() or path.stat().st_size == 0
+        with _mapped_errors():
+            url: str | None = self._columns.profile_url or "profile_url"
+            if not is_new:
+                self._check(self._options)
+                url = self._writable_profile_url(path)
+            with closing(Staging(self._options, url)) as staging:
+                rejected = staging.fill(users)
+                if not is_new and not replaces:
+                    staging.attach(path)
+                    rejected += staging.card_conflicts()
+                reject(rejected)
+                if is_new or (replaces and _journal_mode(path) != "wal"):
+                    self._replace_file(staging, path, is_new=is_new)
+                else:
+                    staging.attach(path)
+                    staging.apply(replaces=replaces)
+                return staging.count
+
+    def _replace_file(self, staging: Staging, path: Path, *, is_new: bool) -> None:
+        with Replacement(path, is_new=is_new) as replacement:
+            staging.attach(replacement.path, is_private=True)
+            if is_new:
+                staging.create_table()
+            staging.apply(replaces=True)
+            staging.detach()
+            # What the service would not open must not come in place of what it serves.
+            self._check(self._options.model_copy(update={"path": replacement.path}))
+            replacement.commit()
+
+    def _check(self, options: SqliteOptions) -> None:
+        """Open and close the file as the service does; raises `Unavailable` or `Broken`."""
+
+        async def open_and_close() -> None:
+            await (await OpenFile.open(options)).close()
+
+        asyncio.run(open_and_close())
+
+    def _writable_profile_url(self, path: Path) -> str | None:
+        with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as connection:
+            rows = connection.execute(
+                "SELECT 1 FROM sqlite_master WHERE type = 'view' AND name = ? COLLATE NOCASE",
+                [self._options.table],
+            )
+            if rows.fetchone() is not None:
+                raise StartError(
+                    f"{self._table} in {self._options.path} is a view, and cannot be imported into"
+                )
+            return _profile_url(connection, self._options)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with _mapped_errors():
+            self._check(self._options)
+            uri = f"{self._options.path.absolute().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT)) as connection:
+                connection.execute("PRAGMA trusted_schema = OFF")
+                yield connection
+
+
+@contextmanager
+def _mapped_errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise to_write_failed(error) from None
+
+
+def _journal_mode(path: Path) -> str:
+    with closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT)) as connection:
+        ((mode,),) = connection.execute("PRAGMA journal_mode")
+        return str(mode)
+
+
+def _profile_url(connection: sqlite3.Connection, options: SqliteOptions) -> str | None:
+    """Return the name of the column of profile URLs, ``None`` if the table has none."""
+    name = options.columns.profile_url or "profile_url"
+    rows = connection.execute(
+        "SELECT 1 FROM pragma_table_xinfo(?) WHERE name = ? COLLATE NOCASE", [options.table, name]
+    )
+    return None if rows.fetchone() is None else name

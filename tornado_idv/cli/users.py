@@ -1,0 +1,196 @@
+"""``tornado-idv users``: all users of a backend at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO
+
+import click
+
+from tornado_idv.cli.common import config_option, json_option, print_json
+from tornado_idv.cli.standard_streams import discard_output, print_message
+from tornado_idv.cli.users_compare import compare
+from tornado_idv.cli.users_formats import (
+    FIELDS,
+    Format,
+    format_of,
+    format_option,
+    read_rows,
+    write_users,
+)
+from tornado_idv.cli.users_generate import generated_users
+from tornado_idv.cli.users_import import RejectedRows, open_source, progress, validated
+from tornado_idv.cli.users_stores import Stores, reporting
+from tornado_idv.commands import Exit
+from tornado_idv.errors import StartError
+from tornado_idv.model import User
+
+_from_option = click.option("--from", "name", required=True, metavar="NAME", help="The backend.")
+
+
+@click.group()
+def users() -> None:
+    """Import, export, count and compare the users of backends.
+
+    NAME is a backend of config.yaml, of a kind that stores users: sqlite or postgres.
+
+    Exit codes: 0 done; 1 refused, nothing was changed, or the users differ; 2 wrong use; 3 could
+    not be determined or done, nothing was changed.
+    """
+
+
+users.add_command(compare)
+
+
+@users.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--to", "name", required=True, metavar="NAME", help="The backend.")
+@format_option("The format of FILE.  [default: by its extension]")
+@click.option(
+    "--map",
+    "pairs",
+    multiple=True,
+    metavar="COLUMN=FIELD",
+    help="The column of FILE that has one of our fields; may be repeated.",
+)
+@click.option("--merge", is_flag=True, help="Keep the users that are not in FILE.")
+@click.option("--strict", is_flag=True, help="Change nothing if any row is rejected.")
+@config_option
+@json_option
+def import_users(
+    *,
+    file: str,
+    name: str,
+    form: Format | None,
+    pairs: Sequence[str],
+    merge: bool,
+    strict: bool,
+    config_path: Path,
+    as_json: bool,
+) -> None:
+    """Replace all users of a backend by those in FILE.
+
+    FILE may be - for standard input. Its fields are nickname, card_number, plan and, if a user
+    has one of their own, profile_url. Rows that are not valid are not imported: FILE.rejected
+    has their lines, with the reasons. All other rows become visible at once, or, after an error
+    or an interruption, none.
+    """
+    form = _format(file, form)
+    columns = _columns(pairs)
+    with reporting(name, as_json=as_json):
+        stores = Stores.of_config(config_path)
+        store = stores.store(name)
+        source = "standard input" if file == "-" else file
+        rejected = RejectedRows(
+            source, Path("stdin.rejected" if file == "-" else f"{file}.rejected"), strict
+        )
+        rejected.start()
+        with (
+            closing(rejected),
+            open_source(file, stdin=sys.stdin.buffer) as text,
+            progress(text, is_file=file != "-") as advance,
+        ):
+            rows = read_rows(text, form, source, columns)
+            numbered = validated(rows, stores.identifiers, rejected, advance)
+            write = store.merge if merge else store.replace
+            imported = write(numbered, rejected.add_all)
+    record = {"ok": True, "imported": imported, "rejected": rejected.count}
+    if as_json:
+        print_json(record)
+        return
+    print_message(f"Imported {imported} users into {name}.")
+    if rejected.count:
+        print_message(f"Rejected {rejected.count} rows; see {rejected.path}.")
+
+
+@users.command()
+@_from_option
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
+@format_option("The format.  [default: by the extension of FILE, or csv]")
+@config_option
+def export(*, name: str, file: str, form: Format | None, config_path: Path) -> None:
+    """Write all users of a backend to FILE, by default to standard output.
+
+    Nicknames are in order. FILE is complete, or as it was before.
+    """
+    form = form or format_of(file) or "csv"
+    with reporting(name):
+        records = Stores.of_config(config_path).store(name).records()
+        if file == "-":
+            _print_users(form, records)
+        else:
+            with _renamed(Path(file)) as text:
+                write_users(text, form, records)
+
+
+@users.command("count")
+@_from_option
+@config_option
+@json_option
+def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
+    """Print the number of users of a backend."""
+    with reporting(name, as_json=as_json):
+        number = Stores.of_config(config_path).store(name).count()
+    if as_json:
+        print_json({"backend": name, "users": number})
+    else:
+        click.echo(number)
+
+
+@users.command()
+@click.option("--count", "number", type=click.IntRange(0, 10**9), required=True, help="How many.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other users.")
+@format_option("The format.  [default: csv]")
+def generate(*, number: int, seed: int, form: Format | None) -> None:
+    """Print made-up users, the same for the same seed, for tests."""
+    with reporting():
+        _print_users(form or "csv", generated_users(number, seed))
+
+
+def _format(file: str, form: Format | None) -> Format:
+    form = form or format_of(file)
+    if form is None:
+        raise click.UsageError("the format of FILE is not known; add --format csv, jsonl or yaml")
+    return form
+
+
+def _columns(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the column of each of our fields."""
+    columns = {field: field for field in FIELDS}
+    for pair in pairs:
+        column, equals, field = pair.rpartition("=")
+        if not (equals and column) or field not in columns:
+            fields = ", ".join(FIELDS)
+            raise click.UsageError(f"--map: write COLUMN=FIELD; the fields are {fields}")
+        columns[field] = column
+    return columns
+
+
+def _print_users(form: Format, records: Iterable[User]) -> None:
+    try:
+        write_users(sys.stdout, form, records)
+        sys.stdout.flush()
+    except OSError as error:
+        discard_output()
+        print_message(f"standard output cannot be written: {error.strerror}")
+        sys.exit(Exit.COULD_NOT_TELL)
+
+
+@contextmanager
+def _renamed(path: Path) -> Iterator[IO[str]]:
+    """Open a file beside this one, which is renamed over it at the end."""
+    beside = path.with_name(f".{path.name}.export")
+    try:
+        with beside.open("w", encoding="utf-8", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise StartError(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,161 @@
+"""Users in files: CSV, JSON Lines and YAML, read row by row with line numbers, and written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import PurePath
+from typing import IO, Any, Literal, TypeVar
+
+import click
+
+from tornado_idv import strict_json, yaml_loader
+from tornado_idv.errors import ConfigError, StartError
+from tornado_idv.model import User
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+Format = Literal["csv", "jsonl", "yaml"]
+Fields = Mapping[str, object]
+"""The values of a row by the names of our fields; what is missing is ``None``."""
+Row = tuple[int, Fields | str]
+"""A line number, and the row that begins there, or why there is none."""
+
+FIELDS = ("nickname", "card_number", "plan", "profile_url")
+REQUIRED = FIELDS[:3]
+_EXTENSIONS: Mapping[str, Format] = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+}
+
+
+def format_of(name: str) -> Format | None:
+    """Return the format that a file's extension stands for."""
+    return _EXTENSIONS.get(PurePath(name).suffix.lower())
+
+
+def read_rows(file: IO[str], form: Format, name: str, columns: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the rows of a file that was opened with ``errors="surrogateescape"``.
+
+    ``columns`` are the names that our fields have in the file. Raises `StartError` for a file
+    that is not of this format at all.
+    """
+    if form == "csv":
+        return _read_csv(file, name, columns)
+    return _read_jsonl(file, columns) if form == "jsonl" else _read_yaml(file, name, columns)
+
+
+def write_users(file: IO[str], form: Format, users: Iterable[User]) -> None:
+    """Write users as `read_rows` reads them."""
+    if form == "csv":
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(FIELDS)
+        writer.writerows(
+            (user.nickname, user.card_number, user.plan, user.profile_url) for user in users
+        )
+    elif form == "jsonl":
+        file.writelines(f"{json.dumps(_fields(user), ensure_ascii=False)}\n" for user in users)
+    else:
+        _write_yaml(file, users)
+
+
+def _fields(user: User) -> dict[str, str]:
+    fields = {name: getattr(user, name) for name in REQUIRED}
+    return fields if user.profile_url is None else {**fields, "profile_url": user.profile_url}
+
+
+def _read_csv(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator[Row]:
+    csv.field_size_limit(min(sys.maxsize, 2**17))
+    reader = csv.reader(file, strict=True)
+    try:
+        header = next(reader, [])
+    except csv.Error as error:
+        raise StartError(f"{name}:1: the header is not CSV: {error}") from None
+    missing = [columns[field] for field in REQUIRED if columns[field] not in header]
+    if missing:
+        # The columns that there are may be a user's values, in a file without a header.
+        raise StartError(
+            f"{name}:1: the header has no column {', '.join(missing)}; name the columns of the "
+            "file with --map, like --map nick=nickname"
+        )
+    places = [(field, header.index(columns[field])) for field in FIELDS if columns[field] in header]
+    width = len(header)
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield line, "not CSV: a quote is missing, or a field is too long"
+            continue
+        if len(cells) == width:
+            yield line, {field: cells[place] for field, place in places}
+        elif cells:
+            yield line, f"{len(cells)} fields instead of {width}"
+
+
+def _read_jsonl(file: IO[str], columns: Mapping[str, str]) -> Iterator[Row]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            value = strict_json.loads(line)
+        except ValueError:
+            yield number, "not a line of JSON"
+            continue
+        yield number, _by_field(value, columns) if isinstance(value, dict) else "not a JSON object"
+
+
+def _read_yaml(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator[Row]:
+    content = file.read().encode("utf-8", "surrogateescape")
+    try:
+        root = yaml_loader.read(content, name)
+    except ConfigError as error:
+        raise StartError(str(error)) from None
+    members: Mapping[Any, Any] = root if isinstance(root, yaml_loader.Mapping) else {}
+    items = members.get("users")
+    if not isinstance(items, yaml_loader.Items):
+        raise StartError(f"{name}: has no list of users; write a mapping with the member users")
+    count = members.get("count")
+    if count is not None and count != str(len(items)):
+        raise StartError(f"{name}: count is not the number of users; the file may be truncated")
+    for item in items:
+        is_user = isinstance(item, yaml_loader.Mapping)
+        yield item.mark.line, _by_field(item, columns) if is_user else "not a mapping"
+
+
+def _by_field(members: Mapping[str, object], columns: Mapping[str, str]) -> Fields:
+    return {field: members.get(columns[field]) for field in FIELDS}
+
+
+def _write_yaml(file: IO[str], users: Iterable[User]) -> None:
+    first = True
+    for user in users:
+        if first:
+            file.write("users:\n")
+            first = False
+        fields = {**_fields(user), "nickname": f"@{user.nickname}"}
+        members = ", ".join(f"{name}: {_yaml_text(text)}" for name, text in fields.items())
+        file.write(f"  - {{{members}}}\n")
+    if first:
+        file.write("users: []\n")
+
+
+def _yaml_text(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return json.dumps(text)
+    import yaml  # noqa: PLC0415 - for unusual text only
+
+    dumped: Any = yaml.dump(text, default_style='"', width=sys.maxsize)
+    return str(dumped).strip()
+
+
+def format_option(help_text: str) -> Callable[[_Command], _Command]:
+    """Return the option ``--format``."""
+    formats = click.Choice(["csv", "jsonl", "yaml"])
+    return click.option("--format", "form", type=formats, help=help_text)

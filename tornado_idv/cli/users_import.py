@@ -1,0 +1,186 @@
+"""``tornado-idv users import``: rows of a file, validated, into a backend."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TextIO
+
+from tornado_idv import strict_json
+from tornado_idv.cli.users_formats import REQUIRED, Fields, Row
+from tornado_idv.cli.users_stores import RefusedError
+from tornado_idv.errors import InvalidFormat, StartError
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.model import User
+from tornado_idv.user_store import NumberedUser
+
+Advance = Callable[[int], None]
+"""Is called with the number of rows that were read."""
+
+_UPDATE_ROWS = 2000
+_URL = re.compile(r"https?://\S+")
+
+
+@dataclass
+class RejectedRows:
+    """The file of rejected rows: a line number and a reason each, and no value.
+
+    It is created with the first row, and one of an earlier import is deleted. With ``strict`` the
+    import is refused because of any row, after all have been read.
+    """
+
+    source: str
+    path: Path
+    strict: bool
+    count: int = 0
+    _file: IO[str] | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        """Delete the file of an earlier import."""
+        with self._located():
+            self.path.unlink(missing_ok=True)
+
+    def add(self, line: int, reason: str) -> None:
+        """Write a row; raises `StartError`."""
+        with self._located():
+            if self._file is None:
+                self._file = self.path.open("w", encoding="utf-8")
+            self._file.write(f"{self.source}:{line}: {reason}\n")
+        self.count += 1
+
+    def add_all(self, rows: Iterable[tuple[int, str]]) -> None:
+        """Write rows, and refuse the import where that is wanted."""
+        for row in sorted(rows):
+            self.add(*row)
+        self.check()
+
+    def check(self) -> None:
+        """Raise `RefusedError` for rejected rows with ``--strict``."""
+        if self.strict and self.count:
+            raise RefusedError(
+                f"{self.source}: {self.count} rows are rejected, see {self.path}; "
+                "nothing was changed"
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            with self._located():
+                self._file.close()
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StartError(f"{self.path}: cannot be written: {error.strerror}") from None
+
+
+def validated(
+    rows: Iterable[Row], identifiers: Identifiers, rejected: RejectedRows, advance: Advance
+) -> Iterator[NumberedUser]:
+    """Yield the valid users, and reject the other rows.
+
+    Raises `RefusedError` at the end if there is no user: to replace all users by none is no
+    import, but a wrong or truncated file.
+    """
+    read = valid = 0
+    for line, fields in rows:
+        read += 1
+        if read % _UPDATE_ROWS == 0:
+            advance(read)
+        user = fields if isinstance(fields, str) else _user(fields, identifiers)
+        if isinstance(user, str):
+            rejected.add(line, user)
+        else:
+            valid += 1
+            yield line, user
+    advance(read)
+    rejected.check()
+    if not valid:
+        more = f"; see {rejected.path}" if rejected.count else ""
+        raise RefusedError(f"{rejected.source}: has no valid user{more}; nothing was changed")
+
+
+def _user(fields: Fields, identifiers: Identifiers) -> User | str:
+    """Return the user, or the reason why there is none, which contains no value."""
+    user = _without_url(fields, identifiers)
+    url = fields.get("profile_url")
+    if isinstance(user, str) or url is None or url == "":
+        return user
+    if isinstance(url, str) and _URL.fullmatch(url) and strict_json.is_unicode(url):
+        return User(user.plan, user.card_number, user.nickname, str(url))
+    return "profile_url: not an address that begins with https:// or http://"
+
+
+def _without_url(fields: Fields, identifiers: Identifiers) -> User | str:
+    nickname, card_number, plan = (fields.get(name) for name in REQUIRED)
+    if not (isinstance(nickname, str) and isinstance(card_number, str) and isinstance(plan, str)):
+        name = next(name for name in REQUIRED if not isinstance(fields.get(name), str))
+        missing = fields.get(name) is None
+        return f"{name}: missing" if missing else f"{name}: not text; write it in quotes"
+    # Values of YAML are a subclass of str, which databases refuse.
+    user = User(str(plan), str(card_number), str(nickname.removeprefix("@")))
+    if not identifiers.accepts(user):
+        return _invalid_identifier(user, identifiers)
+    if not plan.strip():
+        return "plan: empty"
+    if "\0" in plan or not strict_json.is_unicode(plan):
+        return "plan: not UTF-8 text, or it contains a NUL character"
+    return user
+
+
+def _invalid_identifier(user: User, identifiers: Identifiers) -> str:
+    try:
+        identifiers.parse_nickname(user.nickname)
+    except InvalidFormat:
+        return "nickname: not in a valid format; see identifiers.nickname_pattern"
+    return "card_number: not in a valid format; see identifiers.card_length"
+
+
+def open_source(file: str, *, stdin: IO[bytes]) -> TextIO:
+    """Open a file, or standard input for ``-``; invalid UTF-8 becomes surrogates.
+
+    Raises `StartError`.
+    """
+    try:
+        if file == "-":
+            return io.TextIOWrapper(stdin, "utf-8-sig", "surrogateescape", newline="")
+        return Path(file).open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+    except OSError as error:
+        raise StartError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def progress(source: TextIO, *, is_file: bool) -> Iterator[Advance]:
+    """Show the rows, their rate and the time left on a terminal, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    # Imported here since it takes 50 ms, and only a terminal needs it.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    size = os.fstat(source.fileno()).st_size if is_file else None
+    columns = (
+        BarColumn(),
+        TextColumn("{task.fields[rows]:,} rows, {task.fields[rate]:,.0f}/s"),
+        TimeRemainingColumn(),
+    )
+    started = time.monotonic()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=size, rows=0, rate=0.0)
+
+        def advance(rows: int) -> None:
+            rate = rows / max(time.monotonic() - started, 1e-3)
+            done = os.lseek(source.fileno(), 0, os.SEEK_CUR) if size else 0
+            bar.update(task, completed=done, rows=rows, rate=rate)
+
+        yield advance
