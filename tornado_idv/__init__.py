@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from tornado_idv import strict_json, yaml_loader
     from tornado_idv.backend import Backend, BackendOptions
     from tornado_idv.files import FileSignature
-    from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, User
+    from tornado_idv.model import (
+        Answer,
+        BackendResult,
+        ByCard,
+        ByNickname,
+        Query,
+        SharedAnswer,
+        User,
+    )
     from tornado_idv.options import (
         ConfigPath,
         Duration,
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
         Size,
         WholeNumber,
     )
+    from tornado_idv.shared_cache import Purge, SharedCache, SharedCacheOptions, SharedResult
 
 _MODULES = {
     "Answer": "model",
@@ -47,8 +56,13 @@ _MODULES = {
     "FileSignature": "files",
     "Options": "options",
     "Pattern": "options",
+    "Purge": "shared_cache",
     "Query": "model",
     "Secret": "options",
+    "SharedAnswer": "model",
+    "SharedCache": "shared_cache",
+    "SharedCacheOptions": "shared_cache",
+    "SharedResult": "shared_cache",
     "Size": "options",
     "User": "model",
     "WholeNumber": "options",
@@ -76,8 +90,13 @@ __all__ = [
     "Options",
     "Pattern",
     "Problem",
+    "Purge",
     "Query",
     "Secret",
+    "SharedAnswer",
+    "SharedCache",
+    "SharedCacheOptions",
+    "SharedResult",
     "Size",
     "StartError",
     "Unavailable",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import logging
 import traceback
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
@@ -17,6 +17,7 @@ from tornado_idv.errors import IdvError, StartError, format_traceback
 
 if TYPE_CHECKING:
     from tornado_idv.backend import AnyBackend, BackendOptions
+    from tornado_idv.shared_cache import AnySharedCache
 
 _log = logging.getLogger(__name__)
 
@@ -58,24 +59,27 @@ def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
             )
 
 
-class BackendKinds(Mapping[str, "type[AnyBackend]"]):
-    """Classes of backends by kind.
+KindT = TypeVar("KindT")
+
+
+class Kinds(Mapping[str, type[KindT]]):
+    """Classes of a plugin by kind.
 
     A class that its plugin names as ``package.module:Class`` is imported when it is used: importing
     all of them would double the time to start. Raises `StartError` if that fails.
     """
 
-    def __init__(self, classes: Mapping[str, type[AnyBackend] | str]) -> None:
+    def __init__(self, classes: Mapping[str, type[KindT] | str]) -> None:
         self._classes = dict(classes)
 
-    def __getitem__(self, kind: str) -> type[AnyBackend]:
-        backend = self._classes[kind]
-        if isinstance(backend, str):
+    def __getitem__(self, kind: str) -> type[KindT]:
+        found = self._classes[kind]
+        if isinstance(found, str):
             try:
-                backend = self._classes[kind] = resolve_name(backend)
+                found = self._classes[kind] = resolve_name(found)
             except (ImportError, AttributeError, ValueError) as error:
                 raise StartError(f"a plugin cannot be loaded: {error}") from error
-        return backend
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._classes)
@@ -85,28 +89,45 @@ class BackendKinds(Mapping[str, "type[AnyBackend]"]):
 
     def module(self, kind: str) -> str:
         """Return the name of the module of a kind, without importing it."""
-        backend = self._classes[kind]
-        return backend.partition(":")[0] if isinstance(backend, str) else backend.__module__
+        found = self._classes[kind]
+        return found.partition(":")[0] if isinstance(found, str) else found.__module__
+
+
+class BackendKinds(Kinds["AnyBackend"]):
+    """Classes of backends by kind, and of shared caches."""
+
+    def __init__(
+        self,
+        classes: Mapping[str, type[AnyBackend] | str],
+        shared_caches: Mapping[str, type[AnySharedCache] | str],
+    ) -> None:
+        super().__init__(classes)
+        self.shared_caches: Kinds[AnySharedCache] = Kinds(shared_caches)
 
 
 def backend_kinds(manager: pluggy.PluginManager) -> BackendKinds:
-    """Return every kind of backend by name.
+    """Return every kind of backend, and of shared cache, by name.
 
     Raises `StartError` if two plugins use one name.
     """
-    found: dict[str, type[AnyBackend] | str] = {}
+    hook = manager.hook
+    return BackendKinds(_offered(hook.idv_backend_kinds), _offered(hook.idv_shared_cache))
+
+
+def _offered(hook: Callable[[], Sequence[Mapping[str, type[Any] | str]]]) -> dict[str, Any]:
+    found: dict[str, type[Any] | str] = {}
     try:
-        all_offered = manager.hook.idv_backend_kinds()
+        all_offered = hook()
     except ImportError as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     for offered in reversed(all_offered):
         for kind in offered.keys() & found.keys():
-            first, second = BackendKinds(found).module(kind), BackendKinds(offered).module(kind)
+            first, second = Kinds(found).module(kind), Kinds(offered).module(kind)
             raise StartError(
                 f'two plugins offer the kind "{kind}": {first} and {second}; uninstall one of them'
             )
         found |= offered
-    return BackendKinds(found)
+    return found
 
 
 def build_backends(

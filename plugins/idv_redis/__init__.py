@@ -1,4 +1,4 @@
-"""Users in a Redis server, which are read and never written: the kind ``redis``."""
+"""Users in a Redis server, and a cache of answers in one: the kinds ``redis``."""
 
 from __future__ import annotations
 
@@ -11,3 +11,9 @@ from tornado_idv import hookimpl
 def idv_backend_kinds() -> Mapping[str, str]:
     """Provide the kind ``redis``."""
     return {"redis": "idv_redis.backend:RedisBackend"}
+
+
+@hookimpl
+def idv_shared_cache() -> Mapping[str, str]:
+    """Provide the shared cache ``redis``."""
+    return {"redis": "idv_redis.shared_cache:RedisSharedCache"}

@@ -41,7 +41,7 @@ class RedisBackend(Backend[RedisOptions]):
                 f"backend {self.name}: {error.name} is not installed; "
                 "pip install 'tornado-idv[redis]'"
             ) from None
-        self._client = client.Client(options, timeout=options.timeout)
+        self._client = client.Client(options, timeout=options.timeout, cluster=options.cluster)
         self._prefix = options.prefix
         self._checked = False
 

@@ -6,7 +6,7 @@ The only module that knows redis-py's clients.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
@@ -24,8 +24,9 @@ class Client:
     ``timeout`` bounds an attempt to connect and a response, in seconds.
     """
 
-    def __init__(self, server: RedisServer, *, timeout: float) -> None:
+    def __init__(self, server: RedisServer, *, timeout: float, cluster: bool = False) -> None:
         self._server = server
+        self._cluster = cluster
         self._settings: dict[str, Any] = {
             # With RESP 3 redis-py uses idle connections on which something was received.
             "protocol": 2,
@@ -47,6 +48,24 @@ class Client:
             except Exception as error:  # noqa: BLE001 - each is mapped
                 raise to_lookup_failed(error) from None
 
+    async def messages(self, channel: str, *, interval: float) -> AsyncGenerator[bytes | None]:
+        """Yield each message, ``None`` at first and when none came for ``interval`` seconds.
+
+        What is published after the first ``None`` is received. Raises `LookupFailed` when the
+        connection is lost.
+        """
+        try:
+            redis: Any = await self._connected()
+            async with redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+                await pubsub.subscribe(channel)
+                await pubsub.get_message(timeout=interval)  # that of the subscription
+                yield None
+                while True:
+                    message = await pubsub.get_message(timeout=interval)
+                    yield None if message is None else message["data"]
+        except Exception as error:  # noqa: BLE001 - each is mapped
+            raise to_lookup_failed(error) from None
+
     async def close(self) -> None:
         """Close every connection; the next command connects again."""
         redis, self._redis = self._redis, None
@@ -64,7 +83,7 @@ class Client:
 
     def _make(self, url: str) -> Redis | RedisCluster:
         server, settings = self._server, self._settings
-        if server.cluster:
+        if self._cluster:
             # One attempt more: the first command after a failover finds the new primary.
             return RedisCluster.from_url(url, **{**settings, "retry": Retry(NoBackoff(), 1)})
         if not server.sentinels:

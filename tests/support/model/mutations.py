@@ -51,7 +51,7 @@ BUGS = (
         "a degraded answer has the normal TTL",
         "cache",
         Change(
-            "AnswerCache._ttl", "min(ttl, limits.degraded_ttl) if answer.degraded else ttl", "ttl"
+            "AnswerCache.ttl", "min(ttl, limits.degraded_ttl) if answer.degraded else ttl", "ttl"
         ),
         seed=18,
     ),
