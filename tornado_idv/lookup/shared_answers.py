@@ -36,6 +36,11 @@ class SharedAnswers:
         self._encode = encode
         self._accepts = accepts
 
+    @property
+    def is_down(self) -> bool:
+        """Whether the circuit breaker is open, so that `look_up` would only call the backends."""
+        return self._tier.is_down
+
     def follow(self, purge: Callable[[Purge], None]) -> None:
         """Call this for each purge by another process, instead of what was set before."""
         self._tier.cache.on_purge(purge)

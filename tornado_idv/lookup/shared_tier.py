@@ -41,6 +41,11 @@ class SharedTier:
         self._purges: list[Purge] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_down(self) -> bool:
+        """Whether the circuit breaker is open: nothing would be called."""
+        return self._breaker.state == "open"
+
     async def get(self, scope: str, query: Query) -> SharedResult | None:
         """Return what is stored, ``None`` if that could not be determined in time."""
         if self._purges:  # what is stored may be older than a purge of this process

@@ -305,7 +305,7 @@ BUGS = (
     Bug(
         "a query without backends is reported as not found",
         "directory",
-        Change("Directory._look_up", "not coroutines", "False"),
+        Change("Directory._ask_backends", "not coroutines", "False"),
         seed=14,
     ),
     Bug(
