@@ -185,13 +185,19 @@ async def test_a_purge_that_was_missed_is_noticed_by_the_generation(server: Redi
         server.run("CLIENT", "KILL", "TYPE", "pubsub")
         server.run("INCR", "idv:generation")
         await first.wait_for(Purge())
-        message = [99, "another", [], []]
+
+
+async def test_a_message_after_one_that_was_lost_purges_everything(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RedisSharedCache, "interval", 60.0)  # no comparison meanwhile
+    async with replicas(server) as (first, _):
+        await first.find()
+        message = [2, "another", [], [[False, "bob"]]]
         sealed = Sealer(first.cache.options.secret).seal("idv:purges", message)
-        first.purges.clear()
-        await asyncio.sleep(0.25)
-        server.run("SET", "idv:generation", "99")
         server.run("PUBLISH", "idv:purges", sealed)
         await first.wait_for(Purge())
+        assert first.directory.get_cached(QUERY) is None
 
 
 async def test_entries_from_before_a_purge_that_the_server_forgot_are_misses(

@@ -48,9 +48,8 @@ class SharedTier:
 
     async def get(self, scope: str, query: Query) -> SharedResult | None:
         """Return what is stored, ``None`` if that could not be determined in time."""
-        if self._purges:  # what is stored may be older than a purge of this process
-            return None
         result = await self._bounded(lambda: self.cache.get(scope, query))
+        # What is stored may be older than a purge that was not delivered yet.
         return None if self._purges else result
 
     def put(self, scope: str, query: Query, result: SharedResult) -> None:
@@ -60,7 +59,7 @@ class SharedTier:
     def purge(self, purge: Purge) -> None:
         """Purge for every process, and try again until that has succeeded.
 
-        Until then nothing is read here.
+        Until then nothing that is read is used here.
         """
         self._purges.append(purge)
         if len(self._purges) == 1:
