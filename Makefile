@@ -58,13 +58,13 @@ coverage: $(VENV)/.dev
 hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/wire
 
-TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core systemd logrotate postgresql pgbouncer
+TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core systemd logrotate postgresql pgbouncer redis-server
 
 # The tests behind these are skipped, with the reason, where they are not.
 test-tools: $(RECIPES)/.installed $(LINTERS)/.installed $(MODULES:%=%/.installed)
-	@if (PATH="$$PATH:/usr/sbin"; ls /usr/lib/postgresql/*/bin/postgres && for tool in nginx haproxy wrk promtool chromium chromedriver systemd-analyze logrotate pgbouncer; do command -v $$tool || exit 1; done) \
+	@if (PATH="$$PATH:/usr/sbin"; ls /usr/lib/postgresql/*/bin/postgres && for tool in nginx haproxy wrk promtool chromium chromedriver systemd-analyze logrotate pgbouncer redis-server; do command -v $$tool || exit 1; done) \
 	  >/dev/null 2>&1; then \
-	  echo "nginx, haproxy, wrk, promtool, Chromium, systemd-analyze, logrotate, PostgreSQL and PgBouncer are installed."; \
+	  echo "nginx, haproxy, wrk, promtool, Chromium, systemd-analyze, logrotate, PostgreSQL, PgBouncer and Redis are installed."; \
 	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
 	  echo "The tests with some of these will be skipped; root installs them with: apt-get install $(TOOLS)"; \
 	else \

@@ -11,9 +11,11 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 
 POSTGRES = ["asyncpg>=0.30,<1"]
+REDIS = ["redis>=6,<9"]
 
 TESTS = [
     *POSTGRES,
+    *REDIS,
     "cryptography>=42",
     "hypothesis>=6.100",
     "jsonschema>=4.20",
@@ -61,7 +63,7 @@ setup(
     ],
     extras_require={
         "postgres": POSTGRES,
-        "redis": ["redis>=5"],
+        "redis": REDIS,
         "test": TESTS,
         "dev": [
             *TESTS,
@@ -77,6 +79,7 @@ setup(
         "console_scripts": ["tornado-idv = tornado_idv.cli:main"],
         "tornado_idv": [
             "postgres = idv_postgres",
+            "redis = idv_redis",
             "sqlite = idv_sqlite",
             "upstream = idv_upstream",
             "yaml = idv_yaml",

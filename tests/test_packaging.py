@@ -24,10 +24,10 @@ NOT_SOURCE = shutil.ignore_patterns(
 BUILD = (
     "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
 )
-PLUGINS = {"idv_postgres", "idv_sqlite", "idv_upstream", "idv_yaml"}
+PLUGINS = {"idv_postgres", "idv_redis", "idv_sqlite", "idv_upstream", "idv_yaml"}
 WHERE = """\
-import idv_postgres, idv_sqlite, idv_upstream, idv_yaml, tornado_idv
-ours = idv_postgres, idv_sqlite, idv_upstream, idv_yaml, tornado_idv
+import idv_postgres, idv_redis, idv_sqlite, idv_upstream, idv_yaml, tornado_idv
+ours = idv_postgres, idv_redis, idv_sqlite, idv_upstream, idv_yaml, tornado_idv
 print(*(each.__file__ for each in ours), sep="\\n")
 """
 

@@ -131,7 +131,9 @@ def test_no_two_managers_share_their_plugins() -> None:
 
 
 def test_installed_plugins_are_found_by_their_entry_point() -> None:
-    assert {"postgres", "sqlite", "upstream", "yaml"} <= backend_kinds(plugin_manager()).keys()
+    assert {"postgres", "redis", "sqlite", "upstream", "yaml"} <= backend_kinds(
+        plugin_manager()
+    ).keys()
 
 
 def test_every_hook_says_what_it_is_for() -> None:

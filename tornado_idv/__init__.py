@@ -27,7 +27,15 @@ if TYPE_CHECKING:
     from tornado_idv.backend import Backend, BackendOptions
     from tornado_idv.files import FileSignature
     from tornado_idv.keys.location import KeyStoreLocation
-    from tornado_idv.model import Answer, BackendResult, ByCard, ByNickname, Query, User
+    from tornado_idv.model import (
+        Answer,
+        BackendResult,
+        ByCard,
+        ByNickname,
+        Query,
+        SharedAnswer,
+        User,
+    )
     from tornado_idv.options import (
         ConfigPath,
         Duration,
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
         Size,
         WholeNumber,
     )
+    from tornado_idv.shared_cache import Purge, SharedCache, SharedCacheOptions, SharedResult
     from tornado_idv.user_store import NumberedUser, RejectRows, UserStore
 
 _MODULES = {
@@ -53,9 +62,14 @@ _MODULES = {
     "NumberedUser": "user_store",
     "Options": "options",
     "Pattern": "options",
+    "Purge": "shared_cache",
     "Query": "model",
     "RejectRows": "user_store",
     "Secret": "options",
+    "SharedAnswer": "model",
+    "SharedCache": "shared_cache",
+    "SharedCacheOptions": "shared_cache",
+    "SharedResult": "shared_cache",
     "Size": "options",
     "User": "model",
     "UserStore": "user_store",
@@ -88,9 +102,14 @@ __all__ = [
     "Options",
     "Pattern",
     "Problem",
+    "Purge",
     "Query",
     "RejectRows",
     "Secret",
+    "SharedAnswer",
+    "SharedCache",
+    "SharedCacheOptions",
+    "SharedResult",
     "Size",
     "StartError",
     "Unavailable",

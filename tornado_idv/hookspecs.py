@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tornado_idv.backend import Backend
     from tornado_idv.commands import CommandTools
     from tornado_idv.model import Answer, Query
+    from tornado_idv.shared_cache import SharedCache
 
 PROJECT = "tornado_idv"
 
@@ -50,6 +51,14 @@ def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | 
     without a user, to limit for how long that is cached), by ``deadline`` (seconds of the event
     loop's clock), and raises `Unavailable` or `Broken` if that cannot be determined. The
     coroutines are awaited one by one up to the first that found the user; the rest are closed.
+    """
+
+
+@hookspec
+def idv_shared_cache() -> Mapping[str, type[SharedCache[Any]] | str]:  # type: ignore[empty-body]
+    """Return the classes of shared caches of this plugin, by their name in ``shared_cache.kind``.
+
+    As with ``idv_backend_kinds``, each is a class, or where to import it from.
     """
 
 

@@ -74,6 +74,19 @@ class BackendResult(_Record, frozen=True):
     storable: bool = True
 
 
+class SharedAnswer(_Record, frozen=True):
+    """An answer in a shared cache; times are in seconds of the wall clock.
+
+    ``user`` is ``None`` for "not found". It is fresh until ``fresh_until``, and may be served
+    stale until ``stale_until``.
+    """
+
+    user: User | None
+    backend: str | None
+    fresh_until: float
+    stale_until: float
+
+
 class Answer(_Record, frozen=True):
     """The result of a lookup: *found* with a user, *not found* without one.
 

@@ -18,6 +18,7 @@ from tornado_idv.errors import IdvError, StartError, format_traceback
 if TYPE_CHECKING:
     from tornado_idv.backend import AnyBackend, Backend, BackendOptions
     from tornado_idv.keys.location import KeyStoreLocation
+    from tornado_idv.shared_cache import AnySharedCache
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -91,20 +92,34 @@ class Classes(Mapping[str, type[T]], Generic[T]):
         return offered.partition(":")[0] if isinstance(offered, str) else offered.__module__
 
 
-def backend_kinds(manager: pluggy.PluginManager) -> Classes[Backend[Any]]:
-    """Return every kind of backend by name.
+class BackendKinds(Classes["Backend[Any]"]):
+    """Classes of backends by kind, and of shared caches."""
+
+    def __init__(
+        self,
+        classes: Mapping[str, type[Backend[Any]] | str],
+        shared_caches: Mapping[str, type[AnySharedCache] | str],
+    ) -> None:
+        super().__init__(classes)
+        self.shared_caches: Classes[AnySharedCache] = Classes(shared_caches)
+
+
+def backend_kinds(manager: pluggy.PluginManager) -> BackendKinds:
+    """Return every kind of backend, and of shared cache, by name.
 
     Raises `StartError` if two plugins use one name.
     """
-    return _offered(manager.hook.idv_backend_kinds, "kind")
+    hook = manager.hook
+    backends = _offered(hook.idv_backend_kinds, "kind")
+    return BackendKinds(backends, _offered(hook.idv_shared_cache, "kind"))
 
 
 def key_stores(manager: pluggy.PluginManager) -> Classes[KeyStoreLocation]:
     """Return every place for a key store by the scheme of its URL; raises as `backend_kinds`."""
-    return _offered(manager.hook.idv_key_stores, "key store")
+    return Classes(_offered(manager.hook.idv_key_stores, "key store"))
 
 
-def _offered(hook: pluggy.HookCaller, what: str) -> Classes[Any]:
+def _offered(hook: pluggy.HookCaller, what: str) -> dict[str, Any]:
     found: dict[str, type[Any] | str] = {}
     try:
         all_offered = hook()
@@ -118,7 +133,7 @@ def _offered(hook: pluggy.HookCaller, what: str) -> Classes[Any]:
                 "uninstall one of them"
             )
         found |= offered
-    return Classes(found)
+    return found
 
 
 def build_backends(

@@ -104,6 +104,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "degraded_ttl": 30.0,
             "failure_memo": 2.0,
         },
+        "shared_cache": None,
         "identifiers": {
             "nickname_pattern": "[A-Za-z0-9_.-]{1,64}",
             "nickname_case": "preserve",

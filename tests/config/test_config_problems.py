@@ -25,7 +25,10 @@ NO_NETWORK = "must be an IP address, or a network like 10.0.0.0/8 or fd00::/8"
 NO_BASE_PATH = "must be empty or like /identity, without a slash at the end"
 NO_RATE = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
 NO_REFERENCE = "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
-SECTIONS = "profile_sites, server, admin, auth, limits, cache, identifiers, backends, logging, demo"
+SECTIONS = (
+    "profile_sites, server, admin, auth, limits, cache, shared_cache, identifiers, backends, "
+    "logging, demo"
+)
 
 GOOD = """\
 profile_sites: [https://profiles.example]

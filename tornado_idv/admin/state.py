@@ -15,6 +15,7 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.shared_cache import Purge
 
 
 @dataclass(slots=True)
@@ -68,14 +69,14 @@ class ServiceState:
         return await self.reloads.reload("admin", **audited)
 
     async def purge(self, target: Record) -> None:
-        cache = self.directory.cache
         match target:
             case {"all": True}:
-                cache.purge()
+                purge = Purge()
             case {"backend": str(name)}:
-                cache.purge_backend(name)
+                purge = Purge(backends=(name,))
             case _:
-                cache.purge_user(parse_query(self.identifiers, target))
+                purge = Purge(queries=(parse_query(self.identifiers, target),))
+        self.directory.purge(purge)
 
     async def explain(self, query: Record) -> Record:
         parsed = parse_query(self.identifiers, query)

@@ -1,9 +1,9 @@
-"""The settings model for the installed kinds of backend."""
+"""The settings model for the installed kinds of backend and of shared cache."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,56 +18,82 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.settings import Settings
+from tornado_idv.options import Options
+from tornado_idv.registry import BackendKinds
+from tornado_idv.shared_cache import AnySharedCache, SharedCacheOptions
+
+_Choices = tuple[tuple[str, type[Options] | None], ...]
+"""The options model of each kind; ``None`` if it is not to be imported."""
 
 
 def settings_type(
-    kinds: Mapping[str, type[AnyBackend]], used: Container[str] | None = None
+    kinds: Mapping[str, type[AnyBackend]],
+    used: Container[str] | None = None,
+    shared_cache: str | None = None,
 ) -> type[Settings]:
     """Return the settings model for these kinds of backend, by their names in ``kind:``.
 
-    Only the kinds in ``used`` (default: all) are imported; the options of others are not described.
+    Only the kinds in ``used`` (default: all) are imported, and of `BackendKinds` the kind
+    ``shared_cache`` of shared caches (with all kinds of backends, all); the options of others are
+    not described.
     """
-    names = sorted(kinds)
-    wanted = [kind for kind in names if used is None or kind in used]
-    return _settings_type(tuple(names), tuple((kind, kinds[kind]) for kind in wanted))
+    caches = kinds.shared_caches if isinstance(kinds, BackendKinds) else {}
+    return _settings_type(
+        _choices(kinds, used), _choices(caches, None if used is None else {shared_cache})
+    )
+
+
+def _choices(
+    kinds: Mapping[str, type[AnyBackend | AnySharedCache]],
+    used: Container[str | None] | None,
+) -> _Choices:
+    return tuple(
+        (kind, kinds[kind].options_type if used is None or kind in used else None)
+        for kind in sorted(kinds)
+    )
 
 
 @lru_cache(maxsize=4)  # making one takes 0.1 s
-def _settings_type(
-    names: tuple[str, ...], used: tuple[tuple[str, type[AnyBackend]], ...]
-) -> type[Settings]:
-    field = Settings.model_fields["backends"]
-    entry: Any = Annotated[BackendOptions, PlainValidator(_refuse), WithJsonSchema({"not": {}})]
-    if names:
-        choices = {kind: _options(kind, backend) for kind, backend in used}
-        entry = _entry({kind: choices.get(kind) for kind in names})
+def _settings_type(backends: _Choices, shared_caches: _Choices) -> type[Settings]:
+    fields = Settings.model_fields
+    entry: Any = _entry(BackendOptions, backends, "backend")
+    cache = _entry(SharedCacheOptions, shared_caches, "shared cache")
     return create_model(
         "Settings",
         __base__=Settings,
         __doc__=Settings.__doc__,
-        backends=(tuple[entry, ...], Field(min_length=1, description=field.description)),
+        backends=(
+            tuple[entry, ...],
+            Field(min_length=1, description=fields["backends"].description),
+        ),
+        shared_cache=(
+            cache | None,
+            Field(None, description=fields["shared_cache"].description),
+        ),
     )
 
 
-def _entry(choices: Mapping[str, type[BackendOptions] | None]) -> Any:
-    """Return the type of an entry of ``backends``: the options type of its ``kind``.
+def _entry(base: type[Options], choices: _Choices, noun: str) -> Any:
+    """Return the type of a section with a ``kind``: the options type of that kind.
 
     Not an annotated union: Python reduces a union of one type to the type, and then an
     unknown kind would be reported as many unknown options.
     """
+    if not choices:
+        return Annotated[base, PlainValidator(partial(_refuse, noun)), WithJsonSchema({"not": {}})]
+    models = {kind: options and _options(kind, options) for kind, options in choices}
 
     def by_kind(_: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         schemas = {
-            kind: handler.generate_schema(options) if options else core_schema.any_schema()
-            for kind, options in choices.items()
+            kind: handler.generate_schema(model) if model else core_schema.any_schema()
+            for kind, model in models.items()
         }
         return core_schema.tagged_union_schema(schemas, discriminator="kind")
 
-    return Annotated[BackendOptions, GetPydanticSchema(by_kind)]
+    return Annotated[base, GetPydanticSchema(by_kind)]
 
 
-def _options(kind: str, backend: type[AnyBackend]) -> type[BackendOptions]:
-    base = backend.options_type
+def _options(kind: str, base: type[Options]) -> type[Options]:
     only: Any = Literal[kind]
     return create_model(
         base.__name__,
@@ -78,5 +104,6 @@ def _options(kind: str, backend: type[AnyBackend]) -> type[BackendOptions]:
     )
 
 
-def _refuse(_: object) -> BackendOptions:
-    raise PydanticCustomError("no_kinds", "no kind of backend is installed; install a plugin")
+def _refuse(noun: str, _: object) -> Options:
+    text = f"no kind of {noun} is installed; install a plugin"
+    raise PydanticCustomError("no_kinds", text)

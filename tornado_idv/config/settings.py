@@ -47,6 +47,7 @@ from tornado_idv.options import (
     Secret,
     WholeNumber,
 )
+from tornado_idv.shared_cache import SharedCacheOptions
 from tornado_idv.units import RATE
 
 
@@ -245,6 +246,8 @@ class Settings(Options):
     """Rate limits; without one, there is no limit."""
     cache: CacheLimits = CacheLimits()
     """The cache of answers."""
+    shared_cache: SharedCacheOptions | None = None
+    """The cache of answers that processes share, behind ``cache``; without it, there is none."""
     identifiers: IdentifierSettings = IdentifierSettings()
     """The valid forms of nicknames and card numbers."""
     backends: Annotated[tuple[BackendOptions, ...], Field(min_length=1)]

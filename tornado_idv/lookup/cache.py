@@ -24,6 +24,7 @@ from tornado_idv.lookup.single_flight import Finish, Lookup, SingleFlight, settl
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
 from tornado_idv.options import Duration, Options, WholeNumber
+from tornado_idv.shared_cache import Purge
 
 _Count = Annotated[WholeNumber, Field(ge=1)]
 _Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -186,6 +187,20 @@ class AnswerCache:
             return entry.answer
         return replace(entry.answer, stale=True) if now < entry.stale_until else None
 
+    def ttl(self, answer: Answer) -> float:
+        """Return for how many seconds an answer is fresh, without jitter."""
+        limits, ttl = self.limits, answer.ttl
+        if ttl is None:
+            ttl = limits.ttl if answer.found else limits.negative_ttl
+        return min(ttl, limits.degraded_ttl) if answer.degraded else ttl
+
+    def keep_stale(self, query: Query, answer: Answer, seconds: float) -> None:
+        """Keep a found answer from elsewhere for `get_stale`, unless there is an entry."""
+        if self._found.find(query.text) is None:
+            now = self.timer()
+            epoch = self._epochs.setdefault(answer.backend, _Epoch())
+            self._found[query.text] = _Entry(answer, epoch, now, now, now + seconds, now)
+
     def take_over(self, other: AnswerCache, backends: Collection[str]) -> None:
         """Take the found answers of these backends out of a cache with the same limits for them.
 
@@ -261,6 +276,15 @@ class AnswerCache:
         self._found.drop_users({query.text for query in queries})
         self._clear_negative()
 
+    def apply(self, purge: Purge) -> None:
+        """Drop what a purge names."""
+        if purge.queries:
+            self.purge_user(*purge.queries)
+        for name in purge.backends:
+            self.purge_backend(name)
+        if not any(purge):
+            self.purge()
+
     def _of_running_lookups(self) -> _Entries:
         entries, epoch = _Entries(self.limits.max_entries, self.counters), _Epoch()
         for query in self._single_flight.queries:
@@ -293,22 +317,14 @@ class AnswerCache:
             self._found.pop(text, None)
             self._negative.pop(text, None)
             return
-        ttl = self._ttl(answer) * (1 - limits.jitter * self._chance())
+        ttl = self.ttl(answer) * (1 - limits.jitter * self._chance())
         fresh_until = refresh_at = stale_until = now + ttl
         entries, others = self._negative, self._found
         if answer.found:
             entries, others = others, entries
             refresh_at = now + ttl * limits.refresh_ahead
             stale_until += limits.stale_if_error
-        epoch = self._epochs.get(answer.backend)
-        if epoch is None:
-            epoch = self._epochs[answer.backend] = _Epoch()
+        epoch = self._epochs.setdefault(answer.backend, _Epoch())
         # `get` reads the found entries first: one left behind would hide a newer not-found.
         others.pop(text, None)
         entries[text] = _Entry(answer, epoch, fresh_until, refresh_at, stale_until, now)
-
-    def _ttl(self, answer: Answer) -> float:
-        limits, ttl = self.limits, answer.ttl
-        if ttl is None:
-            ttl = limits.ttl if answer.found else limits.negative_ttl
-        return min(ttl, limits.degraded_ttl) if answer.degraded else ttl

@@ -19,7 +19,9 @@ from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceba
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.deadlines import is_cancelled
 from tornado_idv.lookup.guard import BackendCall, Guard, outcome_of
+from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.model import Answer, Query, User
+from tornado_idv.shared_cache import Purge
 
 _log = logging.getLogger(__name__)
 _MAX_REFRESHES = 4
@@ -39,7 +41,8 @@ class Directory:
     a user, or for ``None``, "not found"; ``accepts`` says whether a record can be sent in a
     response. ``timeout`` bounds one lookup, in seconds. ``on_backend_result``, if given,
     is called with every call of a backend. ``previous`` is the directory that this one is to
-    `replace`: a backend of both keeps its circuit breaker and its running calls.
+    `replace`: a backend of both keeps its circuit breaker and its running calls. ``shared`` is
+    read before the backends are called.
     """
 
     def __init__(
@@ -53,8 +56,10 @@ class Directory:
         timeout: float = 2.0,
         on_backend_result: Callable[[BackendCall], None] | None = None,
         previous: Directory | None = None,
+        shared: SharedAnswers | None = None,
     ) -> None:
         self.cache = cache
+        self._shared = shared
         self._encode = encode
         self._timeout = timeout
         self._names = [backend.name for backend in backends]
@@ -178,9 +183,16 @@ class Directory:
             query = await self.cache.refresh_queue.get()
             await self.cache.refresh(query, self._counted_look_up, self._timeout)
 
+    def purge(self, purge: Purge) -> None:
+        """Purge cached answers here, the shared ones, and those of all who share them."""
+        self.cache.apply(purge)
+        if self._shared is not None:
+            self._shared.purge(purge)
+
     async def _counted_look_up(self, query: Query) -> Answer:
+        limits = self.cache.limits
         try:
-            answer = await self._look_up(query)
+            answer = await self._look_up(query, limits.ttl * (1 - limits.refresh_ahead))
         except Exception:
             self.cache.counters.refreshes["failed"] += 1
             raise
@@ -207,7 +219,13 @@ class Directory:
             raise error from None
         return stale
 
-    async def _look_up(self, query: Query) -> Answer:
+    async def _look_up(self, query: Query, min_ttl: float = 0.0) -> Answer:
+        """Return the shared answer, if it is fresh for longer than ``min_ttl``, or a new one."""
+        if self._shared is None or self._shared.is_down:
+            return await self._ask_backends(query)
+        return await self._shared.look_up(query, self._ask_backends, min_ttl)
+
+    async def _ask_backends(self, query: Query) -> Answer:
         """Call the backends and complete the answer for the cache and the response."""
         deadline = asyncio.get_running_loop().time() + self._timeout
         coroutines = [guard.find(query, deadline) for guard in self.guards if guard.serves(query)]
@@ -244,17 +262,16 @@ class Directory:
     def _follow_changes(self) -> None:
         for guard in self.guards:
             guard.backend.on_change(partial(self._purge_from, guard.name))
+        if self._shared is not None:
+            self._shared.follow(self.cache.apply)
 
     def _purge_from(self, changed: str, *queries: Query) -> None:
         """Purge cached answers of this backend and of every later one, which it may pre-empt.
 
         With ``queries`` only those of the users that they name, by whichever backend.
         """
-        if queries:
-            self.cache.purge_user(*queries)
-            return
-        for name in self._names[self._names.index(changed) :]:
-            self.cache.purge_backend(name)
+        later = () if queries else self._names[self._names.index(changed) :]
+        self.purge(Purge(tuple(later), queries))
 
     def _notify(self, query: Query, answer: Answer) -> None:
         for observer in self._observers:

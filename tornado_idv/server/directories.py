@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
+from tornado_idv.lookup.shared_answers import SharedAnswers
+from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import (
     backend_kinds,
@@ -54,12 +57,31 @@ async def open_directories(
     settings: Settings, manager: pluggy.PluginManager, counters: Counters
 ) -> AsyncIterator[Directories]:
     """Yield the directory of these settings in force; raises `StartError`."""
-    directories = Directories(manager, counters)
-    directories.replace(await directories.prepare(settings))
+    async with _open_shared_tier(settings, manager) as shared:
+        directories = Directories(manager, counters, shared)
+        directories.replace(await directories.prepare(settings))
+        try:
+            yield directories
+        finally:
+            await directories.close()
+
+
+@asynccontextmanager
+async def _open_shared_tier(
+    settings: Settings, manager: pluggy.PluginManager
+) -> AsyncIterator[SharedTier | None]:
+    """Open the shared cache, if one is configured, for as long as the process runs."""
+    options = settings.shared_cache
+    if options is None:
+        yield None
+        return
+    cache = backend_kinds(manager).shared_caches[options.kind](options)
+    await cache.open()
+    tier = SharedTier(cache)
     try:
-        yield directories
+        yield tier
     finally:
-        await directories.close()
+        await tier.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +110,13 @@ class Directories:
 
     current: Directory
 
-    def __init__(self, manager: pluggy.PluginManager, counters: Counters) -> None:
+    def __init__(
+        self,
+        manager: pluggy.PluginManager,
+        counters: Counters,
+        shared: SharedTier | None = None,
+    ) -> None:
+        self._shared = shared
         self._manager = manager
         self._counters = counters
         self._settings: Settings | None = None
@@ -116,6 +144,7 @@ class Directories:
                 self._counters,
                 on_backend_result=partial(_count, self._counters),
                 previous=None if before is None else self.current,
+                shared=self._shared,
             )
             stack.pop_all()
         kept = () if before is None else _with_same_answers(before, settings)
@@ -186,22 +215,48 @@ def _make_directory(
     *,
     on_backend_result: Callable[[BackendCall], None] | None,
     previous: Directory | None = None,
+    shared: SharedTier | None = None,
 ) -> Directory:
     identifiers = settings.make_identifiers()
+    cache = AnswerCache(settings.cache, counters=counters)
+    encode = partial(encode_user, identifiers=identifiers)
+    answers = (
+        None
+        if shared is None
+        else SharedAnswers(
+            shared,
+            _scope(settings),
+            cache,
+            [each.name for each in backends],
+            encode=encode,
+            accepts=identifiers.accepts,
+        )
+    )
     return Directory(
         manager,
         backends,
-        AnswerCache(settings.cache, counters=counters),
-        partial(encode_user, identifiers=identifiers),
+        cache,
+        encode,
         accepts=identifiers.accepts,
         timeout=settings.server.request_timeout,
         on_backend_result=on_backend_result,
         previous=previous,
+        shared=answers,
     )
 
 
 def _ignore(*_: object) -> None:
     """Do nothing about a change of a backend that is not used any more."""
+
+
+def _scope(settings: Settings) -> str:
+    """Return a digest of the settings that decide which user answers a query, and for how long.
+
+    It does not depend on secrets.
+    """
+    parts = [settings.identifiers, settings.cache, *settings.backends]
+    text = "\n".join(part.model_dump_json() for part in parts)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _count(counters: Counters, call: BackendCall) -> None:

@@ -51,7 +51,7 @@ BUGS = (
         "a degraded answer has the normal TTL",
         "cache",
         Change(
-            "AnswerCache._ttl", "min(ttl, limits.degraded_ttl) if answer.degraded else ttl", "ttl"
+            "AnswerCache.ttl", "min(ttl, limits.degraded_ttl) if answer.degraded else ttl", "ttl"
         ),
         seed=18,
     ),
@@ -305,7 +305,7 @@ BUGS = (
     Bug(
         "a query without backends is reported as not found",
         "directory",
-        Change("Directory._look_up", "not coroutines", "False"),
+        Change("Directory._ask_backends", "not coroutines", "False"),
         seed=14,
     ),
     Bug(

@@ -1,0 +1,86 @@
+"""The options of a backend of the kind ``redis``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from tornado_idv import BackendOptions, Options, Secret, SharedCacheOptions, WholeNumber
+
+_MIN_SECRET = 32
+
+
+def _url(secret: SecretStr) -> SecretStr:
+    check_url(secret.get_secret_value())
+    return secret
+
+
+def check_url(text: str) -> None:
+    """Raise `ValueError`, without any part of the text, for what is no URL of a Redis server."""
+    try:
+        parts = urlsplit(text)
+        named = bool(parts.path if parts.scheme == "unix" else parts.hostname)
+        valid = parts.scheme in {"redis", "rediss", "unix"} and named and (parts.port or 1) > 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError(
+            "not a URL of a Redis server; write redis://user:password@host:6379/0, rediss:// for "
+            "TLS or unix:///path, and percent-encode special characters in the password"
+        )
+
+
+def _secret(secret: SecretStr) -> SecretStr:
+    if len(secret.get_secret_value()) < _MIN_SECRET:
+        raise ValueError(f"must have {_MIN_SECRET} characters or more, like: openssl rand -hex 32")
+    return secret
+
+
+RedisUrl = Annotated[Secret, AfterValidator(_url)]
+"""A URL of a Redis server; it may contain a password."""
+
+
+class RedisServer(Options):
+    """Where the Redis server is: one server, or one behind Sentinel."""
+
+    url: RedisUrl
+    """The URL: ``redis://user:password@host:6379/0``, ``rediss://…`` for TLS, ``unix:///path``."""
+    sentinels: tuple[RedisUrl, ...] = ()
+    """The URLs of the Sentinels, which name the primary; ``url`` then gives only user, password,
+    database and TLS."""
+    service: Annotated[str, Field(min_length=1)] | None = None
+    """The name of the primary, as the Sentinels know it."""
+    pool_size: Annotated[WholeNumber, Field(ge=1, le=1000)] = 16
+    """Commands of one process at once; further ones wait."""
+
+    @model_validator(mode="after")
+    def _one_way_to_the_server(self) -> Self:
+        if bool(self.sentinels) != (self.service is not None):
+            raise ValueError("write both sentinels and service, or neither")
+        return self
+
+
+class RedisOptions(RedisServer, BackendOptions):
+    """The options of the kind ``redis``, beside those of every backend."""
+
+    cluster: bool = False
+    """Whether ``url`` is a node of a Redis Cluster."""
+    prefix: str = ""
+    """What every key begins with."""
+
+    @model_validator(mode="after")
+    def _cluster_has_no_sentinels(self) -> Self:
+        if self.cluster and self.sentinels:
+            raise ValueError("write either cluster or sentinels")
+        return self
+
+
+class RedisCacheOptions(RedisServer, SharedCacheOptions):
+    """The options of the shared cache ``redis``."""
+
+    secret: Annotated[Secret, AfterValidator(_secret)]
+    """The secret that all processes share; entries that were written without it are not used."""
+    prefix: str = "idv:"
+    """What every key, and the channel for purges, begins with."""

@@ -1,0 +1,275 @@
+"""The shared cache behind the answer cache: what is read from it and stored in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from support.directories import ALICE, DOWN, OTHER_ALICE, QUERY, counts, failure
+from support.fakes import FakeBackend, Ticker
+from support.shared_caches import FakeSharedCache, shared_directory
+from tornado_idv.errors import Broken
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.shared_tier import SharedTier
+from tornado_idv.model import BackendResult, ByCard, SharedAnswer
+from tornado_idv.shared_cache import Purge, SharedResult
+
+
+class Replicas:
+    """Two directories over one shared cache; ``ticker`` is every clock."""
+
+    def __init__(self, ticker: Ticker, **options: Any) -> None:
+        self.cache = FakeSharedCache()
+        self.tier = SharedTier(self.cache, timer=ticker, clock=ticker)
+        self.backends = [FakeBackend(ALICE, **options) for _ in range(2)]
+        self.first, self.second = (
+            shared_directory(self.tier, backend, ticker=ticker) for backend in self.backends
+        )
+
+    async def stored(self) -> None:
+        """Wait until what runs in the background has ended."""
+        while self.tier._tasks:
+            await asyncio.wait(self.tier._tasks)
+
+    async def find_in_first(self) -> None:
+        await self.first.find(QUERY)
+        await self.stored()
+
+
+@pytest.fixture
+def ticker() -> Ticker:
+    return Ticker()
+
+
+@asynccontextmanager
+async def replicas(ticker: Ticker, **options: Any) -> AsyncIterator[Replicas]:
+    made = Replicas(ticker, **options)
+    yield made
+    await made.tier.close()
+
+
+async def lifetime(asked: Directory, ticker: Ticker, seconds: float) -> bool:
+    """Whether the cached answer is fresh after so many seconds."""
+    ticker.now += seconds
+    return asked.get_cached(QUERY) is not None
+
+
+async def test_an_answer_of_one_replica_serves_another_for_its_remaining_time(
+    ticker: Ticker,
+) -> None:
+    async with replicas(ticker) as both:
+        await both.find_in_first()
+        ticker.now += 100
+        answer = await both.second.find(QUERY)
+        assert (answer.user, answer.backend, answer.body) == (ALICE, "crm", b"Free")
+        assert counts(both.backends) == [1, 0]
+        assert await lifetime(both.second, ticker, 199)
+        assert not await lifetime(both.second, ticker, 2)
+
+
+async def test_not_found_is_shared_for_its_short_time(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        both.backends[0].source.answer = None
+        await both.find_in_first()
+        assert (await both.second.find(QUERY)).user is None
+        assert counts(both.backends) == [1, 0]
+        ticker.now += 31
+        assert (await both.second.find(QUERY)).user is ALICE
+
+
+@pytest.mark.parametrize("error", [OSError(), Broken("x"), TimeoutError()], ids=repr)
+async def test_a_failing_shared_cache_is_a_miss_and_then_not_called(
+    ticker: Ticker, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    async with replicas(ticker) as both:
+        both.cache.error = error
+        for _ in range(10):
+            both.first.cache.purge()
+            assert (await both.first.find(QUERY)).user is ALICE
+            await both.stored()
+        assert both.cache.calls == 5
+        assert counts(both.backends)[0] == 10
+        assert caplog.text.count("shared cache: circuit breaker open after 5 failures") == 1
+        both.cache.error = None
+        ticker.now += 10
+        both.first.cache.purge()
+        await both.find_in_first()
+        await both.second.find(QUERY)
+        assert counts(both.backends)[1] in (0, 1)
+
+
+async def test_a_slow_shared_cache_delays_a_lookup_by_its_timeout(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+
+        async def hang(*_: object) -> SharedResult:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        both.cache.get = hang  # type: ignore[method-assign]
+        async with asyncio.timeout(5):
+            assert (await both.first.find(QUERY)).user is ALICE
+
+
+async def test_failures_and_degraded_answers_are_not_shared(ticker: Ticker) -> None:
+    cache = FakeSharedCache()
+    tier = SharedTier(cache, timer=ticker, clock=ticker)
+    down = FakeBackend(DOWN, "a", on_unavailable="continue")
+    asked = shared_directory(tier, down, FakeBackend(ALICE, "b"))
+    assert (await asked.find(QUERY)).degraded
+    await failure(shared_directory(tier, FakeBackend(DOWN)))
+    await tier.close()
+    assert cache.entries == {}
+
+
+async def test_a_stale_answer_of_another_replica_is_served_while_backends_fail(
+    ticker: Ticker,
+) -> None:
+    async with replicas(ticker) as both:
+        await both.find_in_first()
+        ticker.now += 400
+        both.backends[1].source.answer = DOWN
+        answer = await both.second.find(QUERY)
+        assert (answer.user, answer.stale) == (ALICE, True)
+        ticker.now += 501
+        await failure(both.second)
+
+
+async def test_an_answer_that_must_not_be_cached_replaces_a_shared_one(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        await both.find_in_first()
+        ticker.now += 301
+        both.backends[0].source.answer = BackendResult(ALICE, storable=False)
+        await both.find_in_first()
+        both.backends[1].source.answer = DOWN
+        await failure(both.second)
+
+
+async def test_a_purge_is_for_the_shared_answers_too(ticker: Ticker) -> None:
+    """Also one by a backend that sees its data change."""
+    async with replicas(ticker) as both:
+        for change in (
+            lambda: both.first.purge(Purge()),
+            lambda: both.first.purge(Purge(queries=(QUERY,))),
+            both.backends[0].notify_changed,
+        ):
+            await both.find_in_first()
+            before = both.cache.generation
+            both.backends[0].source.answer = OTHER_ALICE
+            change()
+            # Nothing is read before the purge has arrived.
+            assert (await both.first.find(QUERY)).user is OTHER_ALICE
+            await both.stored()
+            assert both.cache.generation == before + 1
+            both.backends[0].source.answer = ALICE
+            both.first.cache.purge()
+
+
+async def test_a_lookup_that_began_before_a_purge_is_not_shared(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        source = both.backends[0].source
+        source.hold()
+        caller = asyncio.create_task(both.first.find(QUERY))
+        await source.begun.wait()
+        both.second.purge(Purge())
+        await both.stored()
+        source.release()
+        await caller
+        await both.stored()
+        both.backends[1].source.answer = OTHER_ALICE
+        assert (await both.second.find(QUERY)).user is OTHER_ALICE
+
+
+async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
+    ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.01)
+    async with replicas(ticker) as both:
+        await both.find_in_first()
+        both.cache.error = OSError()
+        both.first.purge(Purge())
+        await asyncio.sleep(0.03)
+        both.cache.error = None
+        both.backends[0].source.answer = OTHER_ALICE
+        calls = both.cache.calls
+        assert (await both.first.find(QUERY)).user is OTHER_ALICE
+        assert both.cache.calls - calls <= 2
+        await both.stored()
+        assert both.cache.generation == 2
+        assert "shared cache: not purged: OSError" in caplog.text
+
+
+async def test_a_purge_by_another_process_drops_what_is_cached_here(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        await both.second.find(QUERY)
+        both.cache.purged(Purge(backends=("other",)))
+        assert both.second.get_cached(QUERY) is not None
+        for purge in (Purge(), Purge(backends=("crm",)), Purge(queries=(ByCard("4000"),))):
+            await both.second.find(QUERY)
+            both.cache.purged(purge)
+            assert both.second.get_cached(QUERY) is None
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        SharedAnswer(ALICE, "another", 9999.0, 9999.0),
+        SharedAnswer(ALICE, "crm", 1000.0, 1000.0),
+    ],
+    ids=["backend", "expired"],
+)
+async def test_an_entry_that_does_not_fit_is_a_miss(ticker: Ticker, stored: SharedAnswer) -> None:
+    async with replicas(ticker) as both:
+        both.cache.entries["", QUERY] = SharedResult(1, stored)
+        both.cache.entries["", ByCard("77")] = SharedResult(1, stored)
+        await both.first.find(QUERY)
+        assert counts(both.backends) == [1, 0]
+
+
+async def test_an_entry_of_another_user_is_a_miss(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        stored = SharedResult(1, SharedAnswer(ALICE, "crm", 9999.0, 9999.0))
+        both.cache.entries["", ByCard("77")] = stored
+        both.backends[0].source.answer = None
+        assert (await both.first.find(ByCard("77"))).user is None
+
+
+async def test_a_clock_that_is_ahead_does_not_prolong_a_life(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        both.cache.entries["", QUERY] = SharedResult(1, SharedAnswer(ALICE, "crm", 9999.0, 9999.0))
+        await both.second.find(QUERY)
+        assert counts(both.backends) == [0, 0]
+        assert not await lifetime(both.second, ticker, 301)
+
+
+async def test_a_refresh_ahead_calls_the_backend(ticker: Ticker) -> None:
+    """The shared answer is as old as the one that is to be refreshed."""
+    async with replicas(ticker) as both:
+        await both.find_in_first()
+        ticker.now += 250
+        async with both.first.refreshing():
+            source = both.backends[0].source
+            source.hold()
+            both.first.get_cached(QUERY)
+            await asyncio.wait_for(source.begun.wait(), timeout=5)
+            source.release()
+            await asyncio.sleep(0.01)
+            await both.stored()
+        await both.second.find(QUERY)
+        assert counts(both.backends) == [2, 0]
+
+
+async def test_a_cache_that_fails_to_close_is_logged(
+    ticker: Ticker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replicas(ticker) as both:
+
+        async def fail() -> None:
+            raise OSError
+
+        both.cache.close = fail  # type: ignore[method-assign]
+    assert [each.levelno for each in caplog.records] == [logging.ERROR]

@@ -1,0 +1,424 @@
+"""The Redis backend: conformance, its start, and what it does while its server fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from pydantic import ValidationError
+
+import idv_redis
+from idv_redis.backend import RedisBackend
+from support.postgres_server import free_port
+from support.redis_server import ALICE, BOB, PASSWORD, RedisServer, running_sentinel, running_server
+from support.service import CONFIG, Client, serving
+from tornado_idv import (
+    Broken,
+    ByCard,
+    ByNickname,
+    Query,
+    StartError,
+    Unavailable,
+    User,
+    yaml_loader,
+)
+from tornado_idv.backend import AnyBackend
+from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
+from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
+
+UNREACHABLE = "redis://127.0.0.1:1"
+UNREACHED = "unavailable: the server cannot be reached, or closed the connection"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def running(server: RedisServer) -> None:
+    """Each test begins with these users."""
+    if server.process is None:
+        server.start()
+    server.write(ALICE, BOB)
+
+
+@pytest.fixture
+def backend_of(server: RedisServer, tmp_path: Path) -> Callable[..., RedisBackend]:
+    def make(**options: Any) -> RedisBackend:
+        backend = make_backend(RedisBackend, tmp_path, **{"url": server.url, **options})
+        assert isinstance(backend, RedisBackend)
+        return backend
+
+    return make
+
+
+async def outcome(backend: RedisBackend, query: Query | None = None) -> str:
+    """How a lookup ended, with the timeout of the guard."""
+    try:
+        async with asyncio.timeout(backend.options.timeout):
+            user = await backend.find(query or ByNickname("alice"))
+    except TimeoutError:
+        return "timed out"
+    except Unavailable as error:
+        return f"unavailable: {error.reason}"
+    except Broken as error:
+        return f"broken: {error.reason}"
+    return "not found" if user is None else "found"
+
+
+class TestConformance(BackendConformance):
+    @pytest.fixture
+    def make_backend(self, server: RedisServer, backend_of: Callable[..., Any]) -> MakeBackend:
+        def make(users: Sequence[User]) -> AnyBackend:
+            server.write(*users, prefix="idv:")
+            return backend_of(prefix="idv:", timeout="5s")  # type: ignore[no-any-return]
+
+        return make
+
+    @pytest.fixture
+    def failing_backend(self, backend_of: Callable[..., Any]) -> AnyBackend:
+        return backend_of(url=UNREACHABLE)  # type: ignore[no-any-return]
+
+
+def test_the_plugin_offers_its_kind() -> None:
+    manager = plugin_manager(entry_points=False, plugins=[idv_redis])
+    assert backend_kinds(manager) == {"redis": RedisBackend}
+
+
+def test_a_missing_library_is_reported_with_the_command_that_installs_it(
+    backend_of: Callable[..., RedisBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("client", "errors"):
+        monkeypatch.delitem(sys.modules, f"idv_redis.{name}", raising=False)
+        monkeypatch.delattr(idv_redis, name, raising=False)
+    for name in [each for each in sys.modules if each.partition(".")[0] == "redis"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(StartError, match=r"redis.* is not installed; pip install 'tornado-idv\["):
+        backend_of()
+
+
+BAD_OPTIONS: dict[str, dict[str, Any]] = {
+    "no url": {"url": None},
+    "another scheme": {"url": f"http://:{PASSWORD}@h"},
+    "no host": {"url": f"redis://:{PASSWORD}@"},
+    "no path": {"url": "unix://"},
+    "port": {"url": f"redis://:{PASSWORD}@h:99999"},
+    "a hash": {"url": f"redis://:a#{PASSWORD}@h"},
+    "sentinels without service": {"sentinels": ["redis://s1:26379"]},
+    "service without sentinels": {"service": "members"},
+    "sentinel": {"sentinels": [f"s1:{PASSWORD}"], "service": "members"},
+    "cluster and sentinels": {"cluster": "true", "sentinels": ["redis://s"], "service": "m"},
+    "empty pool": {"pool_size": "0"},
+    "option": {"hosts": "h"},
+}
+
+
+@pytest.mark.parametrize("options", list(BAD_OPTIONS.values()), ids=list(BAD_OPTIONS))
+def test_invalid_options_are_rejected_without_the_password(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    options = {"url": UNREACHABLE, **options}
+    if options["url"] is None:
+        del options["url"]
+    with pytest.raises(ValidationError) as caught:
+        make_backend(RedisBackend, tmp_path, **options)
+    assert PASSWORD not in str(caught.value)
+
+
+async def test_a_wrong_password_stops_the_start_and_is_not_shown(
+    server: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """And with the right one, in a file that is changed, lookups go on."""
+    server.run("CONFIG", "SET", "requirepass", "another")
+    try:
+        for url in (server.url, server.url.replace("//", f"//:{PASSWORD}@")):
+            backend = backend_of(url=url)
+            with pytest.raises(StartError, match="refuses the user or password in the url") as at:
+                await backend.open()
+            for text in (str(at.value), repr(backend.options), repr(vars(backend))):
+                assert PASSWORD not in text
+    finally:
+        server.stop()
+
+
+async def test_a_password_that_is_changed_in_its_file_is_used(
+    server: RedisServer,
+    backend_of: Callable[..., RedisBackend],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tornado_idv.files.FileSecret.check_interval", 0.0)
+    secret = yaml_loader.FileText(server.url)
+    secret.path = tmp_path / "url"
+    secret.path.write_text(server.url)
+    async with open_backends([backend_of(url=secret)]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        assert await outcome(backend) == "found"
+        server.run("CONFIG", "SET", "requirepass", PASSWORD)
+        server.run("AUTH", PASSWORD)
+        secret.path.write_text(server.url.replace("//", "//:wrong@"))
+        assert (
+            await outcome(backend) == "broken: the server refuses the user or password in the url"
+        )
+        secret.path.write_text("mysql://canary")
+        assert await outcome(backend) == "broken: the url cannot be used: ValueError"
+        secret.path.write_text(server.url.replace("//", f"//:{PASSWORD}@"))
+        assert await outcome(backend) == "found"
+    server.stop()
+
+
+async def test_a_server_that_evicts_users_stops_the_start(
+    server: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """An evicted user would be answered 404."""
+    server.run("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(StartError, match=r"evicts users .*maxmemory-policy allkeys-lru"):
+            await backend_of().open()
+    finally:
+        server.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+BROKEN: dict[str, tuple[list[list[str | bytes]], Query, str]] = {
+    "user of another type": (
+        [["SET", "user:carol", "x"]],
+        ByNickname("carol"),
+        "a key has another type than expected",
+    ),
+    "card of another type": (
+        [["HSET", "card:77", "a", "b"]],
+        ByCard("77"),
+        "a key has another type than expected",
+    ),
+    "no plan": (
+        [["HDEL", "user:alice", "plan"]],
+        ByNickname("alice"),
+        "the hash of a user has no plan",
+    ),
+    "empty plan": (
+        [["HSET", "user:alice", "plan", ""]],
+        ByNickname("alice"),
+        "the hash of a user has no plan",
+    ),
+    "no card": (
+        [["HDEL", "user:alice", "card_number"]],
+        ByNickname("alice"),
+        "the hash of a user has no card_number",
+    ),
+    "another user": (
+        [["HSET", "user:alice", "nickname", "bob"]],
+        ByNickname("alice"),
+        "the hash of a user contains another nickname than its key",
+    ),
+    "card of another user": (
+        [["SET", f"card:{ALICE.card_number}", "bob"]],
+        ByCard(ALICE.card_number),
+        "the key of a card number names a user who does not have it",
+    ),
+    "card of a missing user": (
+        [["SET", "card:77", "carol"]],
+        ByCard("77"),
+        "the key of a card number names a user who does not have it",
+    ),
+    "no UTF-8": (
+        [["HSET", "user:alice", "plan", b"\xff"]],
+        ByNickname("alice"),
+        "a value is not valid UTF-8",
+    ),
+    "no permission": (
+        [["ACL", "SETUSER", "default", "-hgetall"]],
+        ByNickname("alice"),
+        "the user in the url may not run a command or read a key; see ACL",
+    ),
+}
+
+
+@pytest.mark.parametrize(("commands", "query", "reason"), list(BROKEN.values()), ids=list(BROKEN))
+async def test_an_invalid_record_is_broken(
+    server: RedisServer,
+    backend_of: Callable[..., RedisBackend],
+    commands: list[list[str | bytes]],
+    query: Query,
+    reason: str,
+) -> None:
+    async with open_backends([backend_of()]) as (backend,):
+        for command in commands:
+            assert not server.run(*command).startswith(b"-")
+        assert isinstance(backend, RedisBackend)
+        try:
+            assert await outcome(backend, query) == f"broken: {reason}"
+        finally:
+            server.run("ACL", "SETUSER", "default", "+@all")
+
+
+async def test_folded_nicknames_are_found_by_keys_in_lower_case(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    server.run("HSET", "user:carol", "nickname", "CaroL", "card_number", "77", "plan", "Free")
+    server.run("SET", "card:77", "CaroL")
+    options = {"name": "tested", "kind": "tested", "url": server.url}
+    parsed = RedisBackend.options_type.model_validate(options, context={"nickname_case": "fold"})
+    async with open_backends([RedisBackend(parsed)]) as (backend,):  # type: ignore[arg-type]
+        for query in (ByNickname("carol"), ByCard("77")):
+            assert await backend.find(query) == User("Free", "77", "CaroL")
+
+
+async def test_unknown_users_are_unavailable_until_all_are_loaded(
+    server: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    server.run("DEL", "ready")
+    async with open_backends([backend_of()]) as (backend,):
+        assert "the key ready is missing" in caplog.text
+        assert isinstance(backend, RedisBackend)
+        assert await outcome(backend) == "found"
+        assert (await outcome(backend, ByCard("77"))).startswith("unavailable: the key ready is")
+        server.run("SET", "ready", "1")
+        assert await outcome(backend, ByCard("77")) == "not found"
+
+
+async def test_lookups_fail_while_the_server_restarts_and_recover(
+    server: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is empty then, and no user is "not known" before it is loaded again."""
+    server.stop()
+    async with open_backends([backend_of(pool_size="3")]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        assert [each.levelno for each in caplog.records] == [logging.ERROR]
+        for _ in range(2):
+            assert await outcome(backend) == UNREACHED
+            with pytest.raises(Unavailable) as caught:
+                await backend.find(ByCard("77"))
+            assert not caught.value.counts_against_breaker
+            server.start()
+            ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
+            assert {each[:29] for each in ended} == {"unavailable: the key ready is"}
+            server.write(ALICE)
+            ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
+            assert set(ended) == {"found"}
+            assert await outcome(backend, ByCard("77")) == "not found"
+            server.stop()
+
+
+async def test_a_server_that_hangs_is_unavailable_and_recovers(
+    server: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """Lookups that were cancelled leave no reply behind for others."""
+    async with open_backends([backend_of(timeout="200ms", pool_size="3")]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        assert await outcome(backend) == "found"
+        server.pause()
+        try:
+            ended = await asyncio.gather(*(outcome(backend) for _ in range(8)))
+            assert {each.partition(":")[0] for each in ended} <= {"timed out", "unavailable"}
+        finally:
+            server.resume()
+        queries: list[Query] = [ByNickname("bob"), ByCard(ALICE.card_number), ByCard("77")] * 8
+        found = await asyncio.gather(*map(backend.find, queries))
+        assert found == [BOB, ALICE, None] * 8
+
+
+async def test_a_full_server_still_answers_lookups(
+    server: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    server.run("CONFIG", "SET", "maxmemory", "1")
+    try:
+        assert server.run("SET", "a", "b").startswith(b"-OOM")
+        async with open_backends([backend_of()]) as (backend,):
+            assert isinstance(backend, RedisBackend)
+            assert await outcome(backend) == "found"
+            assert await outcome(backend, ByCard("77")) == "not found"
+    finally:
+        server.run("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_the_primary_is_found_by_its_sentinels(
+    server: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    with running_sentinel(server, "members") as sentinel:
+        options = {
+            "url": "redis://members/0",
+            "sentinels": [UNREACHABLE, sentinel.url],
+            "service": "members",
+        }
+        async with open_backends([backend_of(**options)]) as (backend,):
+            assert isinstance(backend, RedisBackend)
+            assert await outcome(backend) == "found"
+        async with open_backends([backend_of(**{**options, "service": "others"})]) as (backend,):
+            assert isinstance(backend, RedisBackend)
+            assert (await outcome(backend)).startswith(UNREACHED)
+
+
+async def test_the_certificate_of_the_server_is_verified(
+    backend_of: Callable[..., RedisBackend], tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1")
+    leaf.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    for name, each in {"right.pem": authority, "wrong.pem": trustme.CA()}.items():
+        each.cert_pem.write_to_path(str(tmp_path / name))
+    files = [f"--tls-{each}-file" for each in ("cert", "key", "ca-cert")]
+    options = [part for each in files for part in (each, str(tmp_path / "server.pem"))]
+    port = free_port()
+    with running_server(*options, "--tls-auth-clients", "no", "--tls-port", str(port)) as server:
+        server.write(ALICE)
+        url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path}/right.pem"
+        for each, expected in {
+            url: "found",
+            url.replace("right", "wrong"): (
+                "unavailable: the TLS handshake failed; see ssl_ca_certs of the url"
+            ),
+        }.items():
+            async with open_backends([backend_of(url=each)]) as (backend,):
+                assert isinstance(backend, RedisBackend)
+                assert await outcome(backend) == expected
+
+
+async def test_a_cluster_is_asked_at_the_node_of_the_key(
+    backend_of: Callable[..., RedisBackend],
+) -> None:
+    """Without all of its slots it is down, and never says that a user is not known."""
+    with running_server("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as node:
+        async with open_backends([backend_of(url=node.url, cluster="true")]) as (backend,):
+            assert isinstance(backend, RedisBackend)
+            assert (await outcome(backend)).startswith("unavailable: ")
+            node.run("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+            node.wait_for(b"cluster_state:ok", "CLUSTER", "INFO")
+            node.write(ALICE)
+            assert await outcome(backend) == "found"
+            assert await outcome(backend, ByCard(ALICE.card_number)) == "found"
+            assert await outcome(backend, ByCard("77")) == "not found"
+        async with open_backends([backend_of(url=node.url)]) as (backend,):
+            assert isinstance(backend, RedisBackend)
+            assert await outcome(backend) == "found"
+            node.stop()
+            assert (await outcome(backend)).startswith("unavailable: ")
+
+
+def test_the_service_answers_503_and_never_404_while_its_server_restarts(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    limits = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
+    backend = (
+        f"  - {{name: members, kind: redis, url: '{server.url}',"
+        " breaker: {failures: 1, open_for: 60s}}\n"
+    )
+    with serving(limits + CONFIG + backend, tmp_path) as service:
+        client = Client(service.port)
+        assert client.by_input("@alice").status == 200
+        assert client.by_input("@carol").status == 404
+        server.stop()
+        assert {client.by_input(each).status for each in ["@alice", "@carol"] * 4} == {503}
+        server.start()
+        assert {client.by_input(each).status for each in ["@alice", "@carol"]} == {503}
+        server.write(ALICE)
+        assert client.by_input("@alice").status == 200
+        assert client.by_input("@carol").status == 404

@@ -1,0 +1,334 @@
+"""The shared cache in Redis: authenticity, purges of every replica, and a server that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import idv_redis
+from idv_redis.options import RedisCacheOptions
+from idv_redis.sealed import Sealer
+from idv_redis.shared_cache import RedisSharedCache
+from support.admin import ask_admin
+from support.directories import ALICE, QUERY, counts
+from support.fakes import FakeBackend
+from support.redis_server import ALICE as MEMBER
+from support.redis_server import PASSWORD, RedisServer, running_server
+from support.service import CONFIG, Client, serving
+from support.shared_caches import shared_directory
+from tornado_idv import ByCard, ByNickname, Purge, SharedAnswer, SharedResult, StartError
+from tornado_idv.errors import ConfigError
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.shared_tier import SharedTier
+
+SECRET = "canary" * 8
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def running(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test begins with an empty server."""
+    monkeypatch.setattr(RedisSharedCache, "interval", 0.1)
+    if server.process is None:
+        server.start()
+    server.run("FLUSHALL")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.005)
+
+
+class Replica:
+    """A directory with a shared cache of its own connections."""
+
+    def __init__(self, server: RedisServer, **options: Any) -> None:
+        given = {"kind": "redis", "url": server.url, "secret": SECRET, "timeout": "1s", **options}
+        self.cache = RedisSharedCache(RedisCacheOptions.model_validate(given))
+        self.tier = SharedTier(self.cache)
+        self.backend = FakeBackend(ALICE)
+        self.directory: Directory = shared_directory(self.tier, self.backend)
+        self.purges: list[Purge] = []
+        self.cache.on_purge(self._purged)
+
+    def _purged(self, purge: Purge) -> None:
+        self.purges.append(purge)
+        self.directory.cache.apply(purge)
+
+    async def find(self) -> str:
+        answer = await self.directory.find(QUERY)
+        while self.tier._tasks:
+            await asyncio.wait(self.tier._tasks)
+        return answer.user.plan if answer.user else "not found"
+
+    async def wait_for(self, purge: Purge) -> None:
+        """Wait until a purge has been received."""
+        await until(lambda: purge in self.purges)
+
+
+@asynccontextmanager
+async def replicas(server: RedisServer, **options: Any) -> AsyncIterator[tuple[Replica, Replica]]:
+    both = Replica(server), Replica(server, **options)
+    for each in both:
+        await each.cache.open()
+    try:
+        if server.process is not None:
+            for each in both:
+                await each.wait_for(Purge())
+                each.purges.clear()
+        yield both
+    finally:
+        for each in both:
+            await each.tier.close()
+
+
+async def test_an_answer_is_shared_and_the_server_shows_no_nickname_in_a_key(
+    server: RedisServer,
+) -> None:
+    async with replicas(server) as (first, second):
+        assert [await first.find(), await second.find()] == ["Free", "Free"]
+        assert counts([first.backend, second.backend]) == [1, 0]
+        keys = server.run("KEYS", "*")
+        assert b"idv:" in keys
+        assert b"alice" not in keys
+        assert b"canary" not in keys
+        key = next(each for each in keys.split(b"\r\n") if each.startswith(b"idv:"))
+        lifetime = int(server.run("PTTL", key).strip(b":\r\n"))
+        assert 899_000 <= lifetime <= 900_001  # 300 s fresh, 600 s stale
+
+
+async def test_entries_of_another_secret_key_version_or_generation_are_misses(
+    server: RedisServer,
+) -> None:
+    """A client that can write to the server cannot invent a user, or move one to another key."""
+    async with replicas(server, secret="another" * 8) as (first, second):
+        cache = first.cache
+        await first.find()
+        assert await second.find() == "Free"
+        assert counts([second.backend]) == [1]
+        result = await cache.get("", QUERY)
+        assert result.answer is not None
+        bob, scoped = cache._key("", ByNickname("bob")), cache._key("x", QUERY)
+        sealed = await cache._client.execute("GET", cache._key("", QUERY))
+        forged = json.dumps([0, ["Pro", "1", "alice", None], "crm", 9e9, 9e9]).encode()
+        for key, value in {bob: sealed, scoped: sealed, cache._key("", QUERY): forged}.items():
+            server.run("SET", key, value)
+        for scope, query in (("", ByNickname("bob")), ("x", QUERY), ("", QUERY)):
+            assert (await cache.get(scope, query)).answer is None
+        server.run("SET", cache._key("", QUERY), sealed)
+        assert (await cache.get("", QUERY)).answer == result.answer
+        server.run("INCR", "idv:generation")
+        assert (await cache.get("", QUERY)).answer is None
+
+
+async def test_an_entry_that_has_expired_is_not_kept(server: RedisServer) -> None:
+    async with replicas(server) as (first, _):
+        await first.find()
+        expired = SharedResult(0, SharedAnswer(None, None, time.time() - 9, time.time() - 9))
+        await first.cache.put("", QUERY, expired)
+        assert (await first.cache.get("", QUERY)).answer is None
+        assert await first.cache._client.execute("EXISTS", first.cache._key("", QUERY)) == 0
+
+
+@pytest.mark.parametrize(
+    "purge",
+    [Purge(), Purge(backends=("crm", "b")), Purge(queries=(QUERY, ByCard("4000")))],
+    ids=["all", "backends", "users"],
+)
+async def test_a_purge_reaches_every_replica(server: RedisServer, purge: Purge) -> None:
+    async with replicas(server) as (first, second):
+        assert [await first.find(), await second.find()] == ["Free", "Free"]
+        first.backend.source.answer = second.backend.source.answer = None
+        first.directory.purge(purge)
+        await second.wait_for(purge)
+        assert await second.find() == "not found"
+        assert await first.find() == "not found"
+        assert Purge() in second.purges or second.purges == [purge]
+
+
+async def test_a_forged_message_purges_nothing(server: RedisServer) -> None:
+    async with replicas(server) as (first, _):
+        await first.find()
+        for message in (b"", b"x" * 40, Sealer(first.cache.options.secret).seal("other", [1])):
+            server.run("PUBLISH", "idv:purges", message)
+        await asyncio.sleep(0.05)
+        assert first.directory.get_cached(QUERY) is not None
+        assert first.purges == []
+
+
+async def test_a_purge_that_was_missed_is_noticed_by_the_generation(server: RedisServer) -> None:
+    """Whether its message was lost, or the connection was."""
+    async with replicas(server) as (first, _):
+        await first.find()
+        server.run("INCR", "idv:generation")
+        await first.wait_for(Purge())
+        assert first.directory.get_cached(QUERY) is None
+        await first.find()
+        first.purges.clear()
+        server.run("CLIENT", "KILL", "TYPE", "pubsub")
+        server.run("INCR", "idv:generation")
+        await first.wait_for(Purge())
+
+
+async def test_a_message_after_one_that_was_lost_purges_everything(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RedisSharedCache, "interval", 60.0)  # no comparison meanwhile
+    async with replicas(server) as (first, _):
+        await first.find()
+        message = [2, "another", [], [[False, "bob"]]]
+        sealed = Sealer(first.cache.options.secret).seal("idv:purges", message)
+        server.run("PUBLISH", "idv:purges", sealed)
+        await first.wait_for(Purge())
+        assert first.directory.get_cached(QUERY) is None
+
+
+async def test_entries_from_before_a_purge_that_the_server_forgot_are_misses(
+    server: RedisServer,
+) -> None:
+    """It may have been restarted from an older file."""
+    async with replicas(server) as (first, second):
+        server.run("SET", "idv:generation", "7")
+        await first.wait_for(Purge())
+        await first.find()
+        key = first.cache._key("", QUERY)
+        old = await first.cache._client.execute("GET", key)
+        first.purges.clear()
+        first.directory.purge(Purge())
+        await until(lambda: first.cache._generation == second.cache._generation == 8)
+        server.run("SET", "idv:generation", "7")
+        server.run("SET", key, old)
+        assert (await first.cache.get("", QUERY)).answer is None
+        await asyncio.sleep(0.25)
+        assert (await second.cache.get("", QUERY)).answer is None
+
+
+async def test_lookups_go_on_while_the_server_stops_hangs_or_is_full(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replicas(server, timeout="20ms") as (_, second):
+        directory, backend = second.directory, second.backend
+        server.pause()
+        try:
+            started = time.monotonic()
+            assert await second.find() == "Free"
+            assert time.monotonic() - started < 1
+        finally:
+            server.resume()
+        server.stop()
+        for _ in range(10):
+            directory.cache.purge()
+            assert await second.find() == "Free"
+        assert "shared cache: circuit breaker open after 5 failures" in caplog.text
+        asked = backend.source.asked
+        server.start()
+        server.run("CONFIG", "SET", "maxmemory", "1")
+        try:
+            directory.cache.purge()
+            assert await second.find() == "Free"
+            assert backend.source.asked == asked + 1
+        finally:
+            server.run("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_a_server_that_is_down_at_the_start_is_used_when_it_is_there(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was cached before is purged: purges may have been missed."""
+    server.stop()
+    async with replicas(server) as (first, _):
+        assert await first.find() == "Free"
+        await asyncio.sleep(0.15)
+        assert caplog.text.count("purges of other processes are not received: the server") == 2
+        server.start()
+        await first.wait_for(Purge())
+        assert first.directory.get_cached(QUERY) is None
+
+
+def test_a_missing_library_is_reported_with_the_command_that_installs_it(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("client", "errors"):
+        monkeypatch.delitem(sys.modules, f"idv_redis.{name}", raising=False)
+        monkeypatch.delattr(idv_redis, name, raising=False)
+    for name in [each for each in sys.modules if each.partition(".")[0] == "redis"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(StartError, match=r"shared_cache: redis.* is not installed; pip install"):
+        Replica(server)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"secret": "canary"}, {"url": f"http://{PASSWORD}"}, {"cluster": "true"}, {"timeout": "2s"}],
+    ids=["short secret", "url", "cluster", "timeout"],
+)
+def test_invalid_options_are_rejected_without_secrets(
+    server: RedisServer, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Replica(server, **options)
+    assert "canary" not in str(caught.value)
+
+
+def config(server: RedisServer, *, kind: str = "redis") -> str:
+    """Two of them are two replicas: everything that matters is equal."""
+    return (
+        f"shared_cache: {{kind: {kind}, url: '{server.url}', secret: {SECRET}, timeout: 1s}}\n"
+        + CONFIG.partition("backends:")[0]
+        + "admin: {port: 0}\n"
+        + f"backends:\n  - {{name: members, kind: redis, url: '{server.url}'}}\n"
+    )
+
+
+def test_services_share_answers_and_a_purge_at_one_is_for_all(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    server.write(MEMBER)
+    with (
+        serving(config(server), folders[0]) as first,
+        serving(config(server), folders[1]) as second,
+    ):
+        clients = [Client(each.port) for each in (first, second)]
+        deadline = time.monotonic() + 5
+        while clients[0].by_input("@alice").status != 200:
+            assert time.monotonic() < deadline
+        while b"idv:" not in server.run("KEYS", "idv:????????*"):
+            assert time.monotonic() < deadline
+        time.sleep(0.05)
+        server.run("DEL", "user:alice", "card:4000123412341234")
+        assert clients[1].by_input("@alice").status == 200
+        assert ask_admin(first, "/cache/purge", {"all": True}).status == 200
+        while clients[1].by_input("@alice").status != 404:
+            assert time.monotonic() < deadline
+        assert clients[0].by_input("@alice").status == 404
+
+
+def test_an_unknown_kind_is_reported_with_the_known_ones(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"shared_cache.kind: unknown kind; .*kinds are redis"),
+        serving(config(server, kind="redi"), tmp_path),
+    ):
+        pass

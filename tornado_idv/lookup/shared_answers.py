@@ -1,0 +1,99 @@
+"""Answers of one directory in the shared cache: read before the backends, stored after them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+
+from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.shared_tier import SharedTier
+from tornado_idv.model import Answer, ByNickname, Query, SharedAnswer, User
+from tornado_idv.shared_cache import Purge, SharedResult
+
+Ask = Callable[[Query], Awaitable[Answer]]
+"""Ask the backends; raises `LookupFailed`."""
+
+
+class SharedAnswers:
+    """The shared answers of ``backends`` for the queries of a directory with this cache.
+
+    ``scope`` is that of `SharedCache`; ``encode`` and ``accepts`` are those of the directory.
+    """
+
+    def __init__(
+        self,
+        tier: SharedTier,
+        scope: str,
+        cache: AnswerCache,
+        backends: Collection[str],
+        *,
+        encode: Callable[[User | None], bytes],
+        accepts: Callable[[User], bool],
+    ) -> None:
+        self._tier = tier
+        self._scope = scope
+        self._cache = cache
+        self._backends = backends
+        self._encode = encode
+        self._accepts = accepts
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the circuit breaker is open, so that `look_up` would only call the backends."""
+        return self._tier.is_down
+
+    def follow(self, purge: Callable[[Purge], None]) -> None:
+        """Call this for each purge by another process, instead of what was set before."""
+        self._tier.cache.on_purge(purge)
+
+    def purge(self, purge: Purge) -> None:
+        """Purge for every process."""
+        self._tier.purge(purge)
+
+    async def look_up(self, query: Query, ask: Ask, min_ttl: float) -> Answer:
+        """Return the shared answer, if it is fresh for longer than ``min_ttl`` s, or a new one.
+
+        A shared answer that is stale is kept in the cache, in case the backends fail.
+        """
+        result = await self._tier.get(self._scope, query)
+        if result is None:
+            return await ask(query)
+        shared = result.answer
+        if shared is not None and self._is_valid(query, shared):
+            now = self._tier.clock()
+            ttl = shared.fresh_until - now
+            if ttl > min_ttl:
+                return self._to_answer(shared, ttl)
+            if shared.user is not None and shared.stale_until > now:
+                stale = self._to_answer(shared, 0.0)
+                self._cache.keep_stale(query, stale, shared.stale_until - now)
+        answer = await ask(query)
+        if not answer.degraded:
+            stored = SharedResult(result.generation, self._to_shared(answer))
+            self._tier.put(self._scope, query, stored)
+        return answer
+
+    def _is_valid(self, query: Query, shared: SharedAnswer) -> bool:
+        """Whether it can be an answer of this directory, and to this query."""
+        user = shared.user
+        if user is None:
+            return True
+        if isinstance(query, ByNickname):
+            matches = user.nickname == query.nickname
+        else:
+            matches = user.card_number == query.card_number
+        return matches and shared.backend in self._backends and self._accepts(user)
+
+    def _to_answer(self, shared: SharedAnswer, ttl: float) -> Answer:
+        user, limits = shared.user, self._cache.limits
+        # The clock of the machine that stored it may be ahead.
+        ttl = min(ttl, limits.negative_ttl if user is None else limits.ttl)
+        return Answer(user, shared.backend, self._cache.timer(), self._encode(user), ttl=ttl)
+
+    def _to_shared(self, answer: Answer) -> SharedAnswer:
+        """An answer that must not be stored expires at once, and replaces an earlier one."""
+        limits, now = self._cache.limits, self._tier.clock()
+        if not answer.storable:
+            return SharedAnswer(None, None, now, now)
+        fresh_until = now + self._cache.ttl(answer)
+        stale_until = fresh_until + (limits.stale_if_error if answer.found else 0.0)
+        return SharedAnswer(answer.user, answer.backend, fresh_until, stale_until)
