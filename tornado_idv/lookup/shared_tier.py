@@ -48,8 +48,10 @@ class SharedTier:
 
     async def get(self, scope: str, query: Query) -> SharedResult | None:
         """Return what is stored, ``None`` if that could not be determined in time."""
+        # What is stored may be older than a purge that is delivered while it is read.
+        if self._purges:
+            return None
         result = await self._bounded(lambda: self.cache.get(scope, query))
-        # What is stored may be older than a purge that was not delivered yet.
         return None if self._purges else result
 
     def put(self, scope: str, query: Query, result: SharedResult) -> None:
@@ -59,7 +61,7 @@ class SharedTier:
     def purge(self, purge: Purge) -> None:
         """Purge for every process, and try again until that has succeeded.
 
-        Until then nothing that is read is used here.
+        Until then nothing is read here.
         """
         self._purges.append(purge)
         if len(self._purges) == 1:
