@@ -1,4 +1,4 @@
-"""Users in a PostgreSQL database, which is read and never written: the kind ``postgres``."""
+"""Users in a PostgreSQL database, which the service only reads: the kind ``postgres``."""
 
 from __future__ import annotations
 
