@@ -1,4 +1,4 @@
-"""Users in a PostgreSQL database, which is read and never written, and the key store in one."""
+"""Users in a PostgreSQL database, which the service only reads, and the key store in one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users in one table, or view, of a SQLite file, which is read and never written."""
+"""Users in one table, or view, of a SQLite file, which the service only reads."""
 
 from __future__ import annotations
 

@@ -1,0 +1,338 @@
+"""``tornado-idv users`` with SQLite files, and the rules for rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from support import sqlite_databases
+from support.sqlite_databases import ALICE, BOB
+from tornado_idv import User
+from tornado_idv.cli.users_generate import generated_users
+
+HEADER = "nickname,card_number,plan,profile_url\n"
+ALICE_ROW, BOB_ROW = (
+    ",".join([user.nickname, user.card_number, user.plan, user.profile_url or ""]) + "\n"
+    for user in (ALICE, BOB)
+)
+Users = Callable[..., Result]
+
+
+@pytest.fixture
+def path(folder: Path) -> Path:
+    return folder / "people.db"
+
+
+@pytest.fixture
+def users(invoke: Callable[..., Result], config: Callable[..., Path]) -> Users:
+    """Runs one of the commands with the backends people, other and demo."""
+    file = config(
+        "name: people, kind: sqlite, path: people.db",
+        "name: other, kind: sqlite, path: other.db",
+        "name: demo, kind: yaml, path: users.yaml",
+    )
+
+    def run(name: str, *arguments: object) -> Result:
+        return invoke("users", name, *arguments, "--config", file)
+
+    return run
+
+
+@pytest.fixture
+def source(folder: Path) -> Callable[..., Path]:
+    """Writes a file to import."""
+
+    def write(text: str, name: str = "list.csv") -> Path:
+        path = folder / name
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        return path
+
+    return write
+
+
+def rows(path: Path) -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT * FROM users ORDER BY nickname").fetchall()
+
+
+def test_import_replaces_all_users_and_export_writes_them_again(
+    users: Users, source: Callable[..., Path], path: Path, folder: Path
+) -> None:
+    sqlite_databases.write(path, User("Old", "9", "old"), User("Old", ALICE.card_number, "carl"))
+    path.chmod(0o640)
+    csv = source(HEADER + ALICE_ROW + BOB_ROW)
+    done = users("import", csv, "--to", "people", "--json")
+    assert json.loads(done.stdout) == {"ok": True, "imported": 2, "rejected": 0}
+    assert [row[0] for row in rows(path)] == ["alice", "bob"]
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert users("count", "--from", "people").stdout == "2\n"
+    assert users("export", "--from", "people").stdout == HEADER + ALICE_ROW + BOB_ROW
+    for name in ("again.csv", "again.jsonl", "again.yaml"):
+        again = folder / name
+        assert users("export", "--from", "people", again).exit_code == 0
+        assert users("import", again, "--to", "other", "--strict").exit_code == 0
+        assert users("compare", "people", "other").exit_code == 0
+
+
+REJECTED = {
+    "nickname": ("bad nick,1,Free,", "nickname: not in a valid format"),
+    "card": ("carl,12x,Free,", "card_number: not in a valid format"),
+    "long card": (f"carl,{'1' * 33},Free,", "card_number: not in a valid format"),
+    "plan": ("carl,1, ,", "plan: empty"),
+    "NUL": ("carl,1,a\0b,", "plan: not UTF-8 text, or it contains a NUL"),
+    "not UTF-8": ("carl,1,a\udcffb,", "plan: not UTF-8 text"),
+    "address": ("carl,1,Free,ftp://x", "profile_url: not an address"),
+    "few fields": ("carl,1,Free", "3 fields instead of 4"),
+    "same nickname": ("@alice,1,Free,", "the nickname is that of an earlier line"),
+    "same card": (f"carl,{ALICE.card_number},Free,", "the card number is that of an earlier line"),
+}
+
+
+def test_each_wrong_row_is_rejected_with_its_line_and_no_value(
+    users: Users, source: Callable[..., Path], path: Path
+) -> None:
+    lines = "".join(f"{row}\n" for row, _ in REJECTED.values())
+    csv = source(HEADER + ALICE_ROW + lines)
+    done = users("import", csv, "--to", "people")
+    assert (done.exit_code, done.stdout) == (0, "")
+    rejected = Path(f"{csv}.rejected")
+    assert done.stderr == (
+        f"Imported 1 users into people.\nRejected {len(REJECTED)} rows; see {rejected}.\n"
+    )
+    reasons = dict(
+        line.removeprefix(f"{csv}:").split(": ", 1) for line in rejected.read_text().splitlines()
+    )
+    assert len(reasons) == len(REJECTED)
+    for number, (_, reason) in enumerate(REJECTED.values(), start=3):
+        assert reasons[str(number)].startswith(reason)
+    assert not any(text in rejected.read_text() for text in ("carl", "alice", ALICE.card_number))
+    assert users("import", source(HEADER + BOB_ROW), "--to", "people").exit_code == 0
+    assert not rejected.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (f"{HEADER}{ALICE_ROW}x y,1,Free,\n", ["--strict"], "1 rows are rejected"),
+        (HEADER + ALICE_ROW + ALICE_ROW, ["--strict"], "1 rows are rejected"),
+        (HEADER, [], "has no valid user"),
+        (f"{HEADER}x y,1,Free,\n", [], "has no valid user"),
+    ],
+    ids=["strict", "strict duplicate", "empty", "none valid"],
+)
+def test_refused_import_changes_nothing(
+    users: Users,
+    source: Callable[..., Path],
+    path: Path,
+    text: str,
+    options: list[str],
+    *,
+    message: str,
+) -> None:
+    sqlite_databases.write(path, BOB)
+    content, files = path.read_bytes(), set(path.parent.iterdir())
+    done = users("import", source(text), "--to", "people", *options)
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert "nothing was changed" in done.stderr
+    assert path.read_bytes() == content
+    assert {each.suffix for each in set(path.parent.iterdir()) - files} <= {".csv", ".rejected"}
+
+
+def test_merge_keeps_other_users_and_other_columns(
+    users: Users, source: Callable[..., Path], path: Path
+) -> None:
+    """Two users exchange their card numbers; a card number of a third one is not taken."""
+    sqlite_databases.write(path, ALICE, BOB, User("Free", "3", "carl"))
+    sqlite_databases.run(path, "ALTER TABLE users ADD COLUMN since TEXT DEFAULT 'now'")
+    sqlite_databases.run(path, "UPDATE users SET since = 'then'")
+    csv = source(
+        f"nick,card,plan\nalice,{BOB.card_number},Free\nbob,{ALICE.card_number},Pro\n"
+        "dora,4,Free\nemil,3,Free\n"
+    )
+    options = ["--map", "nick=nickname", "--map", "card=card_number", "--merge"]
+    assert users("import", csv, "--to", "people", *options).exit_code == 0
+    assert [(row[0], row[1], row[4]) for row in rows(path)] == [
+        ("alice", BOB.card_number, "now"),
+        ("bob", ALICE.card_number, "now"),
+        ("carl", "3", "then"),
+        ("dora", "4", "now"),
+    ]
+    assert ":5: the card number is that of a stored user" in Path(f"{csv}.rejected").read_text()
+
+
+def test_file_in_wal_mode_is_changed_in_a_transaction(
+    users: Users, source: Callable[..., Path], path: Path
+) -> None:
+    """A renamed file would be read with the -wal file of the old one."""
+    sqlite_databases.write(path, BOB)
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("PRAGMA journal_mode = WAL")
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM users").fetchone() == (1,)
+        inode = path.stat().st_ino
+        assert users("import", source(HEADER + ALICE_ROW), "--to", "people").exit_code == 0
+        assert path.stat().st_ino == inode
+        assert reader.execute("SELECT nickname FROM users").fetchone() == ("bob",)
+        reader.execute("COMMIT")
+        assert reader.execute("SELECT nickname FROM users").fetchone() == ("alice",)
+
+
+def test_other_tables_and_names_of_columns_are_kept(
+    invoke: Callable[..., Result],
+    config: Callable[..., Path],
+    source: Callable[..., Path],
+    path: Path,
+) -> None:
+    sqlite_databases.run(
+        path,
+        'CREATE TABLE "the people" (nick TEXT, "card no" TEXT, tier TEXT);'
+        "CREATE TABLE notes (text); INSERT INTO notes VALUES ('kept');",
+    )
+    file = config(
+        "name: people, kind: sqlite, path: people.db, table: the people, "
+        "columns: {nickname: nick, card_number: card no, plan: tier}"
+    )
+    csv = source(HEADER + ALICE_ROW + BOB_ROW)
+    done = invoke("users", "import", csv, "--to", "people", "--config", file)
+    assert done.exit_code == 0
+    assert ":3: profile_url: the table has no column" in Path(f"{csv}.rejected").read_text()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute('SELECT * FROM "the people"').fetchall() == [
+            ("alice", ALICE.card_number, "Free")
+        ]
+        assert connection.execute("SELECT * FROM notes").fetchall() == [("kept",)]
+
+
+def test_folded_nicknames_are_one_user(
+    invoke: Callable[..., Result],
+    config: Callable[..., Path],
+    source: Callable[..., Path],
+    path: Path,
+) -> None:
+    file = config(
+        "name: people, kind: sqlite, path: people.db",
+        more="identifiers: {nickname_case: fold}\n",
+    )
+    csv = source(f"{HEADER}{ALICE_ROW}ALICE,1,Free,\n")
+    assert invoke("users", "import", csv, "--to", "people", "--config", file).exit_code == 0
+    assert [row[0] for row in rows(path)] == ["alice"]
+
+
+def test_compare_reports_each_difference(
+    users: Users, source: Callable[..., Path], folder: Path
+) -> None:
+    sqlite_databases.write(folder / "people.db", ALICE, BOB, User("Free", "1", "carl"))
+    sqlite_databases.write(folder / "other.db", User("Pro", "2", "alice"), BOB, User("x", "3", "d"))
+    done = users("compare", "people", "other", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["users"] == {
+        "different": ["@alice: card_number, plan"],
+        "only_in_first": ["@carl"],
+        "only_in_second": ["@d"],
+    }
+    done = users("compare", "people", "other", "--sample", 3)
+    assert (done.exit_code, "only in people: 1" in done.stdout) == (1, True)
+    done = users("compare", "other", "demo", "--sample", 5)  # which has another plan
+    assert done.exit_code == 1
+
+
+def test_wrong_use_names_what_is_right(users: Users, source: Callable[..., Path]) -> None:
+    csv = source(HEADER + ALICE_ROW)
+    for arguments, message in [
+        (["import", csv, "--to", "x"], "there are: people, other, demo"),
+        (["import", csv, "--to", "demo"], "of the kind yaml"),
+        (["import", source("", "list.txt"), "--to", "people"], "add --format"),
+        (["import", csv, "--to", "people", "--map", "a=b"], "the fields are nickname"),
+    ]:
+        done = users(*arguments)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert message in done.stderr
+
+
+def test_unreadable_source_or_database_changes_nothing(
+    users: Users, source: Callable[..., Path], path: Path
+) -> None:
+    for file, message in [
+        (
+            source("carl,1,Free\n", "bare.csv"),
+            ":1: the header has no column nickname, card_number, plan",
+        ),
+        (source("a: 1", "list.yaml"), "has no list of users"),
+        (source("count: 2\nusers: []", "cut.yaml"), "the file may be truncated"),
+    ]:
+        done = users("import", file, "--to", "people")
+        assert done.exit_code == 3
+        assert message in done.stderr
+        assert "carl" not in done.stderr
+        assert not path.exists()
+    sqlite_databases.run(
+        path, "CREATE VIEW users AS SELECT 'a' nickname, '1' card_number, 'x' plan"
+    )
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    assert (done.exit_code, "is a view" in done.stderr) == (3, True)
+    path.write_bytes(b"no database" * 100)
+    done = users("count", "--from", "people")
+    assert (done.exit_code, done.stderr) == (3, "people: the file is not a database\n")
+
+
+def test_terminated_import_changes_nothing(
+    users: Users, source: Callable[..., Path], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM comes when all is written and not yet renamed."""
+    sqlite_databases.write(path, BOB)
+    content = path.read_bytes()
+
+    def terminate(self: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("idv_sqlite.replacement.Replacement.commit", terminate)
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    assert done.exit_code == 128 + signal.SIGTERM
+    assert path.read_bytes() == content
+    assert [each.name for each in path.parent.glob(".*")] == []
+
+
+def test_killed_import_leaves_the_file_and_the_next_one_works(
+    users: Users, source: Callable[..., Path], path: Path
+) -> None:
+    sqlite_databases.write(path, BOB)
+    path.with_name(".people.db.import").write_bytes(b"what a killed import left")
+    assert users("import", source(HEADER + ALICE_ROW), "--to", "people").exit_code == 0
+    assert [row[0] for row in rows(path)] == ["alice"]
+
+
+def test_generated_users_are_unique_and_the_same_for_a_seed(
+    users: Users, invoke: Callable[..., Result]
+) -> None:
+    made = list(generated_users(5000, 7))
+    assert len({user.nickname for user in made}) == len({user.card_number for user in made}) == 5000
+    first = invoke("users", "generate", "--count", 3, "--seed", 7, "--format", "jsonl").stdout
+    assert [json.loads(line)["nickname"] for line in first.splitlines()] == [
+        user.nickname for user in made[:3]
+    ]
+
+
+def test_jsonl_rows_are_checked_too(users: Users, source: Callable[..., Path], path: Path) -> None:
+    good = json.dumps({"nickname": "@alice", "card_number": "01", "plan": "\U0001f600"})
+    file = source(
+        f'{good}\n\n{{"nickname": "b", "card_number": 12, "plan": "x"}}\n[]\n{{\n', "a.jsonl"
+    )
+    assert users("import", file, "--to", "people").exit_code == 0
+    reasons = [
+        line.partition(".jsonl:")[2] for line in Path(f"{file}.rejected").read_text().splitlines()
+    ]
+    assert reasons == [
+        "3: card_number: not text; write it in quotes",
+        "4: not a JSON object",
+        "5: not a line of JSON",
+    ]
+    assert rows(path) == [("alice", "01", "\U0001f600", None)]

@@ -1,0 +1,119 @@
+"""``tornado-idv users`` with a PostgreSQL server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from support.postgres_server import ALICE, BOB, Database
+from support.process import Invoke
+from tornado_idv import User
+
+HEADER = "nickname,card_number,plan,profile_url\n"
+ALICE_ROW, BOB_ROW = (
+    ",".join([user.nickname, user.card_number, user.plan, user.profile_url or ""]) + "\n"
+    for user in (ALICE, BOB)
+)
+GRANT = "GRANT ALL ON users TO idv"
+
+
+@pytest.fixture
+def users(database: Database, invoke: Invoke, tmp_path: Path) -> Callable[..., Result]:
+    def run(name: str, *arguments: object, more: str = "", fold: bool = False) -> Result:
+        config = tmp_path / "config.yaml"
+        config.write_text(
+            "profile_sites: [https://profiles.example]\n"
+            f"identifiers: {{nickname_case: {'fold' if fold else 'preserve'}}}\n"
+            f"backends: [{{name: people, kind: postgres, dsn: '{database.dsn}'{more}}},\n"
+            "  {name: file, kind: sqlite, path: people.db}]\n"
+        )
+        return invoke("users", name, *arguments, "--config", config)
+
+    return run
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "list.csv"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def rows(database: Database) -> list[str]:
+    return database.run("SELECT * FROM users ORDER BY 1").splitlines()
+
+
+def test_import_replaces_all_users_and_export_writes_them_again(
+    database: Database, users: Callable[..., Result], source: Callable[[str], Path], tmp_path: Path
+) -> None:
+    database.write(User("Old", "9", "old"), User("Old", BOB.card_number, "alice"))
+    database.run(GRANT)
+    csv = source(f"{HEADER}{ALICE_ROW}{BOB_ROW}x y,1,Free,\nalice,2,Free,\ncarl,0012345670,Free,\n")
+    done = users("import", csv, "--to", "people", "--json", more=", notify: {}")
+    assert json.loads(done.stdout) == {"ok": True, "imported": 2, "rejected": 3}
+    assert rows(database) == [
+        f"alice|{ALICE.card_number}|Free|",
+        f"bob|{BOB.card_number}|Pro|{BOB.profile_url}",
+    ]
+    assert Path(f"{csv}.rejected").read_text().splitlines()[1:] == [
+        f"{csv}:5: the nickname is that of an earlier line",
+        f"{csv}:6: the card number is that of an earlier line",
+    ]
+    assert users("count", "--from", "people").stdout == "2\n"
+    assert users("export", "--from", "people").stdout == HEADER + ALICE_ROW + BOB_ROW
+    assert users("import", source(HEADER + ALICE_ROW + BOB_ROW), "--to", "file").exit_code == 0
+    assert users("compare", "people", "file").exit_code == 0
+    assert users("compare", "file", "people", "--sample", 2).exit_code == 0
+
+
+def test_merge_keeps_other_users_and_other_columns(
+    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
+) -> None:
+    """Two users exchange their card numbers; a card number of a third one is not taken."""
+    database.clear(
+        "CREATE TYPE plans AS ENUM ('Free', 'Pro');"
+        "CREATE TABLE users (nickname varchar UNIQUE, card_number char(20) UNIQUE, plan plans,"
+        " since text DEFAULT 'now');"
+        "INSERT INTO users VALUES ('Alice', '1', 'Free', 'then'), ('bob', '2', 'Free', 'then'),"
+        " ('carl', '3', 'Free', 'then'), ('dora', '4', 'Free', 'then');" + GRANT
+    )
+    csv = source(
+        "nickname,card_number,plan\nalice,2,Free\nbob,1,Pro\nemil,3,Free\ndora,4,Pro\nfay,6,Free\n"
+    )
+    assert users("import", csv, "--to", "people", "--merge", fold=True).exit_code == 0
+    found = database.run("SELECT nickname, trim(card_number), plan, since FROM users ORDER BY 1")
+    assert found.splitlines() == [
+        "alice|2|Free|now",
+        "bob|1|Pro|now",
+        "carl|3|Free|then",
+        "dora|4|Pro|then",
+        "fay|6|Free|now",
+    ]
+    assert ":4: the card number is that of a stored user" in Path(f"{csv}.rejected").read_text()
+
+
+def test_refused_import_changes_nothing(
+    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
+) -> None:
+    database.write(BOB)
+    csv = source(HEADER + ALICE_ROW)
+    done = users("import", csv, "--to", "people")
+    assert (done.exit_code, "GRANT SELECT, INSERT" in done.stderr) == (3, True)
+    database.run(GRANT)
+    done = users("import", source(HEADER + ALICE_ROW + ALICE_ROW), "--to", "people", "--strict")
+    assert (done.exit_code, "nothing was changed" in done.stderr) == (1, True)
+    database.run("ALTER TABLE users ADD CONSTRAINT paid CHECK (plan <> 'Free')")
+    done = users("import", csv, "--to", "people")
+    assert (done.exit_code, "they violate the constraint paid" in done.stderr) == (3, True)
+    assert ALICE.nickname not in done.stderr
+    assert [row.partition("|")[0] for row in rows(database)] == ["bob"]
+    queries = ", by_card: 'SELECT 1'"
+    done = users("count", "--from", "people", more=queries)
+    assert (done.exit_code, "find single users" in done.stderr) == (3, True)
