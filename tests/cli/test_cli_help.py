@@ -74,7 +74,7 @@ def test_help_and_version_import_no_library_but_those_of_the_command_line() -> N
         "print(*(name for name in m.packages_distributions() if name in sys.modules))"
     )
     imported = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    ours = {"tornado_idv", "idv_postgres", "idv_sqlite", "idv_upstream", "idv_yaml"}
+    ours = {"tornado_idv", "idv_postgres", "idv_redis", "idv_sqlite", "idv_upstream", "idv_yaml"}
     of_python = {"_distutils_hack"}
     assert set(imported.stdout.decode().split()) - ours - of_python == {"click", "pluggy"}
 
