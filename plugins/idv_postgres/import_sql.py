@@ -53,9 +53,11 @@ class ImportSql:
     def duplicates(self) -> Iterable[Selection]:
         """Return the statements for lines with a nickname or card number of an earlier line."""
         for key, reason in ((self._key, _SAME_NICKNAME), ("s.card_number", _SAME_CARD)):
+            # The window function sorts: only the rows of values that come twice, mostly none.
+            twice = f"SELECT {key} FROM idv_staged AS s GROUP BY {key} HAVING count(*) > 1"  # noqa: S608
             numbered = (
                 f"SELECT line, row_number() OVER (PARTITION BY {key} ORDER BY line) AS place "  # noqa: S608
-                "FROM idv_staged AS s"
+                f"FROM idv_staged AS s WHERE {key} IN ({twice})"
             )
             later = f"SELECT line FROM ({numbered}) AS t WHERE place > 1"  # noqa: S608 - quoted
             yield f"DELETE FROM idv_staged WHERE line IN ({later}) RETURNING line", reason  # noqa: S608 - quoted

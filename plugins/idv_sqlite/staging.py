@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 
 from idv_sqlite.options import SqliteOptions
@@ -18,7 +17,6 @@ from tornado_idv import NumberedUser
 
 _BUSY_TIMEOUT = 10.0
 """Seconds to wait for another writer, or for a reader at the commit."""
-_BATCH = 10_000
 _CACHE = -64 * 1024
 """Of pages, in KiB."""
 
@@ -62,8 +60,7 @@ class Staging:
         rejected: list[tuple[int, str]] = []
         rows = self._rows(users, rejected)
         self._run("BEGIN")
-        while batch := list(islice(rows, _BATCH)):
-            self._connection.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?)", batch)
+        self._connection.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?)", rows)
         for column, reason in (("nickname", _SAME_NICKNAME), ("card_number", _SAME_CARD)):
             self._run(f"CREATE INDEX staged_{column} ON staged ({column}, line)")
             rejected += self._delete(

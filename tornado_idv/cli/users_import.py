@@ -121,7 +121,8 @@ def _user(fields: Fields, identifiers: Identifiers) -> User | str:
 
 
 def _without_url(fields: Fields, identifiers: Identifiers) -> User | str:
-    nickname, card_number, plan = (fields.get(name) for name in REQUIRED)
+    nickname, card_number = fields.get("nickname"), fields.get("card_number")
+    plan = fields.get("plan")
     if not (isinstance(nickname, str) and isinstance(card_number, str) and isinstance(plan, str)):
         name = next(name for name in REQUIRED if not isinstance(fields.get(name), str))
         missing = fields.get(name) is None
