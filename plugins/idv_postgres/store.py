@@ -128,10 +128,14 @@ class PostgresUserStore(UserStore):
     @asynccontextmanager
     async def _transaction(self, *, readonly: bool = False) -> AsyncIterator[asyncpg.Connection]:
         connection = await self._connector.connect(statement_cache_size=0)
+        # Without a commit the server rolls back as the connection is closed: after a signal during
+        # COPY, the connection cannot send a ROLLBACK, and the error would hide the signal.
         try:
-            async with connection.transaction(readonly=readonly):
-                await connection.execute(_SETTINGS)
-                yield connection
+            transaction = connection.transaction(readonly=readonly)
+            await transaction.start()
+            await connection.execute(_SETTINGS)
+            yield connection
+            await transaction.commit()
             await connection.close(timeout=_CONNECT_TIMEOUT)
         finally:
             connection.terminate()

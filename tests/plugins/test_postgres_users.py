@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,3 +119,22 @@ def test_refused_import_changes_nothing(
     queries = ", by_card: 'SELECT 1'"
     done = users("count", "--from", "people", more=queries)
     assert (done.exit_code, "find single users" in done.stderr) == (3, True)
+
+
+def test_terminated_import_changes_nothing(
+    database: Database,
+    users: Callable[..., Result],
+    source: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SIGTERM comes while rows are copied."""
+    database.write(BOB)
+    database.run(GRANT)
+
+    def terminate(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("tornado_idv.cli.users_import.RejectedRows.check", terminate)
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    assert done.exit_code == 128 + signal.SIGTERM
+    assert [row.partition("|")[0] for row in rows(database)] == ["bob"]
