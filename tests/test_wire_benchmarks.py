@@ -95,7 +95,8 @@ function response()
    count = count + 1
    if count == 100 then
       wrk.thread:stop()
-      os.execute("(sleep 0.1; kill -INT $PPID) &")  -- wakes the main thread, which reports
+      -- Wakes the main thread, which reports.
+      os.execute("(sleep 0.1; kill -INT $PPID 2>/dev/null) &")
    end
 end
 """

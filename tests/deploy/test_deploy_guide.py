@@ -64,7 +64,6 @@ cat > /etc/tornado-idv/config.yaml <<'END'
 END
 printf 'users:\n- {{nickname: "@alice", card_number: "4000123412341234", plan: Free}}\n' \
   > /etc/tornado-idv/users.yaml
-umount /tmp
 mount -o remount,ro /
 export PATH=/opt/tornado-idv/bin:$PATH
 cd {workdir}

@@ -42,6 +42,7 @@ class ForkedCommand:
         if self.returncode is None:
             self._channel.settimeout(timeout)
             self.returncode = int(self._channel.recv(16))
+            self._channel.close()  # the collector of a cycle could warn before `__del__`
         return self.returncode
 
     def send_signal(self, number: signal.Signals) -> None:

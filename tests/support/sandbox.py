@@ -22,7 +22,6 @@ mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
 mount -t proc proc "$1/root/proc"
 mount --rbind /dev "$1/root/dev"
-mount -t tmpfs tmpfs "$1/root/tmp"
 ip link set lo up
 chmod 755 "$1/root/root"
 exec chroot "$1/root" bash -euc "$2"
