@@ -203,15 +203,20 @@ def test_rate_limit_is_that_of_one_process(service: Workers) -> None:
     assert set(load.results) == {"ok", "HTTP/1.1 429 Too Many Requests\r\n"}
 
 
-def test_key_issued_later_is_valid_in_every_worker(service: Workers) -> None:
+@pytest.fixture(scope="module")
+def later_key(service: Workers) -> None:
+    """A key that was issued while the service ran."""
     add(service.process.log.with_name("keys.db"), record("later", LATER_KEY))
 
-    def is_valid() -> bool:
-        with loaded(service.port, REQUEST.replace(KEY.encode(), LATER_KEY.encode())) as load:
-            load.wait_for(20)
-        return set(load.results) == {"ok"}
 
-    eventually(is_valid)
+def is_later_key_valid(service: Workers) -> bool:
+    with loaded(service.port, REQUEST.replace(KEY.encode(), LATER_KEY.encode())) as load:
+        load.wait_for(20)
+    return set(load.results) == {"ok"}
+
+
+def test_key_issued_later_is_valid_in_every_worker(service: Workers, later_key: None) -> None:
+    eventually(lambda: is_later_key_valid(service))
 
 
 @contextmanager
@@ -354,7 +359,7 @@ def test_reload_is_effective_in_every_worker(service: Workers, notified: list[st
         assert service.metric("idv_reloads_total", result="ok") == reloads + 1
         assert service.status()["last_reload"]["result"] == "ok"
         assert any(each.startswith("RELOADING=1\nMONOTONIC_USEC=") for each in notified)
-        (line, *_) = [each for each in log_lines(service) if each["event"] == "reloaded"]
+        *_, line = [each for each in log_lines(service) if each["event"] == "reloaded"]
         assert (line["trigger"], line["result"]) == ("admin", "ok")
 
 
@@ -463,8 +468,9 @@ def socket_inodes(pid: int) -> set[str]:
     return {each for each in links if each.startswith("socket:")}
 
 
-def test_last_use_of_a_key_is_written_by_every_worker(service: Workers) -> None:
+def test_last_use_of_a_key_is_written_by_every_worker(service: Workers, later_key: None) -> None:
     """A later time of another worker stays."""
+    eventually(lambda: is_later_key_valid(service))
     started = time.time()
     with loaded(service.port, REQUEST.replace(KEY.encode(), LATER_KEY.encode())) as load:
         load.wait_for(20)
@@ -480,19 +486,22 @@ def last_used(service: Workers) -> float | None:
     return read(service.process.log.with_name("keys.db"))["later"].last_used
 
 
-def test_stop_drains_every_worker(service: Workers, notified: list[str]) -> None:
-    """The last test of this service: all its log lines are whole, though four processes wrote."""
-    with half_a_request(service) as sock:
-        service.process.send_signal()
-        eventually(lambda: refuses(service.port))
-        assert ask_admin(service, "/health/ready").status == 503
-        sock.sendall(BODY)
-        assert sock.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
-    assert service.process.wait() == 0
+def test_stop_drains_every_worker(tmp_path: Path, notified: list[str]) -> None:
+    """All log lines are whole, though four processes wrote."""
+    stops = notified.count("STOPPING=1")
+    with running(prepare(tmp_path)) as process:
+        service = Workers(process)
+        with half_a_request(service) as sock:
+            process.send_signal()
+            eventually(lambda: refuses(service.port))
+            assert ask_admin(service, "/health/ready").status == 503
+            sock.sendall(BODY)
+            assert sock.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+        assert process.wait() == 0
     lines = log_lines(service)
     assert (lines[-1]["event"], lines[-1]["drained"]) == ("stopped", True)
     assert sum(line["event"] == "answered" for line in lines) > 0
-    assert notified.count("STOPPING=1") == 1
+    assert notified.count("STOPPING=1") > stops
 
 
 @contextmanager

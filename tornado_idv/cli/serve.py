@@ -18,11 +18,11 @@ from tornado_idv.commands import Exit
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.server.cpus import worker_count
 from tornado_idv.server.logs import configure_logging
 from tornado_idv.server.run import run
 from tornado_idv.server.service import Announced, api_key
 from tornado_idv.server.signals import hold_hangups
-from tornado_idv.server.supervise import supervise, worker_count
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,9 @@ def serve(config_path: Path) -> None:
         settings = file.load(backend_kinds(manager), os.environ)
         announce_once = partial(_try_to_announce, settings)
         with file.located():
-            if (workers := worker_count(settings.server)) > 1:
+            if (workers := worker_count(settings.server.workers)) > 1:
+                from tornado_idv.server.supervise import supervise  # noqa: PLC0415 - start-up time
+
                 supervise(file, settings, manager, announce_once, workers)
                 return
             logging_ = settings.logging

@@ -6,9 +6,15 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 _CGROUPS = Path("/proc/self/cgroup")
 _MOUNT = Path("/sys/fs/cgroup")
+
+
+def worker_count(workers: int | Literal["auto"]) -> int:
+    """Return how many workers a setting asks for."""
+    return usable_cpus() if workers == "auto" else workers
 
 
 def usable_cpus(cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:

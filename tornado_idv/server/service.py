@@ -16,7 +16,6 @@ from typing import Protocol
 
 import pluggy
 
-from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.state import ServiceState
 from tornado_idv.backend import AnyBackend
 from tornado_idv.config.admin import AdminSettings
@@ -315,6 +314,9 @@ async def _admin(settings: AdminSettings | None, state: ServiceState) -> AsyncIt
     if settings is None:
         yield None
         return
+    # A tenth of the time to the first response, and most services have none.
+    from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
+
     sockets = bind("admin", settings.host, settings.port)
     with measured_lag(state.counters):
         async with admin_listening(sockets, settings.host, state):

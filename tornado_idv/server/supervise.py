@@ -15,13 +15,12 @@ from itertools import chain
 import pluggy
 
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.config.settings import AuthSettings, ServerSettings, Settings
+from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import KeyStoreError, StartError
 from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.server.admin_process import run_admin
-from tornado_idv.server.cpus import usable_cpus
 from tornado_idv.server.limiters import make_limiters
 from tornado_idv.server.logs import AUDIT, configure_direct_logging
 from tornado_idv.server.reload_all import Configuration, ReloadAll
@@ -45,11 +44,6 @@ class Addresses:
     port: int
     admin_url: str | None
     key_count: int
-
-
-def worker_count(server: ServerSettings) -> int:
-    """Return how many workers the settings ask for."""
-    return usable_cpus() if server.workers == "auto" else server.workers
 
 
 def supervise(
