@@ -87,9 +87,11 @@ class Child:
             self.disconnected = True
         except BlockingIOError:
             pass
-        except (ControlError, OSError):
+        except ControlError:
             self.disconnected = True
             self.kill()
+        except OSError:  # it has closed its end with a message from here unread
+            self.disconnected = True
         return messages
 
     def kill(self) -> None:
