@@ -23,10 +23,11 @@ from asyncpg import (
 from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.pool import Pool
+from support.outcomes import outcome
 from support.postgres_server import ALICE, BOB, PASSWORD, USERS, Database, verifier
 from support.service import CONFIG, Client, serving
 from support.tcp_relay import relaying
-from tornado_idv import Broken, ByCard, ByNickname, Query, Unavailable, yaml_loader
+from tornado_idv import Broken, ByCard, ByNickname, Unavailable, yaml_loader
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -57,20 +58,6 @@ def backend_of(
         return backend
 
     return make
-
-
-async def outcome(backend: PostgresBackend, query: Query | None = None) -> str:
-    """How a lookup ended, with the timeout of the guard."""
-    try:
-        async with asyncio.timeout(backend.options.timeout):
-            user = await backend.find(query or ByNickname("alice"))
-    except TimeoutError:
-        return "timed out"
-    except Unavailable as error:
-        return f"unavailable: {error.reason}"
-    except Broken as error:
-        return f"broken: {error.reason}"
-    return "not found" if user is None else "found"
 
 
 async def wait_for(backend: PostgresBackend, beginning: str) -> None:

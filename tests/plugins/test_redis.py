@@ -15,11 +15,11 @@ from pydantic import ValidationError
 
 import idv_redis
 from idv_redis.backend import RedisBackend
+from support.outcomes import outcome
 from support.postgres_server import free_port
 from support.redis_server import ALICE, BOB, PASSWORD, RedisServer, running_sentinel, running_server
 from support.service import CONFIG, Client, serving
 from tornado_idv import (
-    Broken,
     ByCard,
     ByNickname,
     Query,
@@ -58,20 +58,6 @@ def backend_of(server: RedisServer, tmp_path: Path) -> Callable[..., RedisBacken
         return backend
 
     return make
-
-
-async def outcome(backend: RedisBackend, query: Query | None = None) -> str:
-    """How a lookup ended, with the timeout of the guard."""
-    try:
-        async with asyncio.timeout(backend.options.timeout):
-            user = await backend.find(query or ByNickname("alice"))
-    except TimeoutError:
-        return "timed out"
-    except Unavailable as error:
-        return f"unavailable: {error.reason}"
-    except Broken as error:
-        return f"broken: {error.reason}"
-    return "not found" if user is None else "found"
 
 
 class TestConformance(BackendConformance):
