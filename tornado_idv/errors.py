@@ -58,16 +58,23 @@ class Broken(LookupFailed):
 
 
 class InvalidKey(IdvError):
-    """The token names no key that is good now.
+    """The token names no key that is good now."""
 
-    ``reason`` is why, for the log alone. ``key_id`` is the id of a known key which is
-    expired, not valid yet, revoked or disabled.
-    """
-
-    def __init__(self, reason: str, *, key_id: str | None = None) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.key_id = key_id
+
+    @property
+    def reason(self) -> str:
+        """Why, for the log alone."""
+        return str(self.args[0])
+
+    @property
+    def key_id(self) -> str | None:
+        """The id of a known key which is expired, not valid yet, revoked or disabled."""
+        return None
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_idv.errors import InvalidKey
-from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.api_key import ApiKey, RejectedKey
 from tornado_idv.keys.ring import KeyRing, digest_of
 from tornado_idv.keys.token import check_token, digest, is_token68, issue
 
@@ -130,7 +130,7 @@ def test_key_is_valid_from_not_before_until_expires(
     key = ApiKey("shop", digest(TOKEN), not_before=not_before, expires=expires)
     assert key.is_valid(now) is (reason is None)
     if reason is not None:
-        assert key.rejection(now, key.digest).reason == reason
+        assert RejectedKey(key, now, key.digest).reason == reason
 
 
 def test_default_scopes_are_both_identify_operations() -> None:
@@ -217,9 +217,17 @@ def test_rejected_key_is_known_by_its_id(reason: str) -> None:
 
 
 def test_token_is_unknown_whatever_record_stands_in_for_it() -> None:
-    rejected = ApiKey("shop", digest(TOKEN), expires=-inf, rejected="revoked")
-    assert rejected.rejection(0.0, digest("another")).reason == "unknown"
-    assert rejected.rejection(0.0, digest("another")).key_id is None
+    key = ApiKey("shop", digest(TOKEN), expires=-inf, rejected="revoked")
+    error = RejectedKey(key, 0.0, digest("another"))
+    assert (error.reason, error.key_id) == ("unknown", None)
+
+
+def test_no_two_keys_share_a_time() -> None:
+    """One that is shared stays in the processor's cache, and shows in the time of a 401."""
+    first, second = ApiKey("shop", digest(TOKEN)), ApiKey("shop", digest(TOKEN))
+    assert first == second
+    assert first.not_before is not second.not_before
+    assert first.expires is not second.expires
 
 
 def test_unknown_token_has_no_key_id() -> None:

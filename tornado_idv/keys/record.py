@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
 
-from tornado_idv.keys.api_key import DEFAULT_SCOPES, ApiKey, Scope
+from tornado_idv.keys.api_key import DEFAULT_SCOPES, ApiKey, Scope, never_after, never_before
 from tornado_idv.units import Rate
 
 MAX_TEXT = 200
@@ -79,8 +78,8 @@ class KeyRecord(Struct, frozen=True, gc=False):
                 token.digest,
                 self.owner,
                 _scope_set(self.scopes),
-                -math.inf if self.not_before is None else self.not_before,
-                -math.inf if rejected else expires,
+                never_before() if self.not_before is None else self.not_before,
+                never_before() if rejected else expires,
                 self.requests,
                 self.misses,
                 rejected=rejected,
@@ -95,4 +94,4 @@ def check_text(text: str) -> str:
 
 
 def _limit(expires: float | None) -> float:
-    return math.inf if expires is None else expires
+    return never_after() if expires is None else expires

@@ -34,8 +34,7 @@ class BearerAuthMixin:
             token = bearer_token(handler.request.headers)
             key = handler.services.keys.authenticate(digest_of(token))
         except InvalidKey as error:
-            handler.key_id = error.key_id
-            _limit_failures(handler)
+            _limit_failures(handler, error)
             raise
         handler.key_id = key.id
         handler.exchange.authenticated = True
@@ -48,10 +47,11 @@ class BearerAuthMixin:
         return key
 
 
-def _limit_failures(handler: JsonHandler) -> None:
+def _limit_failures(handler: JsonHandler, error: InvalidKey) -> None:
     limiter = handler.services.failed_auth
     exceeded = limiter.acquire(handler.exchange.client_address) if limiter else None
     if exceeded is not None:
+        handler.key_id = error.key_id
         raise rate_limited(exceeded)
 
 

@@ -121,7 +121,11 @@ class JsonHandler(ABC):
         if not self._responded:
             response = error_for(error)
             fields = error.fields if isinstance(error, ApiException) else ""
-            self.send_error(response, _failure(response, error), fields)
+            self._send(response.status, response.body, response.fields + fields)
+            # After the response: why a key was rejected must not show in its time.
+            if isinstance(error, InvalidKey):
+                self.key_id = error.key_id
+            self._log_access(response.status, _failure(response, error))
 
     def _log_access(self, status: int, failure: Failure | None = None) -> None:
         seconds = monotonic() - self.exchange.started_at
