@@ -1,6 +1,6 @@
 # make run    serve the demo and print a curl line that works (PORT=9000 where 8080 is in use)
 # make chain  serve the demo of three backends chained
-# make test   run all tests, in two processes (WORKERS=4 in four)
+# make test   run all tests, in four processes, since tests wait for others (WORKERS=2 in two)
 # make test-fast  run the tests for daily work: all but those marked slow
 # make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random examples
@@ -23,7 +23,7 @@ SECONDS_ ?= 300
 MINUTES ?= 10
 SEED ?=
 
-WORKERS ?= 2
+WORKERS ?= 4
 # Tests start hundreds of processes, each of which would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 # Each worker runs whole modules in their order, so that their fixtures start services once, and

@@ -25,6 +25,9 @@ from tornado_idv.shared_cache import AnySharedCache, SharedCacheOptions
 _Choices = tuple[tuple[str, type[Options] | None], ...]
 """The options model of each kind; ``None`` if it is not to be imported."""
 
+_NO_DOCSTRINGS = {"use_attribute_docstrings": False}
+"""For models that are made here, which have no source: to search for it takes 20 ms each."""
+
 
 def settings_type(
     kinds: Mapping[str, type[AnyBackend]],
@@ -62,6 +65,7 @@ def _settings_type(backends: _Choices, shared_caches: _Choices) -> type[Settings
         "Settings",
         __base__=Settings,
         __doc__=Settings.__doc__,
+        __cls_kwargs__=_NO_DOCSTRINGS,
         backends=(
             tuple[entry, ...],
             Field(min_length=1, description=fields["backends"].description),
@@ -100,6 +104,7 @@ def _options(kind: str, base: type[Options]) -> type[Options]:
         __base__=base,
         __doc__=base.__doc__,
         __module__=base.__module__,
+        __cls_kwargs__=_NO_DOCSTRINGS,
         kind=(only, Field(description=base.model_fields["kind"].description)),
     )
 
