@@ -94,7 +94,7 @@ class Answer(_Record, frozen=True):
     asked said "not known here". ``since`` is when it was looked up, in seconds of the cache's
     timer. ``body`` is the response body. A ``stale`` answer has expired and is served because
     the backends are unavailable; a ``coalesced`` one comes from a lookup that was already
-    running for another caller.
+    running for another caller; a ``shared`` one comes from the shared cache.
     """
 
     user: User | None
@@ -109,6 +109,7 @@ class Answer(_Record, frozen=True):
     """Whether it may be cached at all."""
     degraded: bool = False
     """Whether a backend before the one that found the user was skipped as unavailable."""
+    shared: bool = False
 
     @property
     def found(self) -> bool:

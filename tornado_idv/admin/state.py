@@ -14,7 +14,8 @@ from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.metrics.counters import Counters
+from tornado_idv.lookup.shared_tier import SharedTier
+from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.shared_cache import Purge
 
 
@@ -34,6 +35,7 @@ class ServiceState:
     counters: Counters
     connections: Callable[[], Mapping[str, int]]
     log_dropped: Callable[[], int]
+    shared: SharedTier | None = None
     draining: bool = False
     reloads: Reloads = field(init=False)
 
@@ -63,6 +65,8 @@ class ServiceState:
             connections=dict(self.connections()),
             key_store=KeyStoreReport(store.error, store.since) if store else None,
             max_lag=self.counters.take_max_lag() if take_lag else self.counters.max_lag,
+            shared_cache=self._shared_cache(self.shared) if self.shared else None,
+            pending_purges=self.shared.pending_purges if self.shared else 0,
         )
 
     async def reload(self, **audited: str | None) -> ReloadResult:
@@ -100,4 +104,17 @@ class ServiceState:
             last_error=counted.last_error,
             last_error_at=counted.last_error_at,
             problem=guard.backend.problem,
+        )
+
+    def _shared_cache(self, tier: SharedTier) -> BackendReport:
+        return BackendReport(
+            name=SHARED_CACHE,
+            kind=tier.cache.options.kind,
+            breaker=tier.breaker,
+            in_flight=tier.in_flight,
+            users=None,
+            failing_since=tier.counted.failing_since,
+            last_error=tier.counted.last_error,
+            last_error_at=tier.counted.last_error_at,
+            problem=tier.problem,
         )
