@@ -8,8 +8,6 @@ collector need not track them (``gc=False``), even when a cache is full of them.
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
@@ -114,8 +112,3 @@ class Answer(_Record, frozen=True):
     @property
     def found(self) -> bool:
         return self.user is not None
-
-    def is_of(self, texts: Container[str]) -> bool:
-        """Return whether the text of a query for this user, by nickname or card, is among these."""
-        user = self.user
-        return user is not None and (user.card_number in texts or f"@{user.nickname}" in texts)
