@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from support.admin import USERS, ask_admin
 from support.directories import ALICE, QUERY, counts
 from support.fakes import FakeBackend
 from support.metrics import scrape
-from support.process import Invoke, eventually
+from support.process import Invoke, eventually, running
 from support.redis_server import ALICE as MEMBER
 from support.redis_server import PASSWORD, RedisServer, running_server
 from support.service import CONFIG, FIXTURE, Client, serving
@@ -43,7 +44,7 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(autouse=True)
-def running(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_server(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test begins with an empty server."""
     monkeypatch.setattr(RedisSharedCache, "interval", 0.1)
     if server.process is None:
@@ -363,6 +364,36 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
         server.start()
         eventually(lambda: scrape(service)("idv_shared_cache_purges_pending") == 0)
         assert scrape(service)("idv_shared_cache_purges_total", result="ok") == 1
+
+
+def test_a_purge_of_several_workers_is_announced_once(server: RedisServer, tmp_path: Path) -> None:
+    """If the server cannot be reached, each of them announces it as soon as it can."""
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    text = config(server).replace("port: 0,", "port: 0, workers: 2,", 1)
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{text.partition('backends:')[0]}backends:\n{USERS}")
+    with running(path) as process:
+        (line,) = [each for each in process.announced if each.startswith("Admin listener on ")]
+        service = AdminListener(line.split()[-1])
+        eventually(lambda: b"purges\r\n:2" in server.run("PUBSUB", "NUMSUB", "idv:purges"))
+        for number in range(1, 4):
+            assert ask_admin(service, "/cache/purge", {"nickname": "@alice"}).status == 200
+            assert server.run("GET", "idv:generation") == b"$1\r\n%d\r\n" % number
+        value = scrape(service)
+        assert value("idv_shared_cache_purges_total", result="ok") == 3
+        assert value("idv_shared_cache_purges_pending") == 0
+        server.stop()
+        assert ask_admin(service, "/cache/purge", {"all": True}).status == 200
+        value = scrape(service)
+        assert value("idv_shared_cache_purges_pending") >= 2
+        assert value("idv_shared_cache_purges_total", result="failed") >= 2
+
+
+@dataclass
+class AdminListener:
+    """The admin listener of a service in other processes."""
+
+    admin_url: str | None
 
 
 def admin_of(service: Service) -> str:

@@ -73,14 +73,18 @@ class ServiceState:
         return await self.reloads.reload("admin", **audited)
 
     async def purge(self, target: Record) -> None:
-        match target:
-            case {"all": True}:
-                purge = Purge()
-            case {"backend": str(name)}:
-                purge = Purge(backends=(name,))
-            case _:
-                purge = Purge(queries=(parse_query(self.identifiers, target),))
-        self.directory.purge(purge)
+        self.directory.purge(self._to_purge(target))
+
+    async def purge_shared(self, target: Record) -> bool:
+        """Purge here, and announce it; return whether every other process is to receive it."""
+        if self.shared is None:
+            return False
+        await self.purge(target)
+        return await self.shared.wait_until_purged()
+
+    def purge_here(self, target: Record) -> None:
+        """Purge the cache of this process alone."""
+        self.directory.cache.apply(self._to_purge(target))
 
     async def explain(self, query: Record) -> Record:
         parsed = parse_query(self.identifiers, query)
@@ -91,6 +95,14 @@ class ServiceState:
             for each in explanation.calls
         ]
         return {"result": explanation.result, "cache": cached, "backends": calls}
+
+    def _to_purge(self, target: Record) -> Purge:
+        match target:
+            case {"all": True}:
+                return Purge()
+            case {"backend": str(name)}:
+                return Purge(backends=(name,))
+        return Purge(queries=(parse_query(self.identifiers, target),))
 
     def _backend(self, guard: Guard) -> BackendReport:
         counted = self.counters.backend(guard.name)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import LookupFailed, format_traceback
@@ -46,6 +46,7 @@ class SharedTier:
         self._breaker = CircuitBreaker(BreakerOptions(), timer)
         self._purges: list[Purge] = []
         self._undelivered = False
+        self._sending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -92,7 +93,13 @@ class SharedTier:
         """
         self._purges.append(purge)
         if len(self._purges) == 1:
-            self._start(self._send_purges())
+            self._sending = self._start(self._send_purges())
+
+    async def wait_until_purged(self) -> bool:
+        """Wait until no purge is pending, for 1 s at most; return whether it is so."""
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=_PURGE_TIMEOUT)
+        return not self._purges
 
     async def close(self) -> None:
         """Cancel what is running, and close the cache."""
@@ -104,10 +111,11 @@ class SharedTier:
         except Exception as error:  # noqa: BLE001 - the backends must still be closed
             _log.error("the shared cache failed to close:\n%s", format_traceback(error))
 
-    def _start(self, coroutine: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(coroutine)
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _put(self, scope: str, query: Query, result: SharedResult) -> None:
         async def put() -> bool:
