@@ -1,7 +1,7 @@
 """The share of requests that reach the backends, by number of processes, with a shared tier or not.
 
     python -m benchmarks.scale            # the simulation, for one rate and several numbers
-    python -m benchmarks.scale --check    # compare it with services of 2 and 4 processes
+    python -m benchmarks.scale --check    # compare it with 2, 4 and 8 processes, and a Redis server
 
 Simulated are processes with a cache each, of least recently used users with a time to live, and
 a load balancer that picks one at random for each request. The n-th user is requested 1/n**1.1
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
 import sys
 import tempfile
@@ -27,13 +26,15 @@ from pathlib import Path
 import click
 from rich.progress import Progress
 
+from benchmarks import redis_server
 from benchmarks.plan import Plan
 from benchmarks.wire import traffic
 from benchmarks.wire.our_service import OurService, over_yaml
 from benchmarks.wire.process import run_server
+from benchmarks.wire.sequential import cache_shares, send
 
 _SKEW = 1.1
-_CHECKED = (2, 4)
+_CHECKED = (2, 4, 8)
 _CHECK_USERS = 3_000
 _CHECK_TTL = 1.0
 _TOLERANCE = 0.03
@@ -108,55 +109,57 @@ def _requested(users: int, chooser: random.Random) -> Iterator[int]:
         yield from chooser.choices(range(users), cum_weights=weights, k=_BATCH)
 
 
-async def run_for_real(folder: Path, processes: int, seconds: float) -> tuple[float, Shares]:
-    """Return the rate and the shares of services over a fixture, read from their access logs."""
+async def run_for_real(
+    folder: Path, processes: int, seconds: float, shared_cache: str = ""
+) -> tuple[float, Shares]:
+    """Return the rate and the shares of services over a fixture, read from their access logs.
+
+    ``shared_cache`` is the line of their configuration, if they have one.
+    """
     plan = Plan(_CHECK_USERS, (), 1, folder, Progress(disable=True), 1, 0, Path())
     cache = f"cache: {{ttl: {_CHECK_TTL:g}s, jitter: 0, refresh_ahead: 1}}"
-    names = [f"process-{processes}-{number}" for number in range(processes)]
-    async with AsyncExitStack() as stack:
-        service = OurService(folder, over_yaml(plan), cache=cache)
-        started = [run_server(name, service, folder / f"{name}.log") for name in names]
-        ports = [(await stack.enter_async_context(each)).port for each in started]
-        requests, took = await _send(ports, seconds)
-    logs = [(folder / f"{name}.log").read_text(encoding="utf-8") for name in names]
-    lines = [json.loads(line) for log in logs for line in log.splitlines() if '"cache"' in line]
-    caches = [line["cache"] for line in lines]
-    return requests / took, Shares(
-        caches.count("hit") / len(caches), caches.count("miss") / len(caches)
-    )
-
-
-async def _send(ports: Sequence[int], seconds: float) -> tuple[int, float]:
-    """Send requests to random processes, for users by their weights; return number and time."""
+    service = OurService(folder, over_yaml(plan), cache=cache, shared_cache=shared_cache)
+    logs = [folder / f"process-{number}.log" for number in range(processes)]
     made = traffic.zipf(_CHECK_USERS, 0)
-    connections = [await asyncio.open_connection("127.0.0.1", port) for port in ports]
-    started, count = time.perf_counter(), 0
-    for body in itertools.cycle(made.bodies):
-        if time.perf_counter() - started >= seconds:
-            break
-        reader, writer = random.choice(connections)
-        writer.write(made.head + body)
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = head.lower().partition(b"content-length:")[2].split()[0]
-        await reader.readexactly(int(length))
-        count += 1
-    for _, writer in connections:
-        writer.close()
-    return count, time.perf_counter() - started
+    async with AsyncExitStack() as stack:
+        started = [run_server(log.stem, service, log) for log in logs]
+        ports = [(await stack.enter_async_context(each)).port for each in started]
+        started_at = time.perf_counter()
+        count = await send(ports, made.head, _until(started_at + seconds, made.bodies))
+        took = time.perf_counter() - started_at
+    shares = cache_shares(logs)
+    return count / took, Shares(shares["hit"], shares["miss"])
 
 
-def _check(seconds: float) -> bool:
+def _until(end: float, bodies: Sequence[bytes]) -> Iterator[bytes]:
+    for body in itertools.cycle(bodies):
+        if time.perf_counter() >= end:
+            return
+        yield body
+
+
+async def _check(seconds: float) -> bool:
     """Print simulated and real shares; return whether they agree."""
     good = True
-    for processes in _CHECKED:
-        with tempfile.TemporaryDirectory() as folder:
-            rate, real = asyncio.run(run_for_real(Path(folder), processes, seconds))
+    for shared, processes in itertools.product((False, True), _CHECKED):
+        async with AsyncExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            line = ""
+            if shared:
+                line = redis_server.shared_cache(
+                    await stack.enter_async_context(redis_server.running(folder))
+                )
+            rate, real = await run_for_real(folder, processes, seconds, line)
         load = Load(rate, _CHECK_USERS, _CHECK_TTL)
-        made = simulate(load, processes, shared=False, seconds=seconds, warm_up=0)
+        made = simulate(load, processes, shared=shared, seconds=seconds, warm_up=0)
         print(
-            f"{processes} processes, {rate:.0f}/s: hits {real.hits:.3f}, simulated {made.hits:.3f}"
+            f"{processes} processes, {'shared tier' if shared else 'no shared tier'}, {rate:.0f}/s:"
+            f" hits {real.hits:.3f}, simulated {made.hits:.3f};"
+            f" lookups {real.backend:.3f}, simulated {made.backend:.3f}",
+            flush=True,
         )
         good &= abs(real.hits - made.hits) <= _TOLERANCE
+        good &= abs(real.backend - made.backend) <= _TOLERANCE
     return good
 
 
@@ -171,7 +174,7 @@ def _check(seconds: float) -> bool:
 def main(rate: float, users: int, processes: tuple[int, ...], seconds: float, check: bool) -> None:  # noqa: FBT001
     """Simulate caches of several processes."""
     if check:
-        sys.exit(int(not _check(min(seconds, 10))))
+        sys.exit(int(not asyncio.run(_check(min(seconds, 10)))))
     print(f"{rate:g} requests/s, {users:,} users; without and with a shared tier")
     print(f"{'processes':>9} {'hits':>7} {'lookups/s':>10} {'lookups/s, shared':>18}")
     for count in processes:

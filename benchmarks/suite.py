@@ -10,6 +10,7 @@ from benchmarks.hit import cached_find
 from benchmarks.memory import resident_memory
 from benchmarks.plan import Plan
 from benchmarks.postgres import postgres
+from benchmarks.shared_cache import shared_cache
 from benchmarks.sqlite import uncached_find
 from benchmarks.wire.attack import attack
 from benchmarks.wire.latency import latency
@@ -34,6 +35,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "uncached": uncached,
     "proxy": proxied,
     "postgres": postgres,
+    "shared_cache": shared_cache,
 }
 
 

@@ -374,22 +374,6 @@ def test_an_answer_with_a_user_is_found() -> None:
     assert not Answer(None).found
 
 
-@pytest.mark.parametrize(
-    ("named", "is_of"),
-    [
-        (ByNickname("alice"), True),
-        (ByCard("4000123412341234"), True),
-        (ByNickname("Alice"), False),
-        (ByCard("4000"), False),
-        (ByNickname("4000123412341234"), False),
-    ],
-    ids=["nickname", "card", "another case", "another card", "a card as a nickname"],
-)
-def test_an_answer_is_about_the_queried_user(named: Query, *, is_of: bool) -> None:
-    assert Answer(ALICE).is_of({named.text}) is is_of
-    assert not Answer(None).is_of({named.text})
-
-
 def test_the_text_of_a_query_parses_to_the_query() -> None:
     for query in (ByNickname("alice"), ByCard("4000")):
         assert IDENTIFIERS.parse_any(query.text) == query

@@ -20,7 +20,15 @@ from typing import IO, Any, TypeVar
 import pytest
 from rich.progress import Progress
 
-from benchmarks import dataset, postgres, postgres_server, workers
+from benchmarks import (
+    dataset,
+    postgres,
+    postgres_server,
+    redis_server,
+    scale,
+    shared_cache,
+    workers,
+)
 from benchmarks.figures import Target
 from benchmarks.plan import Plan
 from benchmarks.wire import (
@@ -48,7 +56,10 @@ T = TypeVar("T")
 needs_wrk = pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 
 
-NEED_WRK = ("throughput", "workers", "mixes", "latency", "attack", "uncached", "proxy", "postgres")
+NEED_WRK = (
+    *("throughput", "workers", "mixes", "latency", "attack", "uncached", "proxy", "postgres"),
+    "shared_cache",
+)
 
 
 def make_plan(folder: Path) -> Plan:
@@ -308,6 +319,38 @@ async def test_lookups_in_postgresql_are_measured_beside_asyncpg_alone(plan: Pla
     assert figure.target == Target("least", 0.6)
     assert figure.value > 0
     assert "make bench" in plan.skipped[contenders.FASTAPI_SQLALCHEMY]
+
+
+needs_redis = pytest.mark.skipif(
+    shutil.which("redis-server") is None, reason="Redis is not installed; see `make test-tools`"
+)
+
+
+@needs_wrk
+@needs_redis
+@pytest.mark.usefixtures("few_requests")
+async def test_a_shared_cache_is_measured_with_a_server_and_without(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that starts reaches the backend less often where others have filled it."""
+    monkeypatch.setattr(Server, "cpu", lambda _: time.perf_counter())  # in so few, no tick
+    figures = await shared_cache.shared_cache(plan)
+    alone, beside_another = (each.value for each in figures if each.unit == "of all")
+    assert 0 < beside_another < alone / 2
+    assert {each.what for each in figures if each.of} == {"responses", "CPU for 1,000"}
+    assert len({each.of for each in figures if each.of}) == 4
+    assert all(each.value > 0 for each in figures)
+
+
+@needs_redis
+async def test_processes_with_a_shared_tier_look_up_less_than_they_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale, "_CHECK_USERS", USERS)
+    async with redis_server.running(tmp_path) as port:
+        line = redis_server.shared_cache(port)
+        _, shares = await scale.run_for_real(tmp_path, 2, 0.3, line)
+    assert 0 < shares.backend < 1 - shares.hits - 0.01
 
 
 @needs_wrk

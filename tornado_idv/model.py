@@ -8,8 +8,6 @@ collector need not track them (``gc=False``), even when a cache is full of them.
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
@@ -94,7 +92,7 @@ class Answer(_Record, frozen=True):
     asked said "not known here". ``since`` is when it was looked up, in seconds of the cache's
     timer. ``body`` is the response body. A ``stale`` answer has expired and is served because
     the backends are unavailable; a ``coalesced`` one comes from a lookup that was already
-    running for another caller.
+    running for another caller; a ``shared`` one comes from the shared cache.
     """
 
     user: User | None
@@ -109,12 +107,8 @@ class Answer(_Record, frozen=True):
     """Whether it may be cached at all."""
     degraded: bool = False
     """Whether a backend before the one that found the user was skipped as unavailable."""
+    shared: bool = False
 
     @property
     def found(self) -> bool:
         return self.user is not None
-
-    def is_of(self, texts: Container[str]) -> bool:
-        """Return whether the text of a query for this user, by nickname or card, is among these."""
-        user = self.user
-        return user is not None and (user.card_number in texts or f"@{user.nickname}" in texts)

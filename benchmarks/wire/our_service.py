@@ -17,6 +17,7 @@ profile_sites: [{site}]
 server: {{port: {port}, workers: {workers}, packet_cache: {packet_cache}, request_timeout: 10s}}
 auth: {{keys: [{{id: measured, sha256: {digest}}}]}}
 {more}
+{shared_cache}
 limits: {limits}
 backends: [{backend}]
 """
@@ -37,6 +38,7 @@ class OurService:
     cache: str = ""
     limits: str = "{}"
     workers: int = 1
+    shared_cache: str = ""
 
     def __call__(self, port: int) -> Sequence[str]:
         config = self.folder / f"config-{port}.yaml"
@@ -47,6 +49,7 @@ class OurService:
             packet_cache="on" if self.packet_cache else "off",
             digest=hashlib.sha256(KEY.encode()).hexdigest(),
             more=_UNCACHED if self.uncached else self.cache,
+            shared_cache=self.shared_cache,
             limits=self.limits,
             backend=self.backend,
         )

@@ -31,7 +31,7 @@ class Listener:
     pause: ClassVar[float] = 1.0
     """Seconds between two attempts to connect."""
     batch_interval: ClassVar[float] = 0.25
-    """Seconds for which changes are collected, because each purge scans the cache."""
+    """Seconds for which changes are collected, because each purge drops every "not found"."""
 
     def __init__(
         self,

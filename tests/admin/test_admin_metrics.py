@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,27 +12,12 @@ from prometheus_client import parser
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from support.admin import WITH_ADMIN, ask_admin
+from support.metrics import scrape
 from support.process import eventually
 from support.service import CONFIG, FIXTURE, KEY, Client, serving
 from tornado_idv.server.service import Service
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def scrape(service: Service) -> Callable[..., float]:
-    """Return a function that gives the value of a sample, by its name and labels."""
-    text = ask_admin(service, "/metrics").body.decode()
-    values: Values = {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in parser.text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-    def value(name: str, **labels: str) -> float:
-        return values.get((name, frozenset(labels.items())), 0.0)
-
-    return value
 
 
 @pytest.mark.parametrize("packet_cache", ["true", "false"])

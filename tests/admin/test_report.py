@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tornado_idv.admin.report import BackendReport, KeyStoreReport, ProcessReport, Report, merge
-from tornado_idv.metrics.counters import Counters
+from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.server.control import Decoder, encode
 
 
@@ -18,6 +18,7 @@ def counters(seconds: float) -> Counters:
     counted.log_dropped += 5
     counted.refreshes["ok"] += 6
     counted.count_backend_call("crm", "found", "", 0.2)
+    counted.backend(SHARED_CACHE).results["hit"] += 1
     return counted
 
 
@@ -38,6 +39,7 @@ def test_merged_counters_are_the_sum() -> None:
     assert total.refreshes == {"ok": 12, "failed": 0}
     assert total.backend("crm").results == {"found": 2}
     assert total.backend("crm").durations.count == 2
+    assert total.backend(SHARED_CACHE).results == {"hit": 2}
 
 
 def test_merge_leaves_what_is_merged_as_it_was() -> None:
@@ -86,6 +88,17 @@ def test_key_store_fails_if_one_worker_cannot_read_it() -> None:
     good, bad = KeyStoreReport(None, 1.0), KeyStoreReport("the key store is gone", 2.0)
     report = merge([ProcessReport(key_store=each) for each in (good, bad, good)])
     assert report.key_store == bad
+
+
+def test_shared_cache_fails_if_it_fails_in_one_worker() -> None:
+    good = BackendReport(SHARED_CACHE, "redis", "closed", 0, None, None, None, 0.0)
+    bad = BackendReport(SHARED_CACHE, "redis", "closed", 1, None, None, "x", 9.0, "a purge")
+    report = merge(
+        [ProcessReport(shared_cache=each, pending_purges=2) for each in (good, bad, good)]
+    )
+    assert report.shared_cache == bad
+    assert report.pending_purges == 6
+    assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["shared cache"]
 
 
 def test_no_worker_reports_nothing() -> None:

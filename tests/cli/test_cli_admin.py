@@ -89,7 +89,13 @@ def test_cache_is_purged_and_its_figures_shown(
     done = invoke("cache", "stats", "--config", used)
     assert (done.exit_code, "33.3% of 3 lookups were hits" in done.stdout) == (0, True)
     record = json.loads(invoke("cache", "stats", "--config", used, "--json").stdout)
-    assert record["lookups"] == {"hit": 1, "stale": 0, "coalesced": 0, "miss": 2}
+    assert record["lookups"] == {
+        "hit": 1,
+        "shared": 0,
+        "stale": 0,
+        "coalesced": 0,
+        "miss": 2,
+    }
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,8 @@ async def test_a_failing_shared_cache_is_a_miss_and_then_not_called(
             await both.stored()
         assert both.cache.calls == 5
         assert counts(both.backends)[0] == 10
+        assert both.tier.counted.results == {"failed": 5, "skipped": 5}
+        assert (both.tier.breaker, both.tier.problem) == ("open", None)
         assert caplog.text.count("shared cache: circuit breaker open after 5 failures") == 1
         both.cache.error = None
         ticker.now += 10
@@ -196,10 +198,15 @@ async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
         both.backends[0].source.answer = OTHER_ALICE
         assert (await both.first.find(QUERY)).user is OTHER_ALICE
         assert both.tier._breaker.failures == 0  # a call would have failed
+        assert both.tier.counted.results["skipped"] == 1
+        assert (both.tier.pending_purges, both.tier.problem) == (1, "a purge cannot be delivered")
         both.cache.error = None
         await both.stored()
         assert both.cache.generation == 2
         assert "shared cache: not purged: OSError" in caplog.text
+        assert (both.tier.pending_purges, both.tier.problem) == (0, None)
+        assert both.tier.counted.results["purged"] == 1
+        assert both.tier.counted.failing_since is None
 
 
 async def test_what_is_read_while_a_purge_is_delivered_is_not_used(ticker: Ticker) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +342,36 @@ async def test_the_primary_is_found_by_its_sentinels(
         async with open_backends([backend_of(**{**options, "service": "others"})]) as (backend,):
             assert isinstance(backend, RedisBackend)
             assert (await outcome(backend)).startswith(UNREACHED)
+
+
+async def test_a_failover_by_the_sentinels_is_followed(
+    backend_of: Callable[..., RedisBackend],
+) -> None:
+    """A lookup is unavailable until another server is the primary, and never "not known"."""
+    limits = {"down_after_milliseconds": 200, "failover_timeout": 2000}
+    with ExitStack() as stack:
+        primary = stack.enter_context(running_server("--repl-diskless-sync-delay", "0"))
+        primary.write(ALICE)
+        of_primary = ("127.0.0.1", str(primary.port))
+        replica = stack.enter_context(running_server("--replicaof", *of_primary))
+        replica.wait_for(b"master_link_status:up", "INFO", "replication")
+        sentinel = stack.enter_context(running_sentinel(primary, "members", **limits))
+        replica.wait_for(b"name=sentinel-", "CLIENT", "LIST")
+        options = {"url": "redis://members/0", "sentinels": [sentinel.url], "service": "members"}
+        async with open_backends([backend_of(**options)]) as (backend,):
+            assert isinstance(backend, RedisBackend)
+            assert await outcome(backend) == "found"
+            primary.stop()
+            assert await outcome(backend) == UNREACHED
+            ended = set()
+            async with asyncio.timeout(10):
+                while (last := await outcome(backend, ByCard(ALICE.card_number))) != "found":
+                    ended.add(last)
+                    await asyncio.sleep(0.05)
+            assert all(each.startswith("unavailable: ") for each in ended)
+            assert await outcome(backend) == "found"
+            assert await outcome(backend, ByCard("77")) == "not found"
+            assert b"role:master" in replica.run("INFO", "replication")
 
 
 async def test_the_certificate_of_the_server_is_verified(

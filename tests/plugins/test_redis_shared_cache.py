@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,20 @@ import idv_redis
 from idv_redis.options import RedisCacheOptions
 from idv_redis.sealed import Sealer
 from idv_redis.shared_cache import RedisSharedCache
-from support.admin import ask_admin
+from support.admin import USERS, ask_admin
 from support.directories import ALICE, QUERY, counts
 from support.fakes import FakeBackend
+from support.metrics import scrape
+from support.process import Invoke, eventually, running
 from support.redis_server import ALICE as MEMBER
 from support.redis_server import PASSWORD, RedisServer, running_server
-from support.service import CONFIG, Client, serving
+from support.service import CONFIG, FIXTURE, Client, serving
 from support.shared_caches import shared_directory
 from tornado_idv import ByCard, ByNickname, Purge, SharedAnswer, SharedResult, StartError
 from tornado_idv.errors import ConfigError
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.shared_tier import SharedTier
+from tornado_idv.server.service import Service
 
 SECRET = "canary" * 8
 
@@ -40,7 +44,7 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(autouse=True)
-def running(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_server(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test begins with an empty server."""
     monkeypatch.setattr(RedisSharedCache, "interval", 0.1)
     if server.process is None:
@@ -322,6 +326,80 @@ def test_services_share_answers_and_a_purge_at_one_is_for_all(
         while clients[1].by_input("@alice").status != 404:
             assert time.monotonic() < deadline
         assert clients[0].by_input("@alice").status == 404
+        purging, other = scrape(first), scrape(second)
+    assert other("idv_cache_lookups_total", result="shared") >= 1
+    assert other("idv_shared_cache_lookups_total", result="hit") >= 1
+    assert purging("idv_shared_cache_lookups_total", result="miss") >= 1
+    assert purging("idv_shared_cache_stores_total", result="ok") >= 1
+    assert purging("idv_shared_cache_purges_total", result="ok") == 1
+    assert other("idv_shared_cache_purges_total", result="ok") == 0
+
+
+def test_a_shared_cache_that_fails_is_shown_to_the_operator(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
+) -> None:
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.05)
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    text = config(server).partition("backends:")[0] + f"backends:\n{USERS}"
+    with serving(text, tmp_path) as service:
+        server.stop()
+        client = Client(service.port)
+        assert {client.by_input(f"@user{number}").status for number in range(7)} == {404}
+        value = scrape(service)
+        assert value("idv_shared_cache_lookups_total", result="failed") == 5
+        assert value("idv_shared_cache_lookups_total", result="skipped") == 2
+        assert value("idv_shared_cache_breaker_state") == 2
+        assert value("idv_degraded", part="shared cache") == 1
+        assert ask_admin(service, "/cache/purge", {"all": True}).status == 200
+        eventually(lambda: scrape(service)("idv_shared_cache_purges_total", result="failed") > 0)
+        shown = ask_admin(service, "/status.json").json["shared_cache"]
+        assert (shown["breaker"], shown["pending_purges"]) == ("open", 1)
+        assert shown["problem"] == "a purge cannot be delivered"
+        assert "cannot be reached" in shown["last_error"]
+        assert shown["latency_ms"]["p50"] is None
+        (tmp_path / "used.yaml").write_text(text.replace("admin: {port: 0}", admin_of(service)))
+        lines = invoke("status", "--config", tmp_path / "used.yaml").stdout.splitlines()
+        (line,) = [each for each in lines if each.startswith("shared cache: redis: failing since")]
+        assert "5 failed, 2 skipped; 0 purges delivered, 1 pending" in line
+        server.start()
+        eventually(lambda: scrape(service)("idv_shared_cache_purges_pending") == 0)
+        assert scrape(service)("idv_shared_cache_purges_total", result="ok") == 1
+
+
+def test_a_purge_of_several_workers_is_announced_once(server: RedisServer, tmp_path: Path) -> None:
+    """If the server cannot be reached, each of them announces it as soon as it can."""
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    text = config(server).replace("port: 0,", "port: 0, workers: 2,", 1)
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{text.partition('backends:')[0]}backends:\n{USERS}")
+    with running(path) as process:
+        (line,) = [each for each in process.announced if each.startswith("Admin listener on ")]
+        service = AdminListener(line.split()[-1])
+        eventually(lambda: b"purges\r\n:2" in server.run("PUBSUB", "NUMSUB", "idv:purges"))
+        for number in range(1, 4):
+            assert ask_admin(service, "/cache/purge", {"nickname": "@alice"}).status == 200
+            assert server.run("GET", "idv:generation") == b"$1\r\n%d\r\n" % number
+        value = scrape(service)
+        assert value("idv_shared_cache_purges_total", result="ok") == 3
+        assert value("idv_shared_cache_purges_pending") == 0
+        server.stop()
+        assert ask_admin(service, "/cache/purge", {"all": True}).status == 200
+        value = scrape(service)
+        assert value("idv_shared_cache_purges_pending") >= 2
+        assert value("idv_shared_cache_purges_total", result="failed") >= 2
+
+
+@dataclass
+class AdminListener:
+    """The admin listener of a service in other processes."""
+
+    admin_url: str | None
+
+
+def admin_of(service: Service) -> str:
+    """The section of the configuration by which commands find the service."""
+    assert service.admin_url is not None
+    return f"admin: {{port: {service.admin_url.rpartition(':')[2]}}}"
 
 
 def test_an_unknown_kind_is_reported_with_the_known_ones(

@@ -103,11 +103,17 @@ class RedisServer:
 
 
 @contextmanager
-def running_sentinel(primary: RedisServer, service: str) -> Iterator[RedisServer]:
-    """A Sentinel of its own, which knows a server as the primary of a service."""
+def running_sentinel(primary: RedisServer, service: str, **options: int) -> Iterator[RedisServer]:
+    """A Sentinel of its own, which knows a server as the primary of a service.
+
+    ``options`` are those of the service, with ``_`` for ``-``.
+    """
     with tempfile.TemporaryDirectory(prefix="idv-sentinel-") as folder:
         config = Path(folder) / "sentinel.conf"
-        config.write_text(f"sentinel monitor {service} 127.0.0.1 {primary.port} 1\n")
+        lines = [f"sentinel monitor {service} 127.0.0.1 {primary.port} 1\n"]
+        for name, value in options.items():
+            lines.append(f"sentinel {name.replace('_', '-')} {service} {value}\n")
+        config.write_text("".join(lines))
         sentinel = RedisServer(Path(folder), (str(config), "--sentinel"))
         try:
             sentinel.start()

@@ -57,7 +57,8 @@ class StatusHandler(AdminHandler):
     async def get(self) -> None:
         record = status(await self.operations.report(), self.operations.keys)
         record["recent"] = self.history.latest
-        for each in record["backends"]:
+        shared = [record["shared_cache"]] if record["shared_cache"] else []
+        for each in record["backends"] + shared:
             each["latency_ms"] = self.history.backend_latency(each["name"])
         self.send(record)
 

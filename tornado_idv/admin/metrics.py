@@ -29,12 +29,22 @@ from tornado_idv.admin.report import Report
 from tornado_idv.admin.status import FAILURES, OPERATIONS, cache_lookups
 from tornado_idv.http.state import State
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.metrics.counters import BOUNDS, Durations, sum_buckets
+from tornado_idv.metrics.counters import BOUNDS, SHARED_CACHE, Durations, sum_buckets
 
 _RESULTS = {"ok": "found", "not_found": "not_found"}
 _BREAKER = {"closed": 0, "half_open": 1, "open": 2}
 _CALL_RESULTS = ("found", "not_found", "unavailable", "broken", "rejected", "cancelled")
 _REASONS = ("missing", "malformed", "unknown", "expired", "not valid yet", "revoked", "disabled")
+_SHARED_CACHE_CALLS = (
+    (
+        "lookups",
+        "Reads of the shared cache.",
+        {each: each for each in ("hit", "miss", "failed", "skipped")},
+    ),
+    ("stores", "Answers for the shared cache.", {"ok": "stored", "failed": "not_stored"}),
+    ("purges", "Purges of the shared cache.", {"ok": "purged", "failed": "not_purged"}),
+)
+"""Metrics, their help, and what is counted by the value of their label."""
 _MAX_KEYS = 1000
 """Keys whose expiry is shown: those that expire next."""
 
@@ -59,6 +69,7 @@ class _ReportCollector(Collector):
         yield from self._requests()
         yield from self._backends()
         yield from self._cache()
+        yield from self._shared_cache()
         yield from self._keys()
         yield from self._process()
 
@@ -129,6 +140,25 @@ class _ReportCollector(Collector):
         yield CounterMetricFamily("idv_cache_evictions", "Entries that made room.", evictions)
         refreshes = self._counters.refreshes.items()
         yield _counter("idv_cache_refreshes", "Refreshes ahead of expiry.", "result", refreshes)
+
+    def _shared_cache(self) -> Iterator[Metric]:
+        shared = self._report.process.shared_cache
+        counted = self._counters.backend(SHARED_CACHE)
+        for name, text, words in _SHARED_CACHE_CALLS:
+            values = ((result, counted.results[word]) for result, word in words.items())
+            yield _counter(f"idv_shared_cache_{name}", text, "result", values if shared else ())
+        seconds = HistogramMetricFamily(
+            "idv_shared_cache_duration_seconds", "Time that reads of the shared cache took."
+        )
+        pending = GaugeMetricFamily("idv_shared_cache_purges_pending", "Purges not delivered yet.")
+        breaker = GaugeMetricFamily(
+            "idv_shared_cache_breaker_state", "Circuit breaker: 0 closed, 1 half-open, 2 open."
+        )
+        if shared is not None:
+            _add_histogram(seconds, (), [counted.durations])
+            pending.add_metric((), self._report.process.pending_purges)
+            breaker.add_metric((), _BREAKER[shared.breaker])
+        yield from (seconds, pending, breaker)
 
     def _keys(self) -> Iterator[Metric]:
         now = time.time()

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from tornado_idv.admin.reload import ReloadResult
-from tornado_idv.metrics.counters import Counters
+from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 
 Phase = Literal["starting", "ready", "draining"]
 _BREAKERS = ("closed", "half_open", "open")
@@ -17,8 +17,9 @@ _BREAKERS = ("closed", "half_open", "open")
 
 
 class BackendReport(Struct):
-    """A backend; times are Unix times, ``failing_since`` is ``None`` after a success.
+    """A backend, or the shared cache.
 
+    Times are Unix times, ``failing_since`` is ``None`` after a success.
     ``users`` is the number of its users, if it knows, and ``problem`` what is wrong though users
     are found.
     """
@@ -47,13 +48,24 @@ class KeyStoreReport(Struct):
 
 
 class ProcessReport(Struct):
-    """What is so in a process just now, beside its counters; ``max_lag`` is in seconds."""
+    """What is so in a process just now, beside its counters; ``max_lag`` is in seconds.
+
+    ``pending_purges`` are those that the shared cache, if there is one, has not received yet.
+    """
 
     backends: list[BackendReport] = []
     cache_entries: dict[str, int] = {}
     connections: dict[str, int] = {}
     key_store: KeyStoreReport | None = None
     max_lag: float = 0.0
+    shared_cache: BackendReport | None = None
+    pending_purges: int = 0
+
+    @property
+    def sources(self) -> dict[str, BackendReport]:
+        """The backends and the shared cache, by the names of their parts in `Report.degraded`."""
+        named = {f"backend {each.name}": each for each in self.backends}
+        return named if self.shared_cache is None else named | {SHARED_CACHE: self.shared_cache}
 
 
 class WorkerReport(Struct):
@@ -88,13 +100,12 @@ class Report(Struct):
     def parts(self) -> list[str]:
         """What may be `degraded`, beside workers."""
         store = ["key store"] if self.process.key_store is not None else []
-        return [*(f"backend {each.name}" for each in self.process.backends), *store]
+        return [*self.process.sources, *store]
 
     def degraded(self) -> list[str]:
         """Return which parts fail, though the service can respond."""
-        backends = self.process.backends
-        failing = (each for each in backends if not each.available or each.problem is not None)
-        parts = [f"backend {each.name}" for each in failing]
+        sources = self.process.sources.items()
+        parts = [name for name, each in sources if not each.available or each.problem is not None]
         if self.process.key_store is not None and self.process.key_store.error is not None:
             parts.append("key store")
         return parts + self.missing
@@ -107,12 +118,15 @@ def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
         for each in report.backends:
             backends.setdefault(each.name, []).append(each)
     stores = [each.key_store for each in reports if each.key_store is not None]
+    shared = [each.shared_cache for each in reports if each.shared_cache is not None]
     return ProcessReport(
         backends=[_merge_backend(each) for each in backends.values()],
         cache_entries=_sum(each.cache_entries for each in reports),
         connections=_sum(each.connections for each in reports),
         key_store=max(stores, key=lambda each: each.error is not None, default=None),
         max_lag=max((each.max_lag for each in reports), default=0.0),
+        shared_cache=_merge_backend(shared) if shared else None,
+        pending_purges=sum(each.pending_purges for each in reports),
     )
 
 

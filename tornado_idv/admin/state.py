@@ -14,7 +14,8 @@ from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
-from tornado_idv.metrics.counters import Counters
+from tornado_idv.lookup.shared_tier import SharedTier
+from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.shared_cache import Purge
 
 
@@ -34,6 +35,7 @@ class ServiceState:
     counters: Counters
     connections: Callable[[], Mapping[str, int]]
     log_dropped: Callable[[], int]
+    shared: SharedTier | None = None
     draining: bool = False
     reloads: Reloads = field(init=False)
 
@@ -63,20 +65,26 @@ class ServiceState:
             connections=dict(self.connections()),
             key_store=KeyStoreReport(store.error, store.since) if store else None,
             max_lag=self.counters.take_max_lag() if take_lag else self.counters.max_lag,
+            shared_cache=self._shared_cache(self.shared) if self.shared else None,
+            pending_purges=self.shared.pending_purges if self.shared else 0,
         )
 
     async def reload(self, **audited: str | None) -> ReloadResult:
         return await self.reloads.reload("admin", **audited)
 
     async def purge(self, target: Record) -> None:
-        match target:
-            case {"all": True}:
-                purge = Purge()
-            case {"backend": str(name)}:
-                purge = Purge(backends=(name,))
-            case _:
-                purge = Purge(queries=(parse_query(self.identifiers, target),))
-        self.directory.purge(purge)
+        self.directory.purge(self._to_purge(target))
+
+    async def purge_shared(self, target: Record) -> bool:
+        """Purge here, and announce it; return whether every other process is to receive it."""
+        if self.shared is None:
+            return False
+        await self.purge(target)
+        return await self.shared.wait_until_purged()
+
+    def purge_here(self, target: Record) -> None:
+        """Purge the cache of this process alone."""
+        self.directory.cache.apply(self._to_purge(target))
 
     async def explain(self, query: Record) -> Record:
         parsed = parse_query(self.identifiers, query)
@@ -87,6 +95,14 @@ class ServiceState:
             for each in explanation.calls
         ]
         return {"result": explanation.result, "cache": cached, "backends": calls}
+
+    def _to_purge(self, target: Record) -> Purge:
+        match target:
+            case {"all": True}:
+                return Purge()
+            case {"backend": str(name)}:
+                return Purge(backends=(name,))
+        return Purge(queries=(parse_query(self.identifiers, target),))
 
     def _backend(self, guard: Guard) -> BackendReport:
         counted = self.counters.backend(guard.name)
@@ -100,4 +116,17 @@ class ServiceState:
             last_error=counted.last_error,
             last_error_at=counted.last_error_at,
             problem=guard.backend.problem,
+        )
+
+    def _shared_cache(self, tier: SharedTier) -> BackendReport:
+        return BackendReport(
+            name=SHARED_CACHE,
+            kind=tier.cache.options.kind,
+            breaker=tier.breaker,
+            in_flight=tier.in_flight,
+            users=None,
+            failing_since=tier.counted.failing_since,
+            last_error=tier.counted.last_error,
+            last_error_at=tier.counted.last_error_at,
+            problem=tier.problem,
         )

@@ -35,6 +35,11 @@ def health(report: Report, *, verbose: bool = False) -> Record:
         counted = report.counters
         record["backends"] = [_backend(each, counted) for each in report.process.backends]
         store = report.process.key_store
+        shared = report.process.shared_cache
+        record["shared_cache"] = shared and {
+            **_backend(shared, counted),
+            "pending_purges": report.process.pending_purges,
+        }
         record["key_store"] = store and {"error": store.error, "since": format_time(store.since)}
     return record
 
@@ -69,7 +74,7 @@ def status(report: Report, keys: KeyRing) -> Record:
 def cache_lookups(counters: Counters) -> dict[str, int]:
     """Return the number of lookups by what the cache contributed."""
     counted = counters.cache_lookups
-    lookups = {word: counted[word] for word in ("hit", "stale", "coalesced", "miss")}
+    lookups = {word: counted[word] for word in ("hit", "shared", "stale", "coalesced", "miss")}
     lookups["hit"] += sum(each.count for each in counters.packet_hits.values())
     return lookups
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,8 @@ def _lines(record: Record) -> Iterator[str]:
     for each in record["backends"]:
         yield f"{'backend:':14}{_backend(each)}"
     yield f"{'cache:':14}{cache_sentence(record['cache'])}"
+    if record["shared_cache"]:
+        yield f"{'shared cache:':14}{_shared_cache(record['shared_cache'])}"
     keys = record["keys"]
     expiry = f", the next expires at {keys['next_expiry']}" if keys["next_expiry"] else ""
     yield f"{'keys:':14}{keys['count']}{expiry}"
@@ -65,12 +68,24 @@ def _reload(last: Record) -> str:
 
 
 def _backend(each: Record) -> str:
-    text = f"{each['name']} ({each['kind']}): "
+    return f"{each['name']} ({each['kind']}): {_condition(each)}"
+
+
+def _condition(each: Record) -> str:
     if each["available"]:
-        return f"{text}degraded: {each['problem']}" if each["problem"] else f"{text}available"
+        return f"degraded: {each['problem']}" if each["problem"] else "available"
     since = f" since {each['failing_since']}" if each["failing_since"] else ""
     breaker = each["breaker"].replace("_", "-")
-    return f"{text}failing{since}: {each['last_error']}; circuit breaker {breaker}"
+    return f"failing{since}: {each['last_error']}; circuit breaker {breaker}"
+
+
+def _shared_cache(each: Record) -> str:
+    calls: Counter[str] = Counter(each["calls"])
+    return (
+        f"{each['kind']}: {_condition(each)}; {calls['hit']} hits, {calls['miss']} misses, "
+        f"{calls['failed']} failed, {calls['skipped']} skipped; {calls['purged']} purges "
+        f"delivered, {each['pending_purges']} pending"
+    )
 
 
 def cache_sentence(cache: Record) -> str:

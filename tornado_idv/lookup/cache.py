@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection
 from typing import Annotated, Literal
 
-from cachetools import Cache, LRUCache, TTLCache
-from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import Field
 
 from tornado_idv.errors import LookupFailed
+from tornado_idv.lookup.entries import Entries, Entry, Epoch, Failures
 from tornado_idv.lookup.single_flight import Finish, Lookup, SingleFlight, settle
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
@@ -64,72 +63,6 @@ class CacheLimits(Options):
     """How long a failed lookup is answered 503 without querying the backends again."""
 
 
-class _Epoch:
-    """The time between two purges of one backend: expiring it drops all its entries at once."""
-
-    __slots__ = ("expired",)
-
-    def __init__(self) -> None:
-        self.expired = False
-
-
-class _Entry(Struct, eq=False, gc=False):
-    """A cached answer and its times, in seconds of the cache's timer.
-
-    It is fresh until ``fresh_until`` and may be served stale until ``stale_until``. A hit
-    before ``next_check`` only returns the answer; a later one also updates the LRU order, and
-    from ``refresh_at`` on queues a refresh.
-    """
-
-    answer: Answer
-    epoch: _Epoch
-    fresh_until: float
-    refresh_at: float
-    stale_until: float
-    next_check: float
-
-
-class _Entries(LRUCache[str, _Entry]):
-    """Entries by the text of their query: a str caches its hash, a `Query` computes its own.
-
-    An expired entry stays until newer ones need its place. (`TLRUCache` expires in bulk:
-    112 ms for 100,000 entries within one store.)
-    """
-
-    def __init__(self, size: int, counters: Counters) -> None:
-        super().__init__(size)
-        self._counters = counters
-
-    def popitem(self) -> tuple[str, _Entry]:
-        """Make room for another entry."""
-        self._counters.evictions += 1
-        return super().popitem()
-
-    def find(self, text: str) -> _Entry | None:
-        """Return the entry, if there is one, without updating its LRU position."""
-        return Cache.__getitem__(self, text) if text in self else None
-
-    def touch(self, text: str) -> None:
-        """Make an entry the most recently used."""
-        self[text]
-
-    def drop_users(self, named: Container[str]) -> None:
-        """Remove the entries of users by the texts of queries; scans all, under 1 µs each."""
-        for text in list(self):
-            if Cache.__getitem__(self, text).answer.is_of(named):  # not an access in LRU terms
-                del self[text]
-
-
-class _Failures(TTLCache[str, LookupFailed | None]):
-    """Recent failures by the text of their query."""
-
-    def find(self, text: str) -> LookupFailed | None:
-        return self[text] if Cache.__contains__(self, text) else None
-
-    def __missing__(self, key: str) -> None:
-        """Return ``None`` for an expired one."""
-
-
 class AnswerCache:
     """Answers by query.
 
@@ -147,10 +80,10 @@ class AnswerCache:
         self.counters = counters or Counters()
         self.timer = timer
         self._chance = chance
-        self._found = _Entries(limits.max_entries, self.counters)
-        self._negative = _Entries(limits.max_negative_entries, self.counters)
-        self._failures = _Failures(limits.max_negative_entries, limits.failure_memo, timer)
-        self._epochs: dict[str | None, _Epoch] = {}
+        self._found = Entries(limits.max_entries, self.counters)
+        self._negative = Entries(limits.max_negative_entries, self.counters)
+        self._failures = Failures(limits.max_negative_entries, limits.failure_memo, timer)
+        self._epochs: dict[str | None, Epoch] = {}
         self._single_flight = SingleFlight(self._store, self._store_failure)
         self.refresh_queue: asyncio.Queue[Query] = asyncio.Queue(_REFRESH_QUEUE_SIZE)
         """Queries to be looked up again before their entries expire."""
@@ -198,8 +131,8 @@ class AnswerCache:
         """Keep a found answer from elsewhere for `get_stale`, unless there is an entry."""
         if self._found.find(query.text) is None:
             now = self.timer()
-            epoch = self._epochs.setdefault(answer.backend, _Epoch())
-            self._found[query.text] = _Entry(answer, epoch, now, now, now + seconds, now)
+            epoch = self._epochs.setdefault(answer.backend, Epoch())
+            self._found[query.text] = Entry(answer, epoch, now, now, now + seconds, now)
 
     def take_over(self, other: AnswerCache, backends: Collection[str]) -> None:
         """Take the found answers of these backends out of a cache with the same limits for them.
@@ -273,7 +206,8 @@ class AnswerCache:
 
     def purge_user(self, *queries: Query) -> None:
         """Drop the entries of users, by nickname and by card, whichever is given of each."""
-        self._found.drop_users({query.text for query in queries})
+        for query in queries:
+            self._found.drop_user(query.text)
         self._clear_negative()
 
     def apply(self, purge: Purge) -> None:
@@ -285,8 +219,8 @@ class AnswerCache:
         if not any(purge):
             self.purge()
 
-    def _of_running_lookups(self) -> _Entries:
-        entries, epoch = _Entries(self.limits.max_entries, self.counters), _Epoch()
+    def _of_running_lookups(self) -> Entries:
+        entries, epoch = Entries(self.limits.max_entries, self.counters), Epoch()
         for query in self._single_flight.queries:
             entry = self._found.find(query.text)
             if entry is not None and not entry.epoch.expired:
@@ -298,7 +232,7 @@ class AnswerCache:
         self._failures.clear()
         self._single_flight.detach_all()
 
-    def _on_hit(self, query: Query, entry: _Entry, now: float) -> None:
+    def _on_hit(self, query: Query, entry: Entry, now: float) -> None:
         entries = self._found if entry.answer.found else self._negative
         entries.touch(query.text)
         if now >= entry.refresh_at:
@@ -324,7 +258,7 @@ class AnswerCache:
             entries, others = others, entries
             refresh_at = now + ttl * limits.refresh_ahead
             stale_until += limits.stale_if_error
-        epoch = self._epochs.setdefault(answer.backend, _Epoch())
+        epoch = self._epochs.setdefault(answer.backend, Epoch())
         # `get` reads the found entries first: one left behind would hide a newer not-found.
         others.pop(text, None)
-        entries[text] = _Entry(answer, epoch, fresh_until, refresh_at, stale_until, now)
+        entries[text] = Entry(answer, epoch, fresh_until, refresh_at, stale_until, now)

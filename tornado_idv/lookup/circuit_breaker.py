@@ -16,6 +16,8 @@ from typing import Literal
 from tornado_idv.backend import BreakerOptions
 
 _JITTER = 0.2
+BreakerState = Literal["closed", "half_open", "open"]
+"""Whether calls are let through: all, a probe, or none."""
 
 
 class Permit(Enum):
@@ -44,7 +46,7 @@ class CircuitBreaker:
         self._probing = False
 
     @property
-    def state(self) -> Literal["closed", "half_open", "open"]:
+    def state(self) -> BreakerState:
         """Whether calls are let through: all, a probe, or none."""
         if self._open_until is None:
             return "closed"

@@ -221,7 +221,7 @@ class Directory:
 
     async def _look_up(self, query: Query, min_ttl: float = 0.0) -> Answer:
         """Return the shared answer, if it is fresh for longer than ``min_ttl``, or a new one."""
-        if self._shared is None or self._shared.is_down:
+        if self._shared is None:
             return await self._ask_backends(query)
         return await self._shared.look_up(query, self._ask_backends, min_ttl)
 

@@ -36,11 +36,6 @@ class SharedAnswers:
         self._encode = encode
         self._accepts = accepts
 
-    @property
-    def is_down(self) -> bool:
-        """Whether the circuit breaker is open, so that `look_up` would only call the backends."""
-        return self._tier.is_down
-
     def follow(self, purge: Callable[[Purge], None]) -> None:
         """Call this for each purge by another process, instead of what was set before."""
         self._tier.cache.on_purge(purge)
@@ -54,23 +49,35 @@ class SharedAnswers:
 
         A shared answer that is stale is kept in the cache, in case the backends fail.
         """
+        started = self._cache.timer()
         result = await self._tier.get(self._scope, query)
         if result is None:
             return await ask(query)
-        shared = result.answer
-        if shared is not None and self._is_valid(query, shared):
-            now = self._tier.clock()
-            ttl = shared.fresh_until - now
-            if ttl > min_ttl:
-                return self._to_answer(shared, ttl)
-            if shared.user is not None and shared.stale_until > now:
-                stale = self._to_answer(shared, 0.0)
-                self._cache.keep_stale(query, stale, shared.stale_until - now)
+        fresh = self._use(query, result.answer, min_ttl)
+        counted = self._tier.counted
+        counted.results["miss" if fresh is None else "hit"] += 1
+        counted.failing_since = None
+        counted.durations.add(self._cache.timer() - started)
+        if fresh is not None:
+            return fresh
         answer = await ask(query)
         if not answer.degraded:
             stored = SharedResult(result.generation, self._to_shared(answer))
             self._tier.put(self._scope, query, stored)
         return answer
+
+    def _use(self, query: Query, shared: SharedAnswer | None, min_ttl: float) -> Answer | None:
+        """Return the answer if it is fresh for long enough; keep a stale one in the cache."""
+        if shared is None or not self._is_valid(query, shared):
+            return None
+        now = self._tier.clock()
+        ttl = shared.fresh_until - now
+        if ttl > min_ttl:
+            return self._to_answer(shared, ttl)
+        if shared.user is not None and shared.stale_until > now:
+            stale = self._to_answer(shared, 0.0)
+            self._cache.keep_stale(query, stale, shared.stale_until - now)
+        return None
 
     def _is_valid(self, query: Query, shared: SharedAnswer) -> bool:
         """Whether it can be an answer of this directory, and to this query."""
@@ -87,7 +94,8 @@ class SharedAnswers:
         user, limits = shared.user, self._cache.limits
         # The clock of the machine that stored it may be ahead.
         ttl = min(ttl, limits.negative_ttl if user is None else limits.ttl)
-        return Answer(user, shared.backend, self._cache.timer(), self._encode(user), ttl=ttl)
+        body = self._encode(user)
+        return Answer(user, shared.backend, self._cache.timer(), body, ttl=ttl, shared=True)
 
     def _to_shared(self, answer: Answer) -> SharedAnswer:
         """An answer that must not be stored expires at once, and replaces an earlier one."""

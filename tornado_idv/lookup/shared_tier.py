@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import LookupFailed, format_traceback
-from tornado_idv.lookup.circuit_breaker import CircuitBreaker
+from tornado_idv.lookup.circuit_breaker import BreakerState, CircuitBreaker, Permit
+from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.model import Query
 from tornado_idv.shared_cache import AnySharedCache, Purge, SharedResult
 
@@ -26,33 +27,60 @@ ResultT = TypeVar("ResultT")
 
 
 class SharedTier:
-    """A shared cache as directories use it. ``clock`` gives wall-clock seconds."""
+    """A shared cache as directories use it. ``clock`` gives wall-clock seconds.
+
+    In ``counters`` it is `SHARED_CACHE`; that a read was a hit or a miss is counted by its caller.
+    """
 
     def __init__(
         self,
         cache: AnySharedCache,
+        counters: Counters | None = None,
         *,
         timer: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.cache = cache
         self.clock = clock
+        self.counted = (counters or Counters()).backend(SHARED_CACHE)
         self._breaker = CircuitBreaker(BreakerOptions(), timer)
         self._purges: list[Purge] = []
+        self._undelivered = False
+        self._sending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def is_down(self) -> bool:
-        """Whether the circuit breaker is open: nothing would be called."""
-        return self._breaker.state == "open"
+    def breaker(self) -> BreakerState:
+        """The state of the circuit breaker."""
+        return self._breaker.state
+
+    @property
+    def in_flight(self) -> int:
+        """The number of stores and purges that are running."""
+        return len(self._tasks)
+
+    @property
+    def pending_purges(self) -> int:
+        """The number of purges that are not delivered yet."""
+        return len(self._purges)
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing is read, though the circuit breaker may be closed."""
+        return "a purge cannot be delivered" if self._undelivered else None
 
     async def get(self, scope: str, query: Query) -> SharedResult | None:
         """Return what is stored, ``None`` if that could not be determined in time."""
         # What is stored may be older than a purge that is delivered while it is read.
-        if self._purges:
+        permit = None if self._purges else self._breaker.try_acquire()
+        if permit is None:
+            self.counted.results["skipped"] += 1
             return None
-        result = await self._bounded(lambda: self.cache.get(scope, query))
-        return None if self._purges else result
+        result = await self._call(permit, lambda: self.cache.get(scope, query), "failed")
+        if result is not None and self._purges:
+            self.counted.results["skipped"] += 1
+            return None
+        return result
 
     def put(self, scope: str, query: Query, result: SharedResult) -> None:
         """Store an answer in the background."""
@@ -65,7 +93,13 @@ class SharedTier:
         """
         self._purges.append(purge)
         if len(self._purges) == 1:
-            self._start(self._send_purges())
+            self._sending = self._start(self._send_purges())
+
+    async def wait_until_purged(self) -> bool:
+        """Wait until no purge is pending, for 1 s at most; return whether it is so."""
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=_PURGE_TIMEOUT)
+        return not self._purges
 
     async def close(self) -> None:
         """Cancel what is running, and close the cache."""
@@ -77,22 +111,30 @@ class SharedTier:
         except Exception as error:  # noqa: BLE001 - the backends must still be closed
             _log.error("the shared cache failed to close:\n%s", format_traceback(error))
 
-    def _start(self, coroutine: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(coroutine)
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _put(self, scope: str, query: Query, result: SharedResult) -> None:
-        await self._bounded(lambda: self.cache.put(scope, query, result))
+        async def put() -> bool:
+            await self.cache.put(scope, query, result)
+            return True
 
-    async def _bounded(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT | None:
         permit = self._breaker.try_acquire()
-        if permit is None:
-            return None
+        if permit is not None and await self._call(permit, put, "not_stored"):
+            self.counted.results["stored"] += 1
+
+    async def _call(
+        self, permit: Permit, call: Callable[[], Awaitable[ResultT]], failure: str
+    ) -> ResultT | None:
+        """Return the result of a call in time, or ``None``, counted as ``failure``."""
         try:
             async with asyncio.timeout(self.cache.options.timeout):
                 result = await call()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
+            self._count_failure(failure, error)
             if self._breaker.failed(permit):
                 _log.warning(
                     "shared cache: circuit breaker open after %d failures, the last: %s; "
@@ -116,6 +158,8 @@ class SharedTier:
                 async with asyncio.timeout(_PURGE_TIMEOUT):
                     await self.cache.purge(purge)
             except Exception as error:  # noqa: BLE001 - as above
+                self._undelivered = True
+                self._count_failure("not_purged", error)
                 _log.error(
                     "shared cache: not purged: %s; not used, and trying again every %g s",
                     _reason(error),
@@ -123,7 +167,14 @@ class SharedTier:
                 )
                 await asyncio.sleep(_PURGE_PAUSE)
             else:
+                self._undelivered = False
+                self.counted.results["purged"] += count
+                self.counted.failing_since = None
                 del self._purges[:count]
+
+    def _count_failure(self, result: str, error: Exception) -> None:
+        self.counted.results[result] += 1
+        self.counted.fail(_reason(error), self.clock())
 
 
 def _reason(error: Exception) -> str:

@@ -19,6 +19,8 @@ BOUNDS = (
 )
 """Upper bounds of the buckets of a histogram, in seconds."""
 FIRST_BOUND = BOUNDS[0]
+SHARED_CACHE = "shared cache"
+"""The name by which the shared cache is counted; no backend can have it."""
 
 
 class Durations:
@@ -87,6 +89,12 @@ class BackendCounters:
         self.last_error: str | None = None
         self.last_error_at = 0.0
 
+    def fail(self, reason: str, at: float) -> None:
+        """Record a failure ``at`` a Unix time; ``reason`` is its phrase."""
+        self.last_error, self.last_error_at = reason, at
+        if self.failing_since is None:
+            self.failing_since = at
+
 
 class Counters:
     """All counters of a process. ``clock`` returns Unix time in seconds."""
@@ -107,6 +115,7 @@ class Counters:
         self.evictions = 0
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.backends: dict[str, BackendCounters] = {}
+        """By name; the shared cache is among them."""
         self.reloads: Counter[str] = Counter({"ok": 0, "failed": 0})
         """Reloads of the configuration by result."""
         self.last_reload_success = self.started_at
@@ -142,9 +151,7 @@ class Counters:
         if result in ("found", "not_found"):
             backend.failing_since = None
         elif result in ("unavailable", "broken"):
-            backend.last_error, backend.last_error_at = reason, self._clock()
-            if backend.failing_since is None:
-                backend.failing_since = backend.last_error_at
+            backend.fail(reason, self._clock())
         else:
             return  # not called, or given up: no duration of the backend
         backend.durations.add(seconds)

@@ -117,7 +117,10 @@ class WorkerOperations:
         return _report(reply["overview"])
 
     async def purge(self, target: Record) -> None:
-        reply = await self._ask("purge", target)
+        # One worker announces the purge before the others purge: what they read from the shared
+        # cache afterwards is not older. If that fails, each of them announces it until it succeeds.
+        announced = self._has_shared_cache and await self._announce(target)
+        reply = await self._ask("purge_here" if announced else "purge", target)
         # The cache of a worker that has ended is gone, too.
         failed = [each for each in reply["replies"] if "error" in each]
         if failed:
@@ -126,6 +129,10 @@ class WorkerOperations:
             )
             _log.error("the cache was not purged in every worker: %s", reasons)
             raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
+
+    async def _announce(self, target: Record) -> bool:
+        reply = await self._ask("purge_shared", target)
+        return any(each.get("result", False) for each in reply["replies"])
 
     async def explain(self, query: Record) -> Record:
         reply = await self._ask("explain", query)
@@ -141,6 +148,7 @@ class WorkerOperations:
     def _adopt(self, settings: Settings) -> None:
         self.identifiers = settings.make_identifiers()
         self.backends = [each.name for each in settings.backends]
+        self._has_shared_cache = settings.shared_cache is not None
 
     async def _prepare(self, file: ConfigFile) -> _Prepared:
         settings = await DaemonThread("configuration")(file.load, self._kinds, os.environ)

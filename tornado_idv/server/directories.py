@@ -57,7 +57,7 @@ async def open_directories(
     settings: Settings, manager: pluggy.PluginManager, counters: Counters
 ) -> AsyncIterator[Directories]:
     """Yield the directory of these settings in force; raises `StartError`."""
-    async with _open_shared_tier(settings, manager) as shared:
+    async with _open_shared_tier(settings, manager, counters) as shared:
         directories = Directories(manager, counters, shared)
         directories.replace(await directories.prepare(settings))
         try:
@@ -68,7 +68,7 @@ async def open_directories(
 
 @asynccontextmanager
 async def _open_shared_tier(
-    settings: Settings, manager: pluggy.PluginManager
+    settings: Settings, manager: pluggy.PluginManager, counters: Counters
 ) -> AsyncIterator[SharedTier | None]:
     """Open the shared cache, if one is configured, for as long as the process runs."""
     options = settings.shared_cache
@@ -77,7 +77,7 @@ async def _open_shared_tier(
         return
     cache = backend_kinds(manager).shared_caches[options.kind](options)
     await cache.open()
-    tier = SharedTier(cache)
+    tier = SharedTier(cache, counters)
     try:
         yield tier
     finally:
@@ -116,7 +116,7 @@ class Directories:
         counters: Counters,
         shared: SharedTier | None = None,
     ) -> None:
-        self._shared = shared
+        self.shared = shared
         self._manager = manager
         self._counters = counters
         self._settings: Settings | None = None
@@ -144,7 +144,7 @@ class Directories:
                 self._counters,
                 on_backend_result=partial(_count, self._counters),
                 previous=None if before is None else self.current,
-                shared=self._shared,
+                shared=self.shared,
             )
             stack.pop_all()
         kept = () if before is None else _with_same_answers(before, settings)

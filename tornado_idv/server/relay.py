@@ -12,6 +12,8 @@ from tornado_idv.server.fan_out import FanOut, Replies
 from tornado_idv.server.reload_all import ReloadAll
 
 _TIMEOUT = 5.0
+_PURGE_SHARED_TIMEOUT = 2.0
+"""Seconds; the workers are asked afterwards in any case."""
 _REPORT_TIMEOUT = 0.5
 """Seconds; of a worker that does not reply, the last heartbeat is used."""
 
@@ -48,8 +50,9 @@ class Relay:
             # A worker that starts does not reply yet, and has counted nothing.
             workers = [each for each in workers if each.phase != "starting"]
             timeout = _REPORT_TIMEOUT
-        elif command == "explain":
+        elif command in ("explain", "purge_shared"):
             workers = [each for each in workers if each.phase == "ready"][:1]
+            timeout = _PURGE_SHARED_TIMEOUT if command == "purge_shared" else _TIMEOUT
 
         def reply(replies: Replies) -> None:
             overview = self._overview() if command == "report" else None

@@ -252,6 +252,7 @@ async def serving(
             counters,
             server.connection_states,
             log_dropped,
+            directories.shared,
         )
         await server.listen(sockets, tls)
         try:

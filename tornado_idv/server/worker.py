@@ -119,6 +119,11 @@ class _Worker:
             case "purge":
                 await state.purge(args)
                 return None
+            case "purge_shared":
+                return await state.purge_shared(args)
+            case "purge_here":
+                state.purge_here(args)
+                return None
             case "explain":
                 return await state.explain(args)
         return await self._reload.do(command, args)

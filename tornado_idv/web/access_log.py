@@ -21,7 +21,7 @@ from tornado_idv.model import Query
 Ids = Literal["none", "hash", "full"]
 SubjectOf = Callable[[str], str]
 """Return how the log names the user that was asked for, given the text of the query."""
-CacheResult = Literal["hit", "miss", "stale", "coalesced"]
+CacheResult = Literal["hit", "shared", "miss", "stale", "coalesced"]
 
 _FLUSH_INTERVAL = 0.01
 """Seconds until collected lines are written. No request is served meanwhile: at 15,000 responses

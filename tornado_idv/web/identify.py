@@ -49,6 +49,8 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
             self.cache = "stale"
         elif answer.coalesced:
             self.cache = "coalesced"
+        elif answer.shared:
+            self.cache = "shared"
         self._send_answer(answer)
 
     def _send_answer(self, answer: Answer) -> None:

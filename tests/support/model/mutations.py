@@ -88,8 +88,8 @@ BUGS = (
         "cache",
         Change(
             "AnswerCache.purge_user",
-            "self._found.drop_users({query.text for query in queries})",
-            "self._found.pop(queries[0].text, None)",
+            "self._found.drop_user(query.text)",
+            "self._found.pop(query.text, None)",
         ),
         seed=19,
     ),

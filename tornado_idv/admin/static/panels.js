@@ -3,7 +3,7 @@
 import {clock, count, day, milliseconds, span} from "./format.js";
 
 export function render(status) {
-  fill("backends", status.backends.map(backendRow));
+  fill("backends", [...status.backends, status.shared_cache].filter(Boolean).map(backendRow));
   fill("keys", status.keys.expiring.map(keyRow), "No key expires soon.");
   const {pid, started_at, requests} = status;
   fill("workers", (status.workers ?? [{pid, started_at, requests}]).map(workerRow));
