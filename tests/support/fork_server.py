@@ -31,7 +31,13 @@ MAX_REQUEST = 256 * 1024
 
 def import_all() -> None:
     """Import what commands import when they run, plugins included."""
-    for package in ("tornado_idv.cli", "tornado_idv.server", "idv_upstream.cli"):
+    for package in (
+        "tornado_idv.cli",
+        "tornado_idv.server",
+        "idv_postgres",
+        "idv_redis",
+        "idv_upstream.cli",
+    ):
         module = importlib.import_module(package)
         for each in pkgutil.iter_modules(module.__path__, f"{package}."):
             importlib.import_module(each.name)
