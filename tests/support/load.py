@@ -8,17 +8,17 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_PAUSE = 0.005
 _TIMEOUT = 20.0
 
 
 class Load:
     """What became of the requests: ``ok``, ``refused``, ``lost`` or another status."""
 
-    def __init__(self, port: int, request: bytes) -> None:
+    def __init__(self, port: int, request: bytes, pause: float) -> None:
         self.results: Counter[str] = Counter()
         self._port = port
         self._request = request
+        self._pause = pause
         self._stop = threading.Event()
 
     def wait_for(self, count: int) -> None:
@@ -37,7 +37,7 @@ class Load:
     async def _client(self) -> None:
         while not self._stop.is_set():
             self.results[await self._send()] += 1
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(self._pause)
 
     async def _send(self) -> str:
         try:
@@ -58,9 +58,9 @@ class Load:
 
 
 @contextmanager
-def loaded(port: int, request: bytes, clients: int = 4) -> Iterator[Load]:
-    """Send requests from a thread of its own within."""
-    load = Load(port, request)
+def loaded(port: int, request: bytes, clients: int = 4, *, pause: float = 0.005) -> Iterator[Load]:
+    """Send requests from a thread of its own within; each client waits ``pause`` s in between."""
+    load = Load(port, request, pause)
     thread = threading.Thread(target=lambda: asyncio.run(load.run(clients)))
     thread.start()
     try:

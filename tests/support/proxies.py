@@ -31,9 +31,9 @@ def free_port() -> int:
         return port
 
 
-def listens(port: int) -> bool:
+def listens(port: int, host: str = "127.0.0.1") -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        socket.create_connection((host, port), timeout=10).close()
     except ConnectionRefusedError:
         return False
     return True

@@ -97,7 +97,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         **parameters: object,
     ) -> None:
         with exit_on_error(Exit.NO, as_json=as_json):
-            command(_find_store(config_path, store_path, as_json=as_json), **parameters)
+            command(find_store(config_path, store_path, as_json=as_json), **parameters)
 
     store_option = click.option(
         "--store",
@@ -109,7 +109,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-def _find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> Target:
+def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> Target:
     """Return ``--store``, or else ``auth.store`` of the configuration.
 
     Raises `StartError` for a wrong configuration, and `KeyCommandError` for one without a store.

@@ -23,6 +23,7 @@ from tornado_idv.cli.key_store import (
     token_output,
     withdrawing,
 )
+from tornado_idv.cli.keys_copy import copy_keys
 from tornado_idv.cli.keys_import import import_keys
 from tornado_idv.cli.keys_list import list_keys, show
 from tornado_idv.cli.standard_streams import print_message
@@ -47,7 +48,7 @@ def keys() -> None:
     """
 
 
-for command in (list_keys, show, import_keys):
+for command in (list_keys, show, import_keys, copy_keys):
     keys.add_command(command)
 
 

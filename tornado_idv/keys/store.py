@@ -105,11 +105,26 @@ class KeyStore:
     def add(self, records: Iterable[KeyRecord]) -> None:
         """Add keys, all or none; raises `DuplicateKeyError`."""
         with self._database.writing():
-            remaining = iter(records)
-            while batch := list(islice(remaining, _BATCH)):
-                self._check_new(batch)
-                self._database.executemany(_ADD_KEY, map(_values, batch))
-                self._put_tokens(batch)
+            self._add(records)
+
+    def copy(self, records: Sequence[KeyRecord]) -> list[str]:
+        """Add the keys of another store with their last use, all or none; return the new ids.
+
+        A key that is in both stores is not changed but for its last use; raises
+        `DuplicateKeyError` if anything else of it differs.
+        """
+        with self._database.writing():
+            known = {record.id: record for record in self._read("", ())}
+            differing = [
+                each.id for each in records if not _is_same(each, known.get(each.id, each))
+            ]
+            if differing:
+                text = f"{len(differing)} keys differ in the two stores, such as {differing[0]}"
+                raise DuplicateKeyError(f"{text}; nothing was copied", differing[0])
+            new = [record for record in records if record.id not in known]
+            self._add(new)
+            self._put_last_used({each.id: each.last_used for each in records if each.last_used})
+        return [record.id for record in new]
 
     def rotate(
         self, key_id: str, token: Token, *, overlap: float, expires: float | None
@@ -177,8 +192,7 @@ class KeyStore:
     def write_last_used(self, times: Mapping[str, float]) -> None:
         """Write when keys were last used; a later time in the store stays."""
         with self._database.writing():
-            rows = [(used, key_id) for key_id, used in times.items()]
-            self._database.executemany(_PUT_LAST_USED, rows)
+            self._put_last_used(times)
 
     def check(self) -> None:
         """Raise `KeyStoreError` if the database is damaged, as far as it can tell."""
@@ -198,6 +212,17 @@ class KeyStore:
                 yield _record(row, tokens.pop(row[0], ()))
             except (TypeError, ValueError):
                 raise KeyStoreError(f"{self._name}: a key in it is not valid") from None
+
+    def _add(self, records: Iterable[KeyRecord]) -> None:
+        remaining = iter(records)
+        while batch := list(islice(remaining, _BATCH)):
+            self._check_new(batch)
+            self._database.executemany(_ADD_KEY, map(_values, batch))
+            self._put_tokens(batch)
+
+    def _put_last_used(self, times: Mapping[str, float]) -> None:
+        rows = [(used, key_id) for key_id, used in times.items()]
+        self._database.executemany(_PUT_LAST_USED, rows)
 
     def _check_new(self, records: Sequence[KeyRecord]) -> None:
         """Raise `DuplicateKeyError` for an id or a token that is in the store, or occurs twice."""
@@ -237,6 +262,10 @@ class KeyStore:
             for token in record.tokens
         ]
         self._database.executemany(_PUT_DIGEST, rows)
+
+
+def _is_same(one: KeyRecord, other: KeyRecord) -> bool:
+    return replace(one, last_used=None) == replace(other, last_used=None)
 
 
 def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:

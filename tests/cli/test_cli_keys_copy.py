@@ -1,0 +1,129 @@
+"""``tornado-idv keys copy``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from msgspec.structs import replace
+
+from support.key_stores import CREATED, add, execute, make_store, read, record
+from support.process import Invoke
+from tornado_idv.keys.record import Token
+from tornado_idv.keys.token import digest
+from tornado_idv.units import Rate
+
+Copy = Callable[..., Result]
+EVERYTHING = {
+    "owner": "web shop",
+    "scopes": ("identify:card",),
+    "not_before": CREATED + 0.25,
+    "expires": CREATED + 1e6,
+    "requests": Rate(100, 1),
+    "misses": Rate(300, 600),
+    "note": "a note",
+}
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A key store with a rotated, a disabled and a revoked key."""
+    path = tmp_path / "old.db"
+    make_store(path)
+    tokens = tuple(Token(digest(text), CREATED, CREATED + 60) for text in ("first", "second"))
+    rotated = record("rotated", "third", **EVERYTHING)
+    rotated = replace(rotated, tokens=(*tokens, *rotated.tokens))
+    add(path, rotated, record("disabled", "a", disabled=True), record("revoked", "b", revoked=1.5))
+    execute(path, f"INSERT INTO last_used VALUES ('rotated', {CREATED + 1})")
+    return path
+
+
+@pytest.fixture
+def copy(invoke: Invoke, tmp_path: Path) -> Copy:
+    """Copy old.db, by its configuration, into new.db."""
+    for name in ("old", "new"):
+        (tmp_path / f"{name}.yaml").write_text(f"auth: {{store: {name}.db}}\n")
+
+    def run(*options: object) -> Result:
+        names = ["--from", tmp_path / "old.yaml", "--config", tmp_path / "new.yaml"]
+        return invoke("keys", "copy", *names, *options)
+
+    return run
+
+
+def test_copy_is_equal_to_the_last_digit(
+    copy: Copy, old: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = copy("--create", "--json")
+    assert json.loads(done.stdout) == {"ok": True, "copied": 3, "unchanged": 0}
+    copied = read(tmp_path / "new.db")
+    assert copied == read(old)
+    assert copied["rotated"].last_used == CREATED + 1
+    assert len(copied["rotated"].tokens) == 3
+    logged = capfd.readouterr().err
+    lines = [json.loads(each) for each in logged.splitlines()]
+    assert [(each["command"], each["key"]) for each in lines] == [
+        ("keys copy", key_id) for key_id in ("disabled", "revoked", "rotated")
+    ]
+    assert all(token.digest.hex() not in done.output + logged for token in copied["rotated"].tokens)
+
+
+def test_second_copy_adds_new_keys_and_the_last_use(copy: Copy, old: Path, tmp_path: Path) -> None:
+    copy("--create")
+    add(old, record("later", "d"))
+    execute(
+        old,
+        f"UPDATE last_used SET time = {CREATED + 9}",
+        f"INSERT INTO last_used VALUES ('disabled', {CREATED})",
+    )
+    add(tmp_path / "new.db", record("of-the-new-store", "e"))
+    execute(tmp_path / "new.db", f"INSERT INTO last_used VALUES ('disabled', {CREATED + 5})")
+    done = copy()
+    assert "Copied 1 keys" in done.stderr
+    assert "; 3 were there already." in done.stderr
+    after = read(tmp_path / "new.db")
+    assert after["rotated"].last_used == CREATED + 9
+    assert after["disabled"].last_used == CREATED + 5  # the later one of both
+    assert {*after} == {*read(old), "of-the-new-store"}
+
+
+def test_key_that_differs_stops_the_copy(copy: Copy, old: Path, tmp_path: Path) -> None:
+    """Such as one that was revoked in one of the stores."""
+    copy("--create")
+    execute(tmp_path / "new.db", "UPDATE keys SET revoked = 1.0 WHERE id = 'rotated'")
+    add(old, record("later", "d"))
+    before = read(tmp_path / "new.db")
+    done = copy()
+    assert done.exit_code == 1
+    assert "1 keys differ in the two stores, such as rotated; nothing was copied" in done.stderr
+    assert read(tmp_path / "new.db") == before
+
+
+def test_token_of_another_key_stops_the_copy(copy: Copy, old: Path, tmp_path: Path) -> None:
+    make_store(tmp_path / "new.db")
+    add(tmp_path / "new.db", record("other", "third"))
+    done = copy()
+    assert (done.exit_code, [*read(tmp_path / "new.db")]) == (1, ["other"])
+    assert "another key has the token of rotated" in done.stderr
+
+
+def test_key_of_the_configuration_stops_the_copy(copy: Copy, old: Path, tmp_path: Path) -> None:
+    keys = f"[{{id: rotated, sha256: {digest('x').hex()}}}]"
+    (tmp_path / "new.yaml").write_text(f"auth: {{store: new.db, keys: {keys}}}\n")
+    done = copy("--create")
+    assert done.exit_code == 1
+    assert "config.yaml has a key rotated in auth.keys" in done.stderr
+    assert not (tmp_path / "new.db").exists()
+
+
+@pytest.mark.parametrize("missing", ["old.db", "new.db"])
+def test_missing_store_is_an_error(copy: Copy, old: Path, tmp_path: Path, missing: str) -> None:
+    if missing == "old.db":
+        old.unlink()
+    done = copy(*["--create"] * (missing == "old.db"))
+    assert done.exit_code == 1
+    assert f"{tmp_path / missing}: there is no key store" in done.stderr
+    assert not (tmp_path / "new.db").exists()

@@ -1,0 +1,229 @@
+"""The commands of docs/scaling-out.md move a service to three replicas, and no request fails.
+
+They run as written, with PostgreSQL, Redis and nginx, on other ports and with few users.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support import redis_server, sqlite_databases
+from support.certificate import SELF_SIGNED
+from support.key_stores import add, make_store, record
+from support.load import Load, loaded
+from support.postgres_server import PostgresServer
+from support.process import eventually
+from support.proxies import find_tool, free_port, listens, running_program
+from support.shell_commands import ShellCommands, shell_commands
+from support.sqlite_databases import ALICE, BOB
+from tornado_idv.cli.users_generate import generated_users
+from tornado_idv.keys.token import issue
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "scaling-out.md").read_text(encoding="utf-8")
+SITE = "/etc/nginx/sites-available/tornado-idv.conf"
+HOSTS = ("127.0.0.11", "127.0.0.12", "127.0.0.13")
+NGINX = """\
+daemon off; worker_processes 1; pid {folder}/nginx.pid; events {{}}
+http {{ access_log off; include {folder}/site.conf;
+{temporary} }}
+"""
+USERS = 300
+
+
+@dataclass
+class Walk:
+    """The page, step by step."""
+
+    folder: Path
+    replaced: dict[str, str]
+    env: dict[str, str]
+    commands: ShellCommands
+
+    def blocks(self, heading: str, language: str = "sh") -> list[str]:
+        """Return the code blocks of a section, with ports and paths of this test."""
+        section = PAGE.partition(heading)[2].partition("\n## ")[0]
+        text = self.local(section)
+        return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+    def local(self, text: str) -> str:
+        for old, new in self.replaced.items():
+            text = text.replace(old, new)
+        return text
+
+    def run(self, *blocks: str) -> str:
+        """Run blocks as one script; return its output."""
+        done = subprocess.run(
+            ["bash", "-euc", "\n".join(blocks)],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def status(self, port: int, token: str, host: str = "127.0.0.1") -> int:
+        """Return the status of a lookup of @alice."""
+        return int(
+            self.run(
+                "curl -sS -o /dev/null -w '%{http_code}' -H 'Content-Type: application/json' "
+                f'-H "Authorization: Bearer $(cat {token}.token)" -d \'{{"input": "@alice"}}\' '
+                f"http://{host}:{port}/api/v1/identify/url"
+            )
+        )
+
+
+@contextmanager
+def nginx(walk: Walk, port: int) -> Iterator[None]:
+    """nginx with the site of deploy/, without TLS, and the command that reloads it."""
+    folder = walk.folder
+    site = (ROOT / "deploy" / "nginx" / "tornado-idv.conf").read_text(encoding="utf-8")
+    site = site.replace("/etc/nginx/tornado-idv.crt", f"{folder}/site.pem")
+    site = site.replace("/etc/nginx/tornado-idv.key", f"{folder}/site.pem")
+    site = walk.local(site.replace("listen 443 ssl", f"listen 127.0.0.1:{port}"))
+    (folder / "site.conf").write_text(site)
+    (folder / "site.pem").write_text(SELF_SIGNED)
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
+    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, temporary=temporary))
+    command = [find_tool("nginx"), "-c", f"{folder}/nginx.conf", "-e", f"{folder}/error.log"]
+    (folder / "nginx").write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
+    (folder / "nginx").chmod(0o755)
+    with running_program(command, port, folder / "nginx.log"):
+        yield
+
+
+@pytest.fixture
+def walk(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Walk]:
+    """The folder of the old service's configuration, and the servers that the page takes."""
+    for tool in ("nginx", "curl", "openssl"):
+        find_tool(tool)
+    port, admin = free_port(), free_port()
+    with redis_server.running_server() as redis, shell_commands(tmp_path) as commands:
+        replaced = {
+            "5432/": f"{postgres_server.port}/",
+            "6379/": f"{redis.port}/",
+            "8080": str(port),
+            "8081": str(admin),
+            SITE: str(tmp_path / "site.conf"),
+            "sleep 1": "sleep 0.1",
+        }
+        path = os.pathsep.join([str(tmp_path), str(postgres_server.bin), os.environ["PATH"]])
+        login = {"PGHOST": str(postgres_server.folder), "PGPORT": str(postgres_server.port)}
+        try:
+            yield Walk(tmp_path, replaced, {**os.environ, **login, "PATH": path}, commands)
+        finally:
+            postgres_server.run("DROP DATABASE IF EXISTS idv WITH (FORCE)")
+            postgres_server.run("DROP ROLE IF EXISTS idv_admin, idv_service")
+
+
+def start_old_service(walk: Walk) -> int:
+    """Serve users and keys from files; return the port."""
+    config, *_ = walk.blocks("It begins with", "yaml")
+    (walk.folder / "config.yaml").write_text(config)
+    sqlite_databases.write(walk.folder / "users.db", ALICE, *generated_users(USERS, seed=1))
+    tokens = {"shop": issue("shop"), "stolen": issue("stolen")}
+    for name, token in tokens.items():
+        (walk.folder / f"{name}.token").write_text(token)
+    make_store(walk.folder / "keys.db")
+    add(
+        walk.folder / "keys.db",
+        record("shop", tokens["shop"]),
+        record("stolen", tokens["stolen"], revoked=1.0),
+    )
+    walk.run("tornado-idv serve > old.log 2>&1 &")
+    port = int(walk.replaced["8080"])
+    eventually(lambda: listens(port))
+    return port
+
+
+def request(token: str) -> bytes:
+    body = b'{"input": "@alice"}'
+    head = (
+        "POST /api/v1/identify/url HTTP/1.1\r\nHost: idv.example\r\nConnection: close\r\n"
+        f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def test_service_moves_to_three_replicas_without_a_failed_request(walk: Walk) -> None:
+    port, front = start_old_service(walk), free_port()
+    token = (walk.folder / "shop.token").read_text().strip()
+    with nginx(walk, front), loaded(front, request(token), clients=1, pause=0.02) as load:
+        prepare(walk)
+        start_replicas(walk, port)
+        change(walk)
+        switch(walk, load, front)
+        assert walk.commands.stop("serve", "") == 0
+        restart(walk, HOSTS[0], port)
+        load.wait_for(20)
+        assert walk.status(front, "later") == 200
+    assert {*load.results} == {"ok"}
+    check_roles(walk)
+
+
+def prepare(walk: Walk) -> None:
+    """Steps 1 to 3: the database, the configurations, users and keys."""
+    walk.run(*walk.blocks("## 1. "))
+    replica, admin = walk.blocks("## 2. ", "yaml")
+    (walk.folder / "replica.yaml").write_text(replica)
+    (walk.folder / "admin.yaml").write_text(admin)
+    said = walk.run(*walk.blocks("## 3. "))
+    assert f"Imported {USERS + 1} users into new." in said
+    assert "Copied 2 keys" in said
+
+
+def start_replicas(walk: Walk, port: int) -> None:
+    """Step 4: they find users and keys."""
+    said = walk.run(*walk.blocks("## 4. "))
+    assert said.count("The service is ready.") == said.count(ALICE.card_number) == len(HOSTS)
+    assert walk.status(port, "stolen", HOSTS[0]) == 401
+
+
+def change(walk: Walk) -> None:
+    """Users and keys change after the first copy."""
+    walk.run("tornado-idv keys issue later > later.token")
+    sqlite_databases.insert(walk.folder / "users.db", BOB)
+
+
+def switch(walk: Walk, load: Load, front: int) -> None:
+    """Step 5: the replicas serve all requests."""
+    copy, reload = walk.blocks("## 5. ")
+    said = walk.run(copy)
+    assert "different: 0" in said
+    assert "Copied 1 keys" in said
+    assert "; 2 were there already." in said  # and are the same
+    walk.run(reload)
+    load.wait_for(20)
+    assert walk.status(front, "later") == 200
+
+
+def restart(walk: Walk, host: str, port: int) -> None:
+    """As for a new version, while requests come in."""
+    arguments = ("serve", "--config", "replica.yaml")
+    assert walk.commands.stop(*arguments, host) == 0
+    walk.run(f"IDV_HOST={host} tornado-idv {' '.join(arguments)} > {host}.log 2>&1 &")
+    eventually(lambda: listens(port, host))
+    assert walk.status(port, "shop", host) == 200
+
+
+def check_roles(walk: Walk) -> None:
+    """The replica that stopped has written when keys were used, and can write nothing else."""
+    psql = 'psql "$(cat service.dsn)" -At -c'
+    assert walk.run(f'{psql} "SELECT id FROM idv_keys.last_used ORDER BY 1"').endswith("shop\n")
+    for change in ("DELETE FROM users", "DELETE FROM idv_keys.keys"):
+        assert "permission denied" in walk.run(f'{psql} "{change}" || true')
