@@ -55,12 +55,14 @@ class ImportSql:
         for key, reason in ((self._key, _SAME_NICKNAME), ("s.card_number", _SAME_CARD)):
             # The window function sorts: only the rows of values that come twice, mostly none.
             twice = f"SELECT {key} FROM idv_staged AS s GROUP BY {key} HAVING count(*) > 1"  # noqa: S608
+            # By ctid, since a line of YAML may have several users.
             numbered = (
-                f"SELECT line, row_number() OVER (PARTITION BY {key} ORDER BY line) AS place "  # noqa: S608
+                "SELECT s.ctid AS id, row_number() OVER "  # noqa: S608 - quoted
+                f"(PARTITION BY {key} ORDER BY line, s.ctid) AS place "
                 f"FROM idv_staged AS s WHERE {key} IN ({twice})"
             )
-            later = f"SELECT line FROM ({numbered}) AS t WHERE place > 1"  # noqa: S608 - quoted
-            yield f"DELETE FROM idv_staged WHERE line IN ({later}) RETURNING line", reason  # noqa: S608 - quoted
+            later = f"SELECT id FROM ({numbered}) AS t WHERE place > 1"  # noqa: S608 - quoted
+            yield f"DELETE FROM idv_staged WHERE ctid IN ({later}) RETURNING line", reason  # noqa: S608 - quoted
 
     @property
     def card_conflicts(self) -> Selection:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 from idv_sqlite.options import SqliteOptions
@@ -19,6 +20,8 @@ _BUSY_TIMEOUT = 10.0
 """Seconds to wait for another writer, or for a reader at the commit."""
 _CACHE = -64 * 1024
 """Of pages, in KiB."""
+_ROWS_AT_ONCE = 400
+"""Rows of one statement: one by one would take twice as long."""
 
 _SAME_NICKNAME = "the nickname is that of an earlier line"
 _SAME_CARD = "the card number is that of an earlier line"
@@ -60,16 +63,20 @@ class Staging:
         rejected: list[tuple[int, str]] = []
         rows = self._rows(users, rejected)
         self._run("BEGIN")
-        self._connection.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?)", rows)
-        for column, reason in (("nickname", _SAME_NICKNAME), ("card_number", _SAME_CARD)):
-            self._run(f"CREATE INDEX staged_{column} ON staged ({column}, line)")
-            rejected += self._delete(
-                f"SELECT line FROM (SELECT line, row_number() OVER "  # noqa: S608 - constants
-                f"(PARTITION BY {column} ORDER BY line) AS place FROM staged WHERE {column} IN "
-                f"(SELECT {column} FROM staged GROUP BY {column} HAVING count(*) > 1)) "
-                "WHERE place > 1",
-                reason,
-            )
+        while chunk := list(islice(rows, _ROWS_AT_ONCE)):
+            values = ", ".join(["(?, ?, ?, ?, ?)"] * len(chunk))
+            self._run(f"INSERT INTO staged VALUES {values}", *chain.from_iterable(chunk))  # noqa: S608
+        # With all columns: what is applied is read in its order, and only from it.
+        self._run(
+            "CREATE INDEX staged_nickname ON staged "
+            "(nickname, line, card_number, plan, profile_url)"
+        )
+        rejected += self._delete_later_ones("nickname", _SAME_NICKNAME)
+        try:
+            self._run("CREATE UNIQUE INDEX staged_card_number ON staged (card_number)")
+        except sqlite3.IntegrityError:
+            self._run("CREATE INDEX staged_card_number ON staged (card_number)")
+            rejected += self._delete_later_ones("card_number", _SAME_CARD)
         self._run("COMMIT")
         ((self.count,),) = self._run("SELECT count(*) FROM staged")
         return rejected
@@ -95,21 +102,28 @@ class Staging:
         self._connection.close()
 
     def create_table(self) -> None:
-        """Create the table in a new file, with the indexes that lookups need."""
-        collation = " COLLATE NOCASE" if self._options.folds_nicknames else ""
+        """Create the table in a new file, to be filled before `create_indexes`."""
         columns = ", ".join(
             f"{name} TEXT{'' if source == 'profile_url' else ' NOT NULL'}"
             for name, source in self._names.items()
         )
-        self._run(
-            f"CREATE TABLE {self._table} ({columns}, "
-            f"UNIQUE ({self._nickname}{collation}), UNIQUE ({self._card}))"
-        )
+        self._run(f"CREATE TABLE {self._table} ({columns})")
+
+    def create_indexes(self) -> None:
+        """Create the indexes that lookups need; rows would be inserted slowly with them."""
+        table = self._options.table
+        collation = " COLLATE NOCASE" if self._options.folds_nicknames else ""
+        for name, key in (
+            ("nickname", f"{self._nickname}{collation}"),
+            ("card_number", self._card),
+        ):
+            index = f"target.{quoted(f'{table}_{name}')}"
+            self._run(f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({key})")
 
     def card_conflicts(self) -> list[tuple[int, str]]:
         """Remove users whose card number a stored user has who is not staged; return the lines."""
         return self._delete(
-            f"SELECT line FROM staged AS s JOIN {self._table} AS u "  # noqa: S608 - quoted
+            f"SELECT s.rowid FROM staged AS s JOIN {self._table} AS u "  # noqa: S608 - quoted
             f"ON s.card_number = u.{self._card} WHERE NOT EXISTS "
             f"(SELECT 1 FROM staged AS t WHERE t.nickname = u.{self._nickname})",
             _TAKEN_CARD,
@@ -118,7 +132,9 @@ class Staging:
     def apply(self, *, replaces: bool) -> None:
         """Change the table, in one transaction; ``replaces`` deletes users that are not staged."""
         table, nickname = self._table, self._nickname
-        same = f"SELECT 1 FROM staged AS s WHERE s.nickname = u.{nickname}"  # noqa: S608 - quoted
+        # The other index is unique, so SQLite would prefer it, and read a row for each of its keys.
+        staged = "staged AS s INDEXED BY staged_nickname"
+        same = f"SELECT 1 FROM {staged} WHERE s.nickname = u.{nickname}"  # noqa: S608 - quoted
         gone = (
             f"NOT EXISTS ({same} AND s.card_number = u.{self._card})"
             if replaces
@@ -152,8 +168,21 @@ class Staging:
             else:
                 yield line, user.nickname, user.card_number, user.plan, user.profile_url
 
-    def _delete(self, lines: str, reason: str) -> list[tuple[int, str]]:
-        rows = self._run(f"DELETE FROM staged WHERE line IN ({lines}) RETURNING line").fetchall()  # noqa: S608
+    def _delete_later_ones(self, column: str, reason: str) -> list[tuple[int, str]]:
+        """Remove users with the value of an earlier line; return the lines."""
+        return self._delete(
+            f"SELECT id FROM (SELECT rowid AS id, row_number() OVER "  # noqa: S608 - constants
+            f"(PARTITION BY {column} ORDER BY rowid) AS place FROM staged WHERE {column} IN "
+            f"(SELECT {column} FROM staged GROUP BY {column} HAVING count(*) > 1)) "
+            "WHERE place > 1",
+            reason,
+        )
+
+    def _delete(self, rowids: str, reason: str) -> list[tuple[int, str]]:
+        """Remove users by their rowids: a line of YAML may have several."""
+        rows = self._run(
+            f"DELETE FROM staged WHERE rowid IN ({rowids}) RETURNING line"  # noqa: S608 - constants
+        ).fetchall()
         self.count -= len(rows)
         return [(line, reason) for (line,) in rows]
 

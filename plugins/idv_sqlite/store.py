@@ -95,6 +95,8 @@ class SqliteUserStore(UserStore):
             if is_new:
                 staging.create_table()
             staging.apply(replaces=True)
+            if is_new:
+                staging.create_indexes()
             staging.detach()
             # What the service would not open must not come in place of what it serves.
             self._check(self._options.model_copy(update={"path": replacement.path}))

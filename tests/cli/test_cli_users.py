@@ -336,3 +336,24 @@ def test_jsonl_rows_are_checked_too(users: Users, source: Callable[..., Path], p
         "5: not a line of JSON",
     ]
     assert rows(path) == [("alice", "01", "\U0001f600", None)]
+
+
+def test_duplicate_on_the_line_of_the_first_user_is_rejected_alone(
+    users: Users, source: Callable[..., Path], path: Path
+) -> None:
+    """A line of YAML may have several users."""
+    first, same_name, same_card = (
+        f"{{nickname: {name}, card_number: '{card}', plan: Free}}"
+        for name, card in [("alice", 1), ("alice", 2), ("carl", 1)]
+    )
+    file = source(f"users: [{first}, {same_name}, {same_card}]\n", "a.yaml")
+    assert users("import", file, "--to", "people").exit_code == 0
+    assert [row[0] for row in rows(path)] == ["alice"]
+    assert len(Path(f"{file}.rejected").read_text().splitlines()) == 2
+
+
+def test_new_file_has_unique_indexes(users: Users, source: Callable[..., Path], path: Path) -> None:
+    assert users("import", source(HEADER + ALICE_ROW), "--to", "people").exit_code == 0
+    for row in ("'alice', '1', '', ''", f"'carl', '{ALICE.card_number}', '', ''"):
+        with pytest.raises(sqlite3.IntegrityError):
+            sqlite_databases.run(path, f"INSERT INTO users VALUES ({row})")

@@ -75,6 +75,19 @@ def test_import_replaces_all_users_and_export_writes_them_again(
     assert users("compare", "file", "people", "--sample", 2).exit_code == 0
 
 
+def test_duplicate_on_the_line_of_the_first_user_is_rejected_alone(
+    database: Database, users: Callable[..., Result], tmp_path: Path
+) -> None:
+    """A line of YAML may have several users."""
+    database.write(BOB)
+    database.run(GRANT)
+    user = "{nickname: alice, card_number: '1', plan: Free}"
+    file = tmp_path / "list.yaml"
+    file.write_text(f"users: [{user}, {user}]\n")
+    assert users("import", file, "--to", "people").exit_code == 0
+    assert rows(database) == ["alice|1|Free|"]
+
+
 def test_merge_keeps_other_users_and_other_columns(
     database: Database, users: Callable[..., Result], source: Callable[[str], Path]
 ) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import PurePath
 from typing import IO, Any, Literal, TypeVar
 
@@ -17,8 +18,8 @@ from tornado_idv.model import User
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 Format = Literal["csv", "jsonl", "yaml"]
-Fields = Mapping[str, object]
-"""The values of a row by the names of our fields; what is missing is ``None``."""
+Fields = Sequence[object]
+"""The values of a row in the order of `FIELDS`; ``None`` is missing."""
 Row = tuple[int, Fields | str]
 """A line number, and the row that begins there, or why there is none."""
 
@@ -82,8 +83,10 @@ def _read_csv(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator[
             f"{name}:1: the header has no column {', '.join(missing)}; name the columns of the "
             "file with --map, like --map nick=nickname"
         )
-    places = [(field, header.index(columns[field])) for field in FIELDS if columns[field] in header]
     width = len(header)
+    # Only the last field may have no column: it is read from a cell that is added to each row.
+    header.append(columns[FIELDS[-1]])
+    select = itemgetter(*(header.index(columns[field]) for field in FIELDS))
     while True:
         line = reader.line_num + 1
         try:
@@ -94,7 +97,8 @@ def _read_csv(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator[
             yield line, "not CSV: a quote is missing, or a field is too long"
             continue
         if len(cells) == width:
-            yield line, {field: cells[place] for field, place in places}
+            cells.append("")
+            yield line, select(cells)
         elif cells:
             yield line, f"{len(cells)} fields instead of {width}"
 
@@ -130,7 +134,9 @@ def _read_yaml(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator
 
 
 def _by_field(members: Mapping[str, object], columns: Mapping[str, str]) -> Fields:
-    return {field: members.get(columns[field]) for field in FIELDS}
+    values = [members.get(columns[field]) for field in FIELDS]
+    # Values of YAML are a subclass of str, which databases refuse.
+    return [str(value) if isinstance(value, str) else value for value in values]
 
 
 def _write_yaml(file: IO[str], users: Iterable[User]) -> None:
