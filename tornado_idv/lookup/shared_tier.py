@@ -13,11 +13,13 @@ from typing import TypeVar
 
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import LookupFailed, format_traceback
-from tornado_idv.lookup.circuit_breaker import CircuitBreaker
+from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.model import Query
 from tornado_idv.shared_cache import AnySharedCache, Purge, SharedResult
 
 _log = logging.getLogger(__name__)
+_BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)
+"""A probe costs one lookup at most ``timeout``, so it may come often."""
 _PURGE_TIMEOUT = 1.0
 _PURGE_PAUSE = 1.0
 """Seconds between two attempts to purge."""
@@ -37,7 +39,7 @@ class SharedTier:
     ) -> None:
         self.cache = cache
         self.clock = clock
-        self._breaker = CircuitBreaker(BreakerOptions(), timer)
+        self._breaker = CircuitBreaker(_BREAKER, timer)
         self._purges: list[Purge] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,7 +95,7 @@ class SharedTier:
             async with asyncio.timeout(self.cache.options.timeout):
                 result = await call()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
-            if self._breaker.failed(permit):
+            if self._breaker.failed(permit) and permit is Permit.REGULAR:  # once for each outage
                 _log.warning(
                     "shared cache: circuit breaker open after %d failures, the last: %s; "
                     "next probe in %.2g s",
