@@ -68,7 +68,7 @@ class KeyDatabase:
     def responds(self) -> bool:
         """Return whether the server answers on this connection: it may hang, or be cut off."""
         try:
-            self._run(self._connection.execute("", timeout=_PING_TIMEOUT))
+            self._run(self._connection.execute("SELECT", timeout=_PING_TIMEOUT))
         except KeyStoreError:
             return False
         return True
