@@ -87,6 +87,7 @@ class Backend(ABC, Generic[OptionsT]):
         self.options = options
         self.name = options.name
         self._on_change: Callable[..., None] | None = None
+        self._on_available: Callable[[], None] | None = None
 
     @classmethod
     def user_store(cls, options: OptionsT) -> UserStore | None:  # noqa: ARG003 for subclasses
@@ -149,6 +150,18 @@ class Backend(ABC, Generic[OptionsT]):
         """
         if self._on_change is not None:
             self._on_change(*queries)
+
+    def on_available(self, listener: Callable[[], None]) -> None:
+        """Set the function that `notify_available` calls."""
+        self._on_available = listener
+
+    def notify_available(self) -> None:
+        """Let the next lookup probe an open circuit breaker.
+
+        For a backend that sees its source respond again. Must be called on the event loop.
+        """
+        if self._on_available is not None:
+            self._on_available()
 
 
 AnyBackend = Backend[Any]

@@ -122,7 +122,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             raise
         except Exception as error:  # noqa: BLE001 - each is mapped
             failure = self._errors.to_lookup_failed(error)
-            if self._errors.is_disconnect(error):
+            if self._errors.is_disconnect(error) or self._errors.is_full(error):
                 self._suspect.set()
                 failure.counts_against_breaker = False
             raise failure from None
@@ -160,8 +160,10 @@ class PostgresBackend(Backend[PostgresOptions]):
         try:
             await self._database.probe()
         except Exception as error:  # noqa: BLE001 - each is mapped
-            if self._errors.is_disconnect(error):
+            if self._errors.is_disconnect(error) or not self._database.has_connections:
                 self._mark_down(self._errors.to_lookup_failed(error, with_message=True))
+        else:
+            self.notify_available()
 
     async def _reconnect(self) -> None:
         try:
@@ -169,6 +171,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         except LookupFailed as error:
             self._mark_down(error)
         else:
+            self.notify_available()
             _log.info("backend %s: connected", self.name)
 
     def _mark_down(self, error: LookupFailed) -> None:

@@ -98,6 +98,11 @@ class Database:
         self._pool = pool
         return lookups
 
+    @property
+    def has_connections(self) -> bool:
+        """Whether a connection for lookups is open."""
+        return not self._pool.is_empty
+
     async def probe(self) -> None:
         """Connect once beside the pool, all connections of which may be in use.
 

@@ -14,6 +14,7 @@ from asyncpg.exceptions import (
     OutdatedSchemaCacheError,
     PostgresError,
     TargetServerAttributeNotMatched,
+    TooManyConnectionsError,
 )
 
 from tornado_idv import Broken, LookupFailed, Unavailable
@@ -57,6 +58,11 @@ def is_disconnect(error: BaseException) -> bool:
     if isinstance(error, PostgresError):
         return str(error.sqlstate).startswith(_DISCONNECTED)
     return isinstance(error, OSError) or _is_lost(error)
+
+
+def is_full(error: BaseException) -> bool:
+    """Return whether the server has no connection left."""
+    return isinstance(error, TooManyConnectionsError)
 
 
 def _is_lost(error: BaseException) -> bool:

@@ -23,6 +23,8 @@ from tornado_idv import KeyStoreError, MissingKeyStoreError
 
 _TIMEOUT = 10.0
 """Seconds in which the server must answer a statement, beside the time it waits for a lock."""
+_PING_TIMEOUT = 1.0
+"""Seconds after which a kept connection on which nothing is answered is replaced."""
 _CONNECT_TIMEOUT = 2.0
 """Seconds in which each host of the URI must accept a connection."""
 _SETTINGS = {
@@ -62,6 +64,14 @@ class KeyDatabase:
         except BaseException:
             self._runner.close()
             raise
+
+    def responds(self) -> bool:
+        """Return whether the server answers on this connection: it may hang, or be cut off."""
+        try:
+            self._run(self._connection.execute("SELECT", timeout=_PING_TIMEOUT))
+        except KeyStoreError:
+            return False
+        return True
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> Iterable[Sequence[Any]]:
         """Run a statement, with ``?`` for each value, and return its rows."""

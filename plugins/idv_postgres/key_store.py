@@ -54,6 +54,8 @@ class PostgresKeyStore(KeyStoreLocation):
 
     @contextmanager
     def _connected(self, busy_timeout: float = 5.0) -> Iterator[KeyDatabase]:
+        if self._database is not None and not self._database.responds():
+            self.close()
         if self._database is None:
             self._database = self._connect(self.setting, self.name)
         self._database.busy_timeout = busy_timeout

@@ -27,6 +27,11 @@ class Pool:
         self._open: set[asyncpg.Connection] = set()
         self._closed = False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no connection is open."""
+        return all(each.is_closed() for each in self._open)
+
     async def fill(self, count: int) -> None:
         """Open so many connections."""
         opened = [asyncio.create_task(self.acquire()) for _ in range(count)]

@@ -24,6 +24,7 @@ from support.process import Invoke, eventually
 from support.reloads import A, config, reloadable
 from support.repeated_requests import BODY, PATH
 from support.service import CONFIG, FIXTURE, Client, serving
+from support.tcp_relay import relaying
 from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
@@ -183,6 +184,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
         if fault == "hanging":
             patched.setattr(key_database, "_TIMEOUT", 0.2)
             patched.setattr(key_database, "_CONNECT_TIMEOUT", 0.2)
+            patched.setattr(key_database, "_PING_TIMEOUT", 0.2)
             patched.setattr(database_module, "_MIN_CONNECT_TIMEOUT", 0.2)
         for _ in range(3):
             assert follower.poll() is None
@@ -202,6 +204,34 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     ring.replace(ring.merged(follower.poll() or []))
     with pytest.raises(InvalidKey):
         ring.authenticate(digest(tokens["shop"]))
+
+
+async def test_kept_connection_on_which_nothing_is_answered_is_replaced_within_seconds(
+    place: PostgresKeyStore, database: Database
+) -> None:
+    """As after a firewall forgot it; a key that was revoked meanwhile is refused."""
+    await asyncio.to_thread(make_store, place, "shop")
+    port = database.server.port
+    async with relaying(port) as relay:
+        dsn = place.setting.get_secret_value().replace(f":{port}/", f":{relay.port}/")
+        relayed = PostgresKeyStore(SecretStr(dsn))
+        follower = StoreFollower(relayed)
+        await asyncio.to_thread(follower.read)
+        await asyncio.to_thread(follower.poll)
+        assert relay.accepted == 1
+        relay.freeze()
+        await asyncio.to_thread(revoke, place, "shop")
+        async with asyncio.timeout(5):
+            keys = await asyncio.to_thread(follower.poll)
+        assert follower.state.error is None
+        assert [key.rejected for key in keys or []] == ["revoked"]
+        await asyncio.to_thread(relayed.close)
+        await asyncio.to_thread(place.close)
+
+
+def revoke(place: PostgresKeyStore, key_id: str) -> None:
+    with open_store(place) as store:
+        store.revoke(key_id, CREATED)
 
 
 @pytest.mark.parametrize(

@@ -177,3 +177,15 @@ def test_late_ends_from_before_the_opening_leave_its_time_alone(
     for each in late:
         breaker.abandoned(each)
     assert breaker.try_acquire() is None, "one probe is under way still"
+
+
+def test_retry_lets_the_next_call_probe_an_open_circuit_only(breaker: CircuitBreaker) -> None:
+    breaker.retry()
+    assert breaker.state == "closed"
+    fail(breaker)
+    breaker.retry()
+    assert [breaker.try_acquire() for _ in range(2)] == [Permit.PROBE, None]
+    breaker.retry()
+    assert breaker.try_acquire() is None
+    breaker.failed(Permit.PROBE)
+    assert breaker.state == "open"

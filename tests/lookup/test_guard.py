@@ -483,6 +483,19 @@ async def test_after_its_time_one_probe_is_let_in_and_its_success_lets_all_in() 
     assert backend.source.asked == 7
 
 
+async def test_backend_that_reports_its_source_available_is_called_again_at_once() -> None:
+    """Also after a reload, which makes another guard for it."""
+    backend = FakeBackend(DOWN, breaker={"failures": 1})
+    asked = guard(backend)
+    await failure(asked)
+    after = guard(backend)
+    after.take_over(asked)
+    assert (await failure(after)).reason.startswith(OPEN)
+    backend.source.answer = ALICE
+    backend.notify_available()
+    assert await ask(after) == await ask(asked) == Answer(ALICE, "crm")
+
+
 async def test_a_probe_that_fails_opens_it_for_twice_as_long() -> None:
     ticker, backend = Ticker(), FakeBackend(DOWN, breaker={"failures": 1})
     asked = guard(backend, timer=ticker)

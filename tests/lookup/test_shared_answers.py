@@ -105,6 +105,27 @@ async def test_a_failing_shared_cache_is_a_miss_and_then_not_called(
         assert counts(both.backends)[1] in (0, 1)
 
 
+async def test_shared_cache_is_used_within_5_s_after_a_long_outage(
+    ticker: Ticker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The outage is logged once."""
+    async with replicas(ticker) as both:
+        both.cache.error = OSError()
+        for _ in range(120):
+            ticker.now += 1
+            both.first.cache.purge()
+            assert (await both.first.find(QUERY)).user is ALICE
+            await both.stored()
+        assert caplog.text.count("circuit breaker open") == 1
+        assert both.cache.calls < 60
+        both.cache.error = None
+        ticker.now += 5
+        both.first.cache.purge()
+        await both.find_in_first()
+        await both.second.find(QUERY)
+        assert counts(both.backends)[1] == 0
+
+
 async def test_a_slow_shared_cache_delays_a_lookup_by_its_timeout(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
 

@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -442,22 +443,47 @@ def test_errors_of_the_server_have_no_data_in_their_text() -> None:
     assert str(wrong) == "the query or the dsn cannot be used: ClientConfigurationError"
 
 
-def test_the_service_answers_503_and_never_404_while_its_database_restarts(
-    database: Database, tmp_path: Path
+@contextmanager
+def stopped(database: Database) -> Iterator[None]:
+    database.server.stop()
+    yield
+    database.server.start()
+
+
+@contextmanager
+def frozen(database: Database) -> Iterator[None]:
+    database.server.pause()
+    yield
+    database.server.resume()
+
+
+@contextmanager
+def without_connections(database: Database) -> Iterator[None]:
+    """The connections of the service are lost, and there are no others."""
+    database.run("ALTER ROLE idv CONNECTION LIMIT 0")
+    database.disconnect()
+    yield
+    database.run("ALTER ROLE idv CONNECTION LIMIT -1")
+
+
+@pytest.mark.parametrize("fault", [stopped, frozen, without_connections])
+def test_the_service_answers_503_and_never_404_while_its_database_fails(
+    database: Database,
+    tmp_path: Path,
+    fault: Callable[[Database], AbstractContextManager[None]],
 ) -> None:
-    """Within seconds after the restart it answers as before, although many requests failed."""
+    """Within seconds after it is repaired it answers as before, whatever the circuit breaker."""
     limits = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
     backend = (
-        f"  - {{name: members, kind: postgres, dsn: '{database.dsn}',"
+        f"  - {{name: members, kind: postgres, dsn: '{database.dsn}', timeout: 300ms,"
         " breaker: {failures: 1, open_for: 60s}}\n"
     )
     with serving(limits + CONFIG + backend, tmp_path) as service:
         client = Client(service.port)
         assert client.by_input("@alice").status == 200
         assert client.by_input("@carol").status == 404
-        database.server.stop()
-        assert {client.by_input(each).status for each in ["@alice", "@carol"] * 8} == {503}
-        database.server.start()
+        with fault(database):
+            assert {client.by_input(each).status for each in ["@alice", "@carol"] * 8} == {503}
         deadline = time.monotonic() + RECOVERY
         while client.by_input("@alice").status != 200:
             assert client.by_input("@carol").status == 503 or time.monotonic() < deadline

@@ -90,6 +90,11 @@ class CircuitBreaker:
         self._open_until = self._timer() + self._period * jitter
         return True
 
+    def retry(self) -> None:
+        """Let the next call of an open circuit through, as a probe: the backend responds again."""
+        if self._open_until is not None:
+            self._open_until = self._timer()
+
     def abandoned(self, permit: Permit) -> None:
         """Report that nothing was learned: the caller left, or the backend was not called."""
         if permit is Permit.PROBE:

@@ -80,6 +80,7 @@ class Guard:
         self._may_skip = options.on_unavailable == "continue"
         self._match = re.compile(options.match, re.ASCII) if options.match else None
         self._breaker = CircuitBreaker(options.breaker, timer)
+        backend.on_available(self._breaker.retry)
         self._folds_nicknames = options.folds_nicknames
         self._deadlines = DeadlineQueue(Timeout.expire)
         self._bulkhead = Bulkhead(options.max_concurrent)
@@ -89,6 +90,7 @@ class Guard:
     def take_over(self, other: Guard) -> None:
         """Share the circuit breaker and the concurrency limit with a guard of the same backend."""
         self._breaker, self._bulkhead = other._breaker, other._bulkhead
+        self.backend.on_available(self._breaker.retry)
         self._failing, self._next_recovery = other._failing, other._next_recovery
 
     @property

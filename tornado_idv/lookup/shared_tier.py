@@ -19,6 +19,8 @@ from tornado_idv.model import Query
 from tornado_idv.shared_cache import AnySharedCache, Purge, SharedResult
 
 _log = logging.getLogger(__name__)
+_BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)
+"""A probe costs one lookup at most ``timeout``, so it may come often."""
 _PURGE_TIMEOUT = 1.0
 _PURGE_PAUSE = 1.0
 """Seconds between two attempts to purge."""
@@ -43,7 +45,7 @@ class SharedTier:
         self.cache = cache
         self.clock = clock
         self.counted = (counters or Counters()).backend(SHARED_CACHE)
-        self._breaker = CircuitBreaker(BreakerOptions(), timer)
+        self._breaker = CircuitBreaker(_BREAKER, timer)
         self._purges: list[Purge] = []
         self._undelivered = False
         self._sending: asyncio.Task[None] | None = None
@@ -135,7 +137,7 @@ class SharedTier:
                 result = await call()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
             self._count_failure(failure, error)
-            if self._breaker.failed(permit):
+            if self._breaker.failed(permit) and permit is Permit.REGULAR:  # once for each outage
                 _log.warning(
                     "shared cache: circuit breaker open after %d failures, the last: %s; "
                     "next probe in %.2g s",
