@@ -120,7 +120,7 @@ class KeyRing:
             now = self._latest
         else:
             self._latest = now
-        # Both are always compared, so that the time does not tell which of them failed.
+        # Both are always compared, so that the time is the same for either.
         if (now < key.not_before) | (now >= key.expires):
             raise RejectedKey(key, now, digest)
         self.last_used[key.id] = now
