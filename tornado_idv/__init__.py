@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         WholeNumber,
     )
     from tornado_idv.shared_cache import Purge, SharedCache, SharedCacheOptions, SharedResult
+    from tornado_idv.shared_limits import LimitUse, SharedLimits, SharedLimitsOptions
     from tornado_idv.user_store import NumberedUser, RejectRows, UserStore
 
 _MODULES = {
@@ -59,6 +60,7 @@ _MODULES = {
     "Duration": "options",
     "FileSignature": "files",
     "KeyStoreLocation": "keys.location",
+    "LimitUse": "shared_limits",
     "NumberedUser": "user_store",
     "Options": "options",
     "Pattern": "options",
@@ -69,6 +71,8 @@ _MODULES = {
     "SharedAnswer": "model",
     "SharedCache": "shared_cache",
     "SharedCacheOptions": "shared_cache",
+    "SharedLimits": "shared_limits",
+    "SharedLimitsOptions": "shared_limits",
     "SharedResult": "shared_cache",
     "Size": "options",
     "User": "model",
@@ -95,6 +99,7 @@ __all__ = [
     "InvalidFormat",
     "KeyStoreError",
     "KeyStoreLocation",
+    "LimitUse",
     "LoadedConfig",
     "LookupFailed",
     "MissingKeyStoreError",
@@ -109,6 +114,8 @@ __all__ = [
     "SharedAnswer",
     "SharedCache",
     "SharedCacheOptions",
+    "SharedLimits",
+    "SharedLimitsOptions",
     "SharedResult",
     "Size",
     "StartError",

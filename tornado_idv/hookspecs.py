@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tornado_idv.commands import CommandTools
     from tornado_idv.model import Answer, Query
     from tornado_idv.shared_cache import SharedCache
+    from tornado_idv.shared_limits import SharedLimits
 
 PROJECT = "tornado_idv"
 
@@ -57,6 +58,14 @@ def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | 
 @hookspec
 def idv_shared_cache() -> Mapping[str, type[SharedCache[Any]] | str]:  # type: ignore[empty-body]
     """Return the classes of shared caches of this plugin, by their name in ``shared_cache.kind``.
+
+    As with ``idv_backend_kinds``, each is a class, or where to import it from.
+    """
+
+
+@hookspec
+def idv_shared_limits() -> Mapping[str, type[SharedLimits[Any]] | str]:  # type: ignore[empty-body]
+    """Return the classes of shared limits of this plugin, by their name in ``shared_limits.kind``.
 
     As with ``idv_backend_kinds``, each is a class, or where to import it from.
     """

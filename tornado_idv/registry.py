@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tornado_idv.backend import AnyBackend, Backend, BackendOptions
     from tornado_idv.keys.location import KeyStoreLocation
     from tornado_idv.shared_cache import AnySharedCache
+    from tornado_idv.shared_limits import AnySharedLimits
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -93,25 +94,27 @@ class Classes(Mapping[str, type[T]], Generic[T]):
 
 
 class BackendKinds(Classes["Backend[Any]"]):
-    """Classes of backends by kind, and of shared caches."""
+    """Classes of backends by kind, and of shared caches and limits."""
 
     def __init__(
         self,
         classes: Mapping[str, type[Backend[Any]] | str],
         shared_caches: Mapping[str, type[AnySharedCache] | str],
+        shared_limits: Mapping[str, type[AnySharedLimits] | str],
     ) -> None:
         super().__init__(classes)
         self.shared_caches: Classes[AnySharedCache] = Classes(shared_caches)
+        self.shared_limits: Classes[AnySharedLimits] = Classes(shared_limits)
 
 
 def backend_kinds(manager: pluggy.PluginManager) -> BackendKinds:
-    """Return every kind of backend, and of shared cache, by name.
+    """Return every kind of backend, and of shared cache and limits, by name.
 
     Raises `StartError` if two plugins use one name.
     """
     hook = manager.hook
-    backends = _offered(hook.idv_backend_kinds, "kind")
-    return BackendKinds(backends, _offered(hook.idv_shared_cache, "kind"))
+    hooks = (hook.idv_backend_kinds, hook.idv_shared_cache, hook.idv_shared_limits)
+    return BackendKinds(*(_offered(each, "kind") for each in hooks))
 
 
 def key_stores(manager: pluggy.PluginManager) -> Classes[KeyStoreLocation]:

@@ -1,4 +1,4 @@
-"""Users in a Redis server, and a cache of answers in one: the kinds ``redis``."""
+"""Users in a Redis server, and a cache of answers and limits in one: the kinds ``redis``."""
 
 from __future__ import annotations
 
@@ -17,3 +17,9 @@ def idv_backend_kinds() -> Mapping[str, str]:
 def idv_shared_cache() -> Mapping[str, str]:
     """Provide the shared cache ``redis``."""
     return {"redis": "idv_redis.shared_cache:RedisSharedCache"}
+
+
+@hookimpl
+def idv_shared_limits() -> Mapping[str, str]:
+    """Provide the shared limits ``redis``."""
+    return {"redis": "idv_redis.shared_limits:RedisSharedLimits"}

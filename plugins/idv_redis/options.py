@@ -1,4 +1,4 @@
-"""The options of a backend of the kind ``redis``."""
+"""The options of the kinds ``redis``: a backend, a shared cache, shared limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from tornado_idv import BackendOptions, Options, Secret, SharedCacheOptions, WholeNumber
+from tornado_idv import (
+    BackendOptions,
+    Options,
+    Secret,
+    SharedCacheOptions,
+    SharedLimitsOptions,
+    WholeNumber,
+)
 
 _MIN_SECRET = 32
 
@@ -38,6 +45,8 @@ def _secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
+SharedSecret = Annotated[Secret, AfterValidator(_secret)]
+"""A secret that cannot be guessed."""
 RedisUrl = Annotated[Secret, AfterValidator(_url)]
 """A URL of a Redis server; it may contain a password."""
 
@@ -80,7 +89,16 @@ class RedisOptions(RedisServer, BackendOptions):
 class RedisCacheOptions(RedisServer, SharedCacheOptions):
     """The options of the shared cache ``redis``."""
 
-    secret: Annotated[Secret, AfterValidator(_secret)]
+    secret: SharedSecret
     """The secret that all processes share; entries that were written without it are not used."""
     prefix: str = "idv:"
     """What every key, and the channel for purges, begins with."""
+
+
+class RedisLimitsOptions(RedisServer, SharedLimitsOptions):
+    """The options of the shared limits ``redis``."""
+
+    secret: SharedSecret
+    """The secret that all processes share; without it, no key of the server shows a key id."""
+    prefix: str = "idv:"
+    """What every key begins with."""

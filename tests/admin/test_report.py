@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tornado_idv.admin.report import BackendReport, KeyStoreReport, ProcessReport, Report, merge
+from tornado_idv.admin.report import BackendReport, PartReport, ProcessReport, Report, merge
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.server.control import Decoder, encode
 
@@ -85,7 +85,7 @@ def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:
 
 
 def test_key_store_fails_if_one_worker_cannot_read_it() -> None:
-    good, bad = KeyStoreReport(None, 1.0), KeyStoreReport("the key store is gone", 2.0)
+    good, bad = PartReport(None, 1.0), PartReport("the key store is gone", 2.0)
     report = merge([ProcessReport(key_store=each) for each in (good, bad, good)])
     assert report.key_store == bad
 
@@ -99,6 +99,13 @@ def test_shared_cache_fails_if_it_fails_in_one_worker() -> None:
     assert report.shared_cache == bad
     assert report.pending_purges == 6
     assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["shared cache"]
+
+
+def test_shared_limits_fail_if_one_worker_cannot_exchange() -> None:
+    good, bad = PartReport(None, 1.0), PartReport("no response in time", 2.0)
+    process = merge([ProcessReport(shared_limits=each) for each in (good, bad, good)])
+    report = Report("ready", 1, 0.0, process, Counters())
+    assert report.parts == report.degraded() == ["shared limits"]
 
 
 def test_no_worker_reports_nothing() -> None:

@@ -26,8 +26,8 @@ NO_BASE_PATH = "must be empty or like /identity, without a slash at the end"
 NO_RATE = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
 NO_REFERENCE = "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
 SECTIONS = (
-    "profile_sites, server, admin, auth, limits, cache, shared_cache, identifiers, backends, "
-    "logging, demo"
+    "profile_sites, server, admin, auth, limits, shared_limits, cache, shared_cache, identifiers, "
+    "backends, logging, demo"
 )
 
 GOOD = """\

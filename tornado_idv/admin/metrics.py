@@ -106,6 +106,8 @@ class _ReportCollector(Collector):
             "limit",
             ((each, limited[each]) for each in ("requests", "misses", "failed_auth")),
         )
+        exchanges = self._counters.limit_exchanges.items()
+        yield _counter("idv_limit_exchanges", "Exchanges of shared limits.", "result", exchanges)
 
     def _backends(self) -> Iterator[Metric]:
         labels = ["backend"]

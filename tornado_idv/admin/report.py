@@ -40,8 +40,8 @@ class BackendReport(Struct):
         return self.breaker == "closed" and self.failing_since is None
 
 
-class KeyStoreReport(Struct):
-    """Whether the key store can be read; ``since`` is a Unix time."""
+class PartReport(Struct):
+    """Why a part of the service fails, if it does; ``since`` is a Unix time."""
 
     error: str | None
     since: float
@@ -56,10 +56,11 @@ class ProcessReport(Struct):
     backends: list[BackendReport] = []
     cache_entries: dict[str, int] = {}
     connections: dict[str, int] = {}
-    key_store: KeyStoreReport | None = None
+    key_store: PartReport | None = None
     max_lag: float = 0.0
     shared_cache: BackendReport | None = None
     pending_purges: int = 0
+    shared_limits: PartReport | None = None
 
     @property
     def sources(self) -> dict[str, BackendReport]:
@@ -99,16 +100,19 @@ class Report(Struct):
     @property
     def parts(self) -> list[str]:
         """What may be `degraded`, beside workers."""
-        store = ["key store"] if self.process.key_store is not None else []
-        return [*self.process.sources, *store]
+        others = [name for name, part in self._others() if part is not None]
+        return [*self.process.sources, *others]
 
     def degraded(self) -> list[str]:
         """Return which parts fail, though the service can respond."""
         sources = self.process.sources.items()
         parts = [name for name, each in sources if not each.available or each.problem is not None]
-        if self.process.key_store is not None and self.process.key_store.error is not None:
-            parts.append("key store")
+        parts += (name for name, part in self._others() if part is not None and part.error)
         return parts + self.missing
+
+    def _others(self) -> tuple[tuple[str, PartReport | None], ...]:
+        process = self.process
+        return ("key store", process.key_store), ("shared limits", process.shared_limits)
 
 
 def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
@@ -117,13 +121,13 @@ def merge(reports: Sequence[ProcessReport]) -> ProcessReport:
     for report in reports:
         for each in report.backends:
             backends.setdefault(each.name, []).append(each)
-    stores = [each.key_store for each in reports if each.key_store is not None]
     shared = [each.shared_cache for each in reports if each.shared_cache is not None]
     return ProcessReport(
         backends=[_merge_backend(each) for each in backends.values()],
         cache_entries=_sum(each.cache_entries for each in reports),
         connections=_sum(each.connections for each in reports),
-        key_store=max(stores, key=lambda each: each.error is not None, default=None),
+        key_store=_merge_part(each.key_store for each in reports),
+        shared_limits=_merge_part(each.shared_limits for each in reports),
         max_lag=max((each.max_lag for each in reports), default=0.0),
         shared_cache=_merge_backend(shared) if shared else None,
         pending_purges=sum(each.pending_purges for each in reports),
@@ -144,6 +148,11 @@ def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
         last_error_at=latest.last_error_at,
         problem=next((each.problem for each in reports if each.problem is not None), None),
     )
+
+
+def _merge_part(parts: Iterable[PartReport | None]) -> PartReport | None:
+    known = (each for each in parts if each is not None)
+    return max(known, key=lambda each: each.error is not None, default=None)
 
 
 def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:

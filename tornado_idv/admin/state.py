@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from tornado_idv.admin.operations import Record, parse_query
 from tornado_idv.admin.reload import ReloadResult, Reloads
-from tornado_idv.admin.report import BackendReport, KeyStoreReport, Phase, ProcessReport, Report
+from tornado_idv.admin.report import BackendReport, PartReport, Phase, ProcessReport, Report
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.limits.exchange import LimitExchange
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.lookup.shared_tier import SharedTier
@@ -36,6 +37,7 @@ class ServiceState:
     connections: Callable[[], Mapping[str, int]]
     log_dropped: Callable[[], int]
     shared: SharedTier | None = None
+    limit_exchange: LimitExchange | None = None
     draining: bool = False
     reloads: Reloads = field(init=False)
 
@@ -59,11 +61,13 @@ class ServiceState:
         """Return the state of this process, and bring the counters up to date."""
         self.counters.log_dropped = self.log_dropped()
         store = self.store.state if self.store is not None else None
+        exchange = self.limit_exchange
         return ProcessReport(
             backends=[self._backend(each) for each in self.directory.guards],
             cache_entries=self.directory.cache.sizes,
             connections=dict(self.connections()),
-            key_store=KeyStoreReport(store.error, store.since) if store else None,
+            key_store=PartReport(store.error, store.since) if store else None,
+            shared_limits=PartReport(exchange.error, exchange.since) if exchange else None,
             max_lag=self.counters.take_max_lag() if take_lag else self.counters.max_lag,
             shared_cache=self._shared_cache(self.shared) if self.shared else None,
             pending_purges=self.shared.pending_purges if self.shared else 0,

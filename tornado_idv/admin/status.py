@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from tornado_idv.admin.operations import Record
 from tornado_idv.admin.reload import ReloadResult
-from tornado_idv.admin.report import BackendReport, Report, WorkerReport
+from tornado_idv.admin.report import BackendReport, PartReport, Report, WorkerReport
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters
@@ -34,13 +34,13 @@ def health(report: Report, *, verbose: bool = False) -> Record:
     if verbose:
         counted = report.counters
         record["backends"] = [_backend(each, counted) for each in report.process.backends]
-        store = report.process.key_store
         shared = report.process.shared_cache
         record["shared_cache"] = shared and {
             **_backend(shared, counted),
             "pending_purges": report.process.pending_purges,
         }
-        record["key_store"] = store and {"error": store.error, "since": format_time(store.since)}
+        record["key_store"] = _part(report.process.key_store)
+        record["shared_limits"] = _part(report.process.shared_limits)
     return record
 
 
@@ -101,6 +101,10 @@ def _backend(backend: BackendReport, counters: Counters) -> Record:
         "users": backend.users,
         "calls": dict(counters.backend(backend.name).results),
     }
+
+
+def _part(part: PartReport | None) -> Record | None:
+    return {"error": part.error, "since": format_time(part.since)} if part else None
 
 
 def _last_reload(last: ReloadResult | None) -> Record | None:

@@ -46,6 +46,8 @@ def _lines(record: Record) -> Iterator[str]:
     yield f"{'keys:':14}{keys['count']}{expiry}"
     if record["key_store"] and record["key_store"]["error"]:
         yield f"{'key store:':14}{record['key_store']['error']}"
+    if record["shared_limits"] and record["shared_limits"]["error"]:
+        yield f"{'limits:':14}not shared: {record['shared_limits']['error']}"
     if record["last_reload"]:
         yield f"{'last reload:':14}{_reload(record['last_reload'])}"
     yield f"{'connections:':14}{sum(record['connections'].values())}"

@@ -1,4 +1,4 @@
-"""The settings model for the installed kinds of backend and of shared cache."""
+"""The settings model for the installed kinds of backend, of shared cache and of shared limits."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.options import Options
 from tornado_idv.registry import BackendKinds
 from tornado_idv.shared_cache import AnySharedCache, SharedCacheOptions
+from tornado_idv.shared_limits import AnySharedLimits, SharedLimitsOptions
 
 _Choices = tuple[tuple[str, type[Options] | None], ...]
 """The options model of each kind; ``None`` if it is not to be imported."""
@@ -33,21 +34,25 @@ def settings_type(
     kinds: Mapping[str, type[AnyBackend]],
     used: Container[str] | None = None,
     shared_cache: str | None = None,
+    shared_limits: str | None = None,
 ) -> type[Settings]:
     """Return the settings model for these kinds of backend, by their names in ``kind:``.
 
-    Only the kinds in ``used`` (default: all) are imported, and of `BackendKinds` the kind
-    ``shared_cache`` of shared caches (with all kinds of backends, all); the options of others are
-    not described.
+    Only the kinds in ``used`` (default: all) are imported, and of `BackendKinds` the kinds
+    ``shared_cache`` and ``shared_limits`` (with all kinds of backends, all); the options of others
+    are not described.
     """
     caches = kinds.shared_caches if isinstance(kinds, BackendKinds) else {}
+    limits = kinds.shared_limits if isinstance(kinds, BackendKinds) else {}
     return _settings_type(
-        _choices(kinds, used), _choices(caches, None if used is None else {shared_cache})
+        _choices(kinds, used),
+        _choices(caches, None if used is None else {shared_cache}),
+        _choices(limits, None if used is None else {shared_limits}),
     )
 
 
 def _choices(
-    kinds: Mapping[str, type[AnyBackend | AnySharedCache]],
+    kinds: Mapping[str, type[AnyBackend | AnySharedCache | AnySharedLimits]],
     used: Container[str | None] | None,
 ) -> _Choices:
     return tuple(
@@ -57,10 +62,13 @@ def _choices(
 
 
 @lru_cache(maxsize=4)  # making one takes 0.1 s
-def _settings_type(backends: _Choices, shared_caches: _Choices) -> type[Settings]:
+def _settings_type(
+    backends: _Choices, shared_caches: _Choices, shared_limits: _Choices
+) -> type[Settings]:
     fields = Settings.model_fields
     entry: Any = _entry(BackendOptions, backends, "backend")
     cache = _entry(SharedCacheOptions, shared_caches, "shared cache")
+    limits = _entry(SharedLimitsOptions, shared_limits, "shared limits")
     return create_model(
         "Settings",
         __base__=Settings,
@@ -73,6 +81,10 @@ def _settings_type(backends: _Choices, shared_caches: _Choices) -> type[Settings
         shared_cache=(
             cache | None,
             Field(None, description=fields["shared_cache"].description),
+        ),
+        shared_limits=(
+            limits | None,
+            Field(None, description=fields["shared_limits"].description),
         ),
     )
 

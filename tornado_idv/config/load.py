@@ -114,8 +114,8 @@ def _validate(
     resolved = Resolved(source.tree(), file, base_dir, environ)
     tree = resolved.tree
     found = list(cross_checks(tree, file))
-    shared_cache = str(value_at(tree, "shared_cache", "kind"))
-    model, settings = settings_type(kinds, _kinds_in(tree), shared_cache), None
+    shared = (str(value_at(tree, each, "kind")) for each in ("shared_cache", "shared_limits"))
+    model, settings = settings_type(kinds, _kinds_in(tree), *shared), None
     context = {
         "base_dir": base_dir,
         "profile_site": _first_site(tree),

@@ -48,6 +48,7 @@ from tornado_idv.options import (
     WholeNumber,
 )
 from tornado_idv.shared_cache import SharedCacheOptions
+from tornado_idv.shared_limits import SharedLimitsOptions
 from tornado_idv.units import RATE
 
 
@@ -244,6 +245,8 @@ class Settings(Options):
     """Authentication."""
     limits: LimitSettings = LimitSettings()
     """Rate limits; without one, there is no limit."""
+    shared_limits: SharedLimitsOptions | None = None
+    """Where machines count ``limits`` of keys together; without it, each counts alone."""
     cache: CacheLimits = CacheLimits()
     """The cache of answers."""
     shared_cache: SharedCacheOptions | None = None

@@ -4,6 +4,8 @@ Each key id has its place in a table of fixed size, found by a hash, so every pr
 one. A place is never given to another key id. When the table is full (65,536 key ids since the
 start, or twice those at the start), a further key id has a place outside of it: its limits then
 apply in each process separately.
+
+Where other machines have the same limits (`exchange.py`), each process also counts what keys use.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from hashlib import blake2b
 from mmap import mmap
+from typing import NamedTuple
 
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.limits.gcra import Exceeded, Limit
@@ -35,6 +39,18 @@ _shared_limit = lru_cache(maxsize=1024)(Limit)
 """Keys with the same rate share a `Limit`, which saves 260 bytes for each key."""
 
 
+class KeyUse(NamedTuple):
+    """How many events of one of its limits a key has used."""
+
+    limits: KeyLimits
+    limit: Limit
+    events: int
+
+
+_Uses = defaultdict["KeyLimits", list[int]]
+"""How many requests and misses each key has used in this process since that was last taken."""
+
+
 class KeyLimits:
     """The limits of one key."""
 
@@ -49,6 +65,7 @@ class KeyLimits:
         "_requests",
         "_tats",
         "_tolerance",
+        "_uses",
         "key",
     )
 
@@ -62,6 +79,7 @@ class KeyLimits:
         tats: memoryview[float],
         at: int,
         clock: Callable[[], float],
+        uses: _Uses | None,
     ) -> None:
         self.key = key
         self._requests = requests
@@ -74,6 +92,7 @@ class KeyLimits:
         self._tats = tats
         self._at = at  # of requests; that of misses follows
         self._clock = clock
+        self._uses = uses  # None where they are not counted
 
     def acquire(self, now: float | None = None) -> Exceeded | None:
         """Count a request and return ``None``, or return the limit that it exceeds.
@@ -89,11 +108,26 @@ class KeyLimits:
             if exceeded is not None:
                 return exceeded
         tats[at] = (tat if tat > now else now) + self._interval  # noqa: FURB136 - max is slower
+        if self._uses is not None:
+            self._uses[self][0] += 1
         return None
 
     def release(self) -> None:
         """Take back an `acquire`: the request is counted later, on another path."""
         self._tats[self._at] -= self._interval
+        if self._uses is not None:
+            self._uses[self][0] -= 1
+
+    def uses(self, requests: int, misses: int) -> Iterator[KeyUse]:
+        """Yield these numbers of events for the limits that the key has."""
+        for limit, events in ((self._requests, requests), (self._misses, misses)):
+            if limit is not None and events:
+                yield KeyUse(self, limit, events)
+
+    def advance(self, limit: Limit, tat: float) -> None:
+        """Move the TAT of one of these limits forward, never back."""
+        at = self._at + (limit is self._misses)
+        self._tats[at] = max(self._tats[at], tat)
 
     def bound_wait(self, before: KeyLimits) -> None:
         """Where a limit is not that of ``before``, allow one event now, and more as it says.
@@ -120,6 +154,8 @@ class KeyLimits:
         tat = tats[at]
         if not self._log_only or misses.exceeded(tat, now) is None:
             tats[at] = max(tat, now) + misses.interval
+            if self._uses is not None:
+                self._uses[self][1] += 1
 
     def _exceeded(self, now: float) -> Exceeded | None:
         """Return the limit for which the client has to wait longest."""
@@ -170,6 +206,7 @@ class KeyLimiter:
         """Those of keys that have not been used since the last `configure`."""
         self._beyond: dict[str, memoryview[float]] = {}
         """The TATs of key ids for which the table has no place."""
+        self._uses: _Uses | None = None
 
     def configure(
         self, requests: Rate | None, misses: Rate | None, *, misses_log_only: bool
@@ -191,6 +228,24 @@ class KeyLimiter:
         limits = self._by_digest.get(key.digest)
         return limits if limits is not None and limits.key is key else self._resolve(key)
 
+    def count_uses(self) -> None:
+        """From now on, count in this process what keys use; to be called before any key is used."""
+        self._uses = defaultdict(lambda: [0, 0])
+
+    def take_uses(self) -> list[KeyUse]:
+        """Return what keys have used since the last call, if that is counted."""
+        if self._uses is None:
+            return []
+        taken = [use for limits, counts in self._uses.items() for use in limits.uses(*counts)]
+        self._uses.clear()
+        return taken
+
+    def advance(self, use: KeyUse, tat: float) -> None:
+        """Move a TAT forward; not for a key whose limits were replaced after its use."""
+        limits = use.limits
+        if self._by_digest.get(limits.key.digest, limits) is limits:
+            limits.advance(use.limit, tat)
+
     def _resolve(self, key: ApiKey) -> KeyLimits:
         tats, at = self._find_place(key.id)
         requests, misses, misses_log_only = self._general
@@ -203,6 +258,7 @@ class KeyLimiter:
             tats=tats,
             at=at,
             clock=self._clock,
+            uses=self._uses,
         )
         before = self._by_digest.get(key.digest) or self._before.pop(key.digest, None)
         if before is not None:

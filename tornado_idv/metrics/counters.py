@@ -110,6 +110,8 @@ class Counters:
         """By reason."""
         self.rate_limited: Counter[str] = Counter()
         """By limit."""
+        self.limit_exchanges: Counter[str] = Counter({"ok": 0, "failed": 0})
+        """Exchanges of shared limits by result."""
         self.cache_lookups: Counter[str] = Counter()
         """By what the cache contributed, without the packet cache."""
         self.evictions = 0
@@ -169,6 +171,7 @@ class Counters:
             "packet_hits": _rows(self.packet_hits),
             "auth_failures": self.auth_failures,
             "rate_limited": self.rate_limited,
+            "limit_exchanges": self.limit_exchanges,
             "cache_lookups": self.cache_lookups,
             "evictions": self.evictions,
             "log_dropped": self.log_dropped,
@@ -188,6 +191,7 @@ class Counters:
             self.packet_hits_of(route, code).merge(durations)
         self.auth_failures.update(record["auth_failures"])
         self.rate_limited.update(record["rate_limited"])
+        self.limit_exchanges.update(record["limit_exchanges"])
         self.cache_lookups.update(record["cache_lookups"])
         self.evictions += record["evictions"]
         self.log_dropped += record["log_dropped"]

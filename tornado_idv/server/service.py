@@ -32,7 +32,7 @@ from tornado_idv.server.daemon_thread import DaemonThread
 from tornado_idv.server.directories import Directories, PreparedDirectory, open_directories
 from tornado_idv.server.http_parts import HttpParts, SharedParts
 from tornado_idv.server.keys import Keys, PreparedKeys, open_keys
-from tornado_idv.server.limiters import Limiters, make_limiters
+from tornado_idv.server.limiters import Limiters, exchanging, make_limiters
 from tornado_idv.server.needs_restart import needs_restart
 from tornado_idv.server.reload import Reloader
 from tornado_idv.server.sockets import bind, port_of, url_of
@@ -234,11 +234,13 @@ async def serving(
     async with (
         open_keys(configured, settings.auth.store, key_stores(manager)) as keys,
         open_directories(settings, manager, counters) as directories,
+        exchanging(
+            inherited.limiters if inherited else make_limiters(settings.limits, len(keys.ring.ids)),
+            settings,
+            manager,
+            counters,
+        ) as limiters,
     ):
-        if inherited is None:
-            limiters = make_limiters(settings.limits, len(keys.ring.ids))
-        else:
-            limiters = inherited.limiters
         shared = SharedParts(keys.ring, limiters, counters, access_log)
         server, identifiers = _make_server(settings, directories.current, shared)
         tls = tls_context(settings.server.tls) if settings.server.tls else None
@@ -253,6 +255,7 @@ async def serving(
             server.connection_states,
             log_dropped,
             directories.shared,
+            limiters.exchange,
         )
         await server.listen(sockets, tls)
         try:

@@ -1,0 +1,72 @@
+"""Shared limits in a Redis server: a TAT for each limit, under a keyed hash of its name."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from functools import lru_cache
+
+from idv_redis.options import RedisLimitsOptions
+from tornado_idv import LimitUse, SharedLimits, StartError
+
+_TIMEOUT = 0.5
+"""Seconds to connect, and to get a response."""
+_EXCHANGE = """
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local used, ahead = {}, {}
+for seconds in string.gmatch(ARGV[2], '%S+') do
+  table.insert(used, seconds)
+end
+for i, key in ipairs(KEYS) do
+  local tat = tonumber(redis.call('GET', key) or 0) or 0
+  tat = math.max(tat, now - ARGV[1]) + used[i]
+  ahead[i] = string.format('%.6f', tat - now)
+  if tat > now then
+    redis.call('SET', key, string.format('%.6f', tat), 'PX', math.ceil((tat - now) * 1000))
+  end
+end
+return table.concat(ahead, ' ')
+"""
+"""Times are in seconds, by the server's clock; a TAT that has passed is not kept.
+
+Numbers are in one text: an argument or a reply for each would take twice the time here.
+"""
+_MAX_NAMES = 10_000
+"""Names whose hash is kept, which are about 4 MB."""
+
+
+class RedisSharedLimits(SharedLimits[RedisLimitsOptions]):
+    """One key for each limit in use, which expires when its TAT has passed."""
+
+    options_type = RedisLimitsOptions
+
+    def __init__(self, options: RedisLimitsOptions) -> None:
+        super().__init__(options)
+        try:
+            from idv_redis import client  # noqa: PLC0415 - it imports redis-py
+        except ModuleNotFoundError as error:
+            raise StartError(
+                f"shared_limits: {error.name} is not installed; pip install 'tornado-idv[redis]'"
+            ) from None
+        self._client = client.Client(options, timeout=_TIMEOUT)
+
+    async def exchange(self, since: float, uses: Sequence[LimitUse]) -> Sequence[float]:
+        """Run the script for all limits at once."""
+        prefix, secret = self.options.prefix, self.options.secret.get_secret_value()
+        keys = [f"{prefix}limit:{_hash(secret, use.name)}" for use in uses]
+        used = " ".join(f"{use.seconds:.9f}" for use in uses)
+        reply = await self._client.execute(
+            "EVAL", _EXCHANGE, len(keys), *keys, f"{since:.6f}", used
+        )
+        return [float(each) for each in reply.split()]
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.close()
+
+
+@lru_cache(maxsize=_MAX_NAMES)
+def _hash(secret: str, name: str) -> str:
+    """Return a keyed hash, from which the name cannot be guessed."""
+    return hmac.digest(secret.encode(), f"limit\n{name}".encode(), "sha256")[:16].hex()
