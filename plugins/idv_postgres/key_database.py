@@ -21,8 +21,12 @@ from idv_postgres.database import Connector
 from idv_postgres.errors import to_lookup_failed
 from tornado_idv import KeyStoreError, MissingKeyStoreError
 
-_TIMEOUT = 10.0
-"""Seconds in which the server must answer a statement, beside the time it waits for a lock."""
+_TIMEOUT = 3.0
+"""Seconds in which the server must answer a statement, beside the time it waits for a lock.
+
+A change of a key is effective that much later if the server hangs meanwhile, and fails over."""
+_BATCH_TIMEOUT = 10.0
+"""Seconds in which the server must write many rows."""
 _PING_TIMEOUT = 1.0
 """Seconds after which a kept connection on which nothing is answered is replaced."""
 _CONNECT_TIMEOUT = 2.0
@@ -81,7 +85,7 @@ class KeyDatabase:
 
     def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> object:
         """Run a statement for each row of values."""
-        work = self._connection.executemany(_numbered(sql), rows, timeout=_TIMEOUT)
+        work = self._connection.executemany(_numbered(sql), rows, timeout=_BATCH_TIMEOUT)
         return self._run(work)
 
     def script(self, sql: str) -> None:

@@ -67,7 +67,7 @@ def checker(tmp_path: Path) -> Checker:
 
 
 def _episode(scenario: Scenario, begun: float) -> Episode:
-    return Episode(scenario, begun, lifted=begun + 10, recovered=begun + 11)
+    return Episode(scenario, begun, injected=begun, lifted=begun + 10, recovered=begun + 11)
 
 
 class Case(NamedTuple):

@@ -188,6 +188,21 @@ class PostgresServer:
             self.process.wait(30)
             self.process = None
 
+    def kill(self) -> None:
+        """End every process at once, frozen ones too, as the loss of a machine does."""
+        if self.process is None:
+            return
+        self.pause()  # so that none of them acts on the end of another
+        # The segment that a killed server would leave behind is line 7.
+        segment = (self.data / "postmaster.pid").read_text().splitlines()[6].split()[1]
+        for pid in (*self._children(), self.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(30)
+        self.process = None
+        while self._sessions:
+            self._sessions.popitem()[1].close()
+        command("ipcrm", "-m", segment, user=None)
+
     def pause(self) -> None:
         """Freeze every process: connections stay open, and nothing responds."""
         self._signal(signal.SIGSTOP)
@@ -222,10 +237,14 @@ class PostgresServer:
     def _signal(self, number: signal.Signals) -> None:
         if self.process is None:
             return
+        os.kill(self.process.pid, number)  # first, so that it starts no other process meanwhile
+        for child in self._children():
+            os.kill(child, number)
+
+    def _children(self) -> list[int]:
+        assert self.process is not None
         pid = self.process.pid
-        os.kill(pid, number)  # first, so that it starts no other process meanwhile
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            os.kill(int(child), number)
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @dataclass

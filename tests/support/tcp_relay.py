@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 
 class Relay:
@@ -17,12 +17,24 @@ class Relay:
         """Connections accepted up to now."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._passing = asyncio.Event()
+        self._passing.set()
 
     def freeze(self) -> None:
         """Pass nothing on any more on the connections that are open now, and keep them open."""
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
+
+    @contextmanager
+    def blocked(self) -> Iterator[None]:
+        """Freeze, and let new connections wait: as if packets were dropped on the way."""
+        self._passing.clear()
+        self.freeze()
+        try:
+            yield
+        finally:
+            self._passing.set()
 
     def cut(self) -> None:
         """Close the connections that are open now."""
@@ -32,8 +44,14 @@ class Relay:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        self._writers |= {writer, far_writer}
+        self._writers.add(writer)
+        await self._passing.wait()
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers.add(far_writer)
         for source, sink in ((reader, far_writer), (far_reader, writer)):
             self._tasks.add(asyncio.create_task(self._pass_on(source, sink)))
 

@@ -33,21 +33,23 @@ class Times:
 
 @dataclass
 class Episode:
-    """One run of a scenario: begun, lifted, and recovered when its effects ended."""
+    """One run of a scenario: begun, injected, lifted, and recovered when its effects ended."""
 
     scenario: Scenario
     begun: float
+    injected: float = math.inf
     lifted: float = math.inf
     recovered: float = math.inf
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request, the user that it names (``None``: invalid format), and its time."""
+    """A request, the user that it names (``None``: invalid format), its time and its port."""
 
     text: str
     person: Person | None
     begun: float
+    port: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,15 @@ class Checker:
     """Checks responses against the reference and the fault episodes.
 
     ``unseen`` has the letters of files behind an upstream, whose edits the service does not
-    notice. An edit of any other file purges the answers cached from it.
+    notice. An edit of any other file purges the answers cached from it. With ``strict`` a 503 is
+    wrong while no fault affects the process.
     """
 
     reference: Reference
     times: Times
     unseen: str
     episodes: list[Episode] = field(default_factory=list)
+    strict: bool = False
 
     def outcome(self, request: Request, response: Response) -> Outcome:
         """Classify a response; *wrong* is one that must never be sent."""
@@ -96,13 +100,14 @@ class Checker:
             and response.code == "backend_unavailable"
             and response.retry_after
         ):
-            return "503"
+            excused = not self.strict or self._episodes_of(request, response)
+            return "503" if excused else "wrong"
         return "wrong"
 
     def _found(self, request: Request, person: Person, response: Response) -> Outcome:
         """Classify a 200 response: the requested record, with a plan that may still be served."""
         plan = json.loads(response.body).get("plan")
-        active = self._episodes_between(request.begun, response.ended)
+        active = self._episodes_of(request, response)
         since = self._oldest(request.begun, person, active) - self.times.lag
         same = response.body == Person(person.nickname, person.card, plan).body
         if not (same and self.reference.was(person.nickname, plan, since, response.ended)):
@@ -126,20 +131,22 @@ class Checker:
         cached = self.times.negative_ttl + self.times.timeout
         undetermined = any(
             each.scenario.blind
-            and each.begun + cached < request.begun
+            and each.injected + cached < request.begun
             and response.ended < each.lifted
             for each in self.episodes[-1:]
         )
         since = request.begun - self.times.negative_ttl - self.times.lag
         return not undetermined and self.reference.was(person.nickname, None, since, response.ended)
 
-    def _episodes_between(self, since: float, until: float) -> list[Episode]:
-        """Return the episodes of a period; the effects of one last a short time longer."""
+    def _episodes_of(self, request: Request, response: Response) -> list[Episode]:
+        """Return the episodes that may affect a response; their effects last a bit longer."""
         grace = 2 * self.times.timeout
         return [
             each
             for each in self.episodes[-2:]
-            if each.begun <= until and since <= each.recovered + grace
+            if each.begun <= response.ended
+            and request.begun <= each.recovered + grace
+            and (each.scenario.affects is None or request.port in each.scenario.affects)
         ]
 
 
@@ -150,6 +157,8 @@ class Tally:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     worst_latency: float = 0.0
     recovery: float = 0.0
+    delays: dict[str, float] = field(default_factory=dict)
+    """The longest times, in seconds, after which a change reached every process."""
 
     def add(self, outcome: Outcome, latency: float) -> None:
         """Count one response, with its latency in seconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,13 +43,20 @@ _NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
 
 @dataclass(frozen=True)
 class Scenario:
-    """A fault; with ``blind`` the backend cannot determine whether a user exists."""
+    """A fault; with ``blind`` the backend cannot determine whether a user exists.
+
+    ``affects`` has the ports of the processes whose lookups may fail, if not of all; the others
+    must follow the changes ``followed`` meanwhile. ``clean_up`` runs, in a thread, at the end.
+    """
 
     name: str
     source: Source
     inject: Callable[[], AbstractAsyncContextManager[None]]
     blind: bool
     harms_file: bool = True
+    affects: Collection[int] | None = None
+    followed: Collection[str] = ()
+    clean_up: Callable[[], None] | None = None
 
     @property
     def letter(self) -> str:

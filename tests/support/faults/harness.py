@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from support.faults.checker import Checker, Episode, Tally, Times
 from support.faults.client import FORGETFUL, SITE
@@ -32,6 +33,18 @@ backends:
 BACKEND_LIMITS = "timeout: 400ms, breaker: {failures: 5, open_for: 300ms, open_max: 1s}"
 
 
+class Change(Protocol):
+    """A change that each of several processes must follow."""
+
+    name: str
+
+    async def make(self) -> None:
+        """Make it; no fault affects what it is written to."""
+
+    async def is_seen(self, port: int) -> bool:
+        """Return whether a process follows the last one."""
+
+
 @dataclass
 class Site:
     """A service under test, with its sources of users and its fault scenarios.
@@ -44,6 +57,7 @@ class Site:
     checker: Checker
     sources: Sequence[Source]
     scenarios: Sequence[Scenario]
+    changes: Sequence[Change] = ()
     tallies: defaultdict[str, Tally] = field(default_factory=lambda: defaultdict(Tally))
     violations: list[str] = field(default_factory=list)
 

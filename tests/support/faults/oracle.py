@@ -10,12 +10,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import secrets
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -26,9 +29,10 @@ from rich.table import Table
 from support.faults.checker import Episode, Outcome, Request, Response
 from support.faults.client import SITE, Person
 from support.faults.fault_catalogue import Scenario
-from support.faults.harness import QUIET, Site, running_sites
+from support.faults.harness import QUIET, Change, Site, running_sites
 from support.faults.postgres import running_postgres_sites
 from support.faults.reference import Source
+from support.faults.replicas import running_replicas
 from support.postgres_server import binaries
 from support.service import KEY
 
@@ -36,11 +40,14 @@ BAD = ("alice", "@a b", "@", "https://evil.example/m/alice", f"{SITE}/m/..", "12
 _CLIENTS = 8
 _RECOVERY = 5.0
 """Seconds within which the effects of a lifted fault must end: less than the TTL."""
+_PROPAGATION = 1.0
+"""Seconds within which each process must follow an edit, a purge or a revocation."""
 _MAX_SHOWN = 10
 _SHORT = 30.0
 """In a run up to this many seconds, each fault is short."""
+_SHORT_HOLD = (0.3, 0.6)
 SHOWN: tuple[Outcome, ...] = ("fresh", "stale", "404", "503", "wrong")
-COLUMNS = ("fault", "requests", *SHOWN, "worst latency", "seconds to recover")
+COLUMNS = ("fault", "requests", *SHOWN, "worst latency", "seconds to recover", "to follow")
 
 
 class Load:
@@ -84,8 +91,9 @@ class Load:
     async def ask(self, text: str, person: Person | None, port: int | None = None) -> Response:
         """Send one request, to any of the processes or to one; check and count its response."""
         episode = self._site.episode
-        request = Request(text, person, time.monotonic())
-        response = await self._send(text, port or self._random.choice(self._site.ports))
+        port = port or self._random.choice(self._site.ports)
+        request = Request(text, person, time.monotonic(), port)
+        response = await self._send(text, port)
         outcome = self._site.checker.outcome(request, response)
         row = episode.scenario.name if episode else QUIET
         self._site.tallies[row].add(outcome, response.ended - request.begun)
@@ -106,7 +114,10 @@ class Load:
 
 
 class FaultInjector:
-    """Injects the faults of one service in random order, each once before any repeats."""
+    """Injects the faults of one service in random order, each once before any repeats.
+
+    After each, and during it where that is possible, every process must follow changes in time.
+    """
 
     def __init__(self, site: Site, load: Load, random: Random, hold: tuple[float, float]) -> None:
         self._site, self._load, self._random, self._hold = site, load, random, hold
@@ -122,22 +133,58 @@ class FaultInjector:
             bag = bag or self._random.sample(self._site.scenarios, len(self._site.scenarios))
             await self._inject(bag.pop())
 
+    async def run_each(self) -> None:
+        """Inject each fault once, in order."""
+        *others, last = self._site.scenarios
+        for scenario in (*others, replace(last, clean_up=None)):
+            await self._inject(scenario)
+
     async def _inject(self, scenario: Scenario) -> None:
         episode = Episode(scenario, time.monotonic())
         self._site.checker.episodes.append(episode)
+        affected = self._site.ports if scenario.affects is None else scenario.affects
+        others = [port for port in self._site.ports if port not in affected]
         async with scenario.inject():
+            episode.injected = time.monotonic()
             await self._wait(1)
+            followed = [each for each in self._site.changes if each.name in scenario.followed]
+            await self._change(scenario.name, " meanwhile", followed, others)
             episode.lifted = time.monotonic()
-        marked = scenario.source.mark(recreate=scenario.harms_file)
         repaired = time.monotonic()
+        for change in self._site.changes:
+            await change.make()
+        marked = scenario.source.mark(recreate=scenario.harms_file)
         while not await self._is_over(scenario.source, marked):
             if time.monotonic() > repaired + _RECOVERY:
                 self._site.violations.append(f"{self._site.name}: {scenario.name}: never recovered")
                 break
-            await self._wait(0.02)
+            await self._wait(0.1)
         episode.recovered = time.monotonic()
         tally = self._site.tallies[scenario.name]
         tally.recovery = max(tally.recovery, episode.recovered - repaired)
+        await self._change(scenario.name, "", self._site.changes, self._site.ports)
+        if scenario.clean_up is not None:
+            await asyncio.to_thread(scenario.clean_up)
+
+    async def _change(
+        self, row: str, when: str, changes: Sequence[Change], ports: Sequence[int]
+    ) -> None:
+        """Make changes one by one, and measure when these processes follow them."""
+        for change in changes:
+            await change.make()
+            made = time.monotonic()
+            while not all([await change.is_seen(port) for port in ports]):
+                if time.monotonic() > made + _RECOVERY:
+                    break
+                await asyncio.sleep(0.04)
+            delays = self._site.tallies[row].delays
+            delay = time.monotonic() - made
+            name = change.name + when
+            delays[name] = max(delays.get(name, 0.0), delay)
+            if delay > _PROPAGATION:
+                self._site.violations.append(
+                    f"{self._site.name}: {row}: {name} seen after {delay:.2f} s"
+                )
 
     async def _is_over(self, source: Source, marked: Person) -> bool:
         """Return whether all serve the current users, and absent ones are "not found" again."""
@@ -146,6 +193,8 @@ class FaultInjector:
             stranger = self._load.newcomer(source)
             absent = await self._load.ask(stranger.spellings[0], stranger, port)
             if known.body != marked.body or absent.status != 404:
+                return False
+            if not all([await each.is_seen(port) for each in self._site.changes]):
                 return False
         return True
 
@@ -162,11 +211,11 @@ async def run(
 ) -> list[Site]:
     """Load all services for some seconds, each with ``rate`` requests per second."""
     random = Random(seed)
-    hold = (1.0, 3.0) if seconds > _SHORT else (0.3, 0.6)
+    hold = (1.0, 3.0) if seconds > _SHORT else _SHORT_HOLD
     with tempfile.TemporaryDirectory() as folder:
         async with (
             AsyncExitStack() as stack,
-            aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"}) as session,
+            _session() as session,
             asyncio.TaskGroup() as group,
         ):
             running = [each(Path(folder), seconds + 60) for each in harnesses]
@@ -180,6 +229,24 @@ async def run(
     return sites
 
 
+async def run_in_order(harness: Harness, rate: float = 20.0) -> list[Site]:
+    """Inject each fault of these services once, in order, under load."""
+    random = Random(0)
+    with tempfile.TemporaryDirectory() as folder:
+        async with harness(Path(folder), 120) as sites, _session() as session:
+            for site in sites:
+                load = Load(site, session, random)
+                loading = asyncio.create_task(load.run(math.inf, rate))
+                await FaultInjector(site, load, random, _SHORT_HOLD).run_each()
+                loading.cancel()
+                await asyncio.wait([loading])
+    return sites
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEY}"})
+
+
 def rows(sites: Sequence[Site]) -> list[dict[str, str | int | float]]:
     """Return the table: one row for each fault of each service."""
     return [
@@ -189,6 +256,7 @@ def rows(sites: Sequence[Site]) -> list[dict[str, str | int | float]]:
             **{outcome: tally.outcomes[outcome] for outcome in SHOWN},
             "worst latency": round(tally.worst_latency, 3),
             "seconds to recover": round(tally.recovery, 2),
+            "to follow": round(max(tally.delays.values(), default=0.0), 2),
         }
         for site in sites
         for name, tally in sorted(site.tallies.items(), key=lambda item: item[0] != QUIET)
@@ -208,6 +276,19 @@ def show(sites: Sequence[Site]) -> None:
         console.print(f"wrong: {violation}", markup=False, style="red")
 
 
+def _harnesses() -> list[Harness]:
+    """Return those whose servers are installed."""
+    harnesses: list[Harness] = [running_sites]
+    if binaries() is None:
+        Console(stderr=True).print("PostgreSQL is not installed; see `make test-tools`")
+    elif shutil.which("redis-server") is None:
+        Console(stderr=True).print("Redis is not installed; see `make test-tools`")
+        harnesses.append(running_postgres_sites)
+    else:
+        harnesses += [running_postgres_sites, running_replicas]
+    return harnesses
+
+
 def main() -> int:
     """Run from the command line; return 1 if any response was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -220,12 +301,7 @@ def main() -> int:
     given = parser.parse_args()
     seed = secrets.randbelow(2**32) if given.seed is None else given.seed
     Console(stderr=True).print(f"seed {seed}, {given.seconds:g} s", highlight=False)
-    harnesses: list[Harness] = [running_sites]
-    if binaries() is None:
-        Console(stderr=True).print("PostgreSQL is not installed; see `make test-tools`")
-    else:
-        harnesses.append(running_postgres_sites)
-    sites = asyncio.run(run(given.seconds, seed, given.rate, harnesses))
+    sites = asyncio.run(run(given.seconds, seed, given.rate, _harnesses()))
     if given.json:
         sys.stdout.write(json.dumps({"seed": seed, "rows": rows(sites)}, indent=2) + "\n")
     else:

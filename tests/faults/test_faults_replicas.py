@@ -1,0 +1,35 @@
+"""Three services over one PostgreSQL cluster and one Redis server, while either of these fails."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from functools import partial
+
+import pytest
+
+from support.faults.harness import QUIET
+from support.faults.oracle import rows, run_in_order
+from support.faults.replicas import running_replicas
+from support.postgres_server import binaries
+
+WITHOUT = ["PostgreSQL failed over"]
+"""Left out: the failover of a server that hangs is the harder one."""
+
+
+@pytest.mark.slow
+def test_replicas_send_no_wrong_response_and_follow_changes_while_servers_fail() -> None:
+    """Each server is stopped, frozen, filled and cut off, and PostgreSQL fails over.
+
+    All respond as before at most 5 s after a fault has ended; 503 is allowed until then, and only
+    where a fault of PostgreSQL affects the service. Edits, purges by an operator, and keys that are
+    issued or revoked are followed by all within 1 s, also during faults that need not prevent it.
+    """
+    if binaries() is None or shutil.which("redis-server") is None:
+        pytest.skip("PostgreSQL or Redis is not installed; see `make test-tools`")
+    (site,) = asyncio.run(run_in_order(partial(running_replicas, without=WITHOUT)))
+    assert site.violations == []
+    assert sum(int(row["wrong"]) for row in rows([site])) == 0
+    assert set(site.tallies) == {QUIET, *(each.name for each in site.scenarios)}
+    assert all(tally.outcomes["fresh"] for tally in site.tallies.values())
+    assert site.tallies["PostgreSQL frozen, failed over"].outcomes["503"]

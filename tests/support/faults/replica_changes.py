@@ -1,0 +1,148 @@
+"""What services over one PostgreSQL database and one shared cache must all follow in time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import closing
+
+import aiohttp
+from pydantic import SecretStr
+
+from idv_postgres.key_store import PostgresKeyStore
+from support.faults.postgres import PostgresSource
+from support.key_stores import open_store, record
+from support.postgres_server import Database
+from support.process import ServiceProcess
+from support.service import KEY
+from tornado_idv.keys.token import issue
+
+
+class Caller:
+    """Sends requests with a key of one's own choice, and those of an operator."""
+
+    def __init__(self, session: aiohttp.ClientSession, services: Sequence[ServiceProcess]) -> None:
+        self._session = session
+        self.ports = [each.port for each in services]
+        self._admin = [_admin_url(each) for each in services]
+
+    async def ask(self, port: int, nickname: str, token: str = KEY) -> tuple[int, bytes]:
+        """Return status and body."""
+        url = f"http://127.0.0.1:{port}/api/v1/identify/url"
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self._session.post(
+            url, json={"input": f"@{nickname}"}, headers=headers
+        ) as response:
+            return response.status, await response.read()
+
+    async def purge(self, nickname: str) -> None:
+        """Purge a user by the admin listener of the first service."""
+        url = f"{self._admin[0]}/cache/purge"
+        async with self._session.post(url, json={"nickname": nickname}) as response:
+            assert response.status == 200
+
+
+def _admin_url(service: ServiceProcess) -> str:
+    (line,) = [each for each in service.announced if each.startswith("Admin listener on ")]
+    return line.split()[-1]
+
+
+class Edit:
+    """A user is changed in PostgreSQL, which notifies the services."""
+
+    name = "edit"
+
+    def __init__(self, source: PostgresSource, caller: Caller) -> None:
+        self._source, self._caller = source, caller
+
+    async def make(self) -> None:
+        self._source.mark(recreate=False)
+
+    async def is_seen(self, port: int) -> bool:
+        marker = self._source.marker
+        return await self._caller.ask(port, marker.nickname) == (200, marker.body)
+
+
+class Purge(Edit):
+    """A user is changed without a notification, and purged by an operator at one service."""
+
+    name = "purge"
+
+    async def make(self) -> None:
+        nickname = self._source.marker.nickname
+        for port in self._caller.ports:
+            await self._caller.ask(port, nickname)  # so that it is cached
+        self._source.mark_silently()
+        await self._caller.purge(nickname)
+
+
+class Keys:
+    """A key is revoked in the key store, and another one issued."""
+
+    name = "keys"
+
+    def __init__(self, database: Database, caller: Caller) -> None:
+        self._database, self._caller = database, caller
+        self._tokens: list[str] = []
+
+    async def make(self) -> None:
+        await asyncio.to_thread(self._replace)
+
+    async def is_seen(self, port: int) -> bool:
+        if not self._tokens:
+            return True
+        *revoked, issued = self._tokens[-2:]
+        return await self._is_accepted(port, issued) and not any(
+            [await self._is_accepted(port, each) for each in revoked]
+        )
+
+    async def _is_accepted(self, port: int, token: str) -> bool:
+        status, _ = await self._caller.ask(port, "nobody", token)
+        return status != 401
+
+    def _replace(self) -> None:
+        number = len(self._tokens)
+        token = issue(f"key-{number}")
+        location = key_store(self._database)
+        with closing(location), open_store(location) as store:
+            store.add([record(f"key-{number}", token)])
+            if self._tokens:
+                assert store.revoke(f"key-{number - 1}", time.time())
+        self._tokens.append(token)
+
+
+class SharedAnswer:
+    """A user who is looked up by one service is found by another although removed meanwhile."""
+
+    name = "shared answer"
+
+    def __init__(self, database: Database, caller: Caller) -> None:
+        self._database, self._caller = database, caller
+        self._count = 0
+
+    async def make(self) -> None:
+        """Do nothing: each look makes a user of its own."""
+
+    async def is_seen(self, port: int) -> bool:
+        self._count += 1
+        nickname, other = f"shared-{self._count}", self._next(port)
+        self._write(f"INSERT INTO users VALUES ('{nickname}', '9{self._count:08}', 'Free')")
+        first, _ = await self._caller.ask(other, nickname)
+        self._write(f"DELETE FROM users WHERE nickname = '{nickname}'")
+        second, _ = await self._caller.ask(port, nickname)
+        return (first, second) == (200, 200)
+
+    def _next(self, port: int) -> int:
+        ports = self._caller.ports
+        return ports[ports.index(port) - 1]
+
+    def _write(self, statement: str) -> None:
+        self._database.run(
+            f"BEGIN; SET LOCAL session_replication_role = replica; {statement}; COMMIT"
+        )
+
+
+def key_store(database: Database) -> PostgresKeyStore:
+    """Return the key store in a database, as its superuser opens it."""
+    return PostgresKeyStore(SecretStr(database.server.dsn(database.name, "postgres")))

@@ -1,0 +1,142 @@
+"""The faults of a PostgreSQL cluster and of a Redis server that several services share."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+from support.faults.fault_catalogue import Scenario
+from support.faults.postgres import PostgresSource
+from support.postgres_cluster import Cluster
+from support.redis_server import RedisServer
+from support.tcp_relay import Relay
+
+_WITHOUT_REDIS = ("edit", "keys")
+"""The changes that are followed without the shared cache."""
+Inject = Callable[[], AbstractAsyncContextManager[None]]
+
+
+def _during(begin: Callable[[], object], end: Callable[[], object]) -> Inject:
+    """Return what begins and ends a fault; both may block."""
+
+    @asynccontextmanager
+    async def inject() -> AsyncIterator[None]:
+        await asyncio.to_thread(begin)
+        yield
+        await asyncio.to_thread(end)
+
+    return inject
+
+
+def _blocking(*relays: Relay) -> Inject:
+    @asynccontextmanager
+    async def inject() -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for relay in relays:
+                stack.enter_context(relay.blocked())
+            yield
+
+    return inject
+
+
+class PostgresFaults:
+    """The faults of the cluster; the server that is meant is that which is the primary then."""
+
+    def __init__(self, source: PostgresSource, cluster: Cluster) -> None:
+        self._source, self._cluster = source, cluster
+
+    def scenarios(self) -> Iterator[Scenario]:
+        faults: Mapping[str, tuple[Callable[[], object], Callable[[], object]]] = {
+            "stopped": (self._stop, self._start),
+            "frozen": (self._freeze, self._resume),
+            "filled": (self._exhaust, self._free),
+            "failed over": (self._lose, self._promote),
+            "frozen, failed over": (self._freeze, self._promote),
+        }
+        for name, (begin, end) in faults.items():
+            yield Scenario(
+                f"PostgreSQL {name}",
+                self._source,
+                _during(begin, end),
+                blind=True,
+                harms_file=False,
+                clean_up=self._cluster.join if end == self._promote else None,
+            )
+
+    def _stop(self) -> None:
+        self._cluster.primary.stop(signal.SIGQUIT)
+
+    def _start(self) -> None:
+        self._cluster.primary.start()
+
+    def _freeze(self) -> None:
+        self._cluster.wait_for_replay()
+        self._cluster.primary.pause()
+
+    def _resume(self) -> None:
+        self._cluster.primary.resume()
+
+    def _exhaust(self) -> None:
+        """Leave no connection for the services."""
+        self._limit_connections(0)
+        self._source.database.disconnect()
+
+    def _free(self) -> None:
+        self._limit_connections(-1)
+
+    def _limit_connections(self, limit: int) -> None:
+        # In the database whose commits survive.
+        self._source.database.run(f"ALTER ROLE idv CONNECTION LIMIT {limit}")
+
+    def _lose(self) -> None:
+        self._cluster.wait_for_replay()
+        self._cluster.primary.kill()
+
+    def _promote(self) -> None:
+        self._cluster.promote()
+        self._source.database.server = self._cluster.primary
+
+
+def of_redis(source: PostgresSource, server: RedisServer, relay: Relay) -> Iterator[Scenario]:
+    """Yield the faults of the shared cache, during which every lookup goes on.
+
+    One service reaches it by the relay.
+    """
+    faults: Mapping[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "stopped": (server.stop, server.start),
+        "frozen": (server.pause, server.resume),
+        "filled": (
+            lambda: server.run("CONFIG", "SET", "maxmemory", "1"),
+            lambda: server.run("CONFIG", "SET", "maxmemory", "0"),
+        ),
+    }
+    for name, (begin, end) in faults.items():
+        yield _of_tier(f"Redis {name}", source, _during(begin, end))
+    yield _of_tier("Redis cut off from one", source, _blocking(relay))
+
+
+def _of_tier(name: str, source: PostgresSource, inject: Inject) -> Scenario:
+    return Scenario(
+        name,
+        source,
+        inject,
+        blind=False,
+        harms_file=False,
+        affects=(),
+        followed=_WITHOUT_REDIS,
+    )
+
+
+def cut_off(source: PostgresSource, relays: Sequence[Relay], port: int) -> Scenario:
+    """Return the fault that the service at this port cannot reach PostgreSQL by its relays."""
+    return Scenario(
+        "PostgreSQL cut off from one",
+        source,
+        _blocking(*relays),
+        blind=False,
+        harms_file=False,
+        affects=[port],
+        followed=("edit", "purge", "keys"),
+    )
