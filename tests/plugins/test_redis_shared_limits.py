@@ -194,7 +194,7 @@ def test_without_the_server_each_service_allows_its_own(
     try:
         started = time.monotonic()
         assert [each.allowed(25, OTHER_KEYS[1]) for each in replicas] == [20, 20]
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 5  # of 50 requests; one exchange takes 0.5 s to fail
         eventually(lambda: all(each.is_degraded() for each in replicas))
     finally:
         server.resume()
