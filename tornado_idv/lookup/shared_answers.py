@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 
 from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.circuit_breaker import Permit
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.model import Answer, ByNickname, Query, SharedAnswer, User
 from tornado_idv.shared_cache import Purge, SharedResult
@@ -44,13 +45,18 @@ class SharedAnswers:
         """Purge for every process."""
         self._tier.purge(purge)
 
-    async def look_up(self, query: Query, ask: Ask, min_ttl: float) -> Answer:
+    def look_up(self, query: Query, ask: Ask, min_ttl: float) -> Awaitable[Answer]:
         """Return the shared answer, if it is fresh for longer than ``min_ttl`` s, or a new one.
 
         A shared answer that is stale is kept in the cache, in case the backends fail.
         """
+        # Without a coroutine of its own: while the circuit breaker is open this is all it costs.
+        permit = self._tier.try_acquire()
+        return ask(query) if permit is None else self._look_up(permit, query, ask, min_ttl)
+
+    async def _look_up(self, permit: Permit, query: Query, ask: Ask, min_ttl: float) -> Answer:
         started = self._cache.timer()
-        result = await self._tier.get(self._scope, query)
+        result = await self._tier.get(permit, self._scope, query)
         if result is None:
             return await ask(query)
         fresh = self._use(query, result.answer, min_ttl)
