@@ -132,7 +132,7 @@ def walk(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Walk]:
 
 def start_old_service(walk: Walk) -> int:
     """Serve users and keys from files; return the port."""
-    config, *_ = walk.blocks("It begins with", "yaml")
+    config, *_ = walk.blocks("begins with this", "yaml")
     (walk.folder / "config.yaml").write_text(config)
     sqlite_databases.write(walk.folder / "users.db", ALICE, *generated_users(USERS, seed=1))
     tokens = {"shop": issue("shop"), "stolen": issue("stolen")}
