@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
+from tornado_idv.shared_cache import SharedCacheOptions
 
 Load = Callable[..., Settings]
 
@@ -25,6 +26,12 @@ def test_summary_of_a_minimal_file(load_text: Load) -> None:
         ("cache", "up to 100000 found, 20000 not found"),
         ("demo", "no"),
     ]
+
+
+def test_summary_shows_the_shared_cache(load_text: Load) -> None:
+    options = SharedCacheOptions(kind="redis")
+    settings = load_text(GOOD).model_copy(update={"shared_cache": options})
+    assert ("shared cache", "redis, timeout 20ms") in summary(settings, NOW)
 
 
 def test_summary_of_a_large_file(load_text: Load) -> None:

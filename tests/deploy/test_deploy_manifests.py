@@ -68,8 +68,9 @@ def test_build_context_is_what_the_image_is_built_from() -> None:
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_compose_file_is_valid_and_refers_to_what_exists() -> None:
-    path = DEPLOY / "compose" / "compose.yaml"
+@pytest.mark.parametrize("name", ["compose.yaml", "replicas.yaml"])
+def test_compose_files_are_valid_and_refer_to_what_exists(name: str) -> None:
+    path = DEPLOY / "compose" / name
     record = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not [*TOOLS.parent.glob("lib/*/site-packages/compose_spec")]:
         pytest.skip("compose-spec is not installed; `make test-tools` does it")
@@ -77,25 +78,93 @@ def test_compose_file_is_valid_and_refers_to_what_exists() -> None:
     for service in record["services"].values():
         assert {*service.get("secrets", ())} <= {*record["secrets"]}
         assert {*service.get("depends_on", ())} <= {*record["services"]}
+        assert {*service.get("networks", ())} <= {*record.get("networks", ())}
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
-            assert (path.parent / source).exists() if "/" in source else source in record["volumes"]
-    build = record["services"]["tornado-idv"]["build"]
-    assert (path.parent / build["context"] / build["dockerfile"]).resolve() == DOCKERFILE
-    started = {name for name, each in record["services"].items() if "profiles" not in each}
-    assert started == {"tornado-idv", "prometheus", "grafana"}
+            if not source.startswith("./secrets/"):
+                exists = (path.parent / source).exists()
+                assert exists if "/" in source else source in record["volumes"]
+        build = service.get("build")
+        if build:
+            file = path.parent / build["context"] / build["dockerfile"]
+            assert file.resolve() == DOCKERFILE
 
 
-@pytest.mark.parametrize("folder", ["compose/tornado-idv", "kubernetes"])
+@pytest.fixture(scope="module")
+def replicas() -> Any:
+    """The compose file of three replicas."""
+    text = (DEPLOY / "compose" / "replicas.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)
+
+
+def test_nginx_of_the_replicas_has_their_addresses_and_is_trusted(replicas: Any) -> None:
+    site = (DEPLOY / "compose" / "nginx.conf").read_text(encoding="utf-8")
+    addresses = {
+        name: service["networks"]["idv"]["ipv4_address"]
+        for name, service in replicas["services"].items()
+        if "ipv4_address" in str(service["networks"])
+    }
+    nginx = addresses.pop("nginx")
+    config = yaml.safe_load((DEPLOY / "compose" / "replicas" / "config.yaml").read_text())
+    assert config["server"]["trusted_proxies"] == [nginx]
+    assert re.findall(r"^    server ([\d.]+):8080", site, re.MULTILINE) == [*addresses.values()]
+    assert len(addresses) == 3
+
+
+def test_nginx_of_the_replicas_is_the_other_site_without_tls(tmp_path: Path) -> None:
+    text, other = (
+        (DEPLOY / folder / name).read_text(encoding="utf-8")
+        for folder, name in (("compose", "nginx.conf"), ("nginx", "tornado-idv.conf"))
+    )
+    for begin in ("    # The service has its own limits", "    keepalive 64;"):
+        end = "\n}\n"
+        assert (
+            text.partition(begin)[2].partition(end)[0]
+            == (other.partition(begin)[2].partition(end)[0])
+        )
+    config = tmp_path / "nginx.conf"
+    site = text.replace("listen 80", "listen 127.0.0.1:1")
+    config.write_text(f"pid {tmp_path}/pid; events {{}} http {{ {site} }}")
+    run(find_tool("nginx"), "-t", "-c", config, "-e", tmp_path / "error.log")
+
+
+def test_script_writes_the_secrets_of_the_replicas(replicas: Any, tmp_path: Path) -> None:
+    """Also the statements of docs/scaling-out.md, with the passwords in the DSNs."""
+    run("sh", "-c", f"cd {tmp_path} && sh {DEPLOY}/compose/make-secrets.sh")
+    written = {each.name: each.read_text() for each in (tmp_path / "secrets").iterdir()}
+    assert {*written} == {*replicas["secrets"], "database.sql"}
+    page = (ROOT / "docs" / "scaling-out.md").read_text(encoding="utf-8")
+    sql = page.partition("<<END\n")[2].partition("END\n")[0]
+    for role in ("admin", "service"):
+        name, password = re.findall(r"//(\w+):(\w+)@postgres:5432/idv\n$", written[f"{role}.dsn"])[
+            0
+        ]
+        assert name == f"idv_{role}"
+        sql = sql.replace(f"${role}'", f"{password}'")
+    assert written["database.sql"] == sql
+
+
+def test_image_has_the_libraries_of_both_engines() -> None:
+    (install,) = (value for name, value in instructions() if name == "RUN")
+    assert "'.[postgres,redis]'" in install
+
+
+CONFIGURATIONS = [
+    *(f"compose/{name}" for name in ("tornado-idv", "replicas", "admin")),
+    *("kubernetes", "kubernetes-replicas"),
+]
+
+
+@pytest.mark.parametrize("folder", CONFIGURATIONS)
 def test_configurations_are_right(invoke: Invoke, folder: str) -> None:
     done = invoke("check", "--config-only", "--config", DEPLOY / folder / "config.yaml")
     assert done.exit_code == 0, done.output
 
 
-@pytest.fixture(scope="module")
-def manifests() -> dict[str, Any]:
+@pytest.fixture(scope="module", params=["kubernetes", "kubernetes-replicas"])
+def manifests(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The resources that Kustomize builds, by kind."""
-    built = run(find_tool("kubectl"), "kustomize", DEPLOY / "kubernetes")
+    built = run(find_tool("kubectl"), "kustomize", DEPLOY / request.param)
     return {each["kind"]: each for each in yaml.safe_load_all(built)}
 
 
@@ -152,7 +221,18 @@ def test_manifests_fit_together(manifests: dict[str, Any]) -> None:
     drain = config["server"]["drain"]
     seconds = sum(int(drain[each].removesuffix("s")) for each in ("delay", "timeout"))
     assert pod["terminationGracePeriodSeconds"] > seconds
-    assert pod["volumes"][0]["configMap"]["name"] == manifests["ConfigMap"]["metadata"]["name"]
+    (mounted,) = (each["configMap"] for each in pod["volumes"] if "configMap" in each)
+    assert mounted["name"] == manifests["ConfigMap"]["metadata"]["name"]
+    secrets = re.findall(r"\$\{file:(.*)/", manifests["ConfigMap"]["data"]["config.yaml"])
+    assert {*secrets} <= {each["mountPath"] for each in container["volumeMounts"]}
+
+
+def test_overlay_has_three_replicas_that_reach_both_engines() -> None:
+    built = run(find_tool("kubectl"), "kustomize", DEPLOY / "kubernetes-replicas")
+    kinds = {each["kind"]: each["spec"] for each in yaml.safe_load_all(built) if "spec" in each}
+    assert kinds["HorizontalPodAutoscaler"]["minReplicas"] == 3
+    egress = kinds["NetworkPolicy"]["egress"]
+    assert {each["port"] for rule in egress for each in rule["ports"]} == {53, 5432, 6379}
 
 
 def test_unit_is_valid_and_hardened(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tornado_idv.config.settings import (
     Settings,
 )
 from tornado_idv.lookup.cache import CacheLimits
+from tornado_idv.shared_cache import SharedCacheOptions
 from tornado_idv.units import format_duration, format_rate
 
 _MAX_KEYS = 10
@@ -39,6 +40,11 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
         ("limits", _limits(settings.limits, settings.auth.keys)),
         *((f"backend {i}", _backend(each, settings.cache)) for i, each in backends),
         ("cache", _cache(settings.cache)),
+        *(
+            [("shared cache", _shared_cache(settings.shared_cache))]
+            if settings.shared_cache
+            else []
+        ),
         ("demo", "yes: plain tokens are allowed in the file" if settings.demo else "no"),
     ]
 
@@ -102,3 +108,7 @@ def _backend(options: BackendOptions, cache: CacheLimits) -> str:
 
 def _cache(cache: CacheLimits) -> str:
     return f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"
+
+
+def _shared_cache(options: SharedCacheOptions) -> str:
+    return f"{options.kind}, timeout {format_duration(options.timeout)}"

@@ -1,0 +1,21 @@
+#!/bin/sh
+# Writes the secrets of replicas.yaml, and the SQL that makes its roles and database, into ./secrets.
+set -eu
+admin=$(openssl rand -hex 16)
+service=$(openssl rand -hex 16)
+mkdir secrets
+cat > secrets/database.sql <<END
+CREATE ROLE idv_admin LOGIN PASSWORD '$admin';
+CREATE ROLE idv_service LOGIN PASSWORD '$service';
+CREATE DATABASE idv OWNER idv_admin;
+\connect idv
+CREATE SCHEMA idv_keys AUTHORIZATION idv_admin;
+GRANT USAGE ON SCHEMA idv_keys TO idv_service;
+ALTER DEFAULT PRIVILEGES FOR ROLE idv_admin GRANT SELECT ON TABLES TO idv_service;
+END
+echo "postgresql://idv_admin:$admin@postgres:5432/idv" > secrets/admin.dsn
+echo "postgresql://idv_service:$service@postgres:5432/idv" > secrets/service.dsn
+openssl rand -hex 16 > secrets/postgres.password
+openssl rand -hex 32 > secrets/shared_cache.secret
+chmod 711 secrets
+chmod 644 secrets/* # the users in the containers read them
