@@ -28,9 +28,8 @@ class Relay:
 
     @contextmanager
     def blocked(self) -> Iterator[None]:
-        """Freeze, and let new connections wait: as if packets were dropped on the way."""
+        """Pass nothing on meanwhile, as if packets were dropped on the way and sent again."""
         self._passing.clear()
-        self.freeze()
         try:
             yield
         finally:
@@ -58,6 +57,7 @@ class Relay:
     async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while data := await source.read(65536):
+                await self._passing.wait()
                 sink.write(data)
                 await sink.drain()
             sink.close()

@@ -276,17 +276,19 @@ def show(sites: Sequence[Site]) -> None:
         console.print(f"wrong: {violation}", markup=False, style="red")
 
 
-def _harnesses() -> list[Harness]:
-    """Return those whose servers are installed."""
-    harnesses: list[Harness] = [running_sites]
+def _groups() -> list[list[Harness]]:
+    """Return those whose servers are installed, one group after the other: two cores suffice."""
+    together: list[Harness] = [running_sites]
+    groups = [together]
+    console = Console(stderr=True)
     if binaries() is None:
-        Console(stderr=True).print("PostgreSQL is not installed; see `make test-tools`")
-    elif shutil.which("redis-server") is None:
-        Console(stderr=True).print("Redis is not installed; see `make test-tools`")
-        harnesses.append(running_postgres_sites)
-    else:
-        harnesses += [running_postgres_sites, running_replicas]
-    return harnesses
+        console.print("PostgreSQL is not installed; see `make test-tools`")
+        return groups
+    together.append(running_postgres_sites)
+    if shutil.which("redis-server") is None:
+        console.print("Redis is not installed; see `make test-tools`")
+        return groups
+    return [*groups, [running_replicas]]
 
 
 def main() -> int:
@@ -301,7 +303,10 @@ def main() -> int:
     given = parser.parse_args()
     seed = secrets.randbelow(2**32) if given.seed is None else given.seed
     Console(stderr=True).print(f"seed {seed}, {given.seconds:g} s", highlight=False)
-    sites = asyncio.run(run(given.seconds, seed, given.rate, _harnesses()))
+    groups = _groups()
+    sites: list[Site] = []
+    for group in groups:
+        sites += asyncio.run(run(given.seconds / len(groups), seed, given.rate, group))
     if given.json:
         sys.stdout.write(json.dumps({"seed": seed, "rows": rows(sites)}, indent=2) + "\n")
     else:
