@@ -4,7 +4,8 @@ A command that is forked from it begins at once, where a new interpreter imports
 is run as a script by `support.forking`, so that no module of the tests is in it.
 
 A request is one message: a JSON object, and the descriptors of a channel, of standard output and of
-standard error. The responses on the channel are the process id, and at the end the exit code.
+standard error. The responses on the channel are the process id with a descriptor of the process,
+and at the end the exit code.
 """
 
 from __future__ import annotations
@@ -68,8 +69,11 @@ def next_command(selector: selectors.BaseSelector, requests: socket.socket) -> d
                 return request
             for each in streams:
                 os.close(each)
-            os.write(channel, b"%d" % process)
-            selector.register(os.pidfd_open(process), selectors.EVENT_READ, (process, channel))
+            # With it the client can watch the process, even one that has ended by then.
+            watch = os.pidfd_open(process)
+            with socket.socket(fileno=os.dup(channel)) as client:
+                socket.send_fds(client, [b"%d" % process], [watch])
+            selector.register(watch, selectors.EVENT_READ, (process, channel))
 
 
 def _report(watch: int, process: int, channel: int) -> None:

@@ -23,8 +23,8 @@ class ForkedCommand:
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self.pid = int(channel.recv(16))
-        self._descriptor = os.pidfd_open(self.pid)
+        text, (self._descriptor,), _, _ = socket.recv_fds(channel, 16, 1)
+        self.pid = int(text)
         self.returncode: int | None = None
 
     def __del__(self) -> None:
