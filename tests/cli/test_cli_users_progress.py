@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from support.forking import fork
 from support.process import TIMEOUT
 from tornado_idv.cli.users_formats import write_users
@@ -17,6 +19,7 @@ from tornado_idv.cli.users_generate import generated_users
 ROWS = 5000
 
 
+@pytest.mark.slow
 def test_import_shows_its_progress_on_a_terminal(folder: Path, config: Callable[..., Path]) -> None:
     """Rows, their rate and the time left, which are gone at the end."""
     path = config("name: people, kind: sqlite, path: people.db")

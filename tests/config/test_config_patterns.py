@@ -12,6 +12,7 @@ from tornado_idv.identifiers import MAX_NICKNAME, Identifiers
 Load = Callable[..., Settings]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pattern",
     [

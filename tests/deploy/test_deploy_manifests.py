@@ -16,6 +16,8 @@ import yaml
 from support.process import Invoke
 from support.proxies import find_tool
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 TOOLS = ROOT / ".venv-tools" / "bin"

@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.proxies import find_tool
 from tornado_idv.web.errors import ApiError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 GRAFANA = ROOT / "deploy" / "grafana"

@@ -19,6 +19,8 @@ from support.process import ServiceProcess, eventually
 from support.proxies import find_tool, free_port, running_program
 from support.service import EXPIRED_KEY, KEY
 
+pytestmark = pytest.mark.slow
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNUSED = 1
 """A port of the service on which nothing listens."""

@@ -30,6 +30,8 @@ from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import check_token, digest
 
+pytestmark = pytest.mark.slow
+
 BACKENDS = "  - {name: users, kind: yaml, path: users.yaml}\n"
 KEYS = (Path(__file__).parents[2] / "docs" / "keys.md").read_text(encoding="utf-8")
 

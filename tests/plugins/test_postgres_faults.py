@@ -32,6 +32,8 @@ from tornado_idv import Broken, ByCard, ByNickname, Unavailable, yaml_loader
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
+pytestmark = pytest.mark.slow
+
 RECOVERY = 5.0
 """Seconds after which a database that is there again must be used."""
 SLOW = "SELECT u.* FROM users AS u, pg_sleep(10) WHERE nickname = $1"

@@ -20,6 +20,8 @@ from support.service import CONFIG, Client, serving
 from tornado_idv import ByCard, ByNickname, Query
 from tornado_idv.registry import open_backends
 
+pytestmark = pytest.mark.slow
+
 
 def write_config(folder: Path, database: Database, more: str = "") -> Path:
     """A configuration with the superuser's dsn, as one makes the table."""

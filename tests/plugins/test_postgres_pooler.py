@@ -29,6 +29,8 @@ from tornado_idv import ByCard, ByNickname, LookupFailed
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
+pytestmark = pytest.mark.slow
+
 PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
 
 
@@ -142,7 +144,6 @@ def catch_up(replica: PostgresServer, primary: PostgresServer) -> None:
         assert time.monotonic() < deadline, replica.log
 
 
-@pytest.mark.slow
 async def test_a_standby_serves_lookups_and_the_primary_when_it_is_gone(
     database: Database, replica: PostgresServer, tmp_path: Path
 ) -> None:
@@ -167,7 +168,6 @@ async def test_a_standby_serves_lookups_and_the_primary_when_it_is_gone(
             replica.start()
 
 
-@pytest.mark.slow
 async def test_a_promoted_standby_is_found_without_a_restart(
     database: Database, replica: PostgresServer, tmp_path: Path
 ) -> None:

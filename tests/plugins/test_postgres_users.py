@@ -15,6 +15,8 @@ from support.postgres_server import ALICE, BOB, Database
 from support.process import Invoke
 from tornado_idv import User
 
+pytestmark = pytest.mark.slow
+
 HEADER = "nickname,card_number,plan,profile_url\n"
 ALICE_ROW, BOB_ROW = (
     ",".join([user.nickname, user.card_number, user.plan, user.profile_url or ""]) + "\n"

@@ -33,6 +33,8 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
+pytestmark = pytest.mark.slow
+
 UNREACHABLE = "redis://127.0.0.1:1"
 UNREACHED = "unavailable: the server cannot be reached, or closed the connection"
 

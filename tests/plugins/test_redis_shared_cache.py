@@ -34,6 +34,8 @@ from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.server.service import Service
 
+pytestmark = pytest.mark.slow
+
 SECRET = "canary" * 8
 
 

@@ -23,6 +23,8 @@ from support.service import CONFIG, FIXTURE, KEY, Client
 from tornado_idv import LimitUse, LookupFailed, StartError
 from tornado_idv.keys.token import issue
 
+pytestmark = pytest.mark.slow
+
 SECRET = "canary" * 8
 USE = LimitUse("requests 20/60.0 shop", 3.0)
 OTHER_KEYS = [issue(name) for name in ("stopped", "frozen", "slow")]
@@ -167,7 +169,6 @@ def _replica(process: ServiceProcess) -> Replica:
     return Replica(process, line.split()[-1])
 
 
-@pytest.mark.slow
 def test_two_services_allow_a_key_one_limit_together(
     server: RedisServer, replicas: tuple[Replica, Replica]
 ) -> None:
@@ -178,7 +179,6 @@ def test_two_services_allow_a_key_one_limit_together(
     assert b"caller" not in server.run("KEYS", "*")
 
 
-@pytest.mark.slow
 def test_without_the_server_each_service_allows_its_own(
     server: RedisServer, replicas: tuple[Replica, Replica], invoke: Invoke
 ) -> None:

@@ -142,6 +142,7 @@ async def test_readiness_is_that_of_at_least_one_worker(
         assert b'"worker_restarts":7' in (await fetch(*STATUS)).body
 
 
+@pytest.mark.slow
 async def test_supervisor_that_does_not_respond_is_503(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,6 +208,7 @@ def test_request_of_one_client_is_not_cached_for_another(
     assert harness.ask(alice).answers == [known]
 
 
+@pytest.mark.slow
 def test_client_that_never_reads_is_closed_after_100_continue(
     make_harness: Callable[..., Harness],
 ) -> None:
@@ -223,6 +224,7 @@ def test_client_that_never_reads_is_closed_after_100_continue(
         assert client.socket.lost
 
 
+@pytest.mark.slow
 def test_client_that_never_reads_is_closed_by_a_real_service(tmp_path: Path) -> None:
     (tmp_path / "users.yaml").write_text("users: []\n")
     with serving(CONFIG, tmp_path) as service:

@@ -106,6 +106,7 @@ def test_fields_name_the_limit(make: MakeHarness) -> None:
     assert b"\r\nCache-Control: no-store\r\n" in head
 
 
+@pytest.mark.slow
 def test_limits_that_are_not_exceeded_change_no_response(make_harness: MakeHarness) -> None:
     """Those of the contract, each sent three times so that the packet cache learns them."""
     plain = make_harness()
