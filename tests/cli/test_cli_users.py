@@ -186,6 +186,27 @@ def test_file_in_wal_mode_is_changed_in_a_transaction(
         assert reader.execute("SELECT nickname FROM users").fetchone() == ("alice",)
 
 
+def test_import_of_users_that_are_all_rejected_by_the_table_changes_nothing(
+    invoke: Callable[..., Result],
+    config: Callable[..., Path],
+    source: Callable[..., Path],
+    path: Path,
+) -> None:
+    sqlite_databases.run(
+        path,
+        "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT);"
+        "INSERT INTO users VALUES ('kept', '1', 'Free');",
+    )
+    csv = source(HEADER + BOB_ROW)
+    file = config("name: people, kind: sqlite, path: people.db")
+    done = invoke("users", "import", csv, "--to", "people", "--config", file)
+    assert done.exit_code == 1
+    assert "has no valid user" in done.stderr
+    assert "nothing was changed" in done.stderr
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT nickname FROM users").fetchall() == [("kept",)]
+
+
 def test_other_tables_and_names_of_columns_are_kept(
     invoke: Callable[..., Result],
     config: Callable[..., Path],

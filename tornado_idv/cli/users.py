@@ -180,12 +180,17 @@ def _print_users(form: Format, records: Iterable[User]) -> None:
         sys.exit(Exit.COULD_NOT_TELL)
 
 
+def _open_private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read: it has card numbers."""
+    return os.open(path, flags, 0o600)
+
+
 @contextmanager
 def _renamed(path: Path) -> Iterator[IO[str]]:
     """Open a file beside this one, which is renamed over it at the end."""
     beside = path.with_name(f".{path.name}.export")
     try:
-        with beside.open("w", encoding="utf-8", newline="") as file:
+        with open(beside, "w", encoding="utf-8", newline="", opener=_open_private) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -34,13 +34,15 @@ class RejectedRows:
     """The file of rejected rows: a line number and a reason each, and no value.
 
     It is created with the first row, and one of an earlier import is deleted. With ``strict`` the
-    import is refused because of any row, after all have been read.
+    import is refused because of any row, after all have been read. ``valid`` is the number of
+    users that were read and not rejected.
     """
 
     source: str
     path: Path
     strict: bool
     count: int = 0
+    valid: int = 0
     _file: IO[str] | None = field(default=None, repr=False)
 
     def start(self) -> None:
@@ -57,18 +59,25 @@ class RejectedRows:
         self.count += 1
 
     def add_all(self, rows: Iterable[tuple[int, str]]) -> None:
-        """Write rows, and refuse the import where that is wanted."""
+        """Write rows that were valid, and refuse the import where `check` does."""
         for row in sorted(rows):
             self.add(*row)
+            self.valid -= 1
         self.check()
 
     def check(self) -> None:
-        """Raise `RefusedError` for rejected rows with ``--strict``."""
+        """Raise `RefusedError` for rejected rows with ``--strict``, and where no user is left.
+
+        To replace all users by none is no import, but a wrong or truncated file.
+        """
         if self.strict and self.count:
             raise RefusedError(
                 f"{self.source}: {self.count} rows are rejected, see {self.path}; "
                 "nothing was changed"
             )
+        if not self.valid:
+            more = f"; see {self.path}" if self.count else ""
+            raise RefusedError(f"{self.source}: has no valid user{more}; nothing was changed")
 
     def close(self) -> None:
         """Close the file."""
@@ -87,11 +96,7 @@ class RejectedRows:
 def validated(
     rows: Iterable[Row], identifiers: Identifiers, rejected: RejectedRows, advance: Advance
 ) -> Iterator[NumberedUser]:
-    """Yield the valid users, and reject the other rows.
-
-    Raises `RefusedError` at the end if there is no user: to replace all users by none is no
-    import, but a wrong or truncated file.
-    """
+    """Yield the valid users, and reject the other rows; at the end `RejectedRows.check` them."""
     read = 0
     for read, (line, fields) in enumerate(rows, start=1):
         if read % _UPDATE_ROWS == 0:
@@ -102,10 +107,8 @@ def validated(
         else:
             yield line, user
     advance(read)
+    rejected.valid = read - rejected.count
     rejected.check()
-    if rejected.count == read:
-        more = f"; see {rejected.path}" if rejected.count else ""
-        raise RefusedError(f"{rejected.source}: has no valid user{more}; nothing was changed")
 
 
 def _user(fields: Fields, identifiers: Identifiers) -> User | str:
