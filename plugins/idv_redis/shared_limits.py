@@ -22,13 +22,16 @@ for i, key in ipairs(KEYS) do
   local tat = tonumber(redis.call('GET', key) or 0) or 0
   tat = math.max(tat, now - ARGV[1]) + used[i]
   ahead[i] = string.format('%.6f', tat - now)
-  if tat > now then
-    redis.call('SET', key, string.format('%.6f', tat), 'PX', math.ceil((tat - now) * 1000))
+  local kept = tat - now + 3
+  if kept > 0 then
+    redis.call('SET', key, string.format('%.6f', tat), 'PX', math.ceil(kept * 1000))
   end
 end
 return table.concat(ahead, ' ')
 """
-"""Times are in seconds, by the server's clock; a TAT that has passed is not kept.
+"""Times are in seconds, by the server's clock; a TAT is kept until 3 s after it has passed.
+Another machine adds to it what it used since its last exchange, which is longer ago than the TAT
+where no machine alone uses the whole rate.
 
 Numbers are in one text: an argument or a reply for each would take twice the time here.
 """
@@ -37,7 +40,7 @@ _MAX_NAMES = 10_000
 
 
 class RedisSharedLimits(SharedLimits[RedisLimitsOptions]):
-    """One key for each limit in use, which expires when its TAT has passed."""
+    """One key for each limit in use, which expires after its TAT has passed."""
 
     options_type = RedisLimitsOptions
 
