@@ -125,6 +125,8 @@ class PostgresBackend(Backend[PostgresOptions]):
             if self._errors.is_disconnect(error) or self._errors.is_full(error):
                 self._suspect.set()
                 failure.counts_against_breaker = False
+            elif self._errors.is_stopped_query(error):
+                self._suspect.set()
             raise failure from None
         return self._to_user(rows)
 

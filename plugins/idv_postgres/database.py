@@ -10,7 +10,7 @@ import asyncpg
 from pydantic import SecretStr
 
 from idv_postgres.dsn import Dsn
-from idv_postgres.errors import to_lookup_failed
+from idv_postgres.errors import is_full, to_lookup_failed
 from idv_postgres.options import PostgresOptions
 from idv_postgres.pool import Pool
 from idv_postgres.table import Lookups, inspect
@@ -62,7 +62,8 @@ class Connector:
                 else:
                     self._last = number
                     return connection
-        raise errors[-1]
+        # The last host may only be a standby, which says nothing of why the primary refused.
+        raise next((each for each in errors if is_full(each)), errors[-1])
 
 
 class Database:

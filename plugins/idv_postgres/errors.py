@@ -13,6 +13,7 @@ from asyncpg.exceptions import (
     InvalidCachedStatementError,
     OutdatedSchemaCacheError,
     PostgresError,
+    QueryCanceledError,
     TargetServerAttributeNotMatched,
     TooManyConnectionsError,
 )
@@ -63,6 +64,11 @@ def is_disconnect(error: BaseException) -> bool:
 def is_full(error: BaseException) -> bool:
     """Return whether the server has no connection left."""
     return isinstance(error, TooManyConnectionsError)
+
+
+def is_stopped_query(error: BaseException) -> bool:
+    """Return whether the server stopped the query, for which it took too long."""
+    return isinstance(error, QueryCanceledError)
 
 
 def _is_lost(error: BaseException) -> bool:

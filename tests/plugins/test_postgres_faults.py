@@ -238,7 +238,7 @@ async def test_dead_connections_are_replaced_before_each_has_cost_a_failure(
 async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
     database: Database, backend_of: Callable[..., PostgresBackend], prepared: str
 ) -> None:
-    """Its connection goes on, except in a pooler's transaction."""
+    """Its connection goes on, except in a pooler's transaction, and the server is probed."""
     backend = backend_of(
         by_nickname=SLOW,
         by_card="SELECT * FROM users WHERE card_number = $1",
@@ -246,10 +246,13 @@ async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
         prepared_statements=prepared,
         pool={"max": "1"},
     )
+    probed = asyncio.Event()
+    backend.on_available(probed.set)
     async with open_backends([backend]):
         before = database.connections()
         reason = "the query took too long and was stopped by the server (SQLSTATE 57014)"
         assert await outcome(backend) == f"unavailable: {reason}"
+        await asyncio.wait_for(probed.wait(), 10)
         assert await outcome(backend, ByCard(ALICE.card_number)) == "found"
         assert (database.connections() == before) == (prepared == "true")
 
