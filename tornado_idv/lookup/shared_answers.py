@@ -55,11 +55,13 @@ class SharedAnswers:
         return ask(query) if permit is None else self._look_up(permit, query, ask, min_ttl)
 
     async def _look_up(self, permit: Permit, query: Query, ask: Ask, min_ttl: float) -> Answer:
-        started = self._cache.timer()
+        started, purges = self._cache.timer(), self._cache.purges
         result = await self._tier.get(permit, self._scope, query)
         if result is None:
             return await ask(query)
-        fresh = self._use(query, result.answer, min_ttl)
+        # What a purge removed while it was read must not be kept here.
+        may_keep = purges == self._cache.purges
+        fresh = self._use(query, result.answer, min_ttl, may_keep=may_keep)
         counted = self._tier.counted
         counted.results["miss" if fresh is None else "hit"] += 1
         counted.failing_since = None
@@ -72,7 +74,9 @@ class SharedAnswers:
             self._tier.put(self._scope, query, stored)
         return answer
 
-    def _use(self, query: Query, shared: SharedAnswer | None, min_ttl: float) -> Answer | None:
+    def _use(
+        self, query: Query, shared: SharedAnswer | None, min_ttl: float, *, may_keep: bool
+    ) -> Answer | None:
         """Return the answer if it is fresh for long enough; keep a stale one in the cache."""
         if shared is None or not self._is_valid(query, shared):
             return None
@@ -80,7 +84,7 @@ class SharedAnswers:
         ttl = shared.fresh_until - now
         if ttl > min_ttl:
             return self._to_answer(shared, ttl)
-        if shared.user is not None and shared.stale_until > now:
+        if may_keep and shared.user is not None and shared.stale_until > now:
             stale = self._to_answer(shared, 0.0)
             self._cache.keep_stale(query, stale, shared.stale_until - now)
         return None

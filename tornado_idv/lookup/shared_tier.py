@@ -108,6 +108,11 @@ class SharedTier:
 
     async def close(self) -> None:
         """Cancel what is running, and close the cache."""
+        if self._purges:
+            _log.error(
+                "shared cache: a purge was not delivered before the stop: other processes may "
+                "serve what it named until that expires; purge again"
+            )
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -139,7 +144,9 @@ class SharedTier:
             async with asyncio.timeout(self.cache.options.timeout):
                 result = await call()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
-            self._count_failure(failure, error)
+            self.counted.results[failure] += 1
+            if failure == "failed":  # a store that fails makes no answer wrong or late
+                self.counted.fail(_reason(error), self.clock())
             if self._breaker.failed(permit) and permit is Permit.REGULAR:  # once for each outage
                 _log.warning(
                     "shared cache: circuit breaker open after %d failures, the last: %s; "
@@ -164,7 +171,8 @@ class SharedTier:
                     await self.cache.purge(purge)
             except Exception as error:  # noqa: BLE001 - as above
                 self._undelivered = True
-                self._count_failure("not_purged", error)
+                self.counted.results["not_purged"] += 1
+                self.counted.fail(_reason(error), self.clock())
                 _log.error(
                     "shared cache: not purged: %s; not used, and trying again every %g s",
                     _reason(error),
@@ -176,10 +184,6 @@ class SharedTier:
                 self.counted.results["purged"] += count
                 self.counted.failing_since = None
                 del self._purges[:count]
-
-    def _count_failure(self, result: str, error: Exception) -> None:
-        self.counted.results[result] += 1
-        self.counted.fail(_reason(error), self.clock())
 
 
 def _reason(error: Exception) -> str:
