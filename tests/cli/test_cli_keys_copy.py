@@ -102,6 +102,15 @@ def test_key_that_differs_stops_the_copy(copy: Copy, old: Path, tmp_path: Path) 
     assert read(tmp_path / "new.db") == before
 
 
+def test_key_that_was_revoked_in_both_stores_is_equal(
+    copy: Copy, old: Path, tmp_path: Path
+) -> None:
+    copy("--create")
+    execute(tmp_path / "new.db", "UPDATE keys SET revoked = 9.5 WHERE id = 'revoked'")
+    done = copy("--json")
+    assert json.loads(done.stdout) == {"ok": True, "copied": 0, "unchanged": 3}
+
+
 def test_token_of_another_key_stops_the_copy(copy: Copy, old: Path, tmp_path: Path) -> None:
     make_store(tmp_path / "new.db")
     add(tmp_path / "new.db", record("other", "third"))

@@ -265,7 +265,13 @@ class KeyStore:
 
 
 def _is_same(one: KeyRecord, other: KeyRecord) -> bool:
-    return replace(one, last_used=None) == replace(other, last_used=None)
+    """Whether they are equal, but for last use and for when both were revoked."""
+    return _comparable(one) == _comparable(other)
+
+
+def _comparable(record: KeyRecord) -> KeyRecord:
+    revoked = None if record.revoked is None else 0.0
+    return replace(record, last_used=None, revoked=revoked)
 
 
 def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:
