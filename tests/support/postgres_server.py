@@ -239,7 +239,8 @@ class PostgresServer:
             return
         os.kill(self.process.pid, number)  # first, so that it starts no other process meanwhile
         for child in self._children():
-            os.kill(child, number)
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(child, number)
 
     def _children(self) -> list[int]:
         assert self.process is not None
