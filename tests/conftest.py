@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import importlib.metadata
 import inspect
 import os
 import threading
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 from hypothesis import settings
 from tornado.ioloop import IOLoop
 
+from support.fork_server import remember_installed_plugins
 from support.loggers import put_back
 from support.postgres_server import (
     Database,
@@ -101,6 +103,15 @@ def the_collector_stays_as_it_is() -> Iterator[None]:
     patch.setattr("tornado_idv.server.run.skip_last_collection", lambda: None)
     yield
     patch.undo()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def installed_plugins_are_searched_once() -> Iterator[None]:
+    """Hundreds of tests run a command; that a new interpreter finds plugins is tested, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.metadata, "distributions", importlib.metadata.distributions)
+        remember_installed_plugins()
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -90,9 +90,9 @@ def outcome(parse: Callable[[str], Query], text: str) -> Query | None:
 
 
 def in_any_case(text: str) -> st.SearchStrategy[str]:
-    choices = st.lists(st.booleans(), min_size=len(text), max_size=len(text))
-    return choices.map(
-        lambda ups: "".join(c.upper() if up else c for c, up in zip(text, ups, strict=True))
+    # One number with a bit for each character is drawn faster than a list.
+    return st.integers(0, 2 ** len(text) - 1).map(
+        lambda ups: "".join(c.upper() if ups >> i & 1 else c for i, c in enumerate(text))
     )
 
 

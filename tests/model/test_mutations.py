@@ -1,6 +1,7 @@
 """A seeded bug is located by syntax, and every one of them is found in the core."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,18 @@ class Store:
 """
 
 
+@cache
+def spellings(module: str) -> tuple[str, str, str]:
+    """A module's source, the same without comments, each statement on one line, and its tree."""
+    source = Path(tornado_idv.lookup.__path__[0], f"{module}.py").read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    return source, ast.unparse(tree), ast.dump(tree)
+
+
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_bug_is_found_in_its_module(bug: Bug) -> None:
-    source = Path(tornado_idv.lookup.__path__[0], f"{bug.module}.py").read_text(encoding="utf-8")
-    reformatted = ast.unparse(ast.parse(source))  # without comments, each statement on one line
-    assert ast.unparse(bug.put_in(source)) == ast.unparse(bug.put_in(reformatted)) != reformatted
+    source, reformatted, tree = spellings(bug.module)
+    assert ast.dump(bug.put_in(source)) == ast.dump(bug.put_in(reformatted)) != tree
 
 
 @pytest.mark.parametrize(

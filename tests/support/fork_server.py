@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.metadata
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -43,6 +44,21 @@ def import_all() -> None:
         importlib.import_module(library)
     anyio = importlib.import_module("anyio")  # imports most of itself when it is used
     anyio.run(anyio.sleep, 0)
+
+
+def remember_installed_plugins() -> None:
+    """Search for plugins once in the folders that are on the path now, for it takes 9 ms."""
+    group, search = "tornado_idv", importlib.metadata.distributions
+    known = {
+        folder: [each for each in search(path=[folder]) if each.entry_points.select(group=group)]
+        for folder in sys.path
+    }
+
+    def distributions() -> Iterator[importlib.metadata.Distribution]:
+        for folder in sys.path:
+            yield from known[folder] if folder in known else search(path=[folder])
+
+    importlib.metadata.distributions = distributions  # type: ignore[assignment]
 
 
 def next_command(selector: selectors.BaseSelector, requests: socket.socket) -> dict[str, Any]:
@@ -132,6 +148,7 @@ def run(descriptor: int) -> None:
     """Serve requests on a socket, and run the commands, each in its own process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_all()
+    remember_installed_plugins()
     gc.collect()
     gc.freeze()
     requests = socket.socket(fileno=descriptor)
