@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import logging
 import time
 import traceback
 from base64 import b64encode
@@ -20,6 +19,7 @@ from idv_upstream.request.template import Request
 from idv_upstream.transport.credentials import Credential, KeyInPlace
 from idv_upstream.transport.transport import Transport
 from support.fakes import LoopClock, Ticker
+from support.loggers import log_everything
 from support.scripted_server import Said, Scripted, closed_port, header, http, serving
 from support.upstream_transport import (
     GET,
@@ -607,9 +607,7 @@ async def test_no_failure_leaks_a_secret(
     kind: str, answer: Said, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither in a log record of any library at any level, nor in an error or its traceback."""
-    caplog.set_level(logging.DEBUG)
-    for name in list(logging.root.manager.loggerDict):
-        caplog.set_level(logging.DEBUG, logger=name)
+    log_everything(caplog)
     auth = holder(kind, "canary")
     async with serving(answer) as upstream:
         if kind == "oauth2":

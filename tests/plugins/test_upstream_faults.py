@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import logging
 import traceback
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from idv_upstream.backend import UpstreamBackend
 from support.fakes import LoopClock
+from support.loggers import log_everything
 from support.scripted_server import Said, Scripted, chunked, http, serving
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
 from tornado_idv.backend import AnyBackend
@@ -296,9 +296,7 @@ async def test_no_failure_leaks_the_query_or_the_response(
     query: Query, reply: Said, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither in a log record of any library at any level, nor in an error or its traceback."""
-    caplog.set_level(logging.DEBUG)
-    for name in list(logging.root.manager.loggerDict):
-        caplog.set_level(logging.DEBUG, logger=name)
+    log_everything(caplog)
     async with serving(reply) as upstream:
         backend = asking(upstream.port)
         if reply == Said():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import logging
 import socket
 import time
 import traceback
@@ -19,6 +18,7 @@ from idv_upstream.response.raw import MAX_BODY
 from idv_upstream.transport import client
 from idv_upstream.transport.credentials import BearerToken
 from support.fakes import LoopClock
+from support.loggers import log_everything
 from support.scripted_server import Said, chunked, closed_port, header, http, serving
 from support.upstream_transport import (
     GET,
@@ -425,9 +425,7 @@ async def test_no_failure_leaks_the_request_or_the_response(
     answer: Said, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither in a log record of any library at any level, nor in an error or its traceback."""
-    caplog.set_level(logging.DEBUG)
-    for name in list(logging.root.manager.loggerDict):
-        caplog.set_level(logging.DEBUG, logger=name)
+    log_everything(caplog)
     auth = BearerToken.model_validate({"kind": "bearer", "token": "canary-token"})
     request = Request("POST", "/canary?a=canary", {"X": "canary"}, b"canary", repeatable=True)
     async with asked(answer, auth=auth) as (upstream, made):

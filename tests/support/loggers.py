@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
+import pytest
+
 from tornado_idv.log_format import json_lines
 from tornado_idv.server.log_filters import keep_out_secrets
 from tornado_idv.server.log_writer import LogWriter
@@ -32,6 +34,15 @@ def put_back() -> Iterator[None]:
         for logger, handlers, filters, level in before:
             logger.handlers, logger.filters = handlers, filters
             logger.setLevel(level)
+
+
+def log_everything(caplog: pytest.LogCaptureFixture) -> None:
+    """Set the level debug for every logger, also for those with a level of their own."""
+    caplog.set_level(logging.DEBUG)
+    for name in list(logging.root.manager.loggerDict):
+        # Each change of a level empties a cache of every logger.
+        if logging.getLogger(name).level > logging.DEBUG:
+            caplog.set_level(logging.DEBUG, logger=name)
 
 
 @contextmanager
