@@ -7,6 +7,7 @@ import inspect
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -32,6 +33,23 @@ EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "50"))
 # Without a deadline, since a busy machine is no failure.
 settings.register_profile("steady", deadline=None, max_examples=EXAMPLES)
 settings.load_profile("steady")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make each worker begin with other modules, for in a fresh clone they are compiled first.
+
+    All together they would compile each module as many times as there are workers.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is not None and len(config.args) == 1 and Path(config.args[0]).is_dir():
+        modules = sorted(map(str, Path(config.args[0]).rglob("test_*.py")))
+        start = int(worker["workerid"].removeprefix("gw")) * len(modules) // worker["workercount"]
+        config.args = modules[start:] + modules[:start]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests into one order in all workers."""
+    items.sort(key=lambda item: item.path)
 
 
 def pytest_collection_finish() -> None:
