@@ -17,6 +17,7 @@ from idv_postgres.key_store import PostgresKeyStore
 from support.key_stores import CREATED, make_store, open_store, postgres_place, read
 from support.postgres_server import Database
 from support.process import Invoke
+from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.token import check_token, digest
 
 pytestmark = pytest.mark.slow
@@ -114,3 +115,29 @@ def test_token_that_may_be_valid_is_printed_with_an_exit_code_of_its_own(
     for token in (issued.stdout.strip(), record["token"]):
         assert token not in logged + issued.stderr + rotated.stderr
         assert digest(token).hex() not in logged
+
+
+def test_interrupt_of_a_commit_or_another_change_leaves_it_uncertain(
+    place: PostgresKeyStore,
+    database: Database,
+    keys: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_store(place, "shop")
+    script = key_database.KeyDatabase.script
+
+    def interrupted(self: key_database.KeyDatabase, sql: str) -> None:
+        if sql == "COMMIT":
+            raise KeyboardInterrupt
+        script(self, sql)
+
+    def followed(self: key_database.KeyDatabase, sql: str) -> None:
+        script(self, sql)
+        if sql == "COMMIT":
+            database.run("UPDATE idv_keys.keys SET note = 'by another command'")
+            raise KeyStoreError("the connection was lost")
+
+    for commit, command in ((interrupted, "disable"), (followed, "revoke")):
+        monkeypatch.setattr(key_database.KeyDatabase, "script", commit)
+        result = keys(command, "shop")
+        assert (result.exit_code, "could not be determined" in result.stderr) == (3, True)
