@@ -18,6 +18,7 @@ from tornado_idv.errors import (
     Problem,
     StartError,
     Unavailable,
+    UncertainChangeError,
     format_traceback,
 )
 from tornado_idv.hookspecs import hookimpl
@@ -120,6 +121,7 @@ __all__ = [
     "Size",
     "StartError",
     "Unavailable",
+    "UncertainChangeError",
     "User",
     "UserStore",
     "WholeNumber",

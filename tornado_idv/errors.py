@@ -100,6 +100,10 @@ class MissingKeyStoreError(KeyStoreError):
     """There is no key store."""
 
 
+class UncertainChangeError(KeyStoreError):
+    """Whether a change of the key store was committed could not be determined."""
+
+
 class StartError(IdvError):
     """The service cannot start; the message says what the operator can do."""
 

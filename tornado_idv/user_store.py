@@ -41,7 +41,8 @@ class UserStore(ABC):
 
         A user whose nickname or card number is that of an earlier line is passed to ``reject``,
         which is called once, before anything is changed. If it raises, or the iteration of
-        ``users`` does, or the process ends, then nothing is changed.
+        ``users`` does, or the process ends, then nothing is changed. Raises `Unavailable`, with a
+        reason that says so, if it could not be determined whether users were changed.
         """
 
     @abstractmethod

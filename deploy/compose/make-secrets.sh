@@ -1,9 +1,12 @@
 #!/bin/sh
 # Writes the secrets of replicas.yaml, and the SQL that makes its roles and database, into ./secrets.
+# Only their owner can read them: the containers of the service run as the user who runs this script,
+# or as that of the image if this is root. ./data is for files that commands write.
 set -eu
+umask 077
 admin=$(openssl rand -hex 16)
 service=$(openssl rand -hex 16)
-mkdir secrets
+mkdir secrets data
 cat > secrets/database.sql <<END
 CREATE ROLE idv_admin LOGIN PASSWORD '$admin';
 CREATE ROLE idv_service LOGIN PASSWORD '$service';
@@ -17,5 +20,9 @@ echo "postgresql://idv_admin:$admin@postgres:5432/idv" > secrets/admin.dsn
 echo "postgresql://idv_service:$service@postgres:5432/idv" > secrets/service.dsn
 openssl rand -hex 16 > secrets/postgres.password
 openssl rand -hex 32 > secrets/shared_cache.secret
-chmod 711 secrets
-chmod 644 secrets/* # the users in the containers read them
+user=$(id -u):$(id -g)
+if [ "$(id -u)" = 0 ]; then
+  user=65532:65532
+  chown -R "$user" secrets data
+fi
+echo "IDV_USER=$user" > .env

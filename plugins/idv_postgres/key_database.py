@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from idv_postgres.database import Connector
 from idv_postgres.errors import to_lookup_failed
-from tornado_idv import KeyStoreError, MissingKeyStoreError
+from tornado_idv import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 
 _TIMEOUT = 3.0
 """Seconds in which the server must answer a statement, beside the time it waits for a lock.
@@ -37,6 +37,7 @@ _SETTINGS = {
     # A client that is gone must not keep the others from writing.
     "idle_in_transaction_session_timeout": "60s",
 }
+_REVISION = "SELECT revision FROM store"
 _MISSING = (
     "there is no key store in this database; restore it, or create the first one with "
     "tornado-idv keys issue ID --create"
@@ -46,6 +47,10 @@ _REASONS = {
     "42501": "the user of auth.store lacks a permission; docs/keys.md lists what to GRANT",
     "55P03": "the key store is locked by another process",
 }
+_UNCERTAIN = (
+    "whether the change was committed could not be determined; see tornado-idv keys list, or "
+    "keys show ID"
+)
 _MISSING_STATES = {"3F000", "42P01"}
 """SQLSTATEs of a missing schema or table."""
 
@@ -60,11 +65,9 @@ class KeyDatabase:
         self.busy_timeout = 0.0
         self.name = name
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
+        self._connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
         try:
-            self._connection: asyncpg.Connection = self._run(
-                connector.connect(server_settings=_SETTINGS)
-            )
+            self._connection = self._connect()
         except BaseException:
             self._runner.close()
             raise
@@ -93,17 +96,23 @@ class KeyDatabase:
         self._run(self._connection.execute(sql, timeout=self.busy_timeout + _TIMEOUT))
 
     @contextmanager
-    def writing(self, lock: str = "SELECT FROM store FOR UPDATE") -> Iterator[None]:
-        """Write everything or nothing, with no other writer in between."""
-        milliseconds = max(1, int(self.busy_timeout * 1000))
-        try:
-            self.script(f"BEGIN; SET LOCAL lock_timeout = {milliseconds}; {lock}")
+    def writing(self, lock: str = "SELECT revision FROM store FOR UPDATE") -> Iterator[None]:
+        """Write everything or nothing, with no other writer in between; may be nested.
+
+        ``lock`` is the statement that waits for other writers. Raises `UncertainChangeError`.
+        """
+        if self._connection.is_in_transaction():
             yield
-            self.script("COMMIT")
+            return
+        try:
+            before = self._begin(lock)
+            yield
+            after = self._texts(_REVISION)
         except BaseException:
             with suppress(KeyStoreError):
                 self.script("ROLLBACK")
             raise
+        self._commit(lock, before, after)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -119,9 +128,60 @@ class KeyDatabase:
 
     def close(self) -> None:
         """Close the connection at once; the server rolls back what is not committed."""
+        self._disconnect()
+        self._runner.close()
+
+    def _begin(self, lock: str) -> list[str]:
+        """Begin a transaction, and return what the statement that locks returns."""
+        milliseconds = max(1, int(self.busy_timeout * 1000))
+        self.script(f"BEGIN; SET LOCAL lock_timeout = {milliseconds}")
+        return self._texts(lock, self.busy_timeout + _TIMEOUT)
+
+    def _commit(self, lock: str, before: list[str], after: list[str]) -> None:
+        """Commit a change of the revision from ``before`` to ``after``.
+
+        The server may commit and be unable to say so, as where a synchronous standby is missing.
+        """
+        try:
+            self.script("COMMIT")
+        except KeyStoreError as error:
+            if before == after or not self._has_committed(error, lock, before, after):
+                raise
+        except KeyboardInterrupt:
+            raise UncertainChangeError(f"{self.name}: interrupted; {_UNCERTAIN}") from None
+
+    def _has_committed(
+        self, error: KeyStoreError, lock: str, before: list[str], after: list[str]
+    ) -> bool:
+        """Return whether a change has been committed whose COMMIT ended with an error.
+
+        If need be, look on a new connection, maybe to a new primary. The old transaction holds the
+        lock for as long as it can still be committed. Raises `UncertainChangeError`.
+        """
+        try:
+            if not self.responds():  # after a timeout it does, when the server stopped the COMMIT
+                self._disconnect()
+                self._connection = self._connect()
+            self._begin(lock)
+            found = self._texts(_REVISION)
+            self.script("ROLLBACK")
+        except MissingKeyStoreError:
+            return False
+        except (KeyStoreError, KeyboardInterrupt):
+            raise UncertainChangeError(f"{error}; {_UNCERTAIN}") from None
+        if found not in (before, after):  # changed again since
+            raise UncertainChangeError(f"{error}; {_UNCERTAIN}")
+        return found == after
+
+    def _texts(self, sql: str, timeout: float = _TIMEOUT) -> list[str]:
+        return [str(value) for (value,) in self._run(self._connection.fetch(sql, timeout=timeout))]
+
+    def _connect(self) -> asyncpg.Connection:
+        return self._run(self._connector.connect(server_settings=_SETTINGS))
+
+    def _disconnect(self) -> None:
         with suppress(KeyStoreError):
             self._run(self._terminate())
-        self._runner.close()
 
     async def _terminate(self) -> None:
         self._connection.terminate()

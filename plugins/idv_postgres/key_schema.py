@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tornado_idv import KeyStoreError
@@ -70,24 +71,22 @@ def check(database: KeyDatabase, *, read_only: bool) -> None:
             _migrate(database, _version(database))  # another process may have migrated it
 
 
-def create(database: KeyDatabase) -> bool:
-    """Create the tables; return whether there were none."""
-    with _creating(database):
+@contextmanager
+def creating(database: KeyDatabase) -> Iterator[bool]:
+    """Create the tables, and commit them with what is written within.
+
+    Yields whether there were none. Only one process does so at a time.
+    """
+    with database.writing(f"SELECT pg_advisory_xact_lock({_LOCK})"):
         ((has_schema, has_store),) = database.execute(
             "SELECT to_regnamespace('idv_keys') IS NOT NULL, "
             "to_regclass('idv_keys.store') IS NOT NULL"
         )
-        if has_store:
-            return False
-        if not has_schema:
-            database.script("CREATE SCHEMA idv_keys")
-        _migrate(database, 0)
-    return True
-
-
-def _creating(database: KeyDatabase) -> AbstractContextManager[None]:
-    """Let only one process create the tables at a time."""
-    return database.writing(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        if not has_store:
+            if not has_schema:
+                database.script("CREATE SCHEMA idv_keys")
+            _migrate(database, 0)
+        yield not has_store
 
 
 def _migrate(database: KeyDatabase, version: int) -> None:

@@ -41,10 +41,11 @@ class PostgresKeyStore(KeyStoreLocation):
             self._schema.check(database, read_only=read_only)
             yield database
 
-    def create(self) -> bool:
+    @contextmanager
+    def creating(self) -> Iterator[KeyDatabase | None]:
         """Create the tables, in a schema of their own."""
-        with self._connected() as database:
-            return self._schema.create(database)
+        with self._connected() as database, self._schema.creating(database) as is_new:
+            yield database if is_new else None
 
     def close(self) -> None:
         """Close the connection."""

@@ -11,22 +11,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import asyncpg
 
 from idv_postgres.database import Connector
-from idv_postgres.errors import to_lookup_failed
+from idv_postgres.errors import is_disconnect, to_lookup_failed
 from idv_postgres.import_sql import ImportSql
 from idv_postgres.names import quoted, quoted_table
 from idv_postgres.options import PostgresOptions
 from idv_postgres.table import read_columns, to_user
-from tornado_idv import Broken, NumberedUser, RejectRows, User, UserStore
+from tornado_idv import Broken, NumberedUser, RejectRows, Unavailable, User, UserStore
 
 _CONNECT_TIMEOUT = 10.0
 _ROWS_AT_ONCE = 5000
 _SETTINGS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'"
+_UNCERTAIN = (
+    "the server did not confirm the commit, and whether the users were changed could not be "
+    "determined; import them again"
+)
 _NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
 
 
@@ -42,6 +46,7 @@ class PostgresUserStore(UserStore):
         if options.notify is not None and options.notify.dsn is not None:
             dsn = options.notify.dsn
         self._connector = Connector(dsn, timeout=_CONNECT_TIMEOUT, roles=("primary",))
+        self._is_committing = False
 
     def count(self) -> int:
         """Return the number of rows."""
@@ -79,7 +84,13 @@ class PostgresUserStore(UserStore):
 
     def _run(self, write: Coroutine[Any, Any, int]) -> int:
         with asyncio.Runner() as runner, _mapped_errors(self._options.table):
-            return runner.run(write)
+            try:
+                return runner.run(write)
+            except BaseException as error:  # a signal, too
+                is_refused = isinstance(error, asyncpg.PostgresError) and not is_disconnect(error)
+                if self._is_committing and not is_refused:
+                    raise Unavailable(_UNCERTAIN) from None
+                raise
 
     async def _write(
         self, users: Iterable[NumberedUser], reject: RejectRows, *, replaces: bool
@@ -135,8 +146,11 @@ class PostgresUserStore(UserStore):
             await transaction.start()
             await connection.execute(_SETTINGS)
             yield connection
+            self._is_committing = not readonly
             await transaction.commit()
-            await connection.close(timeout=_CONNECT_TIMEOUT)
+            self._is_committing = False
+            with suppress(OSError, asyncpg.InterfaceError):
+                await connection.close(timeout=_CONNECT_TIMEOUT)
         finally:
             connection.terminate()
 

@@ -64,14 +64,18 @@ def test_built_in_commands_work_beside_a_broken_plugin(
 
 @pytest.mark.slow
 def test_help_and_version_import_no_library_but_those_of_the_command_line() -> None:
-    """Every start of the command would pay for another one."""
+    """Every start of the command would pay for another one, and for a second search for plugins."""
     program = (
         "import importlib.metadata as m, sys\n"
         "from click.testing import CliRunner\n"
         "from tornado_idv.cli import main\n"
         "assert CliRunner().invoke(main, ['--help']).exit_code == 0\n"
         "assert CliRunner().invoke(main, ['--version']).exit_code == 0\n"
-        "print(*(name for name in m.packages_distributions() if name in sys.modules))"
+        "print(*(name for name in m.packages_distributions() if name in sys.modules))\n"
+        "searches, search = [], m.distributions\n"
+        "m.distributions = lambda: searches.append(1) or search()\n"
+        "assert CliRunner().invoke(main, ['schema']).exit_code == 0\n"
+        "assert len(searches) == 1"
     )
     imported = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     ours = {"tornado_idv", "idv_postgres", "idv_redis", "idv_sqlite", "idv_upstream", "idv_yaml"}

@@ -16,7 +16,7 @@ from click.testing import Result
 
 from support.key_stores import add, make_store, open_store, read, record
 from support.process import Invoke
-from tornado_idv.cli import key_store
+from tornado_idv.cli import token_output
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.keys.token import issue as new_token
@@ -412,11 +412,11 @@ def test_lost_output_whose_key_cannot_be_withdrawn_is_explained(
         raise BrokenPipeError(32, "Broken pipe")
 
     make_store(path)
-    monkeypatch.setattr(key_store, "discard_output", lambda: None)
-    monkeypatch.setattr(key_store, "print_json", fail)
+    monkeypatch.setattr(token_output, "discard_output", lambda: None)
+    monkeypatch.setattr(token_output, "print_json", fail)
     monkeypatch.setattr(KeyStore, "withdraw", _locked)
     result = run("issue", "shop", "--json")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "the token is lost; revoke the key" in result.stderr
     assert list(read(path)) == ["shop"]
 
@@ -432,7 +432,7 @@ def test_token_is_withdrawn_where_a_signal_comes_as_it_is_committed(
 ) -> None:
     """Also if another one comes while it is withdrawn."""
     command, method = change
-    monkeypatch.setattr(key_store, "discard_output", lambda: None)
+    monkeypatch.setattr(token_output, "discard_output", lambda: None)
     make_store(path, "shop")
     known = read(path)
     for each in (method, "withdraw"):

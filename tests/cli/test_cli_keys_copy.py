@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from msgspec.structs import replace
 
-from support.key_stores import CREATED, add, execute, make_store, read, record
+from support.key_stores import CREATED, add, execute, make_store, open_store, read, record
 from support.process import Invoke
 from tornado_idv.keys.record import Token
 from tornado_idv.keys.token import digest
@@ -58,7 +58,7 @@ def test_copy_is_equal_to_the_last_digit(
     copy: Copy, old: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     done = copy("--create", "--json")
-    assert json.loads(done.stdout) == {"ok": True, "copied": 3, "unchanged": 0}
+    assert json.loads(done.stdout) == {"ok": True, "copied": 3, "updated": 0, "unchanged": 0}
     copied = read(tmp_path / "new.db")
     assert copied == read(old)
     assert copied["rotated"].last_used == CREATED + 1
@@ -83,22 +83,61 @@ def test_second_copy_adds_new_keys_and_the_last_use(copy: Copy, old: Path, tmp_p
     execute(tmp_path / "new.db", f"INSERT INTO last_used VALUES ('disabled', {CREATED + 5})")
     done = copy()
     assert "Copied 1 keys" in done.stderr
-    assert "; 3 were there already." in done.stderr
+    assert "; 0 were updated, and 3 were equal." in done.stderr
     after = read(tmp_path / "new.db")
     assert after["rotated"].last_used == CREATED + 9
     assert after["disabled"].last_used == CREATED + 5  # the later one of both
     assert {*after} == {*read(old), "of-the-new-store"}
 
 
-def test_key_that_differs_stops_the_copy(copy: Copy, old: Path, tmp_path: Path) -> None:
-    """Such as one that was revoked in one of the stores."""
+def test_second_copy_makes_keys_equal_that_were_changed_in_the_old_store(
+    copy: Copy, old: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    add(old, record("live", "d"), record("other", "e"))
     copy("--create")
-    execute(tmp_path / "new.db", "UPDATE keys SET revoked = 1.0 WHERE id = 'rotated'")
+    capfd.readouterr()
+    with open_store(old) as store:
+        token = Token(digest("new"), CREATED + 9)
+        store.rotate("rotated", token, overlap=5.0, expires=CREATED + 1e7)
+        store.rotate("disabled", Token(digest("f"), CREATED), overlap=5.0, expires=None)
+        store.revoke("live", CREATED)
+        store.set_disabled("other", disabled=True)
+    done = copy("--json")
+    assert json.loads(done.stdout) == {"ok": True, "copied": 0, "updated": 4, "unchanged": 1}
+    assert read(tmp_path / "new.db") == read(old)
+    lines = [json.loads(each) for each in capfd.readouterr().err.splitlines()]
+    assert [each["key"] for each in lines] == ["disabled", "live", "other", "rotated"]
+
+
+CONFLICTS = {
+    "revoked": ("UPDATE keys SET revoked = 1.0 WHERE id = 'rotated'", "it is revoked here only"),
+    "disabled": ("UPDATE keys SET disabled = 1 WHERE id = 'rotated'", "it is disabled here only"),
+    "another key": ("UPDATE keys SET created = 1.0 WHERE id = 'rotated'", "it is another key"),
+    "rotated": (
+        f"INSERT INTO tokens VALUES (randomblob(32), 'rotated', {CREATED}, NULL)",
+        "it was rotated here",
+    ),
+    "expires earlier": (
+        "UPDATE keys SET expires = expires - 1 WHERE id = 'rotated'",
+        "a token of it expires earlier here",
+    ),
+}
+
+
+@pytest.mark.parametrize("conflict", CONFLICTS)
+def test_key_that_was_changed_in_the_new_store_stops_the_copy(
+    copy: Copy, old: Path, tmp_path: Path, conflict: str
+) -> None:
+    """Nothing that is not valid there becomes valid again."""
+    copy("--create")
+    change, reason = CONFLICTS[conflict]
+    execute(tmp_path / "new.db", change)
     add(old, record("later", "d"))
     before = read(tmp_path / "new.db")
     done = copy()
     assert done.exit_code == 1
-    assert "1 keys differ in the two stores, such as rotated; nothing was copied" in done.stderr
+    assert f": {reason}" in done.stderr
+    assert "; nothing was copied" in done.stderr
     assert read(tmp_path / "new.db") == before
 
 
@@ -108,7 +147,7 @@ def test_key_that_was_revoked_in_both_stores_is_equal(
     copy("--create")
     execute(tmp_path / "new.db", "UPDATE keys SET revoked = 9.5 WHERE id = 'revoked'")
     done = copy("--json")
-    assert json.loads(done.stdout) == {"ok": True, "copied": 0, "unchanged": 3}
+    assert json.loads(done.stdout) == {"ok": True, "copied": 0, "updated": 0, "unchanged": 3}
 
 
 def test_token_of_another_key_stops_the_copy(copy: Copy, old: Path, tmp_path: Path) -> None:
@@ -117,6 +156,19 @@ def test_token_of_another_key_stops_the_copy(copy: Copy, old: Path, tmp_path: Pa
     done = copy()
     assert (done.exit_code, [*read(tmp_path / "new.db")]) == (1, ["other"])
     assert "another key has the token of rotated" in done.stderr
+
+
+def test_new_token_that_another_key_has_stops_the_second_copy(
+    copy: Copy, old: Path, tmp_path: Path
+) -> None:
+    copy("--create")
+    with open_store(old) as store:
+        store.rotate("disabled", Token(digest("new"), CREATED), overlap=5.0, expires=None)
+    add(tmp_path / "new.db", record("other", "new"))
+    before = read(tmp_path / "new.db")
+    done = copy()
+    assert (done.exit_code, read(tmp_path / "new.db")) == (1, before)
+    assert "such as disabled: another key has its token" in done.stderr
 
 
 def test_key_of_the_configuration_stops_the_copy(copy: Copy, old: Path, tmp_path: Path) -> None:

@@ -77,7 +77,9 @@ def test_import_replaces_all_users_and_export_writes_them_again(
     assert users("export", "--from", "people").stdout == HEADER + ALICE_ROW + BOB_ROW
     for name in ("again.csv", "again.jsonl", "again.yaml"):
         again = folder / name
+        again.touch(0o644)
         assert users("export", "--from", "people", again).exit_code == 0
+        assert again.stat().st_mode & 0o777 == 0o600
         assert users("import", again, "--to", "other", "--strict").exit_code == 0
         assert users("compare", "people", "other").exit_code == 0
 

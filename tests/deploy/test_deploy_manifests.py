@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -83,7 +84,7 @@ def test_compose_files_are_valid_and_refer_to_what_exists(name: str) -> None:
         assert {*service.get("networks", ())} <= {*record.get("networks", ())}
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
-            if not source.startswith("./secrets/"):
+            if not source.startswith(("./secrets/", "./data")):
                 exists = (path.parent / source).exists()
                 assert exists if "/" in source else source in record["volumes"]
         build = service.get("build")
@@ -132,8 +133,16 @@ def test_nginx_of_the_replicas_is_the_other_site_without_tls(tmp_path: Path) -> 
 
 def test_script_writes_the_secrets_of_the_replicas(replicas: Any, tmp_path: Path) -> None:
     """Also the statements of docs/scaling-out.md, with the passwords in the DSNs."""
-    run("sh", "-c", f"cd {tmp_path} && sh {DEPLOY}/compose/make-secrets.sh")
-    written = {each.name: each.read_text() for each in (tmp_path / "secrets").iterdir()}
+    run("sh", "-c", f"umask 022; cd {tmp_path} && sh {DEPLOY}/compose/make-secrets.sh")
+    secrets, user = tmp_path / "secrets", (tmp_path / ".env").read_text().strip()
+    for each in (secrets, tmp_path / "data", *secrets.iterdir()):
+        status = each.stat()
+        assert stat.S_IMODE(status.st_mode) == (0o700 if each.is_dir() else 0o600)
+        assert user == f"IDV_USER={status.st_uid}:{status.st_gid}"
+    for name in ("replica-1", "commands"):
+        assert replicas["services"][name]["user"].startswith("${IDV_USER:")
+    assert f"./data:{replicas['services']['commands']['working_dir']}" in str(replicas)
+    written = {each.name: each.read_text() for each in secrets.iterdir()}
     assert {*written} == {*replicas["secrets"], "database.sql"}
     page = (ROOT / "docs" / "scaling-out.md").read_text(encoding="utf-8")
     sql = page.partition("<<END\n")[2].partition("END\n")[0]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import secrets
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -64,7 +65,9 @@ def substitute(text: str, values: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def nginx(service_port: int, folder: Path) -> Iterator[int]:
+def nginx(
+    service_port: int, folder: Path, changes: Mapping[str, str] | None = None
+) -> Iterator[int]:
     path, port, certificate = find_tool("nginx"), free_port(), folder / "site.pem"
     certificate.write_text(SELF_SIGNED)
     site = substitute(
@@ -74,6 +77,7 @@ def nginx(service_port: int, folder: Path) -> Iterator[int]:
             "server 127.0.0.1:8080": f"server 127.0.0.1:{service_port}",
             "/etc/nginx/tornado-idv.crt": str(certificate),
             "/etc/nginx/tornado-idv.key": str(certificate),
+            **(changes or {}),
         },
     )
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -203,6 +207,23 @@ def test_service_that_is_down_is_reported_as_unavailable(proxy: Proxy, tmp_path:
         status, fields, body = send_alone(port, "found")
     assert (status, fields["Content-Type"], fields["Retry-After"]) == (503, "application/json", "1")
     assert json.loads(body)["code"] == "backend_unavailable"
+
+
+def test_request_whose_connection_times_out_is_passed_on(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
+        for _ in range(3):  # no more connections are accepted
+            client = waiting.enter_context(socket.socket())
+            client.settimeout(0)
+            client.connect_ex(full.getsockname())
+        changes = {
+            "    keepalive 64;": f"    server 127.0.0.1:{full.getsockname()[1]}; keepalive 64;",
+            "proxy_connect_timeout 1s": "proxy_connect_timeout 100ms",
+        }
+        with nginx(service.port, tmp_path, changes) as port:
+            assert [send_alone(port, "found")[0] for _ in range(2)] == [200, 200]
+    assert "upstream timed out" in (tmp_path / "error.log").read_text()
 
 
 def test_request_that_nginx_cannot_parse_gets_the_error_record(

@@ -180,6 +180,24 @@ def test_service_moves_to_three_replicas_without_a_failed_request(walk: Walk) ->
     check_roles(walk)
 
 
+def test_step_that_fails_stops_the_rest_of_the_switch(tmp_path: Path) -> None:
+    """In a shell without ``set -e``, as an operator has it."""
+    site = {SITE: str(tmp_path / "site.conf")}
+    walk = Walk(tmp_path, site, {**os.environ}, ShellCommands())
+    copy, reload = walk.blocks("## 5. ")
+    (walk.folder / "site.conf").write_text("")
+    commands = "set +e; tornado-idv() { echo $1; false; }; nginx() { echo $1; false; };"
+    assert walk.run(commands, copy, reload, "true") == "users\n-t\n"
+
+
+def test_no_secret_is_an_argument_of_a_program() -> None:
+    """Other users of the machine can read them."""
+    for page in ("scaling-out", "keys", "operating"):
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        for line in re.findall(r".*\$\(cat .*", text):
+            assert line.lstrip().startswith("printf ")
+
+
 def prepare(walk: Walk) -> None:
     """Steps 1 to 3: the database, the configurations, users and keys."""
     walk.run(*walk.blocks("## 1. "))
@@ -201,6 +219,7 @@ def start_replicas(walk: Walk, port: int) -> None:
 def change(walk: Walk) -> None:
     """Users and keys change after the first copy."""
     walk.run("tornado-idv keys issue later > later.token")
+    walk.run("tornado-idv keys rotate shop > rotated.token")
     sqlite_databases.insert(walk.folder / "users.db", BOB)
 
 
@@ -210,10 +229,10 @@ def switch(walk: Walk, load: Load, front: int) -> None:
     said = walk.run(copy)
     assert "different: 0" in said
     assert "Copied 1 keys" in said
-    assert "; 2 were there already." in said  # and are the same
+    assert "; 1 were updated, and 1 were equal." in said
     walk.run(reload)
     load.wait_for(20)
-    assert walk.status(front, "later") == 200
+    assert walk.status(front, "later") == walk.status(front, "rotated") == 200
 
 
 def restart(walk: Walk, host: str, port: int) -> None:

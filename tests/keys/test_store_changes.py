@@ -12,9 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from support.key_stores import CREATED, add, make_store, open_store, postgres_place, read, record
-from tornado_idv.errors import KeyStoreError
+from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.location import KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord, Token
+from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.units import Rate
@@ -33,6 +34,20 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyStoreLo
 def test_existing_store_is_not_created_again(place: KeyStoreLocation) -> None:
     make_store(place, "shop")
     assert not place.create()
+    assert list(read(place)) == ["shop"]
+
+
+def test_new_store_is_committed_with_its_keys_or_not_at_all(place: KeyStoreLocation) -> None:
+    def create(*records: KeyRecord) -> None:
+        with place.creating() as database:
+            assert database is not None
+            KeyStore(database, "new").add(records)
+
+    with pytest.raises(KeyStoreError, match="exists already"):
+        create(record("shop", "a"), record("shop", "b"))
+    with pytest.raises(MissingKeyStoreError):
+        read(place)
+    create(record("shop", "a"))
     assert list(read(place)) == ["shop"]
 
 

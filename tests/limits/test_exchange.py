@@ -179,6 +179,22 @@ async def test_what_was_used_without_exchange_is_not_charged_later(
     assert shared.tats.popitem()[1] <= clock.now + 100
 
 
+async def test_a_server_whose_clock_steps_back_blocks_a_key_for_two_periods(clock: Ticker) -> None:
+    """Not until that clock is where it was."""
+    server_clock = Ticker()
+    machine = Machine.make(FakeSharedLimits(server_clock), clock, HUNDRED)
+    assert machine.allowed(100) == 100
+    await exchange(machine)
+    clock.now += 100
+    server_clock.now -= 1e6
+    assert machine.allowed() == 1
+    await exchange(machine)
+    clock.now += 100
+    assert machine.allowed() == 0
+    clock.now += 100
+    assert machine.allowed(150) == 100
+
+
 @pytest.mark.parametrize("error", [TimeoutError(), KeyError("requests 1/1 shop")], ids=repr)
 async def test_an_unexpected_error_is_logged_without_its_message(
     clock: Ticker,

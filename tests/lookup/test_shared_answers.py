@@ -230,6 +230,20 @@ async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
         assert both.tier.counted.failing_since is None
 
 
+async def test_a_purge_that_is_not_delivered_before_the_stop_is_logged(
+    ticker: Ticker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replicas(ticker) as both:
+        both.first.purge(Purge())
+        await both.stored()
+    assert caplog.messages == []
+    async with replicas(ticker) as both:
+        both.cache.error = OSError()
+        both.first.purge(Purge())
+    (message,) = caplog.messages
+    assert message.startswith("shared cache: a purge was not delivered before the stop")
+
+
 async def test_what_is_read_while_a_purge_is_delivered_is_not_used(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
         await both.find_in_first()

@@ -278,9 +278,12 @@ async def test_cancelled_lookups_do_not_use_up_the_pool(
 async def test_too_many_connections_are_unavailable_and_those_that_are_open_go_on(
     database: Database, backend_of: Callable[..., PostgresBackend]
 ) -> None:
+    """The reason is that of the server that is full, not that of another host which is down."""
+    host = f"127.0.0.1:{database.server.port}"
+    dsn = database.dsn.replace(host, f"{host},127.0.0.1:1")
     database.run("ALTER ROLE idv CONNECTION LIMIT 2")
     try:
-        backend = backend_of(timeout="8s", pool={"min": "2", "max": "6"})
+        backend = backend_of(dsn=dsn, timeout="8s", pool={"min": "2", "max": "6"})
         async with open_backends([backend]):
             ended = await asyncio.gather(*(outcome(backend) for _ in range(12)))
             assert "found" in ended

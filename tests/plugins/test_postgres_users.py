@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from support.postgres_server import ALICE, BOB, Database
+from support.postgres_server import ALICE, BOB, USERS, Database
 from support.process import Invoke
 from tornado_idv import User
 
@@ -134,6 +134,22 @@ def test_refused_import_changes_nothing(
     queries = ", by_card: 'SELECT 1'"
     done = users("count", "--from", "people", more=queries)
     assert (done.exit_code, "find single users" in done.stderr) == (3, True)
+
+
+def test_commit_without_confirmation_is_not_reported_as_no_change(
+    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
+) -> None:
+    """The connection ends meanwhile."""
+    database.clear(
+        f"{USERS} {GRANT}; "
+        "CREATE FUNCTION end_session() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(9); RETURN NULL; END $$;"
+        "CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON users DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION end_session()"
+    )
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    assert done.exit_code == 3
+    assert "whether the users were changed could not be determined" in done.stderr
 
 
 def test_terminated_import_changes_nothing(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from tornado_idv.cli.commands import Commands
 from tornado_idv.cli.standard_streams import open_closed_streams
+
+# Plugins of pydantic would see secrets of the configuration; to look for them takes 7 ms (CPython
+# 3.11). It does so when the first of our models is imported, which is after this.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 @click.group(

@@ -6,8 +6,6 @@ import logging
 import os
 import pwd
 import re
-import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from tornado_idv.cli.common import Record, config_option, exit_on_error, json_op
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.commands import Exit
 from tornado_idv.config.key_store import load_key_store_settings
-from tornado_idv.errors import IdvError, KeyStoreError
+from tornado_idv.errors import IdvError, UncertainChangeError
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.locate import locate_store
 from tornado_idv.keys.location import KeyStoreLocation
@@ -34,7 +32,6 @@ from tornado_idv.units import DURATION, format_rate, parse_duration
 
 _audit = logging.getLogger("tornado_idv.audit")
 END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
-_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 _LINES_AT_ONCE = 1000
 """Audit lines after which the log is flushed, since its buffer is bounded."""
 
@@ -64,6 +61,29 @@ class Target:
             with self.location.opened() as store:
                 yield store
 
+    @contextmanager
+    def changing(self, *, may_create: bool) -> Iterator[KeyStore]:
+        """Open the key store for one change; one that is created is committed together with it."""
+        with closing(self.location):
+            if may_create:
+                with self.location.creating() as database:
+                    if database is not None:
+                        yield KeyStore(database, self.location.name)
+                if database is not None:
+                    print_message(f"Created the key store {self.location.name}.")
+                    return
+            with self.location.opened() as store:
+                yield store
+
+    @contextmanager
+    def auditing_uncertain(self, command: str, key_ids: Iterable[str]) -> Iterator[None]:
+        """Log a change within of which it cannot be determined whether it was committed."""
+        try:
+            yield
+        except UncertainChangeError:
+            self.audit(f"{command}: uncertain", key_ids)
+            raise
+
     def audit(self, command: str, key_ids: Iterable[str]) -> None:
         """Log who changed which keys; never a token or its digest."""
         user = _user()
@@ -86,7 +106,7 @@ class Target:
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of all commands for keys; ``command`` gets a `Target`.
 
-    Its errors are printed, and exit with 1.
+    Its errors are printed, and exit with 1; `UncertainChangeError` with 3.
     """
 
     @wraps(command)
@@ -97,7 +117,11 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         **parameters: object,
     ) -> None:
         with exit_on_error(Exit.NO, as_json=as_json):
-            command(find_store(config_path, store_path, as_json=as_json), **parameters)
+            try:
+                command(find_store(config_path, store_path, as_json=as_json), **parameters)
+            except UncertainChangeError:
+                with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json):
+                    raise
 
     store_option = click.option(
         "--store",
@@ -216,58 +240,6 @@ def as_record(key: KeyRecord, now: float) -> Record:
             for each in key.tokens
         ],
     }
-
-
-@contextmanager
-def token_output() -> Iterator[None]:
-    """Exit if standard output is closed, since a token would be lost.
-
-    Within, SIGTERM raises `SystemExit`, and signals are blocked up to `withdrawing`: none comes
-    between the commit of a token and what withdraws it.
-    """
-    if "stdout" in click.get_current_context().find_root().obj:
-        print_message("standard output is closed, and the token would be lost")
-        sys.exit(Exit.NO)
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # raises what is pending
-        finally:
-            signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def withdrawing(withdraw: Callable[[], None]) -> Iterator[None]:
-    """Call ``withdraw``, which makes a token invalid, if it cannot be printed, and exit."""
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        yield
-    except BaseException as error:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a second one would interrupt this
-        discard_output()
-        text = "interrupted"
-        if isinstance(error, OSError):
-            text = f"standard output cannot be written: {error.strerror}"
-        try:
-            withdraw()
-        except KeyStoreError as failure:
-            print_message(f"{text}; the token is lost; revoke the key, since {failure}")
-        else:
-            print_message(f"{text}; the token is not valid, and nothing was changed")
-        if not isinstance(error, OSError):
-            raise
-        sys.exit(Exit.NO)
-
-
-def print_token(token: str, record: Record, *, as_json: bool) -> None:
-    """Print the token, alone or with the record of its key; raises `OSError`."""
-    if as_json:
-        print_json({"token": token, **record})
-    else:
-        click.echo(token)
 
 
 def report(text: str, record: Record, *, as_json: bool) -> None:

@@ -18,15 +18,18 @@ from tornado_idv.cli.key_store import (
     on_store,
     parse_moment,
     parse_period,
-    print_token,
     report,
-    token_output,
-    withdrawing,
 )
 from tornado_idv.cli.keys_copy import copy_keys
 from tornado_idv.cli.keys_import import import_keys
 from tornado_idv.cli.keys_list import list_keys, show
 from tornado_idv.cli.standard_streams import print_message
+from tornado_idv.cli.token_output import (
+    print_token,
+    printing_uncertain,
+    token_output,
+    withdrawing,
+)
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token, check_text
 from tornado_idv.keys.store import KeyStore
@@ -44,7 +47,7 @@ def keys() -> None:
     A change is effective in a running service within a second. Each is logged to standard error.
 
     Exit codes: 0 done, even if that cannot be printed; 1 not done, nothing was changed; 2 wrong
-    use.
+    use; 3 could not be determined whether it was done.
     """
 
 
@@ -97,7 +100,11 @@ def issue(
     )
     target.check_new(key)
     with target.opened(may_create=may_create) as store:
-        store.add([key])
+        with (
+            printing_uncertain(token, as_json=target.as_json),
+            target.auditing_uncertain("issue", [key_id]),
+        ):
+            store.add([key])
 
         def withdraw() -> None:
             store.withdraw(key.tokens[0].digest, None, key)
@@ -128,7 +135,11 @@ def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> No
     check_moment(now + seconds, "--overlap")
     ends = _expiry(expires, now, now)
     with target.opened() as store:
-        before, after = store.rotate(key_id, added, overlap=seconds, expires=ends)
+        with (
+            printing_uncertain(token, as_json=target.as_json),
+            target.auditing_uncertain("rotate", [key_id]),
+        ):
+            before, after = store.rotate(key_id, added, overlap=seconds, expires=ends)
 
         def withdraw() -> None:
             store.withdraw(added.digest, before, after)
@@ -171,7 +182,8 @@ def enable(target: Target, key_id: str) -> None:
 def _change(target: Target, command: str, key_id: str, change: Callable[[KeyStore], bool]) -> None:
     check_id(key_id)
     with target.opened() as store:
-        changed = change(store)
+        with target.auditing_uncertain(command, [key_id]):
+            changed = change(store)
         if changed:
             target.audit(command, [key_id])
         key = store.find(key_id)

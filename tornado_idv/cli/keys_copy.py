@@ -29,16 +29,23 @@ def copy_keys(
     """Copy all keys of another key store, all or none.
 
     Tokens stay valid: a copy has the same ids, digests, limits, times and states. It can be run
-    again: keys that are in both stores must be the same, and only their last use is updated.
+    again, and copies what was changed since. A key that was changed in this store, too, stops it.
     """
     source = find_store(source_path, None, as_json=target.as_json).location
     with closing(source), source.opened(read_only=True) as store:
         keys = list(store.records())
     for key in keys:
         target.check_new(key)
-    with target.opened(may_create=may_create) as store:
-        copied = store.copy(keys)
-    target.audit("copy", copied)
-    text = f"Copied {len(copied)} keys from {source.name} to {target.location.name}"
-    record = {"ok": True, "copied": len(copied), "unchanged": len(keys) - len(copied)}
-    report(f"{text}; {record['unchanged']} were there already.", record, as_json=target.as_json)
+    all_ids = [key.id for key in keys]
+    with (
+        target.auditing_uncertain("copy", all_ids),
+        target.changing(may_create=may_create) as store,
+    ):
+        changes = store.copy(keys)
+    target.audit("copy", changes.ids)
+    copied, updated = len(changes.new), len(changes.changed)
+    unchanged = len(keys) - copied - updated
+    record = {"ok": True, "copied": copied, "updated": updated, "unchanged": unchanged}
+    text = f"Copied {copied} keys from {source.name} to {target.location.name}"
+    text = f"{text}; {updated} were updated, and {unchanged} were equal."
+    report(text, record, as_json=target.as_json)

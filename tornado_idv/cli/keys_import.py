@@ -119,13 +119,14 @@ def import_keys(
     if lines.problems:
         raise ConfigError(*(Problem(name, *each) for each in lines.problems))
     keys = lines.keys
-    with target.opened(may_create=may_create) as store:
+    ids = [key.id for key in keys]
+    with target.auditing_uncertain("import", ids), target.changing(may_create=may_create) as store:
         try:
             store.add(_with_progress(keys, "Adding"))
         except DuplicateKeyError as error:
             number = lines.by_id[error.key_id]
             raise ConfigError(Problem(name, number, 1, "", str(error))) from None
-    target.audit("import", [key.id for key in keys])
+    target.audit("import", ids)
     record = {"ok": True, "imported": len(keys)}
     report(f"Imported {len(keys)} keys.", record, as_json=target.as_json)
 

@@ -39,7 +39,7 @@ def users() -> None:
     NAME is a backend of config.yaml, of a kind that stores users: sqlite or postgres.
 
     Exit codes: 0 done; 1 refused, nothing was changed, or the users differ; 2 wrong use; 3 could
-    not be determined or done, nothing was changed.
+    not be determined or done. Nothing was changed unless the message says that this is not known.
     """
 
 

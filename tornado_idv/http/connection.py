@@ -15,6 +15,7 @@ from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.head import RequestHead
 from tornado_idv.http.parser import MAX_HEAD, RequestParser
+from tornado_idv.http.read_ahead import ReadAhead, limit_tls_read_buffer
 from tornado_idv.http.state import (
     CLOSED,
     CLOSING,
@@ -26,11 +27,8 @@ from tornado_idv.http.state import (
     RESPONDING,
     State,
 )
-from tornado_idv.http.tls_acceptor import limit_tls_read_buffer
 from tornado_idv.http.trusted_proxies import normalize_address
 
-_MAX_PIPELINED = 64 * 1024
-"""Bytes that an authenticated client may send ahead."""
 _MAX_SEGMENT = 4 * 1024
 """Larger segments are not offered to the fast path; it might keep them."""
 _MAX_UNSENT = 16 * 1024
@@ -65,13 +63,13 @@ class Connection(asyncio.Protocol):
         self._draining = False
         self._drain_deadline = inf  # for a client whose last request was rejected
         self._eof = False
-        self._reading_paused = False
         self._writable: Future[None] | None = None  # pending while the client does not read
 
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("Transport", transport)
+        self._read_ahead = ReadAhead(self._transport, self._parser)
         self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
         address = transport.get_extra_info("peername")
         protocol = "http"
@@ -253,9 +251,8 @@ class Connection(asyncio.Protocol):
         parser.feed(data)
         if self.state is IDLE and not parser.is_empty:
             self.state = READING
-        if parser.buffered > MAX_HEAD and parser.buffered > self._max_buffered:
-            self._reading_paused = True
-            self._transport.pause_reading()
+        if parser.buffered > MAX_HEAD:
+            self._read_ahead.pause(self._limits.max_body, authenticated=self._authenticated)
         if self.state is RESPONDING:
             return
         if not had_started and not parser.has_head and parser.has_started:
@@ -340,15 +337,7 @@ class Connection(asyncio.Protocol):
             writable.set_result(None)
 
     def _resume_reading(self) -> None:
-        if self._reading_paused and self._parser.buffered <= self._max_buffered:
-            self._reading_paused = False
-            self._transport.resume_reading()
-
-    @property
-    def _max_buffered(self) -> int:
-        """Bytes to read ahead: one request, and more only of an authenticated client."""
-        ahead = _MAX_PIPELINED if self._authenticated else MAX_HEAD
-        return ahead + self._limits.max_body
+        self._read_ahead.resume(self._limits.max_body, authenticated=self._authenticated)
 
     def _set_timeout(self, seconds: float) -> None:
         self.deadline = self._loop.time() + seconds

@@ -21,19 +21,8 @@ _ACCEPT_BATCH = 8
 """Connections accepted per iteration, so that a burst does not delay other traffic."""
 _MAX_ABORTING = 16
 """Aborted handshakes whose descriptors are not closed yet, which takes some iterations."""
-_READ_BUFFER = 16 * 1024
 _RETRY_AFTER = 1.0
 """Seconds until accepting is tried again after the system refused a descriptor."""
-
-
-def limit_tls_read_buffer(transport: asyncio.BaseTransport) -> None:
-    """Bound what is read ahead of a paused TLS connection, which is 256 KiB by default.
-
-    asyncio and uvloop offer this by a method that `asyncio.Transport` does not declare.
-    """
-    set_limits = getattr(transport, "set_read_buffer_limits", None)
-    if set_limits is not None:
-        set_limits(high=_READ_BUFFER)
 
 
 class TlsAcceptor:

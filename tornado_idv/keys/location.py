@@ -9,10 +9,15 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.store import KeyDatabase, KeyStore
 
 BUSY_TIMEOUT = 5.0
 """Seconds for which a command waits for another one."""
+
+
+class KeyStoreExistsError(KeyStoreError):
+    """Another process has created the key store in the meantime."""
 
 
 class KeyStoreLocation(ABC):
@@ -46,8 +51,19 @@ class KeyStoreLocation(ABC):
         """
 
     @abstractmethod
+    def creating(self) -> AbstractContextManager[KeyDatabase | None]:
+        """Create a store, and commit it with what is written within; ``None`` if there is one.
+
+        Raises `KeyStoreError`, and its `KeyStoreExistsError`.
+        """
+
     def create(self) -> bool:
         """Create an empty store; return whether there was none. Raises `KeyStoreError`."""
+        try:
+            with self.creating() as database:
+                return database is not None
+        except KeyStoreExistsError:
+            return False
 
     def signature(self) -> Hashable | None:
         """Return what differs after a change of the store; ``None`` if only its revision says."""

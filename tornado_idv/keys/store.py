@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.api_key import KEY_ID, Scope
+from tornado_idv.keys.copying import Changes, compare
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.units import format_rate, parse_rate
 
@@ -107,24 +108,19 @@ class KeyStore:
         with self._database.writing():
             self._add(records)
 
-    def copy(self, records: Sequence[KeyRecord]) -> list[str]:
-        """Add the keys of another store with their last use, all or none; return the new ids.
+    def copy(self, records: Sequence[KeyRecord]) -> Changes:
+        """Add the keys of another store, and change those that were changed there, all or none.
 
-        A key that is in both stores is not changed but for its last use; raises
-        `DuplicateKeyError` if anything else of it differs.
+        Times of last use are copied, too; a later one stays. Raises `KeyStoreError`, and
+        `DuplicateKeyError` for a token of another key.
         """
         with self._database.writing():
-            known = {record.id: record for record in self._read("", ())}
-            differing = [
-                each.id for each in records if not _is_same(each, known.get(each.id, each))
-            ]
-            if differing:
-                text = f"{len(differing)} keys differ in the two stores, such as {differing[0]}"
-                raise DuplicateKeyError(f"{text}; nothing was copied", differing[0])
-            new = [record for record in records if record.id not in known]
-            self._add(new)
+            changes = compare(records, {record.id: record for record in self._read("", ())})
+            self._add(changes.new)
+            for record in changes.changed:
+                self._update(record)
             self._put_last_used({each.id: each.last_used for each in records if each.last_used})
-        return [record.id for record in new]
+        return changes
 
     def rotate(
         self, key_id: str, token: Token, *, overlap: float, expires: float | None
@@ -262,16 +258,6 @@ class KeyStore:
             for token in record.tokens
         ]
         self._database.executemany(_PUT_DIGEST, rows)
-
-
-def _is_same(one: KeyRecord, other: KeyRecord) -> bool:
-    """Whether they are equal, but for last use and for when both were revoked."""
-    return _comparable(one) == _comparable(other)
-
-
-def _comparable(record: KeyRecord) -> KeyRecord:
-    revoked = None if record.revoked is None else 0.0
-    return replace(record, last_used=None, revoked=revoked)
 
 
 def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | None) -> KeyRecord:

@@ -19,7 +19,7 @@ from typing import Any
 
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.files import FileSignature
-from tornado_idv.keys.location import BUSY_TIMEOUT, KeyStoreLocation
+from tornado_idv.keys.location import BUSY_TIMEOUT, KeyStoreExistsError, KeyStoreLocation
 
 _APPLICATION_ID = 0x6964766B
 """Marks a database as a key store; ASCII ``idvk``."""
@@ -99,9 +99,15 @@ class KeyStoreFile(KeyStoreLocation):
         with _connected(self.setting, busy_timeout, read_only=read_only) as connection:
             yield _Database(connection, self.setting)
 
-    def create(self) -> bool:
-        """Create an empty file, which only this user can read."""
-        return _create(self.setting)
+    @contextmanager
+    def creating(self) -> Iterator[_Database | None]:
+        """Create a file, which only this user can read; it gets its name when it is complete."""
+        if os.path.lexists(self.setting):
+            yield None
+            return
+        with _draft(self.setting) as connection, _transaction(connection):
+            _migrate(connection)
+            yield _Database(connection, self.setting)
 
     def signature(self) -> FileSignature | None:
         """Return the status of the file, which a change of a key changes."""
@@ -171,7 +177,10 @@ def _connected(path: Path, busy_timeout: float, *, read_only: bool) -> Iterator[
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Write everything or nothing, with no other writer in between."""
+    """Write everything or nothing, with no other writer in between; may be nested."""
+    if connection.in_transaction:
+        yield
+        return
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -182,28 +191,25 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _create(path: Path) -> bool:
-    """Create an empty key store, which only this user can read; return whether there was none.
-
-    It gets its name when it is complete. Raises `KeyStoreError`.
-    """
-    if os.path.lexists(path):
-        return False
+@contextmanager
+def _draft(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a new file beside ``path``, which gets this name at the end. Raises `KeyStoreError`."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
             with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as connection:
-                _migrate(connection)
+                yield connection
             os.link(draft, path)
         finally:
             draft.unlink()
         _sync_directory(path.parent)
-    except FileExistsError:  # another command was faster
-        return False
+    except FileExistsError:
+        raise KeyStoreExistsError(
+            f"{path}: another command has created the key store; run this one again"
+        ) from None
     except OSError as error:
         raise KeyStoreError(f"{path}: the key store cannot be created: {error.strerror}") from None
-    return True
 
 
 def _connect(path: Path, busy_timeout: float) -> sqlite3.Connection:

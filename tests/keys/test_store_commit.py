@@ -1,0 +1,143 @@
+"""A COMMIT in the key store in PostgreSQL that ends with an error: was the change committed?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from idv_postgres import key_database
+from idv_postgres.database import Connector
+from idv_postgres.key_store import PostgresKeyStore
+from support.key_stores import CREATED, make_store, open_store, postgres_place, read
+from support.postgres_server import Database
+from support.process import Invoke
+from tornado_idv.errors import KeyStoreError
+from tornado_idv.keys.token import check_token, digest
+
+pytestmark = pytest.mark.slow
+
+ENDS_SESSION = """
+SET search_path = idv_keys;
+CREATE FUNCTION end_session() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(9); RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT OR UPDATE ON keys
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION end_session();
+"""
+
+
+@pytest.fixture
+def place(database: Database) -> Iterator[PostgresKeyStore]:
+    with closing(postgres_place(database)) as location:
+        yield location
+
+
+@pytest.fixture
+def keys(place: PostgresKeyStore, tmp_path: Path, invoke: Invoke) -> Callable[..., Result]:
+    config = tmp_path / "config.yaml"
+    config.write_text(f"auth: {{store: '{place.setting.get_secret_value()}'}}\n")
+    return lambda *arguments: invoke("keys", *arguments, "--config", config)
+
+
+@pytest.fixture
+def no_second_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect, used = Connector.connect, set[Connector]()
+
+    async def connect_once(self: Connector, **arguments: Any) -> object:
+        if self in used:
+            raise OSError
+        used.add(self)
+        return await connect(self, **arguments)
+
+    monkeypatch.setattr(Connector, "connect", connect_once)
+
+
+def test_change_that_no_standby_confirms_is_found(
+    place: PostgresKeyStore, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The primary has committed it, and waits for a synchronous standby which is not there."""
+    make_store(place, "shop")
+    place.close()
+    monkeypatch.setattr(key_database, "_TIMEOUT", 0.2)
+    database.run("ALTER ROLE idv SET synchronous_commit = on")
+    database.run("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
+    database.run("SELECT pg_reload_conf()")
+    try:
+        with open_store(place, busy_timeout=0.1) as store:
+            assert store.revoke("shop", CREATED)
+    finally:
+        database.run("ALTER SYSTEM RESET synchronous_standby_names")
+        database.run("ALTER ROLE idv RESET synchronous_commit; SELECT pg_reload_conf()")
+    assert read(place)["shop"].revoked == CREATED
+
+
+def test_change_that_the_server_undid_is_reported_as_not_made(
+    place: PostgresKeyStore, database: Database, keys: Callable[..., Result]
+) -> None:
+    make_store(place, "shop")
+    database.run(ENDS_SESSION)
+    result = keys("issue", "other")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "could not be determined" not in result.stderr
+    assert [*read(place)] == ["shop"]
+
+
+@pytest.mark.usefixtures("no_second_connection")
+def test_token_that_may_be_valid_is_printed_with_an_exit_code_of_its_own(
+    place: PostgresKeyStore,
+    database: Database,
+    keys: Callable[..., Result],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    make_store(place, "shop")
+    database.run(ENDS_SESSION)
+    issued, rotated = keys("issue", "other"), keys("rotate", "shop", "--json")
+    check_token(issued.stdout.strip())
+    record = json.loads(rotated.stdout)
+    check_token(record["token"])
+    assert not record["ok"]
+    for result in (issued, rotated, keys("revoke", "shop")):
+        assert result.exit_code == 3
+        assert "whether the change was committed could not be determined" in result.output
+    logged = capfd.readouterr().err
+    lines = [json.loads(each) for each in logged.splitlines()]
+    assert [(each["command"], each["key"]) for each in lines] == [
+        ("keys issue: uncertain", "other"),
+        ("keys rotate: uncertain", "shop"),
+        ("keys revoke: uncertain", "shop"),
+    ]
+    for token in (issued.stdout.strip(), record["token"]):
+        assert token not in logged + issued.stderr + rotated.stderr
+        assert digest(token).hex() not in logged
+
+
+def test_interrupt_of_a_commit_or_another_change_leaves_it_uncertain(
+    place: PostgresKeyStore,
+    database: Database,
+    keys: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_store(place, "shop")
+    script = key_database.KeyDatabase.script
+
+    def interrupted(self: key_database.KeyDatabase, sql: str) -> None:
+        if sql == "COMMIT":
+            raise KeyboardInterrupt
+        script(self, sql)
+
+    def followed(self: key_database.KeyDatabase, sql: str) -> None:
+        script(self, sql)
+        if sql == "COMMIT":
+            database.run("UPDATE idv_keys.keys SET note = 'by another command'")
+            raise KeyStoreError("the connection was lost")
+
+    for commit, command in ((interrupted, "disable"), (followed, "revoke")):
+        monkeypatch.setattr(key_database.KeyDatabase, "script", commit)
+        result = keys(command, "shop")
+        assert (result.exit_code, "could not be determined" in result.stderr) == (3, True)

@@ -1,0 +1,91 @@
+"""Which keys of another key store are copied: new ones, and those that were changed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from msgspec.structs import replace
+
+from tornado_idv.errors import KeyStoreError
+from tornado_idv.keys.record import KeyRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The keys that a copy adds, and those that it changes."""
+
+    new: list[KeyRecord]
+    changed: list[KeyRecord]
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of both, in order."""
+        return sorted(each.id for each in (*self.new, *self.changed))
+
+
+def compare(records: Sequence[KeyRecord], known: Mapping[str, KeyRecord]) -> Changes:
+    """Return what makes ``known``, the keys by their ids, equal to the records of another store.
+
+    Raises `KeyStoreError` for a key that was changed in ``known`` since it was copied, or is
+    another one: no key or token becomes valid again, and none is removed.
+    """
+    differing = [each for each in records if not _is_same(each, known.get(each.id, each))]
+    owners = {token.digest: each.id for each in known.values() for token in each.tokens}
+    conflicts = dict(_conflicts(differing, known, owners))
+    if conflicts:
+        key_id, reason = next(iter(conflicts.items()))
+        text = f"{len(conflicts)} keys differ in the two stores, such as {key_id}: {reason}"
+        raise KeyStoreError(f"{text}; nothing was copied")
+    return Changes([each for each in records if each.id not in known], differing)
+
+
+def _conflicts(
+    records: Sequence[KeyRecord], known: Mapping[str, KeyRecord], owners: Mapping[bytes, str]
+) -> Iterator[tuple[str, str]]:
+    for record in records:
+        if any(owners.get(token.digest, record.id) != record.id for token in record.tokens):
+            yield record.id, "another key has its token"
+        elif reason := _conflict(record, known[record.id]):
+            yield record.id, reason
+
+
+def _conflict(source: KeyRecord, copy: KeyRecord) -> str | None:
+    """Return why a copy cannot become equal to its source."""
+    if _unchangeable(source) != _unchangeable(copy):
+        return "it is another key; issue it again with another id"
+    if source.revoked is None and copy.revoked is not None:
+        return "it is revoked here only; revoke it in the other store, too"
+    if source.revoked is None and copy.disabled and not source.disabled:
+        return "it is disabled here only; enable it here, or disable it in the other store, too"
+    ends = _ends(source)
+    if any(digest not in ends for digest in _ends(copy)):
+        return "it was rotated here; issue it again with another id"
+    if any(ends[digest] > end for digest, end in _ends(copy).items()):
+        return "a token of it expires earlier here; issue it again with another id"
+    return None
+
+
+def _is_same(one: KeyRecord, other: KeyRecord) -> bool:
+    """Whether they are equal, but for last use and for when both were revoked."""
+    return _comparable(one) == _comparable(other)
+
+
+def _comparable(record: KeyRecord) -> KeyRecord:
+    revoked = None if record.revoked is None else 0.0
+    return replace(record, last_used=None, revoked=revoked)
+
+
+def _unchangeable(record: KeyRecord) -> KeyRecord:
+    """Return the record without what commands change."""
+    return replace(record, tokens=(), expires=None, disabled=False, revoked=None, last_used=None)
+
+
+def _ends(record: KeyRecord) -> dict[bytes, float]:
+    """Return when each token, by its digest, is no longer valid."""
+    limit = inf if record.expires is None else record.expires
+    return {
+        token.digest: min(limit, inf if token.expires is None else token.expires)
+        for token in record.tokens
+    }
