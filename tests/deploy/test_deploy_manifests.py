@@ -77,7 +77,9 @@ def test_compose_files_are_valid_and_refer_to_what_exists(name: str) -> None:
     record = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not [*TOOLS.parent.glob("lib/*/site-packages/compose_spec")]:
         pytest.skip("compose-spec is not installed; `make test-tools` does it")
-    run(TOOLS / "python", "-c", PARSE_COMPOSE, text=json.dumps(record))
+    # Compose substitutes variables before it validates.
+    text = re.sub(r"\$\{IDV_USER:[^}]+\}", "65532:65532", json.dumps(record))
+    run(TOOLS / "python", "-c", PARSE_COMPOSE, text=text)
     for service in record["services"].values():
         assert {*service.get("secrets", ())} <= {*record["secrets"]}
         assert {*service.get("depends_on", ())} <= {*record["services"]}
