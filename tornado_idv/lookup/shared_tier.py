@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import LookupFailed, format_traceback
 from tornado_idv.lookup.circuit_breaker import BreakerState, CircuitBreaker, Permit
+from tornado_idv.lookup.deadlines import bounded, is_cancelled
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.model import Query
 from tornado_idv.shared_cache import AnySharedCache, Purge, SharedResult
@@ -24,6 +25,7 @@ _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)
 _PURGE_TIMEOUT = 1.0
 _PURGE_PAUSE = 1.0
 """Seconds between two attempts to purge."""
+_CLOSE_TIMEOUT = 1.0
 
 ResultT = TypeVar("ResultT")
 
@@ -115,9 +117,10 @@ class SharedTier:
             )
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT)
         try:
-            await self.cache.close()
+            await bounded(_CLOSE_TIMEOUT, self.cache.close())
         except Exception as error:  # noqa: BLE001 - the backends must still be closed
             _log.error("the shared cache failed to close:\n%s", format_traceback(error))
 
@@ -141,8 +144,7 @@ class SharedTier:
     ) -> ResultT | None:
         """Return the result of a call in time, or ``None``, counted as ``failure``."""
         try:
-            async with asyncio.timeout(self.cache.options.timeout):
-                result = await call()
+            result = await bounded(self.cache.options.timeout, call())
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
             self.counted.results[failure] += 1
             if failure == "failed":  # a store that fails makes no answer wrong or late
@@ -163,12 +165,11 @@ class SharedTier:
         return result
 
     async def _send_purges(self) -> None:
-        while self._purges:
+        while self._purges and not is_cancelled():  # a plugin may ignore the cancellation
             count = len(self._purges)
             purge = self._purges[0] if count == 1 else Purge()
             try:
-                async with asyncio.timeout(_PURGE_TIMEOUT):
-                    await self.cache.purge(purge)
+                await bounded(_PURGE_TIMEOUT, self.cache.purge(purge))
             except Exception as error:  # noqa: BLE001 - as above
                 self._undelivered = True
                 self.counted.results["not_purged"] += 1
