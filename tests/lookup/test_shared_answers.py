@@ -242,6 +242,53 @@ async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
         assert both.tier.counted.failing_since is None
 
 
+async def test_a_purge_is_delivered_only_once_the_shared_cache_has_it(
+    ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.02)
+    async with replicas(ticker) as both:
+        assert await both.tier.wait_until_purged()
+        both.first.purge(Purge())
+        assert await both.tier.wait_until_purged()
+        both.cache.error = OSError()
+        both.first.purge(Purge())
+        assert not await both.tier.wait_until_purged()
+        assert "before the stop" not in caplog.text
+    assert "shared cache: a purge was not delivered before the stop" in caplog.text
+
+
+async def test_a_purge_that_is_under_way_at_the_stop_is_delivered(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        both.first.purge(Purge())
+    assert both.cache.generation == 2
+
+
+async def test_purges_that_wait_for_another_one_name_no_more_than_they_did(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        delivered: list[Purge] = []
+
+        async def purge(each: Purge) -> None:
+            await asyncio.sleep(0)
+            delivered.append(each)
+
+        both.cache.purge = purge  # type: ignore[method-assign]
+        both.first.purge(Purge(queries=(QUERY,)))
+        await asyncio.sleep(0)
+        named = [QUERY, ByCard("1"), QUERY]
+        for query in named:
+            both.first.purge(Purge(queries=(query,)))
+        both.first.purge(Purge(("crm",)))
+        await both.stored()
+        both.first.purge(Purge(queries=(QUERY,)))
+        both.first.purge(Purge())
+        await both.stored()
+        assert delivered == [
+            Purge(queries=(QUERY,)),
+            Purge(("crm",), (QUERY, ByCard("1"))),
+            Purge(),
+        ]
+
+
 async def test_what_is_read_while_a_purge_is_delivered_is_not_used(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
         await both.find_in_first()

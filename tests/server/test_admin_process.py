@@ -34,10 +34,10 @@ STATUS = ("GET", "/status.json", None)
 
 @asynccontextmanager
 async def answering(
-    folder: Path, reply: Callable[[Message], Message]
+    folder: Path, reply: Callable[[Message], Message], config: str = CONFIG
 ) -> AsyncIterator[Callable[..., asyncio.Future[HTTPResponse]]]:
     """Serve the admin listener, whose commands ``reply`` responds to; yield a client."""
-    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "config.yaml").write_text(config)
     kinds = backend_kinds(plugin_manager())
     file = ConfigFile.read(folder / "config.yaml")
     current = Configuration(file, file.load(kinds, {}))
@@ -93,6 +93,29 @@ async def test_purge_is_done_only_if_every_worker_has_done_it(
     assert response.code == status
     assert text in response.body
     assert (b"worker_failed" in response.body) is (status == 503)
+
+
+@pytest.mark.parametrize(
+    ("results", "status"),
+    [([[True], []], 200), ([[False], [False, True]], 200), ([[False], [False]], 503)],
+    ids=["delivered", "delivered later", "pending"],
+)
+async def test_purge_is_done_only_if_the_shared_cache_has_received_it(
+    tmp_path: Path, results: list[list[bool]], status: int
+) -> None:
+    asked: list[str] = []
+
+    def reply(message: Message) -> Message:
+        if message["command"] == "report":
+            return {"overview": overview("ready")}
+        asked.append(message["command"])
+        return {"replies": [{"result": each} for each in results[len(asked) - 1]]}
+
+    shared = f"shared_cache: {{kind: redis, url: 'redis://127.0.0.1', secret: {'x' * 32}}}\n"
+    async with answering(tmp_path, reply, CONFIG + shared) as fetch:
+        response = await fetch(*PURGE)
+    assert (response.code, b"purge_pending" in response.body) == (status, status == 503)
+    assert asked == ["purge_shared", "purge_here" if results[0] == [True] else "purge"]
 
 
 async def test_explain_without_a_worker_is_503(tmp_path: Path) -> None:

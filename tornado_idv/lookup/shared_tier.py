@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import LookupFailed, format_traceback
@@ -26,8 +27,17 @@ _PURGE_TIMEOUT = 1.0
 _PURGE_PAUSE = 1.0
 """Seconds between two attempts to purge."""
 _CLOSE_TIMEOUT = 1.0
+_MAX_QUERIES = 1000
+"""Users that one purge may name; more are purged with everything else."""
 
 ResultT = TypeVar("ResultT")
+
+
+class _PendingPurge(NamedTuple):
+    """A purge, and a future that is done once it is delivered."""
+
+    purge: Purge
+    delivered: asyncio.Future[None]
 
 
 class SharedTier:
@@ -48,9 +58,8 @@ class SharedTier:
         self.clock = clock
         self.counted = (counters or Counters()).backend(SHARED_CACHE)
         self._breaker = CircuitBreaker(_BREAKER, timer)
-        self._purges: list[Purge] = []
+        self._purges: list[_PendingPurge] = []
         self._undelivered = False
-        self._sending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -98,19 +107,22 @@ class SharedTier:
 
         Until then nothing is read here.
         """
-        self._purges.append(purge)
+        delivered = asyncio.get_running_loop().create_future()
+        self._purges.append(_PendingPurge(purge, delivered))
         if len(self._purges) == 1:
-            self._sending = self._start(self._send_purges())
+            self._start(self._send_purges())
 
     async def wait_until_purged(self) -> bool:
-        """Wait until no purge is pending, for 1 s at most; return whether it is so."""
-        if self._sending is not None:
-            await asyncio.wait([self._sending], timeout=_PURGE_TIMEOUT)
-        return not self._purges
+        """Wait until the purges so far are delivered, for 1 s at most; return whether they are."""
+        if not self._purges:
+            return True
+        delivered = self._purges[-1].delivered
+        await asyncio.wait([delivered], timeout=_PURGE_TIMEOUT)
+        return delivered.done()
 
     async def close(self) -> None:
-        """Cancel what is running, and close the cache."""
-        if self._purges:
+        """Cancel what is running, except that purges have 1 s more, and close the cache."""
+        if not await self.wait_until_purged():
             _log.error(
                 "shared cache: a purge was not delivered before the stop: other processes may "
                 "serve what it named until that expires; purge again"
@@ -166,8 +178,8 @@ class SharedTier:
 
     async def _send_purges(self) -> None:
         while self._purges and not is_cancelled():  # a plugin may ignore the cancellation
-            count = len(self._purges)
-            purge = self._purges[0] if count == 1 else Purge()
+            pending = self._purges[:]
+            purge = _union([each.purge for each in pending])
             try:
                 await bounded(_PURGE_TIMEOUT, self.cache.purge(purge))
             except Exception as error:  # noqa: BLE001 - as above
@@ -182,9 +194,20 @@ class SharedTier:
                 await asyncio.sleep(_PURGE_PAUSE)
             else:
                 self._undelivered = False
-                self.counted.results["purged"] += count
+                self.counted.results["purged"] += len(pending)
                 self.counted.failing_since = None
-                del self._purges[:count]
+                del self._purges[: len(pending)]
+                for each in pending:
+                    each.delivered.set_result(None)
+
+
+def _union(purges: Sequence[Purge]) -> Purge:
+    """Return one purge of all that these name."""
+    backends = dict.fromkeys(chain.from_iterable(each.backends for each in purges))
+    queries = dict.fromkeys(chain.from_iterable(each.queries for each in purges))
+    if len(queries) > _MAX_QUERIES or not all(map(any, purges)):
+        return Purge()
+    return Purge(tuple(backends), tuple(queries))
 
 
 def _reason(error: Exception) -> str:
