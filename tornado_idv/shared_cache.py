@@ -35,7 +35,7 @@ class SharedResult(NamedTuple):
     """What is stored for a query, if anything, and the generation at that time.
 
     The generation changes with each purge: an answer that is stored with an earlier one is never
-    returned.
+    returned if the purge names it.
     """
 
     generation: int

@@ -1,7 +1,11 @@
 """A shared cache in a Redis server.
 
+Each purge begins a generation, and an entry has the one in which its lookup began. It is valid if
+no purge since then names its user, which a process can say once it knows of them all: they are
+published, and the last ones are kept for who has missed some.
+
 Entries and messages are authenticated with the configured secret, so what another client writes to
-the server is a miss. The generation is not: changing it only makes every entry a miss, except that
+the server is a miss. The generation is not: changing it only makes entries misses, except that
 an earlier one brings back entries of its time, until they expire.
 """
 
@@ -15,8 +19,10 @@ from contextlib import aclosing
 from typing import Any, ClassVar
 
 from idv_redis.options import RedisCacheOptions
+from idv_redis.purge_log import PurgeLog
 from idv_redis.sealed import Sealer
 from tornado_idv import (
+    Broken,
     ByCard,
     ByNickname,
     LookupFailed,
@@ -31,6 +37,11 @@ from tornado_idv import (
 
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT = 1.0
+_KEPT_PURGES = 1000
+_KEPT_FOR = 600
+"""Seconds for which a purge is kept."""
+_WITHOUT_GENERATION = ""
+"""Stands for the sender of a message about a purge for which no generation could begin."""
 
 
 class RedisSharedCache(SharedCache[RedisCacheOptions]):
@@ -39,6 +50,8 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     options_type = RedisCacheOptions
     interval: ClassVar[float] = 1.0
     """Seconds between two comparisons of the generation, and two attempts to connect."""
+    patience: ClassVar[float] = 0.1
+    """Seconds from the beginning of a generation until its purge is certainly kept, or lost."""
 
     def __init__(self, options: RedisCacheOptions) -> None:
         super().__init__(options)
@@ -54,6 +67,8 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._channel = f"{options.prefix}purges"
         self._origin = secrets.token_hex(8)
         self._generation: int | None = None
+        self._log = PurgeLog()
+        self._announced: Purge | None = None
         self._listener: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -61,15 +76,16 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._listener = asyncio.create_task(self._listen())
 
     async def get(self, scope: str, query: Query) -> SharedResult:
-        """Return the entry, if it is of the present generation."""
+        """Return the entry, if it is known that no purge since its generation names it."""
         key = self._key(scope, query)
         generation, sealed = await self._client.execute("MGET", self._generation_key, key)
         present = int(generation or 0)
         record = self._sealer.open(key, sealed or b"")
-        if record is None or record[0] != present or present < (self._generation or 0):
+        if record is None or record[0] > present or present != self._generation:
             return SharedResult(present)
-        user, *rest = record[1:]
-        return SharedResult(present, SharedAnswer(user and User(*user), *rest))
+        began, user, *rest = record
+        answer = SharedAnswer(user and User(*user), *rest)
+        return SharedResult(present, answer if self._log.is_valid(began, answer) else None)
 
     async def put(self, scope: str, query: Query, result: SharedResult) -> None:
         """Store an entry, which the server removes when it is of no use any more."""
@@ -83,12 +99,27 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         await self._client.execute("SET", key, sealed, "PXAT", math.ceil(answer.stale_until * 1000))
 
     async def purge(self, purge: Purge) -> None:
-        """Begin a generation, and announce it to all who listen."""
-        generation = await self._client.execute("INCR", self._generation_key)
-        queries = [[type(each) is ByCard, each.text.removeprefix("@")] for each in purge.queries]
-        record = [generation, self._origin, list(purge.backends), queries]
-        message = self._sealer.seal(self._channel, record)
+        """Begin a generation, keep the purge, and announce it to all who listen."""
+        try:
+            generation = await self._client.execute("INCR", self._generation_key)
+        except LookupFailed:
+            await self._announce(purge)
+            raise
+        self._announced = None
+        message = self._message(generation, self._origin, purge)
+        await self._client.execute("SET", self._kept_key(generation), message, "EX", _KEPT_FOR)
         await self._client.execute("PUBLISH", self._channel, message)
+
+    async def _announce(self, purge: Purge) -> None:
+        """Announce a purge without a generation: a server that is full refuses only to write.
+
+        Entries up to the present generation are not valid for all who listen.
+        """
+        if purge != self._announced:  # it is repeated every second
+            present = await self._read_generation()
+            message = self._message(present + 1, _WITHOUT_GENERATION, purge)
+            await self._client.execute("PUBLISH", self._channel, message)
+            self._announced = purge
 
     async def close(self) -> None:
         """Stop listening, and close every connection."""
@@ -101,6 +132,13 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     def _key(self, scope: str, query: Query) -> str:
         return self.options.prefix + self._sealer.digest(f"{scope}\n{query.text}")
 
+    def _kept_key(self, generation: int) -> str:
+        return f"{self.options.prefix}purge:{generation % _KEPT_PURGES}"
+
+    def _message(self, generation: int, origin: str, purge: Purge) -> bytes:
+        queries = [[type(each) is ByCard, each.text.removeprefix("@")] for each in purge.queries]
+        return self._sealer.seal(self._channel, [generation, origin, list(purge.backends), queries])
+
     async def _listen(self) -> None:
         last_reason = ""
         while True:
@@ -112,7 +150,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
                             await self._compare()
                             last_reason = ""
                         else:
-                            self._receive(self._sealer.open(self._channel, message))
+                            await self._receive(self._sealer.open(self._channel, message))
             except LookupFailed as error:
                 if error.reason != last_reason:
                     where = "shared cache: purges of other processes are not received"
@@ -122,26 +160,75 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
                 last_reason = error.reason
             await asyncio.sleep(self.interval)
 
-    async def _compare(self) -> None:
-        """Purge everything if a generation began of which no message was received."""
-        present = int(await self._client.execute("GET", self._generation_key) or 0)
-        before, self._generation = self._generation, present
-        if present != before:
-            self.purged(Purge())
-        if before is not None and present < before:
-            # The server lost data, and may have entries from before a purge.
-            self._generation = await self._client.execute(
-                "INCRBY", self._generation_key, before - present + 1
-            )
+    async def _read_generation(self) -> int:
+        try:
+            return int(await self._client.execute("GET", self._generation_key) or 0)
+        except ValueError:
+            raise Broken(f"the key {self._generation_key} is not a number; delete it") from None
 
-    def _receive(self, record: Any) -> None:
-        """Purge what a message names; everything if one before it was not received."""
+    async def _compare(self) -> None:
+        """Apply the purges of which no message was received."""
+        present = await self._read_generation()
+        known = self._generation
+        if known is not None and present < known:
+            # The server lost data, and may have entries from before a purge.
+            present = await self._client.execute(
+                "INCRBY", self._generation_key, known - present + 1
+            )
+            self._purge_everything(present)
+            self._generation = present
+        elif present != known:
+            await self._catch_up(present)
+
+    async def _receive(self, record: Any) -> None:
+        """Purge what a message names."""
         if record is None:
             return
-        generation, origin, backends, queries = record
-        known, self._generation = self._generation or 0, max(generation, self._generation or 0)
+        self._apply(record)
+        generation, origin = record[:2]
+        known = self._generation or 0
+        if origin == _WITHOUT_GENERATION:
+            return
         if generation > known + 1:
-            self.purged(Purge())
-        elif origin != self._origin:
-            named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
-            self.purged(Purge(tuple(backends), tuple(named)))
+            await self._catch_up(generation)
+        else:
+            self._generation = max(generation, known)
+
+    async def _catch_up(self, present: int) -> None:
+        """Apply the purges up to this generation; purge everything if one of them is not kept."""
+        known = self._generation
+        records = await self._read_kept(known or 0, present)
+        if known is not None and len(records) < present - known:
+            await asyncio.sleep(self.patience)
+            records = await self._read_kept(known, present)
+        oldest = present - len(records)
+        if known is None or oldest > known:
+            self._purge_everything(oldest)
+        for record in reversed(records):
+            self._apply(record)
+        self._generation = present
+
+    async def _read_kept(self, known: int, present: int) -> list[Any]:
+        """Return the kept purges from this generation back to the first that is missing."""
+        generations = range(present, max(known, present - _KEPT_PURGES), -1)
+        keys = [self._kept_key(each) for each in generations]
+        kept = await self._client.execute("MGET", *keys) if keys else []
+        records: list[Any] = []
+        for generation, sealed in zip(generations, kept, strict=True):
+            record = self._sealer.open(self._channel, sealed or b"")
+            if record is None or record[0] != generation:
+                break
+            records.append(record)
+        return records
+
+    def _purge_everything(self, generation: int) -> None:
+        self._log.add(generation, Purge())
+        self.purged(Purge())
+
+    def _apply(self, record: Any) -> None:
+        generation, origin, backends, queries = record
+        named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
+        purge = Purge(tuple(backends), tuple(named))
+        self._log.add(generation, purge)
+        if origin != self._origin:
+            self.purged(purge)
