@@ -73,7 +73,10 @@ class SharedCache(ABC, Generic[OptionsT]):
 
     @abstractmethod
     async def purge(self, purge: Purge) -> None:
-        """Begin a new generation, and have every other process call `purged`."""
+        """Begin a new generation, and have every other process call `purged`.
+
+        If it raises it is called again: with the same object, or with another that names more.
+        """
 
     async def close(self) -> None:
         """Give back what `open` took."""

@@ -115,7 +115,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
         Entries up to the present generation are not valid for all who listen.
         """
-        if purge != self._announced:  # it is repeated every second
+        if purge is not self._announced:  # it is repeated every second
             present = await self._read_generation()
             message = self._message(present + 1, _WITHOUT_GENERATION, purge)
             await self._client.execute("PUBLISH", self._channel, message)

@@ -253,6 +253,12 @@ async def test_a_purge_is_delivered_only_once_the_shared_cache_has_it(
         both.cache.error = OSError()
         both.first.purge(Purge())
         assert not await both.tier.wait_until_purged()
+        both.cache.error = None
+        both.first.purge(Purge())  # is tried at once
+        assert await both.tier.wait_until_purged()
+        assert both.tier.pending_purges == 0
+        both.cache.error = OSError()
+        both.first.purge(Purge())
         assert "before the stop" not in caplog.text
     assert "shared cache: a purge was not delivered before the stop" in caplog.text
 

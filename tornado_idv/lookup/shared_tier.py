@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -59,6 +60,7 @@ class SharedTier:
         self.counted = (counters or Counters()).backend(SHARED_CACHE)
         self._breaker = CircuitBreaker(_BREAKER, timer)
         self._purges: list[_PendingPurge] = []
+        self._purge_added = asyncio.Event()
         self._undelivered = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -103,12 +105,13 @@ class SharedTier:
         self._start(self._put(scope, query, result))
 
     def purge(self, purge: Purge) -> None:
-        """Purge for every process, and try again until that has succeeded.
+        """Purge for every process, at once, and try again until that has succeeded.
 
         Until then nothing is read here.
         """
         delivered = asyncio.get_running_loop().create_future()
         self._purges.append(_PendingPurge(purge, delivered))
+        self._purge_added.set()
         if len(self._purges) == 1:
             self._start(self._send_purges())
 
@@ -177,9 +180,13 @@ class SharedTier:
         return result
 
     async def _send_purges(self) -> None:
+        pending: list[_PendingPurge] = []
+        purge = Purge()
         while self._purges and not is_cancelled():  # a plugin may ignore the cancellation
-            pending = self._purges[:]
-            purge = _union([each.purge for each in pending])
+            self._purge_added.clear()
+            if len(pending) < len(self._purges):  # an attempt that is repeated has the same object
+                pending = self._purges[:]
+                purge = _union([each.purge for each in pending])
             try:
                 await bounded(_PURGE_TIMEOUT, self.cache.purge(purge))
             except Exception as error:  # noqa: BLE001 - as above
@@ -191,7 +198,8 @@ class SharedTier:
                     _reason(error),
                     _PURGE_PAUSE,
                 )
-                await asyncio.sleep(_PURGE_PAUSE)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._purge_added.wait(), _PURGE_PAUSE)
             else:
                 self._undelivered = False
                 self.counted.results["purged"] += len(pending)
@@ -199,6 +207,7 @@ class SharedTier:
                 del self._purges[: len(pending)]
                 for each in pending:
                     each.delivered.set_result(None)
+                pending = []
 
 
 def _union(purges: Sequence[Purge]) -> Purge:

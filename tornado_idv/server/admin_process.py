@@ -119,10 +119,8 @@ class WorkerOperations:
     async def purge(self, target: Record) -> bool:
         # One worker announces the purge before the others purge: what they read from the shared
         # cache afterwards is not older. If that fails, each of them announces it until it succeeds.
-        announced = self._has_shared_cache and _is_delivered(
-            await self._ask("purge_shared", target)
-        )
-        reply = await self._ask("purge_here" if announced else "purge", target)
+        delivered = not self._has_shared_cache or await self._announce(target)
+        reply = await self._ask("purge_here" if delivered else "purge_soon", target)
         # The cache of a worker that has ended is gone, too.
         failed = [each for each in reply["replies"] if "error" in each]
         if failed:
@@ -131,7 +129,11 @@ class WorkerOperations:
             )
             _log.error("the cache was not purged in every worker: %s", reasons)
             raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
-        return not self._has_shared_cache or announced or _is_delivered(reply)
+        return delivered
+
+    async def _announce(self, target: Record) -> bool:
+        reply = await self._ask("purge_shared", target)
+        return any(each.get("result", False) for each in reply["replies"])
 
     async def explain(self, query: Record) -> Record:
         reply = await self._ask("explain", query)
@@ -180,11 +182,6 @@ class WorkerOperations:
     async def _do(self, message: Message) -> None:
         result = await self._reload.do(message["command"], message["args"])
         self._channel.send({"op": "reply", "id": message["id"], "result": result})
-
-
-def _is_delivered(reply: Message) -> bool:
-    """Whether one of the workers has delivered its purge to the shared cache."""
-    return any(each.get("result", False) for each in reply["replies"])
 
 
 def _report(overview: Message) -> Report:
