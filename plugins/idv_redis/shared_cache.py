@@ -105,7 +105,6 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         except LookupFailed:
             await self._announce(purge)
             raise
-        self._announced = None
         message = self._message(generation, self._origin, purge)
         await self._client.execute("SET", self._kept_key(generation), message, "EX", _KEPT_FOR)
         await self._client.execute("PUBLISH", self._channel, message)

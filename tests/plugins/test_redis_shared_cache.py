@@ -205,6 +205,7 @@ async def test_a_purge_of_a_user_leaves_the_shared_answers_of_others(
         await second.wait_for(other)
         second.backend.source.answer = ALICE
         assert await second.find_shared(stored) == "Free"
+        assert first.purges == []  # its own are not received again
 
 
 async def test_a_user_looked_up_before_a_purge_and_stored_after_it_is_not_shared(
@@ -249,6 +250,36 @@ async def test_a_purge_of_which_no_message_came_is_followed_from_what_is_kept(
         assert Purge() not in second.purges
         assert await second.find() == "Free"
         assert counts([second.backend]) == [0]
+
+
+async def test_a_purge_that_is_kept_late_is_waited_for(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process had begun a generation before the one whose message came first."""
+    monkeypatch.setattr(RedisSharedCache, "patience", 0.2)
+    bob, carol = (Purge(queries=(ByNickname(name),)) for name in ("bob", "carol"))
+    async with replicas(server) as (first, second):
+        late = first.cache._message(1, "another", bob)
+        server.run("INCR", "idv:generation")
+        await first.cache.purge(carol)
+        await second.wait_for(carol)
+        await asyncio.sleep(0.05)  # what is kept has been read once
+        server.run("SET", "idv:purge:1", late)
+        await until(lambda: second.cache._generation == 2)
+        assert bob in second.purges
+        assert Purge() not in second.purges
+
+
+async def test_a_kept_purge_of_another_generation_is_not_applied_for_a_missing_one(
+    server: RedisServer,
+) -> None:
+    async with replicas(server) as (first, second):
+        await first.cache.purge(Purge(queries=(ByNickname("bob"),)))
+        server.run("SET", "idv:generation", "1000")
+        await second.wait_for(Purge())
+        second.purges.clear()
+        server.run("SET", "idv:generation", "1001")
+        await second.wait_for(Purge())
 
 
 async def test_a_purge_reaches_every_replica_while_the_server_is_full(
