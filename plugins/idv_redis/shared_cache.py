@@ -38,7 +38,7 @@ from tornado_idv import (
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT = 1.0
 _KEPT_PURGES = 1000
-_KEPT_FOR = 600
+_KEPT_FOR = 86400
 """Seconds for which a purge is kept."""
 _WITHOUT_GENERATION = ""
 """Stands for the sender of a message about a purge for which no generation could begin."""
@@ -67,6 +67,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._channel = f"{options.prefix}purges"
         self._origin = secrets.token_hex(8)
         self._generation: int | None = None
+        self._newest: Any = None
         self._log = PurgeLog()
         self._announced: Purge | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -136,7 +137,9 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
 
     def _message(self, generation: int, origin: str, purge: Purge) -> bytes:
         queries = [[type(each) is ByCard, each.text.removeprefix("@")] for each in purge.queries]
-        return self._sealer.seal(self._channel, [generation, origin, list(purge.backends), queries])
+        nonce = secrets.token_hex(8)  # two purges of one generation differ
+        record = [generation, origin, nonce, list(purge.backends), queries]
+        return self._sealer.seal(self._channel, record)
 
     async def _listen(self) -> None:
         last_reason = ""
@@ -144,10 +147,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             try:
                 messages = self._client.messages(self._channel, interval=self.interval)
                 async with aclosing(messages) as every:
+                    is_new = True
                     async for message in every:
                         if message is None:
-                            await self._compare()
-                            last_reason = ""
+                            await self._compare(is_new=is_new)
+                            last_reason, is_new = "", False
                         else:
                             await self._receive(self._sealer.open(self._channel, message))
             except LookupFailed as error:
@@ -165,18 +169,13 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         except ValueError:
             raise Broken(f"the key {self._generation_key} is not a number; delete it") from None
 
-    async def _compare(self) -> None:
-        """Apply the purges of which no message was received."""
+    async def _compare(self, *, is_new: bool) -> None:
+        """Apply the purges of which no message was received; ``is_new`` is the connection."""
         present = await self._read_generation()
         known = self._generation
         if known is not None and present < known:
-            # The server lost data, and may have entries from before a purge.
-            present = await self._client.execute(
-                "INCRBY", self._generation_key, known - present + 1
-            )
-            self._purge_everything(present)
-            self._generation = present
-        elif present != known:
+            await self._replace_lost(known - present + 1)
+        elif present != known or is_new:
             await self._catch_up(present)
 
     async def _receive(self, record: Any) -> None:
@@ -190,42 +189,52 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             return
         if generation > known + 1:
             await self._catch_up(generation)
-        else:
-            self._generation = max(generation, known)
+        elif generation == known + 1:
+            self._generation, self._newest = generation, record
 
     async def _catch_up(self, present: int) -> None:
         """Apply the purges up to this generation; purge everything if one of them is not kept."""
         known = self._generation
-        records = await self._read_kept(known or 0, present)
-        if known is not None and len(records) < present - known:
+        kept = await self._read_kept(known or 0, present)
+        if known is not None and any(each not in kept for each in range(known + 1, present + 1)):
             await asyncio.sleep(self.patience)
-            records = await self._read_kept(known, present)
-        oldest = present - len(records)
-        if known is None or oldest > known:
+            kept = await self._read_kept(known, present)
+        if known in kept and kept[known] != self._newest:
+            await self._replace_lost(1)
+            return
+        oldest = present
+        while oldest > (known or 0) and oldest in kept:
+            oldest -= 1
+        if known is None or oldest > known or kept.get(known) != self._newest:
             self._purge_everything(oldest)
-        for record in reversed(records):
-            self._apply(record)
-        self._generation = present
+        for generation in range(oldest + 1, present + 1):
+            self._apply(kept[generation])
+        self._generation, self._newest = present, kept.get(present)
 
-    async def _read_kept(self, known: int, present: int) -> list[Any]:
-        """Return the kept purges from this generation back to the first that is missing."""
-        generations = range(present, max(known, present - _KEPT_PURGES), -1)
+    async def _read_kept(self, first: int, last: int) -> dict[int, Any]:
+        """Return the kept purges of these generations."""
+        generations = range(max(first, last - _KEPT_PURGES + 1), last + 1)
         keys = [self._kept_key(each) for each in generations]
-        kept = await self._client.execute("MGET", *keys) if keys else []
-        records: list[Any] = []
-        for generation, sealed in zip(generations, kept, strict=True):
-            record = self._sealer.open(self._channel, sealed or b"")
-            if record is None or record[0] != generation:
-                break
-            records.append(record)
-        return records
+        kept = zip(generations, await self._client.execute("MGET", *keys), strict=True)
+        records = {each: self._sealer.open(self._channel, sealed or b"") for each, sealed in kept}
+        return {each: record for each, record in records.items() if record and record[0] == each}
+
+    async def _replace_lost(self, increment: int) -> None:
+        """Purge everything in all processes, by a generation that is not kept.
+
+        The server lost purges, and may have entries from before them; a process that started
+        since then cannot know of that.
+        """
+        present = await self._client.execute("INCRBY", self._generation_key, increment)
+        self._purge_everything(present)
+        self._generation, self._newest = present, None
 
     def _purge_everything(self, generation: int) -> None:
         self._log.add(generation, Purge())
         self.purged(Purge())
 
     def _apply(self, record: Any) -> None:
-        generation, origin, backends, queries = record
+        generation, origin, _, backends, queries = record
         named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
         purge = Purge(tuple(backends), tuple(named))
         self._log.add(generation, purge)

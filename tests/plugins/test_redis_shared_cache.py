@@ -352,7 +352,7 @@ async def test_a_message_after_one_that_was_lost_purges_everything(
     monkeypatch.setattr(RedisSharedCache, "interval", 60.0)  # no comparison meanwhile
     async with replicas(server) as (first, _):
         await first.find()
-        message = [2, "another", [], [[False, "bob"]]]
+        message = [2, "another", "", [], [[False, "bob"]]]
         sealed = Sealer(first.cache.options.secret).seal("idv:purges", message)
         server.run("PUBLISH", "idv:purges", sealed)
         await first.wait_for(Purge())
@@ -381,6 +381,31 @@ async def test_entries_from_before_a_purge_that_the_server_forgot_are_misses(
     server.run("SET", "idv:generation", "3")
     async with replicas(server) as (first, _):
         assert (await first.cache.get("", QUERY)).answer is None
+
+
+@pytest.mark.parametrize("present", [2, 3])
+async def test_purges_that_the_server_forgot_are_noticed_though_others_came_since(
+    server: RedisServer, present: int
+) -> None:
+    """As after a failover to a replica without the last writes."""
+    async with replicas(server) as (first, second):
+        await first.find()
+        for name in ("alice", "bob"):
+            purge = Purge(queries=(ByNickname(name),))
+            await first.cache.purge(purge)
+            await second.wait_for(purge)
+        messages = [
+            first.cache._message(number, "another", Purge(queries=(ByNickname("bob"),)))
+            for number in range(1, present + 1)
+        ]
+        for number, message in enumerate(messages, 1):
+            server.run("SET", f"idv:purge:{number}", message)
+        server.run("SET", "idv:generation", str(present))
+        server.run("CLIENT", "KILL", "TYPE", "pubsub")
+        await second.wait_for(Purge())
+        async with replicas(server) as (third, _):
+            # Without one more generation, what is kept would say that only bob was purged.
+            assert (await third.cache.get("", QUERY)).answer is None
 
 
 async def test_purges_are_received_again_after_a_generation_that_is_no_number(
