@@ -387,7 +387,7 @@ async def test_entries_from_before_a_purge_that_the_server_forgot_are_misses(
 async def test_purges_that_the_server_forgot_are_noticed_though_others_came_since(
     server: RedisServer, present: int
 ) -> None:
-    """As after a failover to a replica without the last writes."""
+    """As after a failover to a replica without the last writes, even if they name the same."""
     async with replicas(server) as (first, second):
         await first.find()
         for name in ("alice", "bob"):
@@ -395,7 +395,7 @@ async def test_purges_that_the_server_forgot_are_noticed_though_others_came_sinc
             await first.cache.purge(purge)
             await second.wait_for(purge)
         messages = [
-            first.cache._message(number, "another", Purge(queries=(ByNickname("bob"),)))
+            first.cache._message(number, first.cache._origin, Purge(queries=(ByNickname("bob"),)))
             for number in range(1, present + 1)
         ]
         for number, message in enumerate(messages, 1):
@@ -406,6 +406,18 @@ async def test_purges_that_the_server_forgot_are_noticed_though_others_came_sinc
         async with replicas(server) as (third, _):
             # Without one more generation, what is kept would say that only bob was purged.
             assert (await third.cache.get("", QUERY)).answer is None
+
+
+async def test_a_reconnection_without_the_last_purge_purges_everything(
+    server: RedisServer,
+) -> None:
+    """Whether others were lost with it cannot be determined."""
+    async with replicas(server) as (first, second):
+        await first.cache.purge(Purge(queries=(QUERY,)))
+        await second.wait_for(Purge(queries=(QUERY,)))
+        server.run("DEL", "idv:purge:1")
+        server.run("CLIENT", "KILL", "TYPE", "pubsub")
+        await second.wait_for(Purge())
 
 
 async def test_purges_are_received_again_after_a_generation_that_is_no_number(
