@@ -169,7 +169,7 @@ async def test_readiness_is_that_of_at_least_one_worker(
 async def test_supervisor_that_does_not_respond_is_503(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tornado_idv.server.admin_process._TIMEOUT", 0.01)
+    monkeypatch.setitem(WorkerOperations._ask.__kwdefaults__, "wait", 0.01)
     async with answering(tmp_path, lambda _: {"id": 0}) as fetch:
         response = await fetch(*READY)
     assert (response.code, b"The supervisor does not respond" in response.body) == (503, True)
