@@ -35,7 +35,7 @@ class SharedResult(NamedTuple):
     """What is stored for a query, if anything, and the generation at that time.
 
     The generation changes with each purge: an answer that is stored with an earlier one is never
-    returned.
+    returned if the purge names it.
     """
 
     generation: int
@@ -73,7 +73,10 @@ class SharedCache(ABC, Generic[OptionsT]):
 
     @abstractmethod
     async def purge(self, purge: Purge) -> None:
-        """Begin a new generation, and have every other process call `purged`."""
+        """Begin a new generation, and have every other process call `purged`.
+
+        If it raises it is called again: with the same object, or with another that names more.
+        """
 
     async def close(self) -> None:
         """Give back what `open` took."""

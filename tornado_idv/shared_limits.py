@@ -48,7 +48,8 @@ class SharedLimits(ABC, Generic[OptionsT]):
 
         A TAT is first moved forward to the beginning of that time, and then by what was used, in
         one step for all replicas, by one clock. The result is in seconds from the time of that
-        step, and negative for a TAT that has passed.
+        step, and negative for a TAT that has passed. Without uses it must fail where it would with
+        some: it is called so to learn whether exchanges succeed again.
         """
 
     async def close(self) -> None:

@@ -1,7 +1,11 @@
 """A shared cache in a Redis server.
 
+Each purge begins a generation, and an entry has the one in which its lookup began. It is valid if
+no purge since then names its user, which a process can say once it knows of them all: they are
+published, and the last ones are kept for who has missed some.
+
 Entries and messages are authenticated with the configured secret, so what another client writes to
-the server is a miss. The generation is not: changing it only makes every entry a miss, except that
+the server is a miss. The generation is not: changing it only makes entries misses, except that
 an earlier one brings back entries of its time, until they expire.
 """
 
@@ -15,8 +19,10 @@ from contextlib import aclosing
 from typing import Any, ClassVar
 
 from idv_redis.options import RedisCacheOptions
+from idv_redis.purge_log import PurgeLog
 from idv_redis.sealed import Sealer
 from tornado_idv import (
+    Broken,
     ByCard,
     ByNickname,
     LookupFailed,
@@ -31,6 +37,11 @@ from tornado_idv import (
 
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT = 1.0
+_KEPT_PURGES = 1000
+_KEPT_FOR = 86400
+"""Seconds for which a purge is kept."""
+_WITHOUT_GENERATION = ""
+"""Stands for the sender of a message about a purge for which no generation could begin."""
 
 
 class RedisSharedCache(SharedCache[RedisCacheOptions]):
@@ -39,6 +50,8 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     options_type = RedisCacheOptions
     interval: ClassVar[float] = 1.0
     """Seconds between two comparisons of the generation, and two attempts to connect."""
+    patience: ClassVar[float] = 0.1
+    """Seconds from the beginning of a generation until its purge is certainly kept, or lost."""
 
     def __init__(self, options: RedisCacheOptions) -> None:
         super().__init__(options)
@@ -54,6 +67,9 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._channel = f"{options.prefix}purges"
         self._origin = secrets.token_hex(8)
         self._generation: int | None = None
+        self._newest: Any = None
+        self._log = PurgeLog()
+        self._announced: Purge | None = None
         self._listener: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -61,15 +77,16 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._listener = asyncio.create_task(self._listen())
 
     async def get(self, scope: str, query: Query) -> SharedResult:
-        """Return the entry, if it is of the present generation."""
+        """Return the entry, if it is known that no purge since its generation names it."""
         key = self._key(scope, query)
         generation, sealed = await self._client.execute("MGET", self._generation_key, key)
         present = int(generation or 0)
         record = self._sealer.open(key, sealed or b"")
-        if record is None or record[0] != present or present < (self._generation or 0):
+        if record is None or record[0] > present or present != self._generation:
             return SharedResult(present)
-        user, *rest = record[1:]
-        return SharedResult(present, SharedAnswer(user and User(*user), *rest))
+        began, user, *rest = record
+        answer = SharedAnswer(user and User(*user), *rest)
+        return SharedResult(present, answer if self._log.is_valid(began, answer) else None)
 
     async def put(self, scope: str, query: Query, result: SharedResult) -> None:
         """Store an entry, which the server removes when it is of no use any more."""
@@ -83,12 +100,26 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         await self._client.execute("SET", key, sealed, "PXAT", math.ceil(answer.stale_until * 1000))
 
     async def purge(self, purge: Purge) -> None:
-        """Begin a generation, and announce it to all who listen."""
-        generation = await self._client.execute("INCR", self._generation_key)
-        queries = [[type(each) is ByCard, each.text.removeprefix("@")] for each in purge.queries]
-        record = [generation, self._origin, list(purge.backends), queries]
-        message = self._sealer.seal(self._channel, record)
+        """Begin a generation, keep the purge, and announce it to all who listen."""
+        try:
+            generation = await self._client.execute("INCR", self._generation_key)
+        except LookupFailed:
+            await self._announce(purge)
+            raise
+        message = self._message(generation, self._origin, purge)
+        await self._client.execute("SET", self._kept_key(generation), message, "EX", _KEPT_FOR)
         await self._client.execute("PUBLISH", self._channel, message)
+
+    async def _announce(self, purge: Purge) -> None:
+        """Announce a purge without a generation: a server that is full refuses only to write.
+
+        Entries up to the present generation are not valid for all who listen.
+        """
+        if purge is not self._announced:  # it is repeated every second
+            present = await self._read_generation()
+            message = self._message(present + 1, _WITHOUT_GENERATION, purge)
+            await self._client.execute("PUBLISH", self._channel, message)
+            self._announced = purge
 
     async def close(self) -> None:
         """Stop listening, and close every connection."""
@@ -101,18 +132,28 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     def _key(self, scope: str, query: Query) -> str:
         return self.options.prefix + self._sealer.digest(f"{scope}\n{query.text}")
 
+    def _kept_key(self, generation: int) -> str:
+        return f"{self.options.prefix}purge:{generation % _KEPT_PURGES}"
+
+    def _message(self, generation: int, origin: str, purge: Purge) -> bytes:
+        queries = [[type(each) is ByCard, each.text.removeprefix("@")] for each in purge.queries]
+        nonce = secrets.token_hex(8)  # two purges of one generation differ
+        record = [generation, origin, nonce, list(purge.backends), queries]
+        return self._sealer.seal(self._channel, record)
+
     async def _listen(self) -> None:
         last_reason = ""
         while True:
             try:
                 messages = self._client.messages(self._channel, interval=self.interval)
                 async with aclosing(messages) as every:
+                    is_new = True
                     async for message in every:
                         if message is None:
-                            await self._compare()
-                            last_reason = ""
+                            await self._compare(is_new=is_new)
+                            last_reason, is_new = "", False
                         else:
-                            self._receive(self._sealer.open(self._channel, message))
+                            await self._receive(self._sealer.open(self._channel, message))
             except LookupFailed as error:
                 if error.reason != last_reason:
                     where = "shared cache: purges of other processes are not received"
@@ -122,26 +163,80 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
                 last_reason = error.reason
             await asyncio.sleep(self.interval)
 
-    async def _compare(self) -> None:
-        """Purge everything if a generation began of which no message was received."""
-        present = int(await self._client.execute("GET", self._generation_key) or 0)
-        before, self._generation = self._generation, present
-        if present != before:
-            self.purged(Purge())
-        if before is not None and present < before:
-            # The server lost data, and may have entries from before a purge.
-            self._generation = await self._client.execute(
-                "INCRBY", self._generation_key, before - present + 1
-            )
+    async def _read_generation(self) -> int:
+        try:
+            return int(await self._client.execute("GET", self._generation_key) or 0)
+        except ValueError:
+            raise Broken(f"the key {self._generation_key} is not a number; delete it") from None
 
-    def _receive(self, record: Any) -> None:
-        """Purge what a message names; everything if one before it was not received."""
+    async def _compare(self, *, is_new: bool) -> None:
+        """Apply the purges of which no message was received; ``is_new`` is the connection."""
+        present = await self._read_generation()
+        known = self._generation
+        if known is not None and present < known:
+            await self._replace_lost(known - present + 1)
+        elif present != known or is_new:
+            await self._catch_up(present)
+
+    async def _receive(self, record: Any) -> None:
+        """Purge what a message names."""
         if record is None:
             return
-        generation, origin, backends, queries = record
-        known, self._generation = self._generation or 0, max(generation, self._generation or 0)
+        self._apply(record)
+        generation, origin = record[:2]
+        known = self._generation or 0
+        if origin == _WITHOUT_GENERATION:
+            return
         if generation > known + 1:
-            self.purged(Purge())
-        elif origin != self._origin:
-            named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
-            self.purged(Purge(tuple(backends), tuple(named)))
+            await self._catch_up(generation)
+        elif generation == known + 1:
+            self._generation, self._newest = generation, record
+
+    async def _catch_up(self, present: int) -> None:
+        """Apply the purges up to this generation; purge everything if one of them is not kept."""
+        known = self._generation
+        kept = await self._read_kept(known or 0, present)
+        if known is not None and any(each not in kept for each in range(known + 1, present + 1)):
+            await asyncio.sleep(self.patience)
+            kept = await self._read_kept(known, present)
+        if known in kept and kept[known] != self._newest:
+            await self._replace_lost(1)
+            return
+        oldest = present
+        while oldest > (known or 0) and oldest in kept:
+            oldest -= 1
+        if known is None or oldest > known or kept.get(known) != self._newest:
+            self._purge_everything(oldest)
+        for generation in range(oldest + 1, present + 1):
+            self._apply(kept[generation])
+        self._generation, self._newest = present, kept.get(present)
+
+    async def _read_kept(self, first: int, last: int) -> dict[int, Any]:
+        """Return the kept purges of these generations."""
+        generations = range(max(first, last - _KEPT_PURGES + 1), last + 1)
+        keys = [self._kept_key(each) for each in generations]
+        kept = zip(generations, await self._client.execute("MGET", *keys), strict=True)
+        records = {each: self._sealer.open(self._channel, sealed or b"") for each, sealed in kept}
+        return {each: record for each, record in records.items() if record and record[0] == each}
+
+    async def _replace_lost(self, increment: int) -> None:
+        """Purge everything in all processes, by a generation that is not kept.
+
+        The server lost purges, and may have entries from before them; a process that started
+        since then cannot know of that.
+        """
+        present = await self._client.execute("INCRBY", self._generation_key, increment)
+        self._purge_everything(present)
+        self._generation, self._newest = present, None
+
+    def _purge_everything(self, generation: int) -> None:
+        self._log.add(generation, Purge())
+        self.purged(Purge())
+
+    def _apply(self, record: Any) -> None:
+        generation, origin, _, backends, queries = record
+        named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
+        purge = Purge(tuple(backends), tuple(named))
+        self._log.add(generation, purge)
+        if origin != self._origin:
+            self.purged(purge)

@@ -22,10 +22,8 @@ for i, key in ipairs(KEYS) do
   local tat = tonumber(redis.call('GET', key) or 0) or 0
   tat = math.max(tat, now - ARGV[1]) + used[i]
   ahead[i] = string.format('%.6f', tat - now)
-  local kept = tat - now + 3
-  if kept > 0 then
-    redis.call('SET', key, string.format('%.6f', tat), 'PX', math.ceil(kept * 1000))
-  end
+  local kept = math.max(tat - now + 3, 1)
+  redis.call('SET', key, string.format('%.6f', tat), 'PX', math.ceil(kept * 1000))
 end
 return table.concat(ahead, ' ')
 """
@@ -35,6 +33,8 @@ where no machine alone uses the whole rate.
 
 Numbers are in one text: an argument or a reply for each would take twice the time here.
 """
+_PROBE = LimitUse("probe", 0.0)
+"""Written where there is no use: a server that is full can still read."""
 _MAX_NAMES = 10_000
 """Names whose hash is kept, which are about 4 MB."""
 
@@ -57,12 +57,13 @@ class RedisSharedLimits(SharedLimits[RedisLimitsOptions]):
     async def exchange(self, since: float, uses: Sequence[LimitUse]) -> Sequence[float]:
         """Run the script for all limits at once."""
         prefix, secret = self.options.prefix, self.options.secret.get_secret_value()
-        keys = [f"{prefix}limit:{_hash(secret, use.name)}" for use in uses]
-        used = " ".join(f"{use.seconds:.9f}" for use in uses)
+        written = uses or [_PROBE]
+        keys = [f"{prefix}limit:{_hash(secret, use.name)}" for use in written]
+        used = " ".join(f"{use.seconds:.9f}" for use in written)
         reply = await self._client.execute(
             "EVAL", _EXCHANGE, len(keys), *keys, f"{since:.6f}", used
         )
-        return [float(each) for each in reply.split()]
+        return [float(each) for each in reply.split()[: len(uses)]]
 
     async def close(self) -> None:
         """Close every connection."""

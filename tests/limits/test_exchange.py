@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from itertools import accumulate
 
 import pytest
@@ -195,19 +196,28 @@ async def test_a_server_whose_clock_steps_back_blocks_a_key_for_two_periods(cloc
     assert machine.allowed(150) == 100
 
 
-@pytest.mark.parametrize("error", [TimeoutError(), KeyError("requests 1/1 shop")], ids=repr)
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TimeoutError(), "no response in time"),
+        (KeyError("requests 1/1 shop"), "KeyError"),
+        (asyncio.CancelledError("shop"), "its own work was cancelled"),
+    ],
+    ids=["timeout", "error", "cancelled"],
+)
 async def test_an_unexpected_error_is_logged_without_its_message(
     clock: Ticker,
     shared: FakeSharedLimits,
     caplog: pytest.LogCaptureFixture,
-    error: Exception,
+    error: BaseException,
+    reason: str,
 ) -> None:
     shared.error = error
     machine = Machine.make(shared, clock, HUNDRED)
     machine.allowed()
     await exchange(machine)
     assert "shop" not in caplog.text
-    assert machine.exchange.error in ("no response in time", "KeyError")
+    assert machine.exchange.error == reason
     assert machine.exchange._counters.limit_exchanges == {"ok": 0, "failed": 1}
 
 
@@ -221,6 +231,24 @@ async def test_it_runs_until_closed_whatever_closing_raises(
     assert len(asyncio.all_tasks()) == 1
     assert "the shared limits failed to close" in caplog.text
     assert "shop" not in caplog.text
+
+
+async def test_it_ends_though_the_plugin_ignores_that_it_is_cancelled(
+    clock: Ticker, shared: FakeSharedLimits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tornado_idv.limits.exchange._RETRY_INTERVAL", 0.0)
+    machine = Machine.make(shared, clock, HUNDRED)
+
+    async def exchange(*_: object) -> list[float]:
+        shared.exchanged.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        raise Unavailable("x")
+
+    shared.exchange = exchange  # type: ignore[method-assign]
+    async with asyncio.timeout(5), machine.exchange.running():
+        await shared.exchanged.wait()
+    assert len(asyncio.all_tasks()) == 1
 
 
 async def test_many_keys_are_exchanged_in_parts(clock: Ticker, shared: FakeSharedLimits) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -82,9 +83,11 @@ async def test_not_found_is_shared_for_its_short_time(ticker: Ticker) -> None:
         assert (await both.second.find(QUERY)).user is ALICE
 
 
-@pytest.mark.parametrize("error", [OSError(), Broken("x"), TimeoutError()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [OSError(), Broken("x"), TimeoutError(), asyncio.CancelledError()], ids=repr
+)
 async def test_a_failing_shared_cache_is_a_miss_and_then_not_called(
-    ticker: Ticker, caplog: pytest.LogCaptureFixture, error: Exception
+    ticker: Ticker, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     async with replicas(ticker) as both:
         both.cache.error = error
@@ -207,13 +210,22 @@ async def test_a_lookup_that_began_before_a_purge_is_not_shared(ticker: Ticker) 
         assert (await both.second.find(QUERY)).user is OTHER_ALICE
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError(), "OSError"), (asyncio.CancelledError(), "its own work was cancelled")],
+    ids=["error", "cancelled"],
+)
 async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
-    ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ticker: Ticker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: BaseException,
+    reason: str,
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.01)
     async with replicas(ticker) as both:
         await both.find_in_first()
-        both.cache.error = OSError()
+        both.cache.error = error
         both.first.purge(Purge())
         await asyncio.sleep(0.03)
         both.backends[0].source.answer = OTHER_ALICE
@@ -224,24 +236,63 @@ async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
         both.cache.error = None
         await both.stored()
         assert both.cache.generation == 2
-        assert "shared cache: not purged: OSError" in caplog.text
+        assert f"shared cache: not purged: {reason};" in caplog.text
         assert (both.tier.pending_purges, both.tier.problem) == (0, None)
         assert both.tier.counted.results["purged"] == 1
         assert both.tier.counted.failing_since is None
 
 
-async def test_a_purge_that_is_not_delivered_before_the_stop_is_logged(
-    ticker: Ticker, caplog: pytest.LogCaptureFixture
+async def test_a_purge_is_delivered_only_once_the_shared_cache_has_it(
+    ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.02)
     async with replicas(ticker) as both:
+        assert await both.tier.wait_until_purged()
         both.first.purge(Purge())
-        await both.stored()
-    assert caplog.messages == []
-    async with replicas(ticker) as both:
+        assert await both.tier.wait_until_purged()
         both.cache.error = OSError()
         both.first.purge(Purge())
-    (message,) = caplog.messages
-    assert message.startswith("shared cache: a purge was not delivered before the stop")
+        assert not await both.tier.wait_until_purged()
+        both.cache.error = None
+        both.first.purge(Purge())  # is tried at once
+        assert await both.tier.wait_until_purged()
+        assert both.tier.pending_purges == 0
+        both.cache.error = OSError()
+        both.first.purge(Purge())
+        assert "before the stop" not in caplog.text
+    assert "shared cache: a purge was not delivered before the stop" in caplog.text
+
+
+async def test_a_purge_that_is_under_way_at_the_stop_is_delivered(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        both.first.purge(Purge())
+    assert both.cache.generation == 2
+
+
+async def test_purges_that_wait_for_another_one_name_no_more_than_they_did(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        delivered: list[Purge] = []
+
+        async def purge(each: Purge) -> None:
+            await asyncio.sleep(0)
+            delivered.append(each)
+
+        both.cache.purge = purge  # type: ignore[method-assign]
+        both.first.purge(Purge(queries=(QUERY,)))
+        await asyncio.sleep(0)
+        named = [QUERY, ByCard("1"), QUERY]
+        for query in named:
+            both.first.purge(Purge(queries=(query,)))
+        both.first.purge(Purge(("crm",)))
+        await both.stored()
+        both.first.purge(Purge(queries=(QUERY,)))
+        both.first.purge(Purge())
+        await both.stored()
+        assert delivered == [
+            Purge(queries=(QUERY,)),
+            Purge(("crm",), (QUERY, ByCard("1"))),
+            Purge(),
+        ]
 
 
 async def test_what_is_read_while_a_purge_is_delivered_is_not_used(ticker: Ticker) -> None:
@@ -342,13 +393,32 @@ async def test_a_refresh_ahead_calls_the_backend(ticker: Ticker) -> None:
         assert counts(both.backends) == [2, 0]
 
 
+async def test_stop_needs_no_purge_that_ends_when_it_is_cancelled(
+    ticker: Ticker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.0)
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.02)
+
+    async def purge(_: Purge) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        raise OSError
+
+    async with asyncio.timeout(5), replicas(ticker) as both:
+        both.cache.purge = purge  # type: ignore[method-assign]
+        both.first.purge(Purge())
+        await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) == 1
+
+
+@pytest.mark.parametrize("error", [OSError, asyncio.CancelledError])
 async def test_a_cache_that_fails_to_close_is_logged(
-    ticker: Ticker, caplog: pytest.LogCaptureFixture
+    ticker: Ticker, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     async with replicas(ticker) as both:
 
         async def fail() -> None:
-            raise OSError
+            raise error
 
         both.cache.close = fail  # type: ignore[method-assign]
     assert [each.levelno for each in caplog.records] == [logging.ERROR]

@@ -28,7 +28,7 @@ from support.redis_server import ALICE as MEMBER
 from support.redis_server import PASSWORD, RedisServer, running_server
 from support.service import CONFIG, FIXTURE, Client, serving
 from support.shared_caches import shared_directory
-from tornado_idv import ByCard, ByNickname, Purge, SharedAnswer, SharedResult, StartError
+from tornado_idv import ByCard, ByNickname, Purge, Query, SharedAnswer, SharedResult, StartError
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import ConfigError
 from tornado_idv.lookup.directory import Directory
@@ -50,6 +50,7 @@ def server() -> Iterator[RedisServer]:
 def empty_server(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test begins with an empty server."""
     monkeypatch.setattr(RedisSharedCache, "interval", 0.1)
+    monkeypatch.setattr(RedisSharedCache, "patience", 0.02)
     if server.process is None:
         server.start()
     server.run("FLUSHALL")
@@ -79,11 +80,16 @@ class Replica:
         self.purges.append(purge)
         self.directory.cache.apply(purge)
 
-    async def find(self) -> str:
-        answer = await self.directory.find(QUERY)
+    async def find(self, query: Query = QUERY) -> str:
+        answer = await self.directory.find(query)
         while self.tier._tasks:
             await asyncio.wait(self.tier._tasks)
         return answer.user.plan if answer.user else "not found"
+
+    async def find_shared(self, query: Query = QUERY) -> str:
+        """Look up past the cache of this replica."""
+        self.directory.cache.purge()
+        return await self.find(query)
 
     async def wait_for(self, purge: Purge) -> None:
         """Wait until a purge has been received."""
@@ -170,6 +176,152 @@ async def test_a_purge_reaches_every_replica(server: RedisServer, purge: Purge) 
         assert Purge() in second.purges or second.purges == [purge]
 
 
+@pytest.mark.parametrize("named", [QUERY, ByCard(ALICE.card_number)], ids=["nickname", "card"])
+@pytest.mark.parametrize("stored", [QUERY, ByCard(ALICE.card_number)], ids=["nickname", "card"])
+async def test_a_purge_of_a_user_leaves_the_shared_answers_of_others(
+    server: RedisServer, named: Query, stored: Query
+) -> None:
+    """Also for a replica that starts later, and of the user it leaves none."""
+    async with replicas(server) as (first, second):
+        await first.find(stored)
+        for other in (Purge(queries=(ByNickname("bob"), ByCard("1"))), Purge(("b",))):
+            first.directory.purge(other)
+            await second.wait_for(other)
+        async with replicas(server) as (third, _):
+            found = [await each.find_shared(stored) for each in (first, second, third)]
+            assert found == ["Free", "Free", "Free"]
+            assert counts([first.backend, second.backend, third.backend]) == [1, 0, 0]
+        purge = Purge(queries=(named,))
+        first.directory.purge(purge)
+        await second.wait_for(purge)
+        second.backend.source.answer = None
+        assert await second.find_shared(stored) == "not found"
+        async with replicas(server) as (third, _):
+            await third.find(stored)
+            # "Not found" is of the present generation, and is shared.
+            assert counts([second.backend, third.backend]) == [1, 0]
+        other = Purge(queries=(ByNickname("bob"),))
+        first.directory.purge(other)
+        await second.wait_for(other)
+        second.backend.source.answer = ALICE
+        assert await second.find_shared(stored) == "Free"
+        assert first.purges == []  # its own are not received again
+
+
+async def test_a_user_looked_up_before_a_purge_and_stored_after_it_is_not_shared(
+    server: RedisServer,
+) -> None:
+    async with replicas(server) as (first, second):
+        source = first.backend.source
+        source.hold()
+        caller = asyncio.create_task(first.find())
+        await source.begun.wait()
+        purge = Purge(queries=(ByCard(ALICE.card_number),))
+        second.directory.purge(purge)
+        await first.wait_for(purge)
+        source.release()
+        await caller
+        await until(lambda: first.tier.counted.results["stored"] == 1)
+        assert await second.find_shared() == "Free"
+        assert counts([second.backend]) == [1]
+
+
+async def test_a_purge_of_which_no_message_came_is_followed_from_what_is_kept(
+    server: RedisServer,
+) -> None:
+    """Without a purge of everything; also if its message comes later than the next one."""
+    async with replicas(server) as (first, second):
+        await first.find()
+        purges = [Purge(queries=(ByNickname(name),)) for name in ("bob", "carol", "dave")]
+        execute = first.cache._client.execute
+
+        async def lose(*command: str | bytes | int) -> Any:
+            return None if command[0] == "PUBLISH" else await execute(*command)
+
+        first.cache._client.execute = lose  # type: ignore[method-assign]
+        await first.cache.purge(purges[0])
+        await second.wait_for(purges[0])
+        await first.cache.purge(purges[1])
+        first.cache._client.execute = execute  # type: ignore[method-assign]
+        await first.cache.purge(purges[2])
+        await second.wait_for(purges[2])
+        await until(lambda: second.cache._generation == 3)
+        assert purges[1] in second.purges
+        assert Purge() not in second.purges
+        assert await second.find() == "Free"
+        assert counts([second.backend]) == [0]
+
+
+async def test_a_purge_that_is_kept_late_is_waited_for(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process had begun a generation before the one whose message came first."""
+    monkeypatch.setattr(RedisSharedCache, "patience", 0.2)
+    bob, carol = (Purge(queries=(ByNickname(name),)) for name in ("bob", "carol"))
+    async with replicas(server) as (first, second):
+        late = first.cache._message(1, "another", bob)
+        server.run("INCR", "idv:generation")
+        await first.cache.purge(carol)
+        await second.wait_for(carol)
+        await asyncio.sleep(0.05)  # what is kept has been read once
+        server.run("SET", "idv:purge:1", late)
+        await until(lambda: second.cache._generation == 2)
+        assert bob in second.purges
+        assert Purge() not in second.purges
+
+
+async def test_a_kept_purge_of_another_generation_is_not_applied_for_a_missing_one(
+    server: RedisServer,
+) -> None:
+    async with replicas(server) as (first, second):
+        await first.cache.purge(Purge(queries=(ByNickname("bob"),)))
+        server.run("SET", "idv:generation", "1000")
+        await second.wait_for(Purge())
+        second.purges.clear()
+        server.run("SET", "idv:generation", "1001")
+        await second.wait_for(Purge())
+
+
+async def test_a_purge_reaches_every_replica_while_the_server_is_full(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stored there is not used any more, and the purge is pending until it is kept."""
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.02)
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.1)
+    async with replicas(server) as (first, second):
+        assert [await first.find(), await second.find()] == ["Free", "Free"]
+        purge = Purge(queries=(QUERY,))
+        server.run("CONFIG", "SET", "maxmemory", "1")
+        try:
+            first.directory.purge(purge)
+            await second.wait_for(purge)
+            assert await second.find() == "Free"
+            assert counts([first.backend, second.backend]) == [1, 1]
+            assert not await first.tier.wait_until_purged()
+            assert second.purges == [purge]
+            for number in (2, 3):  # the second of these is equal to the first
+                first.directory.purge(Purge())
+                await until(lambda number=number: len(second.purges) == number)
+        finally:
+            server.run("CONFIG", "SET", "maxmemory", "0")
+        await until(lambda: first.tier.pending_purges == 0)
+        await until(lambda: second.cache._generation == 1)
+
+
+async def test_a_user_with_the_documented_rights_can_share_and_purge(server: RedisServer) -> None:
+    readme = Path("plugins/idv_redis/README.md").read_text()
+    (line,) = [each for each in readme.splitlines() if each.startswith("ACL SETUSER idv-cache ")]
+    server.run(*line.replace("LONG-RANDOM-TEXT", PASSWORD).split())
+    url = server.url.replace("//", f"//idv-cache:{PASSWORD}@")
+    async with replicas(server, url=url) as (_, second):
+        await second.find()
+        second.directory.purge(Purge())
+        assert await second.tier.wait_until_purged()
+        server.run("SET", "idv:generation", "-9")
+        await second.wait_for(Purge())
+        assert second.tier.counted.results == {"miss": 1, "stored": 1, "purged": 1}
+
+
 async def test_a_forged_message_purges_nothing(server: RedisServer) -> None:
     async with replicas(server) as (first, _):
         await first.find()
@@ -200,7 +352,7 @@ async def test_a_message_after_one_that_was_lost_purges_everything(
     monkeypatch.setattr(RedisSharedCache, "interval", 60.0)  # no comparison meanwhile
     async with replicas(server) as (first, _):
         await first.find()
-        message = [2, "another", [], [[False, "bob"]]]
+        message = [2, "another", "", [], [[False, "bob"]]]
         sealed = Sealer(first.cache.options.secret).seal("idv:purges", message)
         server.run("PUBLISH", "idv:purges", sealed)
         await first.wait_for(Purge())
@@ -225,6 +377,57 @@ async def test_entries_from_before_a_purge_that_the_server_forgot_are_misses(
         assert (await first.cache.get("", QUERY)).answer is None
         await asyncio.sleep(0.25)
         assert (await second.cache.get("", QUERY)).answer is None
+        await first.find()
+    server.run("SET", "idv:generation", "3")
+    async with replicas(server) as (first, _):
+        assert (await first.cache.get("", QUERY)).answer is None
+
+
+@pytest.mark.parametrize("present", [2, 3])
+async def test_purges_that_the_server_forgot_are_noticed_though_others_came_since(
+    server: RedisServer, present: int
+) -> None:
+    """As after a failover to a replica without the last writes, even if they name the same."""
+    async with replicas(server) as (first, second):
+        await first.find()
+        for name in ("alice", "bob"):
+            purge = Purge(queries=(ByNickname(name),))
+            await first.cache.purge(purge)
+            await second.wait_for(purge)
+        messages = [
+            first.cache._message(number, first.cache._origin, Purge(queries=(ByNickname("bob"),)))
+            for number in range(1, present + 1)
+        ]
+        for number, message in enumerate(messages, 1):
+            server.run("SET", f"idv:purge:{number}", message)
+        server.run("SET", "idv:generation", str(present))
+        server.run("CLIENT", "KILL", "TYPE", "pubsub")
+        await second.wait_for(Purge())
+        async with replicas(server) as (third, _):
+            # Without one more generation, what is kept would say that only bob was purged.
+            assert (await third.cache.get("", QUERY)).answer is None
+
+
+async def test_a_reconnection_without_the_last_purge_purges_everything(
+    server: RedisServer,
+) -> None:
+    """Whether others were lost with it cannot be determined."""
+    async with replicas(server) as (first, second):
+        await first.cache.purge(Purge(queries=(QUERY,)))
+        await second.wait_for(Purge(queries=(QUERY,)))
+        server.run("DEL", "idv:purge:1")
+        server.run("CLIENT", "KILL", "TYPE", "pubsub")
+        await second.wait_for(Purge())
+
+
+async def test_purges_are_received_again_after_a_generation_that_is_no_number(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replicas(server) as (first, _):
+        server.run("SET", "idv:generation", "x")
+        await until(lambda: "idv:generation is not a number" in caplog.text)
+        server.run("SET", "idv:generation", "1")
+        await first.wait_for(Purge())
 
 
 async def test_lookups_go_on_while_the_server_stops_hangs_or_is_full(
@@ -342,6 +545,7 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.05)
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.1)
     # No lookup is a probe, however long the test takes.
     stays_open = BreakerOptions(open_for=60.0, open_max=60.0)
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._BREAKER", stays_open)
@@ -356,7 +560,8 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
         assert value("idv_shared_cache_lookups_total", result="skipped") == 2
         assert value("idv_shared_cache_breaker_state") == 2
         assert value("idv_degraded", part="shared cache") == 1
-        assert ask_admin(service, "/cache/purge", {"all": True}).status == 200
+        reply = ask_admin(service, "/cache/purge", {"all": True})
+        assert (reply.status, reply.json["code"]) == (503, "purge_pending")
         eventually(lambda: scrape(service)("idv_shared_cache_purges_total", result="failed") > 0)
         shown = ask_admin(service, "/status.json").json["shared_cache"]
         assert (shown["breaker"], shown["pending_purges"]) == ("open", 1)
@@ -364,12 +569,15 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
         assert "cannot be reached" in shown["last_error"]
         assert shown["latency_ms"]["p50"] is None
         (tmp_path / "used.yaml").write_text(text.replace("admin: {port: 0}", admin_of(service)))
+        done = invoke("cache", "purge", "--all", "--config", tmp_path / "used.yaml")
+        assert (done.exit_code, done.stdout) == (3, "")
+        assert "Purged here, but the shared cache has not received it" in done.stderr
         lines = invoke("status", "--config", tmp_path / "used.yaml").stdout.splitlines()
         (line,) = [each for each in lines if each.startswith("shared cache: redis: failing since")]
-        assert "5 failed, 2 skipped; 0 purges delivered, 1 pending" in line
+        assert "5 failed, 2 skipped; 0 purges delivered, 2 pending" in line
         server.start()
         eventually(lambda: scrape(service)("idv_shared_cache_purges_pending") == 0)
-        assert scrape(service)("idv_shared_cache_purges_total", result="ok") == 1
+        assert scrape(service)("idv_shared_cache_purges_total", result="ok") == 2
 
 
 def test_a_purge_of_several_workers_is_announced_once(server: RedisServer, tmp_path: Path) -> None:
@@ -389,7 +597,7 @@ def test_a_purge_of_several_workers_is_announced_once(server: RedisServer, tmp_p
         assert value("idv_shared_cache_purges_total", result="ok") == 3
         assert value("idv_shared_cache_purges_pending") == 0
         server.stop()
-        assert ask_admin(service, "/cache/purge", {"all": True}).status == 200
+        assert ask_admin(service, "/cache/purge", {"all": True}).status == 503
         value = scrape(service)
         assert value("idv_shared_cache_purges_pending") >= 2
         assert value("idv_shared_cache_purges_total", result="failed") >= 2

@@ -73,6 +73,19 @@ async def test_machines_that_each_use_less_than_the_rate_are_added_up(server: Re
     assert ahead[2] > 0.09
 
 
+async def test_a_server_that_is_full_is_noticed_without_a_use(server: RedisServer) -> None:
+    """So that exchanges do not seem to succeed in between."""
+    async with limits(server) as one:
+        server.run("CONFIG", "SET", "maxmemory", "1")
+        try:
+            for uses in ([USE], []):
+                with pytest.raises(LookupFailed, match="maxmemory"):
+                    await one.exchange(0.1, uses)
+        finally:
+            server.run("CONFIG", "SET", "maxmemory", "0")
+        assert await one.exchange(9.0, []) == []
+
+
 async def test_a_user_with_the_documented_rights_can_exchange(server: RedisServer) -> None:
     readme = Path("plugins/idv_redis/README.md").read_text()
     (line,) = [each for each in readme.splitlines() if each.startswith("ACL SETUSER idv-limits ")]

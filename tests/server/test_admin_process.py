@@ -34,10 +34,10 @@ STATUS = ("GET", "/status.json", None)
 
 @asynccontextmanager
 async def answering(
-    folder: Path, reply: Callable[[Message], Message]
+    folder: Path, reply: Callable[[Message], Message], config: str = CONFIG
 ) -> AsyncIterator[Callable[..., asyncio.Future[HTTPResponse]]]:
     """Serve the admin listener, whose commands ``reply`` responds to; yield a client."""
-    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "config.yaml").write_text(config)
     kinds = backend_kinds(plugin_manager())
     file = ConfigFile.read(folder / "config.yaml")
     current = Configuration(file, file.load(kinds, {}))
@@ -95,6 +95,29 @@ async def test_purge_is_done_only_if_every_worker_has_done_it(
     assert (b"worker_failed" in response.body) is (status == 503)
 
 
+@pytest.mark.parametrize(
+    ("results", "status"),
+    [([[True], [None]], 200), ([[False], [None]], 503), ([[], []], 503)],
+    ids=["delivered", "pending", "no worker"],
+)
+async def test_purge_is_done_only_if_the_shared_cache_has_received_it(
+    tmp_path: Path, results: list[list[bool | None]], status: int
+) -> None:
+    asked: list[str] = []
+
+    def reply(message: Message) -> Message:
+        if message["command"] == "report":
+            return {"overview": overview("ready")}
+        asked.append(message["command"])
+        return {"replies": [{"result": each} for each in results[len(asked) - 1]]}
+
+    shared = f"shared_cache: {{kind: redis, url: 'redis://127.0.0.1', secret: {'x' * 32}}}\n"
+    async with answering(tmp_path, reply, CONFIG + shared) as fetch:
+        response = await fetch(*PURGE)
+    assert (response.code, b"purge_pending" in response.body) == (status, status == 503)
+    assert asked == ["purge_shared", "purge_here" if status == 200 else "purge_soon"]
+
+
 async def test_explain_without_a_worker_is_503(tmp_path: Path) -> None:
     ended = {"replies": [{"name": "worker 1", "pid": 11, "ended": True}]}
     async with answering(tmp_path, lambda _: ended) as fetch:
@@ -146,7 +169,7 @@ async def test_readiness_is_that_of_at_least_one_worker(
 async def test_supervisor_that_does_not_respond_is_503(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tornado_idv.server.admin_process._TIMEOUT", 0.01)
+    monkeypatch.setitem(WorkerOperations._ask.__kwdefaults__, "wait", 0.01)
     async with answering(tmp_path, lambda _: {"id": 0}) as fetch:
         response = await fetch(*READY)
     assert (response.code, b"The supervisor does not respond" in response.body) == (503, True)

@@ -27,7 +27,7 @@ class FakeSharedCache(SharedCache[SharedCacheOptions]):
         super().__init__(SharedCacheOptions(kind="fake", timeout=0.05))
         self.generation = 1
         self.entries: dict[tuple[str, Query], SharedResult] = {}
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.calls = 0
 
     def _call(self) -> None:

@@ -24,7 +24,7 @@ class FakeSharedLimits(SharedLimits[SharedLimitsOptions]):
         super().__init__(SharedLimitsOptions(kind="fake"))
         self.tats: dict[str, float] = {}
         self.calls: list[tuple[float, Sequence[LimitUse]]] = []
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.close_error: Exception | None = None
         self.exchanged = asyncio.Event()
         self._clock = clock

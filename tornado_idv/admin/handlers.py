@@ -18,6 +18,10 @@ _MESSAGES = {
     INVALID: "The configuration is not valid; the old one stays in force",
     FAILED: "The configuration cannot be applied; the old one stays in force",
 }
+_PURGE_PENDING = (
+    "Purged here, but the shared cache has not received it: other services may still serve what it "
+    "named. It is repeated until the service stops; see shared_cache.pending_purges of /status.json"
+)
 
 
 class LiveHandler(AdminHandler):
@@ -99,9 +103,11 @@ class PurgeHandler(AdminHandler):
             raise AdminError(422, "invalid_format", message)
 
     async def _purge(self, record: Record, purged: str, **fields: str) -> None:
-        await self.operations.purge(record)
+        delivered = await self.operations.purge(record)
         fields = {"purged": purged, **fields, "remote": self.request.remote_ip or ""}
         _audit.info("cache purged", extra={**fields, "key": self.key_id})
+        if not delivered:
+            raise AdminError(503, "purge_pending", _PURGE_PENDING)
         self.send({"status": "ok", "purged": purged})
 
 

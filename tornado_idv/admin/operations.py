@@ -38,10 +38,11 @@ class Operations(Protocol):
         """
         ...
 
-    async def purge(self, target: Record) -> None:
+    async def purge(self, target: Record) -> bool:
         """Drop cached answers: ``target`` is a valid body of ``POST /cache/purge``.
 
-        Raises `OperationFailed` unless all of them are dropped everywhere.
+        Return whether the shared cache, if there is one, has received it for other services.
+        Raises `OperationFailed` unless all of them are dropped in this service.
         """
         ...
 

@@ -76,15 +76,13 @@ class ServiceState:
     async def reload(self, **audited: str | None) -> ReloadResult:
         return await self.reloads.reload("admin", **audited)
 
-    async def purge(self, target: Record) -> None:
-        self.directory.purge(self._to_purge(target))
+    async def purge(self, target: Record) -> bool:
+        self.purge_soon(target)
+        return self.shared is None or await self.shared.wait_until_purged()
 
-    async def purge_shared(self, target: Record) -> bool:
-        """Purge here, and announce it; return whether every other process is to receive it."""
-        if self.shared is None:
-            return False
-        await self.purge(target)
-        return await self.shared.wait_until_purged()
+    def purge_soon(self, target: Record) -> None:
+        """Purge here, and for other services as soon as the shared cache can be reached."""
+        self.directory.purge(self._to_purge(target))
 
     def purge_here(self, target: Record) -> None:
         """Purge the cache of this process alone."""

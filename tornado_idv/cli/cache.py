@@ -54,7 +54,7 @@ def purge(
 ) -> None:
     """Drop cached answers, by exactly one of four options.
 
-    Exit codes: 0 done; 2 wrong use; 3 no response.
+    Exit codes: 0 done; 2 wrong use; 3 no response, or not delivered to the shared cache.
     """
     given: Record = {"nickname": nickname, "card_number": card_number, "backend": backend}
     given = {name: value for name, value in given.items() if value is not None}

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 
 from tornado_idv.errors import LookupFailed, format_traceback
 from tornado_idv.limits.key_limits import KeyLimiter, KeyUse
+from tornado_idv.lookup.deadlines import bounded, is_cancelled
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.shared_limits import AnySharedLimits, LimitUse
 
@@ -65,12 +66,12 @@ class LimitExchange:
             running.cancel()
             await asyncio.wait([running], timeout=_TIMEOUT)
             try:
-                await self._shared.close()
+                await bounded(_TIMEOUT, self._shared.close())
             except Exception as error:  # noqa: BLE001 - the rest must still be closed
                 _log.error("the shared limits failed to close:\n%s", format_traceback(error))
 
     async def _run(self) -> None:
-        while True:
+        while not is_cancelled():  # a plugin may ignore the cancellation
             await self.exchange()
             await asyncio.sleep(INTERVAL if self._is_connected else _RETRY_INTERVAL)
 
@@ -81,13 +82,15 @@ class LimitExchange:
         if self._is_connected and not uses:
             return
         try:
-            async with asyncio.timeout(_TIMEOUT):
-                for start in range(0, len(uses) or 1, _BATCH):
-                    await self._exchange(uses[start : start + _BATCH], since)
+            await bounded(_TIMEOUT, self._exchange_all(uses, since))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             self._failed(_reason(error))
         else:
             self._succeeded()
+
+    async def _exchange_all(self, uses: Sequence[KeyUse], since: float) -> None:
+        for start in range(0, len(uses) or 1, _BATCH):
+            await self._exchange(uses[start : start + _BATCH], since)
 
     async def _exchange(self, uses: Sequence[KeyUse], since: float) -> None:
         now = self._clock()

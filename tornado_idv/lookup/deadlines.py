@@ -7,12 +7,15 @@ each, or `asyncio.timeout`, would take 10 to 25 % of the lookup (benchmarks/disp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from math import inf
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from tornado_idv.errors import Broken
+
 Key = TypeVar("Key")
+ResultT = TypeVar("ResultT")
 
 _RESOLUTION = 0.005
 """Seconds between two scans for expired keys, whatever their number."""
@@ -22,6 +25,20 @@ def is_cancelled() -> bool:
     """Whether the current task is cancelled; a `CancelledError` may also come from its own work."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def bounded(seconds: float, call: Awaitable[ResultT]) -> ResultT:
+    """Return the result of a plugin's call; raises `TimeoutError` after ``seconds``.
+
+    A `CancelledError` of the plugin's own work is raised as `Broken`: it must not end this task.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await call
+    except asyncio.CancelledError:
+        if is_cancelled():
+            raise
+        raise Broken("its own work was cancelled") from None
 
 
 class DeadlineQueue(Generic[Key]):

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import LookupFailed, format_traceback
 from tornado_idv.lookup.circuit_breaker import BreakerState, CircuitBreaker, Permit
+from tornado_idv.lookup.deadlines import bounded, is_cancelled
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.model import Query
 from tornado_idv.shared_cache import AnySharedCache, Purge, SharedResult
@@ -24,8 +27,18 @@ _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)
 _PURGE_TIMEOUT = 1.0
 _PURGE_PAUSE = 1.0
 """Seconds between two attempts to purge."""
+_CLOSE_TIMEOUT = 1.0
+_MAX_QUERIES = 1000
+"""Users that one purge may name; more are purged with everything else."""
 
 ResultT = TypeVar("ResultT")
+
+
+class _PendingPurge(NamedTuple):
+    """A purge, and a future that is done once it is delivered."""
+
+    purge: Purge
+    delivered: asyncio.Future[None]
 
 
 class SharedTier:
@@ -46,9 +59,9 @@ class SharedTier:
         self.clock = clock
         self.counted = (counters or Counters()).backend(SHARED_CACHE)
         self._breaker = CircuitBreaker(_BREAKER, timer)
-        self._purges: list[Purge] = []
+        self._purges: list[_PendingPurge] = []
+        self._purge_added = asyncio.Event()
         self._undelivered = False
-        self._sending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -92,32 +105,37 @@ class SharedTier:
         self._start(self._put(scope, query, result))
 
     def purge(self, purge: Purge) -> None:
-        """Purge for every process, and try again until that has succeeded.
+        """Purge for every process, at once, and try again until that has succeeded.
 
         Until then nothing is read here.
         """
-        self._purges.append(purge)
+        delivered = asyncio.get_running_loop().create_future()
+        self._purges.append(_PendingPurge(purge, delivered))
+        self._purge_added.set()
         if len(self._purges) == 1:
-            self._sending = self._start(self._send_purges())
+            self._start(self._send_purges())
 
     async def wait_until_purged(self) -> bool:
-        """Wait until no purge is pending, for 1 s at most; return whether it is so."""
-        if self._sending is not None:
-            await asyncio.wait([self._sending], timeout=_PURGE_TIMEOUT)
-        return not self._purges
+        """Wait until the purges so far are delivered, for 1 s at most; return whether they are."""
+        if not self._purges:
+            return True
+        delivered = self._purges[-1].delivered
+        await asyncio.wait([delivered], timeout=_PURGE_TIMEOUT)
+        return delivered.done()
 
     async def close(self) -> None:
-        """Cancel what is running, and close the cache."""
-        if self._purges:
+        """Cancel what is running, except that purges have 1 s more, and close the cache."""
+        if not await self.wait_until_purged():
             _log.error(
                 "shared cache: a purge was not delivered before the stop: other processes may "
                 "serve what it named until that expires; purge again"
             )
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT)
         try:
-            await self.cache.close()
+            await bounded(_CLOSE_TIMEOUT, self.cache.close())
         except Exception as error:  # noqa: BLE001 - the backends must still be closed
             _log.error("the shared cache failed to close:\n%s", format_traceback(error))
 
@@ -141,8 +159,7 @@ class SharedTier:
     ) -> ResultT | None:
         """Return the result of a call in time, or ``None``, counted as ``failure``."""
         try:
-            async with asyncio.timeout(self.cache.options.timeout):
-                result = await call()
+            result = await bounded(self.cache.options.timeout, call())
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
             self.counted.results[failure] += 1
             if failure == "failed":  # a store that fails makes no answer wrong or late
@@ -163,12 +180,15 @@ class SharedTier:
         return result
 
     async def _send_purges(self) -> None:
-        while self._purges:
-            count = len(self._purges)
-            purge = self._purges[0] if count == 1 else Purge()
+        pending: list[_PendingPurge] = []
+        purge = Purge()
+        while self._purges and not is_cancelled():  # a plugin may ignore the cancellation
+            self._purge_added.clear()
+            if len(pending) < len(self._purges):  # an attempt that is repeated has the same object
+                pending = self._purges[:]
+                purge = _union([each.purge for each in pending])
             try:
-                async with asyncio.timeout(_PURGE_TIMEOUT):
-                    await self.cache.purge(purge)
+                await bounded(_PURGE_TIMEOUT, self.cache.purge(purge))
             except Exception as error:  # noqa: BLE001 - as above
                 self._undelivered = True
                 self.counted.results["not_purged"] += 1
@@ -178,12 +198,25 @@ class SharedTier:
                     _reason(error),
                     _PURGE_PAUSE,
                 )
-                await asyncio.sleep(_PURGE_PAUSE)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._purge_added.wait(), _PURGE_PAUSE)
             else:
                 self._undelivered = False
-                self.counted.results["purged"] += count
+                self.counted.results["purged"] += len(pending)
                 self.counted.failing_since = None
-                del self._purges[:count]
+                del self._purges[: len(pending)]
+                for each in pending:
+                    each.delivered.set_result(None)
+                pending = []
+
+
+def _union(purges: Sequence[Purge]) -> Purge:
+    """Return one purge of all that these name."""
+    backends = dict.fromkeys(chain.from_iterable(each.backends for each in purges))
+    queries = dict.fromkeys(chain.from_iterable(each.queries for each in purges))
+    if len(queries) > _MAX_QUERIES or not all(map(any, purges)):
+        return Purge()
+    return Purge(tuple(backends), tuple(queries))
 
 
 def _reason(error: Exception) -> str:

@@ -116,11 +116,11 @@ class WorkerOperations:
         reply = await self._ask("report", {"take_lag": take_lag})
         return _report(reply["overview"])
 
-    async def purge(self, target: Record) -> None:
+    async def purge(self, target: Record) -> bool:
         # One worker announces the purge before the others purge: what they read from the shared
         # cache afterwards is not older. If that fails, each of them announces it until it succeeds.
-        announced = self._has_shared_cache and await self._announce(target)
-        reply = await self._ask("purge_here" if announced else "purge", target)
+        delivered = not self._has_shared_cache or await self._announce(target)
+        reply = await self._ask("purge_here" if delivered else "purge_soon", target)
         # The cache of a worker that has ended is gone, too.
         failed = [each for each in reply["replies"] if "error" in each]
         if failed:
@@ -129,6 +129,7 @@ class WorkerOperations:
             )
             _log.error("the cache was not purged in every worker: %s", reasons)
             raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
+        return delivered
 
     async def _announce(self, target: Record) -> bool:
         reply = await self._ask("purge_shared", target)

@@ -116,11 +116,11 @@ class _Worker:
                 report = self._report(take_lag=args["take_lag"])
                 self._channel.send({"op": "report", "report": report})
                 return None
-            case "purge":
-                await state.purge(args)
-                return None
             case "purge_shared":
-                return await state.purge_shared(args)
+                return await state.purge(args)
+            case "purge_soon":
+                state.purge_soon(args)
+                return None
             case "purge_here":
                 state.purge_here(args)
                 return None

