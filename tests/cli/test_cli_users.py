@@ -383,7 +383,12 @@ def test_duplicate_on_the_line_of_the_first_user_is_rejected_alone(
 
 
 def test_new_file_has_unique_indexes(users: Users, source: Callable[..., Path], path: Path) -> None:
-    assert users("import", source(HEADER + ALICE_ROW), "--to", "people").exit_code == 0
+    """Also where the index of card numbers is the first to find a duplicate."""
+    csv = source(f"{HEADER}{ALICE_ROW}carl,{ALICE.card_number},Free,\n")
+    assert users("import", csv, "--to", "people").exit_code == 0
+    assert [row[0] for row in rows(path)] == ["alice"]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     for row in ("'alice', '1', '', ''", f"'carl', '{ALICE.card_number}', '', ''"):
         with pytest.raises(sqlite3.IntegrityError):
             sqlite_databases.run(path, f"INSERT INTO users VALUES ({row})")
