@@ -1,7 +1,8 @@
 """All users of a PostgreSQL table at once, for ``tornado-idv users``: the only code that writes it.
 
 Imported users are copied into a temporary table, where duplicates are found, and applied from
-there in the same transaction. Lookups see the old rows until its commit: nothing is truncated.
+there in the same transaction. An empty table takes them batch by batch while they are
+copied. Lookups see the old rows until its commit: nothing is truncated.
 Rows that stay as they are, are not written, so that other columns keep their values. A row whose
 card number changes is deleted and inserted: two users who exchange their card numbers would
 otherwise violate the unique index, whatever comes first.
@@ -18,10 +19,11 @@ import asyncpg
 
 from idv_postgres.database import Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
-from idv_postgres.import_sql import ImportSql
+from idv_postgres.import_sql import ImportSql, Selection
 from idv_postgres.names import quoted, quoted_table
 from idv_postgres.options import PostgresOptions
-from idv_postgres.table import read_columns, to_user
+from idv_postgres.staging import Staging
+from idv_postgres.table import read_columns, rejects_duplicates, to_user
 from tornado_idv import Broken, NumberedUser, RejectRows, Unavailable, User, UserStore
 
 _CONNECT_TIMEOUT = 10.0
@@ -99,25 +101,34 @@ class PostgresUserStore(UserStore):
             sql = ImportSql(self._options, await read_columns(connection, self._options))
             rejected: list[tuple[int, str]] = []
             await connection.execute(sql.create)
-            await connection.copy_records_to_table(
-                "idv_staged",
-                records=_rows(users, rejected, has_url=sql.has_url),
-                columns=sql.staged,
-            )
-            await connection.execute(sql.analyze)
-            for statement, reason in sql.duplicates:
-                rejected += [(row["line"], reason) for row in await connection.fetch(statement)]
-            await connection.execute(sql.lock)
-            if not replaces:
-                statement, reason = sql.card_conflicts
-                rejected += [(row["line"], reason) for row in await connection.fetch(statement)]
+            is_empty = await self._lock_empty(connection, sql)
+            inserts = is_empty and await rejects_duplicates(connection, self._options)
+            staging = Staging(connection, sql, inserts=inserts)
+            await staging.fill(_rows(users, rejected, has_url=sql.has_url))
+            if not staging.is_inserted:
+                await connection.execute(sql.analyze)
+                rejected += await _delete(connection, sql.duplicates)
+            if not is_empty:
+                await connection.execute(sql.lock)
+                if not replaces:
+                    rejected += await _delete(connection, [sql.card_conflicts])
             reject(rejected)
-            for statement in sql.changes(replaces=replaces):
-                await connection.execute(statement)
+            if is_empty:
+                await staging.insert()
+            else:
+                for statement in sql.changes(replaces=replaces):
+                    await connection.execute(statement)
             if self._options.notify is not None:
                 channel = self._options.notify.channel
                 await connection.execute("SELECT pg_notify($1::text, '*')", channel)
             return int(await connection.fetchval("SELECT count(*) FROM idv_staged"))
+
+    async def _lock_empty(self, connection: asyncpg.Connection, sql: ImportSql) -> bool:
+        """Lock the table if it is empty; return whether it was, and stays so."""
+        if not await connection.fetchval(sql.is_empty):
+            return False
+        await connection.execute(sql.lock)
+        return bool(await connection.fetchval(sql.is_empty))
 
     async def _chunks(self) -> AsyncIterator[list[asyncpg.Record]]:
         options, names = self._options, self._options.columns
@@ -165,6 +176,16 @@ def _rows(
             yield line, user.nickname, user.card_number, user.plan
         else:
             rejected.append((line, _NO_COLUMN))
+
+
+async def _delete(
+    connection: asyncpg.Connection, selections: Iterable[Selection]
+) -> list[tuple[int, str]]:
+    return [
+        (row["line"], reason)
+        for statement, reason in selections
+        for row in await connection.fetch(statement)
+    ]
 
 
 @contextmanager

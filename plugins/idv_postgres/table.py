@@ -37,7 +37,7 @@ FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
 WHERE a.attrelid = $1::text::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _UNIQUE_KEYS = """
-SELECT pg_get_indexdef(indexrelid, 1, false) AS key FROM pg_index
+SELECT pg_get_indexdef(indexrelid, 1, false) AS key, indimmediate AS is_immediate FROM pg_index
 WHERE indrelid = $1::text::regclass AND indisunique AND indisvalid AND indpred IS NULL
   AND indnkeyatts = 1
 """
@@ -163,6 +163,17 @@ async def _of_table(
         warnings += _unique_warning(keys, options.table, nickname, folds=folds)
         warnings += _unique_warning(keys, options.table, card, folds=False)
     return sql, warnings
+
+
+async def rejects_duplicates(connection: Connection, options: PostgresOptions) -> bool:
+    """Return whether a second row for a nickname or a card number is an error at once.
+
+    ``False`` where the case of nicknames is folded: an index may fold it by another locale.
+    """
+    rows = await connection.fetch(_UNIQUE_KEYS, quoted_table(options.table))
+    keys = {_plain(row["key"]) for row in rows if row["is_immediate"]}
+    names = (options.columns.nickname, options.columns.card_number)
+    return not options.folds_nicknames and keys.issuperset(_plain(quoted(name)) for name in names)
 
 
 async def read_columns(connection: Connection, options: PostgresOptions) -> dict[str, Column]:

@@ -59,26 +59,35 @@ class Staging:
         )
 
     def fill(self, users: Iterable[NumberedUser]) -> list[tuple[int, str]]:
-        """Stage users; return the lines that are not staged, with the reasons."""
+        """Stage users; return the lines that the table has no column for, with the reasons."""
         rejected: list[tuple[int, str]] = []
         rows = self._rows(users, rejected)
         self._run("BEGIN")
         while chunk := list(islice(rows, _ROWS_AT_ONCE)):
             values = ", ".join(["(?, ?, ?, ?, ?)"] * len(chunk))
             self._run(f"INSERT INTO staged VALUES {values}", *chain.from_iterable(chunk))  # noqa: S608
+            self.count += len(chunk)
+        self._run("COMMIT")
+        return rejected
+
+    def delete_duplicates(self) -> list[tuple[int, str]]:
+        """Remove users with the nickname or card number of an earlier line; return the lines.
+
+        Creates the indexes of `card_conflicts` and `apply`.
+        """
+        self._run("BEGIN")
         # With all columns: what is applied is read in its order, and only from it.
         self._run(
             "CREATE INDEX staged_nickname ON staged "
             "(nickname, line, card_number, plan, profile_url)"
         )
-        rejected += self._delete_later_ones("nickname", _SAME_NICKNAME)
+        rejected = self._delete_later_ones("nickname", _SAME_NICKNAME)
         try:
             self._run("CREATE UNIQUE INDEX staged_card_number ON staged (card_number)")
         except sqlite3.IntegrityError:
             self._run("CREATE INDEX staged_card_number ON staged (card_number)")
             rejected += self._delete_later_ones("card_number", _SAME_CARD)
         self._run("COMMIT")
-        ((self.count,),) = self._run("SELECT count(*) FROM staged")
         return rejected
 
     def attach(self, path: Path, *, is_private: bool = False) -> None:
@@ -101,15 +110,32 @@ class Staging:
         """Roll back what is not committed, and delete the temporary database."""
         self._connection.close()
 
-    def create_table(self) -> None:
-        """Create the table in a new file, to be filled before `create_indexes`."""
+    def write_new(self) -> bool:
+        """Create the table in a new file, in the order of nicknames, and its unique indexes.
+
+        Return ``False`` where they find duplicates: nothing is left of the table then.
+        """
         columns = ", ".join(
             f"{name} TEXT{'' if source == 'profile_url' else ' NOT NULL'}"
             for name, source in self._names.items()
         )
         self._run(f"CREATE TABLE {self._table} ({columns})")
+        self._run(
+            f"INSERT INTO {self._table} ({', '.join(self._names)}) "  # noqa: S608 - quoted
+            f"SELECT {', '.join(self._names.values())} FROM staged ORDER BY nickname"
+        )
+        # An index that fails must be undone, for which SQLite needs a journal; of a new file it is
+        # small.
+        self._run("PRAGMA target.journal_mode = MEMORY")
+        try:
+            self._create_indexes()
+        except sqlite3.IntegrityError:
+            self._run("PRAGMA target.journal_mode = OFF")
+            self._run(f"DROP TABLE {self._table}")
+            return False
+        return True
 
-    def create_indexes(self) -> None:
+    def _create_indexes(self) -> None:
         """Create the indexes that lookups need; rows would be inserted slowly with them."""
         table = self._options.table
         collation = " COLLATE NOCASE" if self._options.folds_nicknames else ""

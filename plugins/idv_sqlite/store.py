@@ -78,29 +78,44 @@ class SqliteUserStore(UserStore):
                 url = self._writable_profile_url(path)
             with closing(Staging(self._options, url)) as staging:
                 rejected = staging.fill(users)
-                if not is_new and not replaces:
+                if is_new:
+                    self._create_file(staging, path, rejected, reject)
+                    return staging.count
+                rejected += staging.delete_duplicates()
+                if not replaces:
                     staging.attach(path)
                     rejected += staging.card_conflicts()
                 reject(rejected)
-                if is_new or (replaces and _journal_mode(path) != "wal"):
-                    self._replace_file(staging, path, is_new=is_new)
+                if replaces and _journal_mode(path) != "wal":
+                    self._replace_file(staging, path)
                 else:
                     staging.attach(path)
                     staging.apply(replaces=replaces)
                 return staging.count
 
-    def _replace_file(self, staging: Staging, path: Path, *, is_new: bool) -> None:
-        with Replacement(path, is_new=is_new) as replacement:
+    def _create_file(
+        self, staging: Staging, path: Path, rejected: list[tuple[int, str]], reject: RejectRows
+    ) -> None:
+        with Replacement(path, is_new=True) as replacement:
             staging.attach(replacement.path, is_private=True)
-            if is_new:
-                staging.create_table()
+            # Mostly there are no duplicates: the indexes of the new table are the only ones then.
+            if not staging.write_new():
+                rejected += staging.delete_duplicates()
+                staging.write_new()
+            reject(rejected)
+            self._commit(staging, replacement)
+
+    def _replace_file(self, staging: Staging, path: Path) -> None:
+        with Replacement(path, is_new=False) as replacement:
+            staging.attach(replacement.path, is_private=True)
             staging.apply(replaces=True)
-            if is_new:
-                staging.create_indexes()
-            staging.detach()
-            # What the service would not open must not come in place of what it serves.
-            self._check(self._options.model_copy(update={"path": replacement.path}))
-            replacement.commit()
+            self._commit(staging, replacement)
+
+    def _commit(self, staging: Staging, replacement: Replacement) -> None:
+        staging.detach()
+        # What the service would not open must not come in place of what it serves.
+        self._check(self._options.model_copy(update={"path": replacement.path}))
+        replacement.commit()
 
     def _check(self, options: SqliteOptions) -> None:
         """Open and close the file as the service does; raises `Unavailable` or `Broken`."""

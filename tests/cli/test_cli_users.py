@@ -97,24 +97,33 @@ REJECTED = {
     "same card": (f"carl,{ALICE.card_number},Free,", "the card number is that of an earlier line"),
 }
 
+VALID_ROWS = 250
+
 
 def test_each_wrong_row_is_rejected_with_its_line_and_no_value(
     users: Users, source: Callable[..., Path], path: Path
 ) -> None:
-    lines = "".join(f"{row}\n" for row, _ in REJECTED.values())
+    """Among valid rows, which are validated together."""
+    made = generated_users(VALID_ROWS * len(REJECTED), seed=1)
+    valid = [f"{user.nickname},{user.card_number},{user.plan},\n" for user in made]
+    lines = "".join(
+        "".join([*valid[index :: len(REJECTED)], f"{row}\n"])
+        for index, (row, _) in enumerate(REJECTED.values())
+    )
     csv = source(HEADER + ALICE_ROW + lines)
     done = users("import", csv, "--to", "people")
     assert (done.exit_code, done.stdout) == (0, "")
     rejected = Path(f"{csv}.rejected")
     assert done.stderr == (
-        f"Imported 1 users into people.\nRejected {len(REJECTED)} rows; see {rejected}.\n"
+        f"Imported {1 + len(valid)} users into people.\n"
+        f"Rejected {len(REJECTED)} rows; see {rejected}.\n"
     )
     reasons = dict(
         line.removeprefix(f"{csv}:").split(": ", 1) for line in rejected.read_text().splitlines()
     )
     assert len(reasons) == len(REJECTED)
-    for number, (_, reason) in enumerate(REJECTED.values(), start=3):
-        assert reasons[str(number)].startswith(reason)
+    for number, (_, reason) in enumerate(REJECTED.values(), start=1):
+        assert reasons[str(2 + number * (VALID_ROWS + 1))].startswith(reason)
     assert not any(text in rejected.read_text() for text in ("carl", "alice", ALICE.card_number))
     assert users("import", source(HEADER + BOB_ROW), "--to", "people").exit_code == 0
     assert not rejected.exists()
@@ -376,7 +385,12 @@ def test_duplicate_on_the_line_of_the_first_user_is_rejected_alone(
 
 
 def test_new_file_has_unique_indexes(users: Users, source: Callable[..., Path], path: Path) -> None:
-    assert users("import", source(HEADER + ALICE_ROW), "--to", "people").exit_code == 0
+    """Also where the index of card numbers is the first to find a duplicate."""
+    csv = source(f"{HEADER}{ALICE_ROW}carl,{ALICE.card_number},Free,\n")
+    assert users("import", csv, "--to", "people").exit_code == 0
+    assert [row[0] for row in rows(path)] == ["alice"]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     for row in ("'alice', '1', '', ''", f"'carl', '{ALICE.card_number}', '', ''"):
         with pytest.raises(sqlite3.IntegrityError):
             sqlite_databases.run(path, f"INSERT INTO users VALUES ({row})")

@@ -77,6 +77,37 @@ def test_import_replaces_all_users_and_export_writes_them_again(
     assert users("compare", "file", "people", "--sample", 2).exit_code == 0
 
 
+TABLES = {
+    "unique": "CREATE TABLE users (nickname text UNIQUE, card_number text UNIQUE, plan text)",
+    "no index": "CREATE TABLE users (nickname text, card_number text, plan text)",
+    "deferred": "CREATE TABLE users (nickname text UNIQUE DEFERRABLE INITIALLY DEFERRED,"
+    " card_number text UNIQUE DEFERRABLE INITIALLY DEFERRED, plan text)",
+}
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_duplicates_in_any_batch_are_rejected(
+    database: Database,
+    users: Callable[..., Result],
+    source: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    table: str,
+) -> None:
+    """Rows of the first batches are in the empty table when the first duplicate comes."""
+    monkeypatch.setattr("idv_postgres.staging._BATCH_ROWS", 1)
+    monkeypatch.setattr("idv_postgres.staging._ROWS_AT_ONCE", 1)
+    database.clear(f"{table}; {GRANT}")
+    pairs = ["alice,1", "bob,2", "alice,3", "carl,2", "carl,4", "dora,3", "emil,5"]
+    csv = source("nickname,card_number,plan\n" + "".join(f"{pair},Free\n" for pair in pairs))
+    assert users("import", csv, "--to", "people").exit_code == 0
+    assert rows(database) == ["alice|1|Free", "bob|2|Free", "dora|3|Free", "emil|5|Free"]
+    assert Path(f"{csv}.rejected").read_text().splitlines() == [
+        f"{csv}:4: the nickname is that of an earlier line",
+        f"{csv}:5: the card number is that of an earlier line",
+        f"{csv}:6: the nickname is that of an earlier line",
+    ]
+
+
 def test_duplicate_on_the_line_of_the_first_user_is_rejected_alone(
     database: Database, users: Callable[..., Result], tmp_path: Path
 ) -> None:
@@ -131,6 +162,10 @@ def test_refused_import_changes_nothing(
     assert (done.exit_code, "they violate the constraint paid" in done.stderr) == (3, True)
     assert ALICE.nickname not in done.stderr
     assert [row.partition("|")[0] for row in rows(database)] == ["bob"]
+    database.run("DELETE FROM users")
+    done = users("import", source(HEADER + BOB_ROW + ALICE_ROW), "--to", "people")
+    assert (done.exit_code, "they violate the constraint paid" in done.stderr) == (3, True)
+    assert rows(database) == []
     queries = ", by_card: 'SELECT 1'"
     done = users("count", "--from", "people", more=queries)
     assert (done.exit_code, "find single users" in done.stderr) == (3, True)
@@ -152,20 +187,48 @@ def test_commit_without_confirmation_is_not_reported_as_no_change(
     assert "whether the users were changed could not be determined" in done.stderr
 
 
-def test_terminated_import_changes_nothing(
+def test_import_refused_while_a_batch_is_inserted_prints_only_why(
     database: Database,
     users: Callable[..., Result],
     source: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """SIGTERM comes while rows are copied."""
-    database.write(BOB)
+    monkeypatch.setattr("idv_postgres.staging._BATCH_ROWS", 500)
+    monkeypatch.setattr("idv_postgres.staging._ROWS_AT_ONCE", 1)
+    database.write()
+    database.run(
+        f"{GRANT}; CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END';"
+        "CREATE TRIGGER wait BEFORE INSERT ON users EXECUTE FUNCTION wait();"
+    )
+    lines = "".join(f"user{number},{number},Free,\n" for number in range(999))
+    done = users("import", source(f"{HEADER}{lines}x y,1,Free,\n"), "--to", "people", "--strict")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert rows(database) == []
+
+
+@pytest.mark.parametrize("stored", [[BOB], []], ids=["replaced", "empty"])
+def test_terminated_import_changes_nothing(
+    database: Database,
+    users: Callable[..., Result],
+    source: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    stored: list[User],
+) -> None:
+    """SIGTERM comes while rows are copied; until then lookups find the users of before."""
+    monkeypatch.setattr("idv_postgres.staging._BATCH_ROWS", 1)
+    monkeypatch.setattr("idv_postgres.staging._ROWS_AT_ONCE", 1)
+    database.write(*stored)
     database.run(GRANT)
+    seen: list[str] = []
 
     def terminate(*_: object) -> None:
+        seen.extend(rows(database))
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr("tornado_idv.cli.users_import.RejectedRows.check", terminate)
-    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
-    assert done.exit_code == 128 + signal.SIGTERM
-    assert [row.partition("|")[0] for row in rows(database)] == ["bob"]
+    done = users("import", source(f"{HEADER}{ALICE_ROW}carl,1,Free,\n"), "--to", "people")
+    assert (done.exit_code, done.stderr) == (128 + signal.SIGTERM, "")
+    nicknames = [user.nickname for user in stored]
+    assert [row.partition("|")[0] for row in seen] == nicknames
+    assert [row.partition("|")[0] for row in rows(database)] == nicknames

@@ -23,8 +23,9 @@ from tornado_idv.cli.users_formats import (
     write_users,
 )
 from tornado_idv.cli.users_generate import generated_users
-from tornado_idv.cli.users_import import RejectedRows, open_source, progress, validated
+from tornado_idv.cli.users_import import RejectedRows, open_source, progress
 from tornado_idv.cli.users_stores import Stores, reporting
+from tornado_idv.cli.users_validation import validated
 from tornado_idv.commands import Exit
 from tornado_idv.errors import StartError
 from tornado_idv.model import User

@@ -1,32 +1,22 @@
-"""``tornado-idv users import``: rows of a file, validated, into a backend."""
+"""What ``tornado-idv users import`` reads and reports: the file, its rejected rows, progress."""
 
 from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, TextIO
 
-from tornado_idv import strict_json
-from tornado_idv.cli.users_formats import FIELDS, Fields, Row
 from tornado_idv.cli.users_stores import RefusedError
-from tornado_idv.errors import InvalidFormat, StartError
-from tornado_idv.identifiers import Identifiers
-from tornado_idv.model import User
-from tornado_idv.user_store import NumberedUser
+from tornado_idv.errors import StartError
 
 Advance = Callable[[int], None]
 """Is called with the number of rows that were read."""
-
-_UPDATE_ROWS = 2000
-_URL = re.compile(r"https?://\S+")
 
 
 @dataclass
@@ -91,60 +81,6 @@ class RejectedRows:
             yield
         except OSError as error:
             raise StartError(f"{self.path}: cannot be written: {error.strerror}") from None
-
-
-def validated(
-    rows: Iterable[Row], identifiers: Identifiers, rejected: RejectedRows, advance: Advance
-) -> Iterator[NumberedUser]:
-    """Yield the valid users, and reject the other rows; at the end `RejectedRows.check` them."""
-    read = 0
-    for read, (line, fields) in enumerate(rows, start=1):
-        if read % _UPDATE_ROWS == 0:
-            advance(read)
-        user = fields if isinstance(fields, str) else _user(fields, identifiers)
-        if isinstance(user, str):
-            rejected.add(line, user)
-        else:
-            yield line, user
-    advance(read)
-    rejected.valid = read - rejected.count
-    rejected.check()
-
-
-def _user(fields: Fields, identifiers: Identifiers) -> User | str:
-    """Return the user, or the reason why there is none, which contains no value."""
-    nickname, card_number, plan, url = fields
-    if not (isinstance(nickname, str) and isinstance(card_number, str) and isinstance(plan, str)):
-        values = zip(FIELDS, fields, strict=True)
-        name, value = next(each for each in values if not isinstance(each[1], str))
-        return f"{name}: missing" if value is None else f"{name}: not text; write it in quotes"
-    user = User(plan, card_number, nickname.removeprefix("@"))
-    if not identifiers.accepts(user):
-        return _invalid_identifier(user, identifiers)
-    error = _plan_error(plan)
-    if error or url is None or url == "":
-        return error or user
-    if isinstance(url, str) and _URL.fullmatch(url) and strict_json.is_unicode(url):
-        return User(plan, card_number, user.nickname, url)
-    return "profile_url: not an address that begins with https:// or http://"
-
-
-# Plans are few, and each check takes 0.4 µs (CPython 3.11).
-@lru_cache(maxsize=256)
-def _plan_error(plan: str) -> str | None:
-    if not plan.strip():
-        return "plan: empty"
-    if "\0" in plan or not strict_json.is_unicode(plan):
-        return "plan: not UTF-8 text, or it contains a NUL character"
-    return None
-
-
-def _invalid_identifier(user: User, identifiers: Identifiers) -> str:
-    try:
-        identifiers.parse_nickname(user.nickname)
-    except InvalidFormat:
-        return "nickname: not in a valid format; see identifiers.nickname_pattern"
-    return "card_number: not in a valid format; see identifiers.card_length"
 
 
 def open_source(file: str, *, stdin: IO[bytes]) -> TextIO:

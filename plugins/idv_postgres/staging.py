@@ -1,0 +1,86 @@
+"""Users on their way into a table: copied into a temporary one while the next are read.
+
+An empty table takes them at once, batch by batch: the server keeps its indexes up, which is most of
+the work of an import, while this process validates the next batch. A batch that the table rejects,
+mostly for a duplicate, ends that; all that follow wait in the temporary table until duplicates
+are rejected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import islice
+
+import asyncpg
+
+from idv_postgres.import_sql import ImportSql
+
+Rows = Iterator[tuple[object, ...]]
+
+_BATCH_ROWS = 25_000
+_ROWS_AT_ONCE = 500
+"""Rows that are read before the event loop continues with the batch that is being sent."""
+
+
+class Staging:
+    """The temporary table, in a transaction of its connection.
+
+    With ``inserts`` its rows are also inserted into the table, which is empty and locked, and
+    whose unique indexes reject all duplicates.
+    """
+
+    def __init__(self, connection: asyncpg.Connection, sql: ImportSql, *, inserts: bool) -> None:
+        self._connection = connection
+        self._sql = sql
+        self._inserts = inserts
+        self._inserted = (0, 0)
+        """The ctid of the last row that is in the table, too."""
+
+    @property
+    def is_inserted(self) -> bool:
+        """Whether all rows are in the table already; there are no duplicates then."""
+        return self._inserts
+
+    async def fill(self, rows: Rows) -> None:
+        """Copy all rows; raises what their iteration does."""
+        sending: asyncio.Future[None] | None = None
+        try:
+            while batch := await _read(rows):
+                if sending is not None:
+                    await sending
+                sending = asyncio.ensure_future(self._send(batch))
+            if sending is not None:
+                await sending
+        except BaseException:
+            if sending is not None:
+                # Otherwise the server would be waited for, and its error would be logged.
+                self._connection.terminate()
+                await asyncio.gather(sending, return_exceptions=True)
+            raise
+
+    async def insert(self) -> None:
+        """Insert the rows that are not in the table yet."""
+        await self._connection.execute(self._sql.insert, self._inserted)
+
+    async def _send(self, batch: list[tuple[object, ...]]) -> None:
+        await self._connection.copy_records_to_table(
+            "idv_staged", records=batch, columns=self._sql.staged
+        )
+        if not self._inserts:
+            return
+        try:
+            async with self._connection.transaction():
+                await self.insert()
+            self._inserted = await self._connection.fetchval(self._sql.last, self._inserted)
+        except asyncpg.PostgresError:
+            # If it is not a duplicate, the same error ends the import at its end.
+            self._inserts = False
+
+
+async def _read(rows: Rows) -> list[tuple[object, ...]]:
+    batch: list[tuple[object, ...]] = []
+    while len(batch) < _BATCH_ROWS and (some := list(islice(rows, _ROWS_AT_ONCE))):
+        batch += some
+        await asyncio.sleep(0)
+    return batch

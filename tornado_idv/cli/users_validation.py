@@ -1,0 +1,111 @@
+"""The rules for imported rows, which are those of the service."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import TypeGuard
+
+from tornado_idv import strict_json
+from tornado_idv.cli.users_formats import FIELDS, Fields, Row
+from tornado_idv.cli.users_import import Advance, RejectedRows
+from tornado_idv.errors import InvalidFormat
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.model import User
+from tornado_idv.user_store import NumberedUser
+
+_BATCH_ROWS = 200
+_URL = re.compile(r"https?://\S+")
+
+
+def validated(
+    rows: Iterator[Row], identifiers: Identifiers, rejected: RejectedRows, advance: Advance
+) -> Iterator[NumberedUser]:
+    """Yield the valid users, and reject the other rows; at the end `RejectedRows.check` them."""
+    read = 0
+    while batch := list(islice(rows, _BATCH_ROWS)):
+        read += len(batch)
+        advance(read)
+        users = _all_users(batch, identifiers)
+        yield from _valid_users(batch, identifiers, rejected) if users is None else users
+    rejected.valid = read - rejected.count
+    rejected.check()
+
+
+def _all_users(rows: Sequence[Row], identifiers: Identifiers) -> Iterable[NumberedUser] | None:
+    """Return the users of rows that are all valid, ``None`` if any row is not.
+
+    Takes 1.4 µs for a row, where `_user` takes 2.4 (CPython 3.11).
+    """
+    lines, fields = zip(*rows, strict=True)
+    if str in map(type, fields):
+        return None
+    nicknames, card_numbers, plans, urls = zip(*fields, strict=True)
+    if not (_are_text(nicknames) and _are_text(card_numbers) and _are_text(plans)):
+        return None
+    names = [nickname.removeprefix("@") for nickname in nicknames]
+    own_urls = [None if url == "" else url for url in urls]
+    if (
+        not identifiers.accepts_all(names, card_numbers)
+        or any(map(_plan_error, set(plans)))
+        or not all(url is None or _is_url(url) for url in own_urls)
+    ):
+        return None
+    return zip(lines, map(User, plans, card_numbers, names, own_urls), strict=True)
+
+
+def _are_text(values: Sequence[object]) -> TypeGuard[Sequence[str]]:
+    return {str}.issuperset(map(type, values))
+
+
+def _valid_users(
+    rows: Iterable[Row], identifiers: Identifiers, rejected: RejectedRows
+) -> Iterator[NumberedUser]:
+    for line, fields in rows:
+        user = fields if isinstance(fields, str) else _user(fields, identifiers)
+        if isinstance(user, str):
+            rejected.add(line, user)
+        else:
+            yield line, user
+
+
+def _user(fields: Fields, identifiers: Identifiers) -> User | str:
+    """Return the user, or the reason why there is none, which contains no value."""
+    nickname, card_number, plan, url = fields
+    if not (isinstance(nickname, str) and isinstance(card_number, str) and isinstance(plan, str)):
+        values = zip(FIELDS, fields, strict=True)
+        name, value = next(each for each in values if not isinstance(each[1], str))
+        return f"{name}: missing" if value is None else f"{name}: not text; write it in quotes"
+    user = User(plan, card_number, nickname.removeprefix("@"))
+    if not identifiers.accepts(user):
+        return _invalid_identifier(user, identifiers)
+    error = _plan_error(plan)
+    if error or url is None or url == "":
+        return error or user
+    if _is_url(url):
+        return User(plan, card_number, user.nickname, url)
+    return "profile_url: not an address that begins with https:// or http://"
+
+
+def _is_url(url: object) -> TypeGuard[str]:
+    return isinstance(url, str) and bool(_URL.fullmatch(url)) and strict_json.is_unicode(url)
+
+
+# Plans are few, and each check takes 0.4 µs (CPython 3.11).
+@lru_cache(maxsize=256)
+def _plan_error(plan: str) -> str | None:
+    if not plan.strip():
+        return "plan: empty"
+    if "\0" in plan or not strict_json.is_unicode(plan):
+        return "plan: not UTF-8 text, or it contains a NUL character"
+    return None
+
+
+def _invalid_identifier(user: User, identifiers: Identifiers) -> str:
+    try:
+        identifiers.parse_nickname(user.nickname)
+    except InvalidFormat:
+        return "nickname: not in a valid format; see identifiers.nickname_pattern"
+    return "card_number: not in a valid format; see identifiers.card_length"
