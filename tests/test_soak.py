@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 import re
-import subprocess
-import sys
 
 import pytest
+from click.testing import CliRunner
 
+from benchmarks.soak import __main__ as soak
 from benchmarks.soak.readings import Reading, memory_per_hour
 
 
 @pytest.mark.slow
-def test_soak_run_reports_what_it_measured() -> None:
-    command = [sys.executable, "-m", "benchmarks.soak", "--seconds", "6", "--users", "1000"]
-    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+def test_soak_run_reports_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"_CAPACITY_SECONDS": 0.3, "_SHARE": 0.1, "_RELOAD_INTERVAL": 2}.items():
+        monkeypatch.setattr(soak, name, value)
+    output = CliRunner().invoke(soak.main, ["--seconds", "3", "--users", "1000"]).stdout
     assert re.search(r"^responses \{'200': \d{3,}\}, 1 reloads", output, re.MULTILINE)
     assert re.search(r"^memory [\d.]+ to [\d.]+ MiB", output, re.MULTILINE)
     assert re.search(r"p99\.9 [\d.]+ ms", output)

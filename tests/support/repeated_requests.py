@@ -14,7 +14,7 @@ from support.process import eventually
 
 PATH = "/api/v1/identify/url"
 BODY = json.dumps({"input": "@alice"}).encode()
-_PAUSE = 0.002
+_PAUSE = 0.01
 
 
 @dataclass
