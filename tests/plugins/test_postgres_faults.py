@@ -280,7 +280,9 @@ async def test_too_many_connections_are_unavailable_and_those_that_are_open_go_o
 ) -> None:
     database.run("ALTER ROLE idv CONNECTION LIMIT 2")
     try:
-        backend = backend_of(timeout="8s", pool={"min": "2", "max": "6"})
+        # Lookups in a table would share a query, and need no more connections.
+        query = "SELECT * FROM users WHERE nickname = $1"
+        backend = backend_of(by_nickname=query, timeout="8s", pool={"min": "2", "max": "6"})
         async with open_backends([backend]):
             ended = await asyncio.gather(*(outcome(backend) for _ in range(12)))
             assert "found" in ended
