@@ -38,7 +38,7 @@ class _Batch:
         return waiter
 
     def drop_cancelled(self) -> None:
-        """Forget the values for which nothing waits any more."""
+        """Remove the values whose lookups are cancelled."""
         kept = [each for each in zip(self.values, self.waiters, strict=True) if not each[1].done()]
         self.values = [value for value, _ in kept]
         self.waiters = [waiter for _, waiter in kept]
