@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from idv_postgres.batches import Batches, Rows
 from idv_postgres.options import PostgresOptions
 from tornado_idv import (
     Backend,
@@ -51,7 +54,7 @@ class PostgresBackend(Backend[PostgresOptions]):
             raise _not_installed(self.name, error) from None
         self._errors, self._to_user = errors, table.to_user
         self._database = database.Database(options)
-        self._lookups: Lookups | None = None
+        self._lookups: Mapping[type[Query], Callable[[str], Awaitable[Rows]]] | None = None
         self._error: LookupFailed = _NOT_OPEN
         self._suspect = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -116,10 +119,15 @@ class PostgresBackend(Backend[PostgresOptions]):
             raise self._error.copy()
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
         try:
-            rows = await self._database.fetch(self._lookups.sql[type(query)], value)
+            rows = await self._lookups[type(query)](value)
         except asyncio.CancelledError:
             self._suspect.set()
             raise
+        return self._to_user(rows)
+
+    async def _fetch(self, sql: str, value: str | list[str]) -> Rows:
+        try:
+            return await self._database.fetch(sql, value)
         except Exception as error:  # noqa: BLE001 - each is mapped
             failure = self._errors.to_lookup_failed(error)
             if self._errors.is_disconnect(error) or self._errors.is_full(error):
@@ -128,7 +136,6 @@ class PostgresBackend(Backend[PostgresOptions]):
             elif self._errors.is_stopped_query(error):
                 self._suspect.set()
             raise failure from None
-        return self._to_user(rows)
 
     async def close(self) -> None:
         """Close every connection, after running lookups."""
@@ -144,9 +151,16 @@ class PostgresBackend(Backend[PostgresOptions]):
                 lookups = await self._database.open()
         except Exception as error:  # noqa: BLE001 - each is mapped
             raise self._errors.to_lookup_failed(error, with_message=True) from None
-        self._lookups, self._error = lookups, _NOT_OPEN
+        self._lookups = {kind: self._lookup(lookups, kind) for kind in lookups.sql}
+        self._error = _NOT_OPEN
         for warning in lookups.warnings:
             _log.warning("backend %s: %s", self.name, warning)
+
+    def _lookup(self, lookups: Lookups, kind: type[Query]) -> Callable[[str], Awaitable[Rows]]:
+        sql = lookups.sql[kind]
+        if kind not in lookups.batch_sql:
+            return partial(self._fetch, sql)
+        return Batches(self._fetch, sql, lookups.batch_sql[kind], self.options.pool.max).fetch
 
     async def _monitor(self) -> None:
         while True:

@@ -116,7 +116,7 @@ class Database:
             self._was_not_answered = False
             self._pool.drop_idle()
 
-    async def fetch(self, sql: str, value: str) -> list[asyncpg.Record]:
+    async def fetch(self, sql: str, value: str | list[str]) -> list[asyncpg.Record]:
         """Run a lookup; one that is cancelled closes its connection at once.
 
         The server, or the way to it, hangs then: to return the connection to the pool would
@@ -152,7 +152,7 @@ class Database:
         return await self._connector.connect(**self._arguments)
 
     async def _fetch_pinned(
-        self, connection: asyncpg.Connection, sql: str, value: str
+        self, connection: asyncpg.Connection, sql: str, value: str | list[str]
     ) -> list[asyncpg.Record]:
         """Run a lookup in a transaction.
 

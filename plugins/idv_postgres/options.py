@@ -40,7 +40,7 @@ class PoolOptions(Options):
     min: Annotated[WholeNumber, Field(ge=0, le=1000)] = 1
     """Connections that are opened at the start."""
     max: Annotated[WholeNumber, Field(ge=1, le=1000)] = 10
-    """Connections at most; a lookup waits for one of them."""
+    """Connections at most; further lookups wait for one of them."""
 
     @model_validator(mode="after")
     def _min_is_not_above_max(self) -> Self:

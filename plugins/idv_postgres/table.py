@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeAlias
 
 from asyncpg import Connection
 
@@ -41,16 +41,23 @@ SELECT pg_get_indexdef(indexrelid, 1, false) AS key, indimmediate AS is_immediat
 WHERE indrelid = $1::text::regclass AND indisunique AND indisvalid AND indpred IS NULL
   AND indnkeyatts = 1
 """
+_FOR_EACH_VALUE = (
+    "SELECT k.place, q.* FROM unnest($1::text[]) WITH ORDINALITY AS k(value, place), LATERAL "
+)
+_Condition: TypeAlias = Callable[[str], str]
+"""Returns the SQL that compares a column with an SQL expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
     """The statement of each kind of query, with the value as ``$1``; returns two rows at most.
 
+    ``batch_sql`` are statements for several values, as `Batches` needs them; not for every kind.
     ``warnings`` are sentences for the log, about speed and uniqueness.
     """
 
     sql: Mapping[type[Query], str]
+    batch_sql: Mapping[type[Query], str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 
 
@@ -92,28 +99,32 @@ async def inspect(connection: Connection, options: PostgresOptions) -> Lookups:
 
     Raises `Broken` for what is missing or not text, and whatever asyncpg raises.
     """
-    if options.has_queries:
-        sql = await _own_queries(connection, options)
-        warnings: list[str] = []
-    else:
-        sql, warnings = await _of_table(connection, options)
-    slow = [_NAMES[kind] for kind, each in sql.items() if await _scans(connection, each)]
+    inspect_one = _own_queries if options.has_queries else _of_table
+    lookups = await inspect_one(connection, options)
+    sql, batch_sql, warnings = lookups.sql, lookups.batch_sql, lookups.warnings
+    slow = [_NAMES[kind] for kind, each in sql.items() if await _scans(connection, each, "x")]
     if slow:
         names = " or ".join(slow)
         warnings = [f"a lookup by {names} reads the whole table; an index is missing", *warnings]
-    return Lookups(sql, tuple(warnings))
+    # One that reads the whole table for each value would take as long as all of them.
+    batch_sql = {
+        kind: each for kind, each in batch_sql.items() if not await _scans(connection, each, ["x"])
+    }
+    return replace(lookups, batch_sql=batch_sql, warnings=warnings)
 
 
-async def _own_queries(connection: Connection, options: PostgresOptions) -> dict[type[Query], str]:
+async def _own_queries(connection: Connection, options: PostgresOptions) -> Lookups:
     written: dict[type[Query], tuple[str, str | None]] = {
         ByNickname: ("by_nickname", options.by_nickname),
         ByCard: ("by_card", options.by_card),
     }
-    return {
-        kind: await _own_query(connection, option, query)
-        for kind, (option, query) in written.items()
-        if query is not None
-    }
+    return Lookups(
+        {
+            kind: await _own_query(connection, option, query)
+            for kind, (option, query) in written.items()
+            if query is not None
+        }
+    )
 
 
 async def _own_query(connection: Connection, option: str, query: str) -> str:
@@ -134,9 +145,7 @@ async def _own_query(connection: Connection, option: str, query: str) -> str:
     return f"SELECT {selected} FROM (\n{query}\n) AS q LIMIT 2"  # noqa: S608 - the operator's SQL
 
 
-async def _of_table(
-    connection: Connection, options: PostgresOptions
-) -> tuple[dict[type[Query], str], list[str]]:
+async def _of_table(connection: Connection, options: PostgresOptions) -> Lookups:
     columns = await read_columns(connection, options)
     table, names, folds = quoted_table(options.table), options.columns, options.folds_nicknames
     nickname, card = columns[names.nickname], columns[names.card_number]
@@ -150,11 +159,15 @@ async def _of_table(
     )
     select = f"SELECT {selected} FROM {table} AS u WHERE"  # noqa: S608 - quoted
     by_nickname = await _equals_folded(connection, nickname) if folds else _equals(nickname)
-    sql: dict[type[Query], str] = {
-        ByNickname: f"{select} {by_nickname} LIMIT 2",
-        ByCard: f"{select} {_equals(card)} LIMIT 2",
-    }
-    warnings = []
+    conditions: dict[type[Query], _Condition] = {ByNickname: by_nickname, ByCard: _equals(card)}
+    lookups = Lookups(
+        {kind: f"{select} {equals('$1::text')} LIMIT 2" for kind, equals in conditions.items()},
+        {
+            kind: f"{_FOR_EACH_VALUE}({select} {equals('k.value')} LIMIT 2) AS q"
+            for kind, equals in conditions.items()
+        },
+    )
+    warnings: list[str] = []
     kind = await connection.fetchval(
         "SELECT relkind::text FROM pg_class WHERE oid = $1::text::regclass", table
     )
@@ -162,7 +175,7 @@ async def _of_table(
         keys = {_plain(row["key"]) for row in await connection.fetch(_UNIQUE_KEYS, table)}
         warnings += _unique_warning(keys, options.table, nickname, folds=folds)
         warnings += _unique_warning(keys, options.table, card, folds=False)
-    return sql, warnings
+    return replace(lookups, warnings=warnings)
 
 
 async def rejects_duplicates(connection: Connection, options: PostgresOptions) -> bool:
@@ -197,16 +210,16 @@ async def read_columns(connection: Connection, options: PostgresOptions) -> dict
     return columns
 
 
-def _equals(column: Column) -> str:
-    """Return the condition that a column is ``$1``, to the byte."""
+def _equals(column: Column) -> _Condition:
+    """Return the condition that a column is a value, to the byte."""
     name = f"u.{quoted(column.name)}"
     # The type named "character" is that of one character.
     cast = {"bpchar": "::bpchar", "citext": f"::{column.type_sql}"}.get(column.type, "")
-    return f'{name} = $1::text{cast} AND {name}::text COLLATE "C" = $1::text'
+    return lambda value: f'{name} = {value}{cast} AND {name}::text COLLATE "C" = {value}'
 
 
-async def _equals_folded(connection: Connection, column: Column) -> str:
-    """Return the condition that a column is ``$1`` but for the case of ASCII letters.
+async def _equals_folded(connection: Connection, column: Column) -> _Condition:
+    """Return the condition that a column is a value but for the case of ASCII letters.
 
     The first comparison is what indexes are usually made on. A collation like that of Turkish
     makes another letter of an ASCII one; there only ``COLLATE "C"`` folds as this service does.
@@ -216,17 +229,17 @@ async def _equals_folded(connection: Connection, column: Column) -> str:
     collation = column.collation or '"default"'
     folded = await connection.fetchval(f"SELECT lower('{_UPPER}'::text COLLATE {collation})")
     if folded != _UPPER.lower():
-        return f"{exact} = $1::text"
+        return lambda value: f"{exact} = {value}"
     if column.type == "citext":
-        return f"{name} = $1::text::{column.type_sql} AND {exact} = $1::text"
-    return f"lower({name}) = $1::text AND {exact} = $1::text"
+        return lambda value: f"{name} = {value}::{column.type_sql} AND {exact} = {value}"
+    return lambda value: f"lower({name}) = {value} AND {exact} = {value}"
 
 
-async def _scans(connection: Connection, sql: str) -> bool:
+async def _scans(connection: Connection, sql: str, value: str | list[str]) -> bool:
     """Return whether a lookup reads a whole table, also when it will have grown."""
     # For a table of a few rows the planner prefers to read them all.
     await connection.execute("SET LOCAL enable_seqscan = off")
-    (plan,) = json.loads(await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", "x"))
+    (plan,) = json.loads(await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", value))
     return _reads_all(plan["Plan"])
 
 

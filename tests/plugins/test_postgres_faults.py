@@ -283,7 +283,13 @@ async def test_too_many_connections_are_unavailable_and_those_that_are_open_go_o
     dsn = database.dsn.replace(host, f"{host},127.0.0.1:1")
     database.run("ALTER ROLE idv CONNECTION LIMIT 2")
     try:
-        backend = backend_of(dsn=dsn, timeout="8s", pool={"min": "2", "max": "6"})
+        # Lookups in a table would share a query, and need no more connections.
+        backend = backend_of(
+            dsn=dsn,
+            by_nickname="SELECT * FROM users WHERE nickname = $1",
+            timeout="8s",
+            pool={"min": "2", "max": "6"},
+        )
         async with open_backends([backend]):
             ended = await asyncio.gather(*(outcome(backend) for _ in range(12)))
             assert "found" in ended

@@ -304,6 +304,15 @@ class Database:
         )
         return [int(row) for row in rows.split()]
 
+    def count_queries(self, condition: str) -> int:
+        """Return the number of the service's sessions that run, or last ran, such a query."""
+        # By another session: in a transaction, that of this database would see no changes.
+        rows = self.server.run(
+            "SELECT count(*) FROM pg_stat_activity "
+            f"WHERE usename = 'idv' AND datname = '{self.name}' AND {condition}"
+        )
+        return int(rows)
+
 
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:

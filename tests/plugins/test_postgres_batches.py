@@ -1,0 +1,191 @@
+"""Lookups in PostgreSQL that start together: they share a query, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from idv_postgres.backend import PostgresBackend
+from idv_postgres.batches import Batches, Rows
+from support.http_server import until
+from support.outcomes import outcome
+from support.postgres_server import ALICE, BOB, Database
+from tornado_idv import Broken, ByCard, ByNickname, Unavailable, User
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
+
+pytestmark = pytest.mark.slow
+
+DAVE = User("Free", "0400", "dave")
+
+
+@pytest.fixture
+def serving(database: Database, tmp_path: Path) -> Callable[..., Any]:
+    @asynccontextmanager
+    async def run(**options: Any) -> AsyncIterator[PostgresBackend]:
+        options = {"dsn": database.dsn, "timeout": "5s", **options}
+        backend = make_backend(PostgresBackend, tmp_path, **options)
+        assert isinstance(backend, PostgresBackend)
+        async with open_backends([backend]):
+            yield backend
+
+    return run
+
+
+@contextmanager
+def locked(database: Database) -> Iterator[None]:
+    """Queries of the table wait."""
+    database.run("BEGIN; LOCK TABLE users")
+    try:
+        yield
+    finally:
+        database.run("ROLLBACK")
+
+
+def start(backend: PostgresBackend, *names: str) -> list[asyncio.Task[User | None]]:
+    return [asyncio.create_task(backend.find(ByNickname(name))) for name in names]
+
+
+async def until_waiting(database: Database, *, alone: int, batches: int) -> None:
+    """Wait until this many queries wait for the lock."""
+    waiting = "wait_event_type = 'Lock' AND query LIKE '%unnest%'"
+    await until(lambda: database.count_queries(waiting) == batches)
+    await until(lambda: database.count_queries("wait_event_type = 'Lock'") == alone + batches)
+
+
+@pytest.mark.parametrize("prepared", ["true", "false"])
+@pytest.mark.parametrize(
+    "columns", ["nickname text, card_number text", "nickname citext, card_number char(20)"]
+)
+async def test_each_of_the_lookups_in_a_batch_gets_its_own_result(
+    database: Database, serving: Callable[..., Any], prepared: str, columns: str
+) -> None:
+    """A bad row, or a second one, is the error of its own lookup."""
+    database.clear(
+        f"CREATE TABLE users ({columns}, plan text, profile_url text);"
+        "CREATE INDEX ON users (nickname); CREATE INDEX ON users (card_number);"
+        "INSERT INTO users VALUES ('dave', '0400', 'Free'), ('alice', '4000123412341234', 'Free'),"
+        "  ('Bob', '1', 'Pro'), ('carol', '77', NULL), ('erin', '2', 'Free'), ('erin', '2', 'Pro');"
+        "INSERT INTO users VALUES ('bob', '0012345670', 'Pro', 'https://elsewhere.example/bob')"
+    )
+    names = ["dave", "alice", "bob", "carol", "erin", "frank", "bob", "alice"]
+    cards = [DAVE.card_number, ALICE.card_number, BOB.card_number, "77", "2", "40"]
+    queries = [*map(ByNickname, names), *map(ByCard, cards)]
+    async with serving(prepared_statements=prepared, pool={"max": "4"}) as backend:
+        with locked(database):
+            lookups = asyncio.gather(*map(backend.find, queries), return_exceptions=True)
+            await until_waiting(database, alone=2, batches=2)
+        found = await lookups
+    null, twice = "the plan of a row is NULL, or empty", "two rows answer one query"
+    ends = [each.reason if isinstance(each, Broken) else each for each in found]
+    assert ends[:8] == [DAVE, ALICE, BOB, null, twice, None, BOB, ALICE]
+    assert ends[8:] == [DAVE, ALICE, BOB, null, twice, None]
+
+
+async def test_a_value_that_fails_the_query_fails_its_own_lookup_alone(
+    database: Database, serving: Callable[..., Any]
+) -> None:
+    database.clear(
+        "CREATE TABLE people (nickname text PRIMARY KEY, card_number text UNIQUE);"
+        "INSERT INTO people VALUES ('alice', '1'), ('bob', '2'), ('dave', '0400');"
+        "CREATE VIEW users AS SELECT *, CASE WHEN card_number = '1' "
+        "  THEN (1 / (card_number::int - 1))::text ELSE 'Free' END AS plan FROM people"
+    )
+    async with serving() as backend:
+        ended = await asyncio.gather(
+            *(outcome(backend, ByNickname(name)) for name in ["dave", "bob", "alice", "frank"])
+        )
+    failed = "broken: the query failed with DivisionByZeroError (SQLSTATE 22012)"
+    assert ended == ["found", "found", failed, "not found"]
+
+
+async def test_each_lookup_of_a_batch_that_lost_its_connection_is_unavailable(
+    database: Database, serving: Callable[..., Any]
+) -> None:
+    """The failures are separate, since a guard adds to each, and no exception is left behind."""
+    database.write(ALICE, BOB)
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: unhandled.append(each))
+    for end in ("disconnected", "closed"):
+        async with serving() as backend:
+            with locked(database):
+                lookups = start(backend, "alice", "bob", "alice", "bob")
+                await until_waiting(database, alone=1, batches=1)
+                lookups.pop().cancel()
+                if end == "disconnected":
+                    database.server.run(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                        "WHERE usename = 'idv'"
+                    )
+                else:
+                    await backend.close()
+                failures = await asyncio.gather(*lookups, return_exceptions=True)
+        assert all(isinstance(each, Unavailable) for each in failures)
+        assert not any(each.counts_against_breaker for each in failures)
+        assert len(set(map(id, failures))) == 3
+    assert unhandled == []
+
+
+async def test_a_cancelled_lookup_leaves_the_others_of_its_batch_alone(
+    database: Database, serving: Callable[..., Any]
+) -> None:
+    """Once all are cancelled, their connection is closed, as that of a single lookup is."""
+    database.write(ALICE, BOB)
+    async with serving(pool={"min": "2", "max": "2"}) as backend:
+        sessions = set(database.connections())
+        with locked(database):
+            first, cancelled, other = start(backend, "alice", "alice", "bob")
+            await until_waiting(database, alone=1, batches=1)
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+        assert await asyncio.gather(first, other) == [ALICE, BOB]
+        assert set(database.connections()) >= sessions
+        with locked(database):
+            first, *others = start(backend, "alice", "alice", "bob")
+            await until_waiting(database, alone=1, batches=1)
+            for each in others:
+                each.cancel()
+            await asyncio.wait(others)
+        assert await first == ALICE
+        await until(lambda: len(sessions & set(database.connections())) == 1)
+        assert await asyncio.gather(*start(backend, "alice", "bob")) == [ALICE, BOB]
+
+
+async def test_lookups_that_wait_for_a_connection_form_a_batch(
+    database: Database, serving: Callable[..., Any]
+) -> None:
+    """Without those that are cancelled meanwhile."""
+    database.write(ALICE, BOB)
+    async with serving(pool={"max": "1"}) as backend:
+        for names, batches in ((["bob", "alice", "bob"], 1), (["bob", "alice"], 0)):
+            with locked(database):
+                lookups = start(backend, "alice")
+                await until_waiting(database, alone=1, batches=0)
+                for name in names:
+                    lookups += start(backend, name)
+                    await asyncio.sleep(0)
+                lookups.pop(1).cancel()
+            assert await asyncio.gather(*lookups) == [ALICE, ALICE, BOB][: len(names)]
+            assert database.count_queries("query LIKE '%unnest%'") == batches
+
+
+async def test_the_size_of_a_batch_is_limited() -> None:
+    """So that one slow statement does not delay all lookups."""
+    sizes: list[int] = []
+
+    async def fetch(_: str, value: str | list[str]) -> Rows:
+        values = [value] if isinstance(value, str) else value
+        sizes.append(len(values))
+        await asyncio.sleep(0)
+        return [[position, each] for position, each in enumerate(values, 1)]
+
+    batches = Batches(fetch, "one", "several", 8)
+    names = [str(number) for number in range(80)]
+    found: Sequence[Rows] = await asyncio.gather(*map(batches.fetch, names))
+    assert sizes == [1, 32, 32, 15]
+    assert [rows[0][-1] for rows in found] == names
