@@ -13,6 +13,7 @@ second time at the earliest: most clients that guess never repeat a request, and
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -112,7 +113,7 @@ class PacketCache:
         self.timer = directory.cache.timer
         self.keys = keys
         self.clock = keys.clock
-        self.access_log = access_log
+        self.log: Callable[..., None] = _discard if access_log is None else access_log.log
         self._key_limiter = key_limiter
         self._heads: OrderedDict[bytes, _KnownHead] = OrderedDict()
         self._queries: dict[str, _QueryTable] = {}
@@ -143,6 +144,10 @@ class PacketCache:
         self._heads[digest] = known
         return known
 
+    def discard_head(self, head: bytes) -> None:
+        """Drop what a head means."""
+        self._heads.pop(sha256(head).digest(), None)
+
 
 class PacketFastPath:
     """The fast path of one connection; remembers its last head, which mostly comes again."""
@@ -164,10 +169,13 @@ class PacketFastPath:
         known = self._known
         if known is None:
             return None
-        query = known.queries.by_body.get(segment[len(self._head) :])
         cache = self._cache
         now = cache.clock()
-        if query is None or not cache.keys.holds(known.key, now):
+        if not cache.keys.holds(known.key, now):
+            self._discard_head()
+            return None
+        query = known.queries.by_body.get(segment[len(self._head) :])
+        if query is None:
             return None
         started_at = cache.timer()
         limits = known.limits
@@ -190,21 +198,20 @@ class PacketFastPath:
             durations.fast += 1
         else:
             durations.add_slow(seconds)
-        if cache.access_log is not None:
-            cache.access_log.log(
-                method="POST",
-                route=known.route,
-                status=status,
-                seconds=seconds,
-                client_address=self._address,
-                key_id=known.key.id,
-                request_id=request_id,
-                failure=failure,
-                query=query,
-                cache="hit",
-                backend=answer.backend,
-                now=now,
-            )
+        cache.log(
+            method="POST",
+            route=known.route,
+            status=status,
+            seconds=seconds,
+            client_address=self._address,
+            key_id=known.key.id,
+            request_id=request_id,
+            failure=failure,
+            query=query,
+            cache="hit",
+            backend=answer.backend,
+            now=now,
+        )
         return build_response(status, request_id, answer.body, now=now)
 
     def store(self, exchange: Exchange) -> None:
@@ -222,6 +229,11 @@ class PacketFastPath:
         if request.repeated and self._known is not None:
             self._known.queries.store(segment[len(self._head) :], request.query)
 
+    def _discard_head(self) -> None:
+        """Drop the head of a key that was valid: later requests take the time of any other 401."""
+        self._cache.discard_head(self._head)
+        self._known = None
+
     def _remember(self, segment: bytes) -> None:
         """Make the head of ``segment`` the last one, whether it is known or not."""
         head = segment[: _head_size(segment)]
@@ -237,6 +249,10 @@ class PacketFastPath:
 
 
 _NOT_FOUND = ApiError.NOT_FOUND.status, Failure(ApiError.NOT_FOUND.code)
+
+
+def _discard(**_: object) -> None:
+    """Log nothing."""
 
 
 def _head_size(segment: bytes) -> int:
