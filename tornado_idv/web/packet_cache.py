@@ -37,8 +37,10 @@ _MAX_BODY = 1024
 _MAX_HEADS = 1_000
 _MAX_QUERY_BYTES = 16 * 1024 * 1024
 """Memory of the bodies of one route and their queries: about 50,000 of usual length."""
-_ENTRY_BYTES = 256
+_ENTRY_BYTES = 288
 """What an entry takes beside its characters (CPython 3.11)."""
+_SUBJECT_BYTES = 49
+"""What the name of a user in the access log takes beside its characters."""
 _CHANGES_RESPONSE = (
     "Connection",
     "Content-Encoding",
@@ -65,20 +67,27 @@ class CacheableRequest(Struct, frozen=True):
     repeated: bool
 
 
+class _KnownQuery(Struct, frozen=True, gc=False):
+    """What a body means, and how the access log names the user."""
+
+    query: Query
+    subject: str | None
+
+
 class _QueryTable:
     """The meaning of bodies; the oldest are dropped when the table is full."""
 
     __slots__ = ("_bytes", "by_body")
 
     def __init__(self) -> None:
-        self.by_body: OrderedDict[bytes, Query] = OrderedDict()
+        self.by_body: OrderedDict[bytes, _KnownQuery] = OrderedDict()
         self._bytes = 0
 
-    def store(self, body: bytes, query: Query) -> None:
+    def store(self, body: bytes, known: _KnownQuery) -> None:
         if body in self.by_body:
             return
-        self.by_body[body] = query
-        self._bytes += _size(body, query)
+        self.by_body[body] = known
+        self._bytes += _size(body, known)
         while self._bytes > _MAX_QUERY_BYTES:
             self._bytes -= _size(*self.by_body.popitem(last=False))
 
@@ -113,6 +122,7 @@ class PacketCache:
         self.timer = directory.cache.timer
         self.keys = keys
         self.clock = keys.clock
+        self.access_log = access_log
         self.log: Callable[..., None] = _discard if access_log is None else access_log.log
         self._key_limiter = key_limiter
         self._heads: OrderedDict[bytes, _KnownHead] = OrderedDict()
@@ -174,9 +184,10 @@ class PacketFastPath:
         if not cache.keys.holds(known.key, now):
             self._discard_head()
             return None
-        query = known.queries.by_body.get(segment[len(self._head) :])
-        if query is None:
+        known_query = known.queries.by_body.get(segment[len(self._head) :])
+        if known_query is None:
             return None
+        query = known_query.query
         started_at = cache.timer()
         limits = known.limits
         if limits is not None and limits.acquire(started_at) is not None:
@@ -186,7 +197,7 @@ class PacketFastPath:
             if limits is not None:
                 limits.release()
             return None
-        found = answer.found
+        found = answer.user is not None
         status, failure, durations = known.found if found else known.not_found
         if limits is not None and not found:
             limits.charge_miss(started_at)
@@ -199,18 +210,18 @@ class PacketFastPath:
         else:
             durations.add_slow(seconds)
         cache.log(
-            method="POST",
-            route=known.route,
-            status=status,
-            seconds=seconds,
-            client_address=self._address,
-            key_id=known.key.id,
-            request_id=request_id,
-            failure=failure,
-            query=query,
-            cache="hit",
-            backend=answer.backend,
-            now=now,
+            "POST",
+            known.route,
+            status,
+            seconds,
+            self._address,
+            known.key.id,
+            request_id,
+            failure,
+            known_query.subject,
+            "hit",
+            answer.backend,
+            now,
         )
         return build_response(status, request_id, answer.body, now=now)
 
@@ -227,7 +238,9 @@ class PacketFastPath:
                 return
             self._select(head, self._cache.store_head(head, exchange.head, request))
         if request.repeated and self._known is not None:
-            self._known.queries.store(segment[len(self._head) :], request.query)
+            log, query = self._cache.access_log, request.query
+            subject = log.subject_of(query) if log is not None else None
+            self._known.queries.store(segment[len(self._head) :], _KnownQuery(query, subject))
 
     def _discard_head(self) -> None:
         """Drop the head of a key that was valid: later requests take the time of any other 401."""
@@ -251,7 +264,7 @@ class PacketFastPath:
 _NOT_FOUND = ApiError.NOT_FOUND.status, Failure(ApiError.NOT_FOUND.code)
 
 
-def _discard(**_: object) -> None:
+def _discard(*_: object) -> None:
     """Log nothing."""
 
 
@@ -275,6 +288,7 @@ def _is_cacheable(head: RequestHead, head_size: int, body_size: int) -> bool:
     )
 
 
-def _size(body: bytes, query: Query) -> int:
+def _size(body: bytes, known: _KnownQuery) -> int:
     """Return the memory of an entry in bytes; a query may hold its text twice."""
-    return _ENTRY_BYTES + len(body) + 2 * len(query.text)
+    subject = _SUBJECT_BYTES + len(known.subject) if known.subject else 0
+    return _ENTRY_BYTES + len(body) + 2 * len(known.query.text) + subject
