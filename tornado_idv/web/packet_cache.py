@@ -187,19 +187,17 @@ class PacketFastPath:
         known_query = known.queries.by_body.get(segment[len(self._head) :])
         if known_query is None:
             return None
-        query = known_query.query
         started_at = cache.timer()
         limits = known.limits
         if limits is not None and limits.acquire(started_at) is not None:
             return None
-        answer = cache.directory.get_cached(query, started_at)
+        answer = cache.directory.get_cached(known_query.query, started_at)
         if answer is None:
             if limits is not None:
                 limits.release()
             return None
-        found = answer.user is not None
-        status, failure, durations = known.found if found else known.not_found
-        if limits is not None and not found:
+        status, failure, durations = known.not_found if answer.user is None else known.found
+        if limits is not None and failure is not None:
             limits.charge_miss(started_at)
         request_id = new_request_id()
         seconds = cache.timer() - started_at
