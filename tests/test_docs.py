@@ -121,7 +121,7 @@ async def test_every_field_of_the_access_log_is_documented() -> None:
         key_id="shop",
         request_id="a-1",
         failure=Failure("backend_unavailable", "crm", "no answer within 2 s"),
-        query=ByNickname("alice"),
+        subject=log.subject_of(ByNickname("alice")),
         cache="miss",
     )
     log.flush()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 
 from benchmarks.figures import Figure, Target, ratio
@@ -32,11 +33,13 @@ _MIN_OPEN = 0.9
 """Share of its connections that an attack must have open; some are always being reopened."""
 
 RAMP_UP = HttpLimits().idle_timeout
-"""Seconds over which an attack opens its connections."""
+"""Seconds over which an attack opens connections that expire."""
 SCALE = 1.0
 """The share of an attack's connections that is opened."""
 TIMEOUT = 60.0
 """Seconds for an attack to be ready, beside `RAMP_UP`, and to end."""
+_MAX_SECONDS = 40.0
+"""Seconds for one attack on average, beside the length of the round; mostly it takes 3 to 25."""
 
 
 def low_priority() -> Sequence[str]:
@@ -67,7 +70,11 @@ async def attack(plan: Plan) -> list[Figure]:
             beside = {
                 name: partial(_beside, plan, server, name, rate, sent[name]) for name in ATTACKS
             }
-            loads = await interleave(plan, "load during attacks", {_BASELINE: baseline, **beside})
+            # The load at full speed has warmed the server up.
+            sides = {_BASELINE: baseline, **beside}
+            plan = replace(plan, warm_up=False)
+            async with asyncio.timeout(plan.rounds * len(sides) * (plan.seconds + _MAX_SECONDS)):
+                loads = await interleave(plan, "load during attacks", sides)
     attack_rates = [
         Figure("sent", "/s", tuple(rates), of=name) for name, rates in sent.items() if any(rates)
     ]
@@ -92,7 +99,8 @@ async def attacked(plan: Plan, server: Server, name: str, sent: list[float]) -> 
     The number of its writes per second is appended to ``sent`` at the end.
     """
     clients = max(1, round(ATTACKS[name].clients * SCALE))
-    arguments = (name, str(clients), str(server.port), str(RAMP_UP))
+    ramp_up = RAMP_UP if ATTACKS[name].expires else 0.0
+    arguments = (name, str(clients), str(server.port), str(ramp_up))
     process = await asyncio.create_subprocess_exec(
         *(*low_priority(), "taskset", "-c", str(plan.load_core)),
         *(sys.executable, "-m", "benchmarks.wire.attackers", *arguments),
@@ -101,7 +109,7 @@ async def attacked(plan: Plan, server: Server, name: str, sent: list[float]) -> 
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(RAMP_UP + TIMEOUT):
+        async with asyncio.timeout(ramp_up + TIMEOUT):
             ready = await process.stdout.readline()
         if ready != b"ready\n":
             raise RuntimeError(f"{server.name} accepted no connections of the attack: {name}")

@@ -143,18 +143,23 @@ class PipeliningKeyGuesser(KeyGuesser):
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A number of clients of one kind."""
+    """A number of clients of one kind.
+
+    With ``expires`` the server closes their connections after ``server.idle_timeout``, so they are
+    opened over that time, not to be closed all at once.
+    """
 
     clients: int
     client: Callable[[], Client]
+    expires: bool = True
 
 
 ATTACKS: Mapping[str, Attack] = {
     "2,000 connections at one byte a second": Attack(2000, SlowClient),
     "1,000 idle connections": Attack(1000, Client),
     "50 clients that never read": Attack(50, NonReadingClient),
-    "2,000 wrong keys a second": Attack(100, KeyGuesser),
-    "20,000 wrong keys a second": Attack(100, PipeliningKeyGuesser),
+    "2,000 wrong keys a second": Attack(100, KeyGuesser, expires=False),
+    "20,000 wrong keys a second": Attack(100, PipeliningKeyGuesser, expires=False),
 }
 
 

@@ -57,7 +57,7 @@ class Followed:
     def rejection(self, key_id: str) -> str | None:
         """Return why the token of a key is rejected, if it is."""
         try:
-            self.ring.authenticate(digest(self.tokens[key_id]))
+            self.ring.authenticate("bearer", self.tokens[key_id])
         except InvalidKey as error:
             return error.reason
         return None
@@ -241,6 +241,6 @@ def test_attributes_of_a_stored_key_reach_the_ring(followed: Followed) -> None:
     limits = {"requests": Rate(100, 1), "misses": Rate(300, 600)}
     add(followed.path, record("whole", "whole", owner="web", scopes=("admin",), **limits))
     assert followed.poll()
-    assert followed.ring.authenticate(digest("whole")) == ApiKey(
+    assert followed.ring.authenticate("bearer", "whole") == ApiKey(
         "whole", digest("whole"), "web", frozenset({"admin"}), **limits
     )

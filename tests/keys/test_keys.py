@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import ApiKey, RejectedKey
-from tornado_idv.keys.ring import KeyRing, digest_of
+from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import check_token, digest, is_token68, issue
 
 # Fixed, since it is part of test ids, which must be the same in every worker.
@@ -32,7 +32,7 @@ class Clock:
 def rejection(ring: KeyRing, token: str) -> str:
     """Return the reason why a token is rejected."""
     with pytest.raises(InvalidKey) as caught:
-        ring.authenticate(digest_of(token))
+        ring.authenticate("bearer", token)
     return caught.value.reason
 
 
@@ -122,15 +122,19 @@ def test_digest_is_the_sha256_of_the_token() -> None:
         (0.0, 0.0, -1.0, "not valid yet"),
         (0.0, 0.0, 0.0, "expired"),
         (100.0, 200.0, 150.0, None),
+        (200.0, 100.0, 150.0, "expired"),
     ],
 )
 def test_key_is_valid_from_not_before_until_expires(
     not_before: float, expires: float, now: float, reason: str | None
 ) -> None:
     key = ApiKey("shop", digest(TOKEN), not_before=not_before, expires=expires)
-    assert key.is_valid(now) is (reason is None)
-    if reason is not None:
-        assert RejectedKey(key, now, key.digest).reason == reason
+    ring = KeyRing([key], Clock(now))
+    assert key.is_valid(now) is ring.holds(key, now) is (reason is None)
+    if reason is None:
+        assert ring.authenticate("bearer", TOKEN) is key
+    else:
+        assert rejection(ring, TOKEN) == reason
 
 
 def test_default_scopes_are_both_identify_operations() -> None:
@@ -140,8 +144,8 @@ def test_default_scopes_are_both_identify_operations() -> None:
 def test_ring_authenticates_each_of_its_keys() -> None:
     keys = [ApiKey("shop", digest(TOKEN)), ApiKey("partner", digest(FOREIGN))]
     ring = KeyRing(keys)
-    assert ring.authenticate(digest_of(TOKEN)) is keys[0]
-    assert ring.authenticate(digest_of(FOREIGN)) is keys[1]
+    assert ring.authenticate("bearer", TOKEN) is keys[0]
+    assert ring.authenticate("bearer", FOREIGN) is keys[1]
 
 
 @pytest.mark.parametrize(
@@ -180,9 +184,9 @@ def test_key_becomes_valid_and_expires_with_time() -> None:
     ring = KeyRing([ApiKey("shop", digest(TOKEN), not_before=100.0, expires=200.0)], clock)
     assert rejection(ring, TOKEN) == "not valid yet"
     clock.now = 100.0
-    assert ring.authenticate(digest_of(TOKEN)).id == "shop"
+    assert ring.authenticate("bearer", TOKEN).id == "shop"
     clock.now = 199.9
-    assert ring.authenticate(digest_of(TOKEN)).id == "shop"
+    assert ring.authenticate("bearer", TOKEN).id == "shop"
     clock.now = 200.0
     assert rejection(ring, TOKEN) == "expired"
 
@@ -190,7 +194,7 @@ def test_key_becomes_valid_and_expires_with_time() -> None:
 def test_clock_that_steps_back_does_not_revive_an_expired_key() -> None:
     clock = Clock(199.0)
     ring = KeyRing([ApiKey("shop", digest(TOKEN), expires=200.0)], clock)
-    key = ring.authenticate(digest_of(TOKEN))
+    key = ring.authenticate("bearer", TOKEN)
     clock.now = 200.0
     assert rejection(ring, TOKEN) == "expired"
     clock.now = 150.0
@@ -212,14 +216,30 @@ def test_clock_that_steps_back_between_two_requests_is_noticed() -> None:
 def test_rejected_key_is_known_by_its_id(reason: str) -> None:
     ring = KeyRing([ApiKey("shop", digest(TOKEN), expires=-inf, rejected=reason)])
     with pytest.raises(InvalidKey) as caught:
-        ring.authenticate(digest_of(TOKEN))
+        ring.authenticate("bearer", TOKEN)
     assert (caught.value.reason, caught.value.key_id) == (reason, "shop")
 
 
 def test_token_is_unknown_whatever_record_stands_in_for_it() -> None:
     key = ApiKey("shop", digest(TOKEN), expires=-inf, rejected="revoked")
-    error = RejectedKey(key, 0.0, digest("another"))
+    error = RejectedKey(key, 0.0, digest("another"), "bearer", "another")
     assert (error.reason, error.key_id) == ("unknown", None)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "token"),
+    [("bearer", "a b"), ("bearer", ""), ("bearer", "a" * 513), ("bearer", "ü"), ("basic", TOKEN)],
+    ids=["space", "empty", "too long", "not ascii", "another scheme"],
+)
+def test_credentials_of_a_wrong_form_are_malformed_even_if_their_digest_is_configured(
+    scheme: str, token: str
+) -> None:
+    configured = ApiKey("shop", hashlib.sha256(token.encode("latin-1")).digest())
+    for ring in (KeyRing([]), KeyRing([configured])):
+        with pytest.raises(InvalidKey) as caught:
+            ring.authenticate(scheme, token)
+        assert (caught.value.reason, caught.value.key_id) == ("malformed", None)
+        assert not ring.last_used
 
 
 def test_no_two_keys_share_a_time() -> None:
@@ -232,7 +252,7 @@ def test_no_two_keys_share_a_time() -> None:
 
 def test_unknown_token_has_no_key_id() -> None:
     with pytest.raises(InvalidKey) as caught:
-        KeyRing([]).authenticate(digest_of(TOKEN))
+        KeyRing([]).authenticate("bearer", TOKEN)
     assert caught.value.key_id is None
 
 
@@ -243,11 +263,11 @@ def test_replaced_keys_are_effective_at_once() -> None:
     ring.replace(ring.merged(old.values()))
     new = [ApiKey("same", digest("same")), ApiKey("changed", digest("changed"), owner="x")]
     ring.replace(ring.merged(new))
-    assert ring.authenticate(digest("same")) is old["same"]
+    assert ring.authenticate("bearer", "same") is old["same"]
     assert [name for name, key in old.items() if ring.holds(key, ring.clock())] == ["same"]
     assert ring.ids == {"same", "changed"}
     with pytest.raises(InvalidKey, match="unknown"):
-        ring.authenticate(digest("removed"))
+        ring.authenticate("bearer", "removed")
 
 
 def test_configured_key_stays_beside_a_stored_one_with_its_id_or_token() -> None:
@@ -258,7 +278,7 @@ def test_configured_key_stays_beside_a_stored_one_with_its_id_or_token() -> None
         ApiKey("partner", digest("partner")),
     ]
     ring.replace(ring.merged(stored))
-    assert ring.authenticate(digest(TOKEN)).id == "shop"
+    assert ring.authenticate("bearer", TOKEN).id == "shop"
     assert rejection(ring, FOREIGN) == "unknown"
     assert ring.ids == {"shop", "partner"}
 
@@ -268,14 +288,14 @@ def test_last_use_is_recorded_for_valid_keys_only() -> None:
     ring = KeyRing(
         [ApiKey("shop", digest(TOKEN)), ApiKey("old", digest(FOREIGN), expires=50.0)], clock
     )
-    key = ring.authenticate(digest_of(TOKEN))
+    key = ring.authenticate("bearer", TOKEN)
     rejection(ring, FOREIGN)
     assert ring.last_used == {"shop": 100.0}
     clock.now = 101.0
     assert ring.holds(key, ring.clock())
     assert ring.last_used == {"shop": 101.0}
     clock.now = 99.0
-    ring.authenticate(digest_of(TOKEN))
+    ring.authenticate("bearer", TOKEN)
     assert ring.last_used == {"shop": 101.0}
 
 

@@ -145,7 +145,7 @@ async def test_text_line_of_a_failure_says_why(failure: Failure, end: str) -> No
 @pytest.mark.parametrize("query", [ALICE, ByCard("4000")], ids=["nickname", "card"])
 async def test_line_names_no_subject_by_default(query: Query) -> None:
     log = AccessLog(written := Written(), json_lines, make_subject_of("none"))
-    note(log, query=query, cache="hit", backend="users")
+    note(log, subject=log.subject_of(query), cache="hit", backend="users")
     log.flush()
     record = json.loads(written.lines[0])
     assert (record["cache"], record["backend"], "subject" in record) == ("hit", "users", False)
@@ -155,7 +155,7 @@ async def test_line_names_no_subject_by_default(query: Query) -> None:
 @pytest.mark.parametrize("query", [ALICE, ByCard("4000")], ids=["nickname", "card"])
 async def test_subject_can_be_logged_in_full(query: Query) -> None:
     log = AccessLog(written := Written(), json_lines, make_subject_of("full"))
-    note(log, query=query)
+    note(log, subject=log.subject_of(query))
     log.flush()
     assert json.loads(written.lines[0])["subject"] == query.text
 

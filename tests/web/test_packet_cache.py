@@ -278,6 +278,17 @@ async def test_bodies_take_no_more_memory_than_their_bound(
     assert bound / 2 < held < bound * 1.1
 
 
+@pytest.mark.parametrize("body", [BODY, b'{"input": "@other"}'], ids=["known", "another body"])
+async def test_a_head_is_dropped_when_its_key_is_no_longer_valid(
+    harness: Harness, body: bytes
+) -> None:
+    """Later requests then take the time of any other rejected key."""
+    harness.store(packet())
+    harness.now = 2000.0
+    assert harness.respond(packet(body=body)) is None
+    assert not harness.cache._heads
+
+
 async def test_no_key_is_stored(harness: Harness) -> None:
     harness.store(packet(b"Authorization: Bearer tweety"))
     (head,) = harness.cache._heads.values()

@@ -15,8 +15,7 @@ from tornado_idv.admin.history import History
 from tornado_idv.admin.operations import OperationFailed, Operations, Record, parse_query
 from tornado_idv.config.types import is_ip_address
 from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
-from tornado_idv.keys.ring import digest_of
-from tornado_idv.web.auth import bearer_token
+from tornado_idv.web.auth import credentials
 from tornado_idv.web.errors import ApiError
 
 _log = logging.getLogger(__name__)
@@ -131,7 +130,7 @@ class AdminHandler(RequestHandler):
 
     def _check_key(self) -> None:
         try:
-            key = self.operations.keys.authenticate(digest_of(bearer_token(self.request.headers)))
+            key = self.operations.keys.authenticate(*credentials(self.request.headers))
         except InvalidKey:
             raise AdminError(*_as_error(ApiError.TOKEN)) from None
         if "admin" not in key.scopes:

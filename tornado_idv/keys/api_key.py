@@ -7,11 +7,14 @@ from typing import Literal
 from msgspec import Struct, field
 
 from tornado_idv.errors import InvalidKey
+from tornado_idv.keys.token import is_token68
 from tornado_idv.units import Rate
 
 Scope = Literal["identify:url", "identify:card", "admin"]
 KEY_ID = "[A-Za-z0-9.-]{1,64}"
 """The form of a key's id."""
+NO_SCHEME = "\0" * len("bearer")
+"""The scheme of credentials that were not sent; a client cannot send it."""
 DEFAULT_SCOPES: tuple[Scope, ...] = ("identify:url", "identify:card")
 
 
@@ -64,20 +67,28 @@ class ApiKey(Struct, frozen=True, gc=False):
 class RejectedKey(InvalidKey):
     """A token that was rejected at ``now``, a Unix time, and the key it was compared with.
 
+    ``scheme`` and ``token`` are what was sent; the scheme is `NO_SCHEME` if there was nothing.
+
     The reason is derived when it is read, after the response was sent, so that its time does not
     tell the reason. The digests are compared at once, so that an unknown token takes the time of
     a known one, whose digest the lookup has compared.
     """
 
-    def __init__(self, key: ApiKey, now: float, digest: bytes) -> None:
+    def __init__(self, key: ApiKey, now: float, digest: bytes, scheme: str, token: str) -> None:
         super().__init__("rejected")
+        self._scheme = scheme
+        self._token = token
         self._key = key
         self._now = now
         self._is_known = digest == key.digest
 
     @property
     def reason(self) -> str:
-        """Unknown, unless the token is that of the key."""
+        """Unknown, unless the token is that of the key, or none."""
+        if self._scheme == NO_SCHEME:
+            return "missing"
+        if self._scheme != "bearer" or not is_token68(self._token):
+            return "malformed"
         if not self._is_known:
             return "unknown"
         is_expired = self._now >= self._key.expires

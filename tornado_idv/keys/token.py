@@ -28,7 +28,7 @@ def is_token68(text: str) -> bool:
 
 def digest(token: str) -> bytes:
     """Return the SHA-256 of a token, 32 bytes: the only part of it that is stored."""
-    return hashlib.sha256(token.encode("ascii")).digest()
+    return hashlib.sha256(token.encode("latin-1", "replace")).digest()
 
 
 def issue(key_id: str) -> str:

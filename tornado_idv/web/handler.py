@@ -141,7 +141,7 @@ class JsonHandler(ABC):
                 key_id=self.key_id,
                 request_id=self.request_id,
                 failure=failure,
-                query=self.query,
+                subject=log.subject_of(self.query),
                 cache=self.cache,
                 backend=self.backend,
             )

@@ -13,6 +13,7 @@ second time at the earliest: most clients that guess never repeat a request, and
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -36,8 +37,10 @@ _MAX_BODY = 1024
 _MAX_HEADS = 1_000
 _MAX_QUERY_BYTES = 16 * 1024 * 1024
 """Memory of the bodies of one route and their queries: about 50,000 of usual length."""
-_ENTRY_BYTES = 256
+_ENTRY_BYTES = 288
 """What an entry takes beside its characters (CPython 3.11)."""
+_SUBJECT_BYTES = 49
+"""What the name of a user in the access log takes beside its characters."""
 _CHANGES_RESPONSE = (
     "Connection",
     "Content-Encoding",
@@ -64,20 +67,27 @@ class CacheableRequest(Struct, frozen=True):
     repeated: bool
 
 
+class _KnownQuery(Struct, frozen=True, gc=False):
+    """What a body means, and how the access log names the user."""
+
+    query: Query
+    subject: str | None
+
+
 class _QueryTable:
     """The meaning of bodies; the oldest are dropped when the table is full."""
 
     __slots__ = ("_bytes", "by_body")
 
     def __init__(self) -> None:
-        self.by_body: OrderedDict[bytes, Query] = OrderedDict()
+        self.by_body: OrderedDict[bytes, _KnownQuery] = OrderedDict()
         self._bytes = 0
 
-    def store(self, body: bytes, query: Query) -> None:
+    def store(self, body: bytes, known: _KnownQuery) -> None:
         if body in self.by_body:
             return
-        self.by_body[body] = query
-        self._bytes += _size(body, query)
+        self.by_body[body] = known
+        self._bytes += _size(body, known)
         while self._bytes > _MAX_QUERY_BYTES:
             self._bytes -= _size(*self.by_body.popitem(last=False))
 
@@ -113,6 +123,7 @@ class PacketCache:
         self.keys = keys
         self.clock = keys.clock
         self.access_log = access_log
+        self.log: Callable[..., None] = _discard if access_log is None else access_log.log
         self._key_limiter = key_limiter
         self._heads: OrderedDict[bytes, _KnownHead] = OrderedDict()
         self._queries: dict[str, _QueryTable] = {}
@@ -143,6 +154,10 @@ class PacketCache:
         self._heads[digest] = known
         return known
 
+    def discard_head(self, head: bytes) -> None:
+        """Drop what a head means."""
+        self._heads.pop(sha256(head).digest(), None)
+
 
 class PacketFastPath:
     """The fast path of one connection; remembers its last head, which mostly comes again."""
@@ -164,23 +179,25 @@ class PacketFastPath:
         known = self._known
         if known is None:
             return None
-        query = known.queries.by_body.get(segment[len(self._head) :])
         cache = self._cache
         now = cache.clock()
-        if query is None or not cache.keys.holds(known.key, now):
+        if not cache.keys.holds(known.key, now):
+            self._discard_head()
+            return None
+        known_query = known.queries.by_body.get(segment[len(self._head) :])
+        if known_query is None:
             return None
         started_at = cache.timer()
         limits = known.limits
         if limits is not None and limits.acquire(started_at) is not None:
             return None
-        answer = cache.directory.get_cached(query, started_at)
+        answer = cache.directory.get_cached(known_query.query, started_at)
         if answer is None:
             if limits is not None:
                 limits.release()
             return None
-        found = answer.found
-        status, failure, durations = known.found if found else known.not_found
-        if limits is not None and not found:
+        status, failure, durations = known.not_found if answer.user is None else known.found
+        if limits is not None and failure is not None:
             limits.charge_miss(started_at)
         request_id = new_request_id()
         seconds = cache.timer() - started_at
@@ -190,21 +207,20 @@ class PacketFastPath:
             durations.fast += 1
         else:
             durations.add_slow(seconds)
-        if cache.access_log is not None:
-            cache.access_log.log(
-                method="POST",
-                route=known.route,
-                status=status,
-                seconds=seconds,
-                client_address=self._address,
-                key_id=known.key.id,
-                request_id=request_id,
-                failure=failure,
-                query=query,
-                cache="hit",
-                backend=answer.backend,
-                now=now,
-            )
+        cache.log(
+            "POST",
+            known.route,
+            status,
+            seconds,
+            self._address,
+            known.key.id,
+            request_id,
+            failure,
+            known_query.subject,
+            "hit",
+            answer.backend,
+            now,
+        )
         return build_response(status, request_id, answer.body, now=now)
 
     def store(self, exchange: Exchange) -> None:
@@ -220,7 +236,14 @@ class PacketFastPath:
                 return
             self._select(head, self._cache.store_head(head, exchange.head, request))
         if request.repeated and self._known is not None:
-            self._known.queries.store(segment[len(self._head) :], request.query)
+            log, query = self._cache.access_log, request.query
+            subject = log.subject_of(query) if log is not None else None
+            self._known.queries.store(segment[len(self._head) :], _KnownQuery(query, subject))
+
+    def _discard_head(self) -> None:
+        """Drop the head of a key that was valid: later requests take the time of any other 401."""
+        self._cache.discard_head(self._head)
+        self._known = None
 
     def _remember(self, segment: bytes) -> None:
         """Make the head of ``segment`` the last one, whether it is known or not."""
@@ -237,6 +260,10 @@ class PacketFastPath:
 
 
 _NOT_FOUND = ApiError.NOT_FOUND.status, Failure(ApiError.NOT_FOUND.code)
+
+
+def _discard(*_: object) -> None:
+    """Log nothing."""
 
 
 def _head_size(segment: bytes) -> int:
@@ -259,6 +286,7 @@ def _is_cacheable(head: RequestHead, head_size: int, body_size: int) -> bool:
     )
 
 
-def _size(body: bytes, query: Query) -> int:
+def _size(body: bytes, known: _KnownQuery) -> int:
     """Return the memory of an entry in bytes; a query may hold its text twice."""
-    return _ENTRY_BYTES + len(body) + 2 * len(query.text)
+    subject = _SUBJECT_BYTES + len(known.subject) if known.subject else 0
+    return _ENTRY_BYTES + len(body) + 2 * len(known.query.text) + subject

@@ -63,7 +63,9 @@ def build_response(
     second = int(time.time() if now is None else now)
     own = f"{request_id}\r\n{fields}".encode("latin-1")
     size = len(body) if length is None else length
-    return b"".join((_prefix(status, second), own, _suffix(size), body))
+    if _prefixes.second != second:
+        _prefixes.begin(second)
+    return b"".join((_prefixes[status], own, _suffix(size), body))
 
 
 def build_error(error: ApiError, request_id: str, fields: str = "") -> bytes:
@@ -71,9 +73,7 @@ def build_error(error: ApiError, request_id: str, fields: str = "") -> bytes:
     return build_response(error.status, request_id, error.body, f"{error.fields}{fields}")
 
 
-@lru_cache(maxsize=64)
 def _prefix(status: int, second: int) -> bytes:
-    """Return what all responses with a status begin with in one second, up to the request id."""
     prefix = (
         f"HTTP/1.1 {status} {responses[status]}\r\n"
         "Content-Type: application/json\r\n"
@@ -83,6 +83,27 @@ def _prefix(status: int, second: int) -> bytes:
         "X-Request-ID: "
     )
     return prefix.encode("ascii")
+
+
+class _Prefixes(dict[int, bytes]):
+    """What responses begin with in one second, up to the request id, by their status.
+
+    `functools.lru_cache` would build a key of both for each response.
+    """
+
+    second = 0
+
+    def begin(self, second: int) -> None:
+        """Begin another second."""
+        self.clear()
+        self.second = second
+
+    def __missing__(self, status: int) -> bytes:
+        self[status] = prefix = _prefix(status, self.second)
+        return prefix
+
+
+_prefixes = _Prefixes()
 
 
 @lru_cache(maxsize=256)
