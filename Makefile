@@ -1,7 +1,7 @@
 # make run    serve the demo and print a curl line that works (PORT=9000 where 8080 is in use)
 # make chain  serve the demo of three backends chained
 # make test   run all tests, in four processes, since tests wait for others (WORKERS=2 in two)
-# make test-fast  run the tests for daily work: all but those marked slow
+# make test-fast  run the tests for daily work: all but those marked slow, with 10 random examples of 50
 # make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random examples
 # make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, PostgreSQL, Chromium, linters, and packages of npm
@@ -50,7 +50,7 @@ test: $(VENV)/.dev
 	$(PYTEST)
 
 test-fast: $(VENV)/.dev
-	$(PYTEST) -m "not slow"
+	HYPOTHESIS_EXAMPLES=10 $(PYTEST) -m "not slow"
 
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from benchmarks.key_timing import LIMIT, compare, measure
 
 KINDS = {
@@ -12,12 +14,14 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 async def test_every_kind_of_rejection_is_timed() -> None:
     times = await measure(200)
     assert set(compare(times)) == set(times) == KINDS
     assert min(len(samples) for samples in times.values()) == 200
 
 
+@pytest.mark.slow
 def test_difference_is_found_among_interruptions() -> None:
     """Of 1 % in the mean, where 3 % of the samples took ten times as long."""
     source = random.Random(1)

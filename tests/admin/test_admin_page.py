@@ -73,6 +73,7 @@ def test_page_requests_nothing_from_elsewhere() -> None:
             assert "innerHTML" not in text
 
 
+@pytest.mark.slow
 def test_history_shows_the_requests_of_the_last_seconds(service: Service) -> None:
     Client(service.port).by_input("@alice")
     Client(service.port).by_input("@alice")

@@ -255,6 +255,7 @@ async def test_new_client_is_served_before_a_crowd_that_has_had_responses() -> N
         assert client.control.asked.index(b"later") < before + crowd // 2 < 9 * crowd
 
 
+@pytest.mark.slow
 async def test_drain_waits_for_started_requests() -> None:
     """Also for a request of which only a part is here; an idle client is left at once."""
     async with connected_client() as client:

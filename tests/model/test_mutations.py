@@ -32,6 +32,7 @@ def spellings(module: str) -> tuple[str, str, str]:
     return source, ast.unparse(tree), ast.dump(tree)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_bug_is_found_in_its_module(bug: Bug) -> None:
     source, reformatted, tree = spellings(bug.module)

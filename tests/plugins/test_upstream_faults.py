@@ -286,6 +286,7 @@ async def test_failed_lookup_does_not_affect_the_next() -> None:
         assert await backend.find(QUERIES[0]) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES, ids=["nickname", "card"])
 @pytest.mark.parametrize(
     "reply",

@@ -128,6 +128,7 @@ async def test_the_same_content_is_no_change(path: Path) -> None:
         assert changes == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counted", ["first", "last"])
 async def test_a_file_cut_at_any_byte_keeps_the_old_users(path: Path, counted: str) -> None:
     """A reload knows that there was a count, wherever it stood."""

@@ -204,6 +204,7 @@ async def test_what_comes_later_is_written_later() -> None:
     assert len(written.texts) == 2
 
 
+@pytest.mark.slow
 async def test_too_many_lines_are_not_gathered() -> None:
     written = Written()
     log = AccessLog(written, text_lines)

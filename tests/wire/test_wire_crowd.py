@@ -73,6 +73,7 @@ def test_many_simultaneous_timeouts_do_not_delay_other_clients() -> None:
             assert len(left) < 20
 
 
+@pytest.mark.slow
 def test_many_connects_and_disconnects_do_not_delay_the_event_loop() -> None:
     """A round of looks is not made longer by those who have left meanwhile."""
     with harnesses() as make:

@@ -65,6 +65,7 @@ def test_valid_request_sent_byte_by_byte_is_answered(make_harness: Callable[...,
     assert client.statuses == [200] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", TABLE.values(), ids=TABLE)
 def test_requests_split_in_three_places_get_the_same_responses(
     make_harness: Callable[..., Harness], data: bytes
