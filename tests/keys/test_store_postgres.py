@@ -19,7 +19,7 @@ from idv_postgres import key_database, key_schema
 from idv_postgres.key_store import PostgresKeyStore
 from support.forked_commands import start
 from support.key_stores import CREATED, add, make_store, open_store, postgres_place, read, record
-from support.postgres_server import PASSWORD, Database
+from support.postgres_server import PASSWORD, Database, hanging, stopped
 from support.process import Invoke, eventually
 from support.reloads import A, config, reloadable
 from support.repeated_requests import BODY, PATH
@@ -105,22 +105,6 @@ def test_older_schema_is_migrated_unless_nothing_may_be_written(
         with open_store(place, read_only=read_only) as store:
             assert [each.id for each in store.records()] == ["shop"]
         assert database.run("SELECT version FROM idv_keys.store") == version
-
-
-@contextmanager
-def stopped(database: Database) -> Iterator[None]:
-    database.server.stop()
-    yield
-    database.server.start()
-
-
-@contextmanager
-def hanging(database: Database) -> Iterator[None]:
-    database.server.pause()
-    try:
-        yield
-    finally:
-        database.server.resume()
 
 
 def changed(change: str, undo: str) -> Callable[[Database], Iterator[None]]:

@@ -26,7 +26,16 @@ from idv_postgres.backend import PostgresBackend
 from idv_postgres.pool import Pool
 from support.http_server import until
 from support.outcomes import outcome
-from support.postgres_server import ALICE, BOB, PASSWORD, USERS, Database, verifier
+from support.postgres_server import (
+    ALICE,
+    BOB,
+    PASSWORD,
+    USERS,
+    Database,
+    hanging,
+    stopped,
+    verifier,
+)
 from support.service import CONFIG, Client, serving
 from support.tcp_relay import relaying
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable, yaml_loader
@@ -460,20 +469,6 @@ def test_errors_of_the_server_have_no_data_in_their_text() -> None:
 
 
 @contextmanager
-def stopped(database: Database) -> Iterator[None]:
-    database.server.stop()
-    yield
-    database.server.start()
-
-
-@contextmanager
-def frozen(database: Database) -> Iterator[None]:
-    database.server.pause()
-    yield
-    database.server.resume()
-
-
-@contextmanager
 def without_connections(database: Database) -> Iterator[None]:
     """The connections of the service are lost, and there are no others."""
     database.run("ALTER ROLE idv CONNECTION LIMIT 0")
@@ -482,7 +477,7 @@ def without_connections(database: Database) -> Iterator[None]:
     database.run("ALTER ROLE idv CONNECTION LIMIT -1")
 
 
-@pytest.mark.parametrize("fault", [stopped, frozen, without_connections])
+@pytest.mark.parametrize("fault", [stopped, hanging, without_connections])
 def test_the_service_answers_503_and_never_404_while_its_database_fails(
     database: Database,
     tmp_path: Path,

@@ -334,6 +334,24 @@ def running_server() -> Iterator[PostgresServer]:
         shutil.rmtree(folder)
 
 
+@contextmanager
+def stopped(database: Database) -> Iterator[None]:
+    """Stop the server of a database within."""
+    database.server.stop()
+    yield
+    database.server.start()
+
+
+@contextmanager
+def hanging(database: Database) -> Iterator[None]:
+    """Freeze the server of a database within."""
+    database.server.pause()
+    try:
+        yield
+    finally:
+        database.server.resume()
+
+
 def create_database(server: PostgresServer, name: str) -> Database:
     server.run(f'CREATE DATABASE "{name}"')
     return Database(server, name)
