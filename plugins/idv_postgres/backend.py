@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from idv_postgres.batches import Batches, Rows
+from idv_postgres.batches import Batches, BatchFailed, Rows
 from idv_postgres.options import PostgresOptions
 from tornado_idv import (
     Backend,
@@ -135,6 +135,8 @@ class PostgresBackend(Backend[PostgresOptions]):
                 failure.counts_against_breaker = False
             elif self._errors.is_stopped_query(error):
                 self._suspect.set()
+            elif isinstance(value, list):
+                raise BatchFailed from None
             raise failure from None
 
     async def close(self) -> None:

@@ -11,16 +11,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from tornado_idv import Broken, LookupFailed
+from tornado_idv import LookupFailed
 
 Rows: TypeAlias = Sequence[Sequence[Any]]
 Fetch: TypeAlias = Callable[[str, str | list[str]], Awaitable[Rows]]
-"""Runs a statement with its parameter; raises `LookupFailed`."""
+"""Runs a statement with its parameter; raises `LookupFailed`, and `BatchFailed`."""
 
 _MAX_SIZE = 32
 """Lookups in one batch: as many wait for a slow statement, or fail with a lost connection."""
 _Outcome: TypeAlias = Rows | LookupFailed | None
 """The rows of a value; ``None`` if its lookup is to be repeated alone."""
+
+
+class BatchFailed(Exception):
+    """A query for several values failed, maybe due to one of them."""
 
 
 class _Batch:
@@ -115,11 +119,10 @@ class Batches:
     async def _run(self, batch: _Batch) -> None:
         try:
             rows = await self._fetch_rows(self._batch_sql, batch.values)
-        except Broken:
-            # It may be due to the row of one of them.
+        except BatchFailed:
             batch.resolve([None] * len(batch.values))
         except LookupFailed as error:
-            batch.resolve([error.copy() for _ in batch.values])
+            batch.resolve([_copy(error, number) for number in range(len(batch.values))])
         else:
             found: list[list[Sequence[Any]]] = [[] for _ in batch.values]
             for row in rows:
@@ -132,3 +135,10 @@ class Batches:
         self._running -= 1
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._start)
+
+
+def _copy(error: LookupFailed, number: int) -> LookupFailed:
+    """Return the failure for one lookup of a batch; the circuit breaker counts only the first."""
+    copy = error.copy()
+    copy.counts_against_breaker = error.counts_against_breaker and number == 0
+    return copy

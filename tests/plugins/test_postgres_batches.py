@@ -87,21 +87,44 @@ async def test_each_of_the_lookups_in_a_batch_gets_its_own_result(
     assert ends[8:] == [DAVE, ALICE, BOB, null, twice, None]
 
 
+@pytest.mark.parametrize(
+    ("state", "failed"),
+    [
+        ("22012", "broken: the query failed with DivisionByZeroError"),
+        ("40001", "unavailable: the query was stopped by a conflict with recovery, or by another"),
+    ],
+)
 async def test_a_value_that_fails_the_query_fails_its_own_lookup_alone(
-    database: Database, serving: Callable[..., Any]
+    database: Database, serving: Callable[..., Any], state: str, failed: str
 ) -> None:
     database.clear(
         "CREATE TABLE people (nickname text PRIMARY KEY, card_number text UNIQUE);"
         "INSERT INTO people VALUES ('alice', '1'), ('bob', '2'), ('dave', '0400');"
-        "CREATE VIEW users AS SELECT *, CASE WHEN card_number = '1' "
-        "  THEN (1 / (card_number::int - 1))::text ELSE 'Free' END AS plan FROM people"
+        "CREATE OR REPLACE FUNCTION fail(text) RETURNS text STABLE LANGUAGE plpgsql AS "
+        f"  $$ BEGIN RAISE 'no' USING ERRCODE = '{state}'; END $$;"
+        "CREATE VIEW users AS SELECT *, "
+        "  CASE WHEN card_number = '1' THEN fail(nickname) ELSE 'Free' END AS plan FROM people"
     )
     async with serving() as backend:
-        ended = await asyncio.gather(
+        *others, alice, absent = await asyncio.gather(
             *(outcome(backend, ByNickname(name)) for name in ["dave", "bob", "alice", "frank"])
         )
-    failed = "broken: the query failed with DivisionByZeroError (SQLSTATE 22012)"
-    assert ended == ["found", "found", failed, "not found"]
+    assert others == ["found", "found"]
+    assert alice.startswith(failed)
+    assert absent == "not found"
+
+
+async def test_the_circuit_breaker_counts_a_query_for_several_users_once(
+    database: Database, serving: Callable[..., Any]
+) -> None:
+    database.write(ALICE, BOB)
+    async with serving(timeout="200ms") as backend:
+        with locked(database):
+            failures = await asyncio.gather(
+                *start(backend, "alice", "bob", "carol", "dave"), return_exceptions=True
+            )
+    assert all(isinstance(each, Unavailable) for each in failures)
+    assert [each.counts_against_breaker for each in failures] == [True, True, False, False]
 
 
 async def test_each_lookup_of_a_batch_that_lost_its_connection_is_unavailable(
