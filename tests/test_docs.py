@@ -177,6 +177,7 @@ CONFIGURATIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", CONFIGURATIONS)
 def test_every_configuration_in_the_documents_is_right(tmp_path: Path, block: str) -> None:
     """For the loader and for an editor; each is laid over a whole one, without its secrets."""

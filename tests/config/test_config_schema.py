@@ -114,6 +114,7 @@ def test_a_bad_configuration_fails(
     assert problems_in(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("right", "other"),
     [

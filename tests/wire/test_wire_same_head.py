@@ -75,6 +75,7 @@ def test_request_id_of_the_client_is_returned_each_time(harness: Harness) -> Non
     assert client.socket.sent.count(b"X-Request-ID: mine\r\n") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
 @pytest.mark.parametrize("data", OFTEN.values(), ids=list(OFTEN))
 def test_one_connection_gets_the_same_responses_as_many(
