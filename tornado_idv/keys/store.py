@@ -164,26 +164,28 @@ class KeyStore:
             elif current.tokens == after.tokens:
                 self._update(replace(current, tokens=before.tokens, expires=before.expires))
 
-    def revoke(self, key_id: str, now: float) -> bool:
-        """Revoke a key permanently; return whether it was not revoked before."""
+    def revoke(self, key_id: str, now: float) -> tuple[KeyRecord, KeyRecord]:
+        """Revoke a key permanently; return it before and after, equal if it was revoked before."""
         with self._database.writing():
-            record = self._find(key_id)
-            if record.revoked is None:
-                self._update(replace(record, revoked=now))
-        return record.revoked is None
+            before = after = self._find(key_id)
+            if before.revoked is None:
+                after = replace(before, revoked=now)
+                self._update(after)
+        return before, after
 
-    def set_disabled(self, key_id: str, *, disabled: bool) -> bool:
-        """Disable or enable a key; return whether that changed it.
+    def set_disabled(self, key_id: str, *, disabled: bool) -> tuple[KeyRecord, KeyRecord]:
+        """Disable or enable a key; return it before and after.
 
         Raises `KeyStoreError` for a key that was revoked.
         """
         with self._database.writing():
-            record = self._find(key_id)
-            if record.revoked is not None:
+            before = after = self._find(key_id)
+            if before.revoked is not None:
                 raise KeyStoreError(f"{key_id} was revoked, which is final")
-            if record.disabled is not disabled:
-                self._update(replace(record, disabled=disabled))
-        return record.disabled is not disabled
+            if before.disabled is not disabled:
+                after = replace(before, disabled=disabled)
+                self._update(after)
+        return before, after
 
     def write_last_used(self, times: Mapping[str, float]) -> None:
         """Write when keys were last used; a later time in the store stays."""
