@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.api_key import KEY_ID, Scope
 from tornado_idv.keys.copying import Changes, compare
-from tornado_idv.keys.record import KeyRecord, Token
+from tornado_idv.keys.record import KeyRecord, Token, in_order
 from tornado_idv.units import format_rate, parse_rate
 
 _COLUMNS = (
@@ -108,14 +108,15 @@ class KeyStore:
         with self._database.writing():
             self._add(records)
 
-    def copy(self, records: Sequence[KeyRecord]) -> Changes:
+    def copy(self, records: Sequence[KeyRecord], now: float) -> Changes:
         """Add the keys of another store, and change those that were changed there, all or none.
 
-        Times of last use are copied, too; a later one stays. Raises `KeyStoreError`, and
+        Tokens that have expired at ``now``, in Unix time, may be in this store only. Times of last
+        use are copied, too; a later one stays. Raises `KeyStoreError`, and
         `DuplicateKeyError` for a token of another key.
         """
         with self._database.writing():
-            changes = compare(records, {record.id: record for record in self._read("", ())})
+            changes = compare(records, {record.id: record for record in self._read("", ())}, now)
             self._add(changes.new)
             for record in changes.changed:
                 self._update(record)
@@ -272,13 +273,9 @@ def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | Non
     ]
     return replace(
         record,
-        tokens=_in_order([*tokens, new]),
+        tokens=in_order([*tokens, new]),
         expires=record.expires if expires is None else expires,
     )
-
-
-def _in_order(tokens: Iterable[Token]) -> tuple[Token, ...]:
-    return tuple(sorted(tokens, key=lambda token: (token.created, token.digest)))
 
 
 def _values(record: KeyRecord) -> tuple[Any, ...]:
@@ -322,7 +319,7 @@ def _record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
     return KeyRecord(
         key_id,
         created,
-        _in_order(tokens),
+        in_order(tokens),
         owner,
         _parse_scopes(scopes),
         not_before,
