@@ -46,7 +46,7 @@ def keys() -> None:
 
     A change is effective in a running service within a second. Each is logged to standard error.
 
-    Exit codes: 0 done, even if that cannot be printed; 1 not done, nothing was changed; 2 wrong
+    Exit codes: 0 done, even if that cannot be printed; 1 not done, no key was changed; 2 wrong
     use; 3 could not be determined whether it was done.
     """
 
