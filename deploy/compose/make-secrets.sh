@@ -4,6 +4,10 @@
 # or as that of the image if this is root. ./data is for files that commands write.
 set -eu
 umask 077
+if [ -e .env ]; then
+  echo ".env exists already: move it away, run this again, and append its lines to the new one" >&2
+  exit 1
+fi
 admin=$(openssl rand -hex 16)
 service=$(openssl rand -hex 16)
 mkdir secrets data

@@ -10,10 +10,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tornado_idv import StartError
+from tornado_idv import StartError, Unavailable
 
 _BUSY_TIMEOUT = 10.0
 """Seconds to wait for another writer."""
+
+_NOT_DURABLE = (
+    "the users were changed, and whether that outlasts a crash of the machine could not be "
+    "determined; import them again"
+)
 
 
 class Replacement:
@@ -52,7 +57,10 @@ class Replacement:
         self._stack.close()
 
     def commit(self) -> None:
-        """Make the file durable, and give it its name."""
+        """Make the file durable, and give it its name.
+
+        Raises `StartError` if it does not get it, and `Unavailable` for an error after that.
+        """
         try:
             os.fsync(self._descriptor)
             self.path.replace(self._target)
@@ -63,6 +71,8 @@ class Replacement:
             finally:
                 os.close(folder)
         except OSError as error:
+            if self._has_its_name:
+                raise Unavailable(f"{error.strerror}; {_NOT_DURABLE}") from None
             raise StartError(f"{self._target}: cannot be replaced: {error.strerror}") from None
 
     def _discard(self) -> None:

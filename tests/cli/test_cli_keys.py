@@ -17,6 +17,7 @@ from click.testing import Result
 from support.key_stores import add, make_store, open_store, read, record
 from support.process import Invoke
 from tornado_idv.cli import token_output
+from tornado_idv.errors import UncertainChangeError
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.keys.token import issue as new_token
@@ -442,6 +443,33 @@ def test_token_is_withdrawn_where_a_signal_comes_as_it_is_committed(
     assert result.stdout == ""
     assert "interrupted; the token is not valid, and nothing was changed" in result.stderr
     assert read(path) == known
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("is_committed", [False, True], ids=["uncertain", "not withdrawn"])
+def test_exit_code_is_3_where_a_signal_comes_and_the_token_may_be_valid(
+    run: Run,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    is_committed: bool,  # noqa: FBT001
+) -> None:
+    def uncertain(*_: object) -> None:
+        signal.raise_signal(number)
+        raise UncertainChangeError("no response")
+
+    monkeypatch.setattr(token_output, "discard_output", lambda: None)
+    make_store(path)
+    if is_committed:
+        monkeypatch.setattr(KeyStore, "add", _then_signal(KeyStore.add, number))
+        monkeypatch.setattr(KeyStore, "withdraw", _locked)
+    else:
+        monkeypatch.setattr(KeyStore, "add", uncertain)
+    result = run("issue", "shop")
+    assert result.exit_code == 3
+    assert ("the token is lost; revoke the key" in result.stderr) is is_committed
+    assert ("the token that was printed may be valid" in result.stderr) is not is_committed
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _then_signal(change: Callable[..., Any], number: signal.Signals) -> Callable[..., Any]:

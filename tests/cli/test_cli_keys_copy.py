@@ -109,6 +109,29 @@ def test_second_copy_makes_keys_equal_that_were_changed_in_the_old_store(
     assert [each["key"] for each in lines] == ["disabled", "live", "other", "rotated"]
 
 
+def test_key_whose_expired_token_was_removed_in_the_old_store_is_copied_again(
+    copy: Copy, old: Path, tmp_path: Path
+) -> None:
+    """The token stays expired in the new store, also if the key is renewed."""
+    past, later = 1e9, 1e9 + 60 * 86400
+    add(old, record("often", "d", past), record("renewed", "e", past, expires=past + 1))
+    with open_store(old) as store:
+        store.rotate("often", Token(digest("f"), past), overlap=1.0, expires=None)
+        copy("--create")
+        store.rotate("often", Token(digest("g"), later), overlap=1.0, expires=None)
+        for moment in (past + 2, later):
+            token = Token(digest(str(moment)), moment)
+            store.rotate("renewed", token, overlap=1.0, expires=CREATED)
+    tokens = {token.digest for key in read(old).values() for token in key.tokens}
+    assert tokens.isdisjoint({digest("d"), digest("e")})
+    done = copy("--json")
+    assert json.loads(done.stdout) == {"ok": True, "copied": 0, "updated": 2, "unchanged": 3}
+    copied = read(tmp_path / "new.db")
+    assert copied["often"].tokens[0] == Token(digest("d"), past, past + 1)
+    assert copied["renewed"].tokens[0] == Token(digest("e"), past, past + 1)
+    assert json.loads(copy("--json").stdout)["unchanged"] == 5
+
+
 CONFLICTS = {
     "revoked": ("UPDATE keys SET revoked = 1.0 WHERE id = 'rotated'", "it is revoked here only"),
     "disabled": ("UPDATE keys SET disabled = 1 WHERE id = 'rotated'", "it is disabled here only"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from support.directory_sync import fail_directory_sync
 from support.key_stores import make_store, read
 from support.loggers import put_back
 from tornado_idv.cli import main
@@ -147,3 +148,14 @@ def test_many_keys_are_imported_at_once(import_lines: Import, path: Path) -> Non
 def test_missing_file_is_wrong_use(path: Path, tmp_path: Path) -> None:
     arguments = ["keys", "import", str(tmp_path / "none"), "--store", str(path)]
     assert CliRunner().invoke(main, arguments).exit_code == 2
+
+
+def test_new_store_that_may_not_outlast_a_crash_is_uncertain(
+    import_lines: Import, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_directory_sync(monkeypatch)
+    result = import_lines(line("shop"))
+    assert result.exit_code == 3
+    assert "keys.db: Input/output error; the key store was created, and whether" in result.stderr
+    assert list(read(path)) == ["shop"]
+    assert [each.name for each in path.parent.iterdir()] == ["keys.db"]

@@ -14,6 +14,7 @@ import pytest
 from click.testing import Result
 
 from support import sqlite_databases
+from support.directory_sync import fail_directory_sync
 from support.sqlite_databases import ALICE, BOB
 from tornado_idv import User
 from tornado_idv.cli.users_generate import generated_users
@@ -331,6 +332,17 @@ def test_terminated_import_changes_nothing(
     assert done.exit_code == 128 + signal.SIGTERM
     assert path.read_bytes() == content
     assert [each.name for each in path.parent.glob(".*")] == []
+
+
+def test_import_that_may_not_outlast_a_crash_is_uncertain(
+    users: Users, source: Callable[..., Path], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_directory_sync(monkeypatch)
+    sqlite_databases.write(path, BOB)
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    assert done.exit_code == 3
+    assert "people: Input/output error; the users were changed, and whether" in done.stderr
+    assert [row[0] for row in rows(path)] == ["alice"]
 
 
 def test_killed_import_leaves_the_file_and_the_next_one_works(

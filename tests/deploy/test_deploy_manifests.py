@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -155,6 +157,36 @@ def test_script_writes_the_secrets_of_the_replicas(replicas: Any, tmp_path: Path
         assert name == f"idv_{role}"
         sql = sql.replace(f"${role}'", f"{password}'")
     assert written["database.sql"] == sql
+
+
+def test_secrets_of_the_replicas_do_not_replace_an_environment_file(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("IDV_USER=0:0\n")
+    said = run("sh", "-c", f"cd {tmp_path} && ! sh {DEPLOY}/compose/make-secrets.sh")
+    assert said.startswith(".env exists already")
+    assert [each.name for each in tmp_path.iterdir()] == [".env"]
+    assert (tmp_path / ".env").read_text() == "IDV_USER=0:0\n"
+
+
+def test_keys_of_a_first_start_are_private(tmp_path: Path) -> None:
+    """In a shell with the usual umask, where Docker and kubectl print a line."""
+    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^  ```sh\n(.*?)^  ```$", text, re.MULTILINE | re.DOTALL)
+    starts = [
+        dedent(block) for block in blocks if re.search(r"> \S+\.(key|token)$", block, re.MULTILINE)
+    ]
+    assert len(starts) == 3
+    for number, commands in enumerate(starts):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shutil.copy(DEPLOY / "compose" / "make-secrets.sh", folder)
+        (folder / "users.csv").touch()
+        fakes = "docker() { echo done; }; kubectl() { echo done; }; umask 022"
+        run("bash", "-euc", f"cd {folder}; {fakes}\n{commands}")
+        written = [each for each in folder.rglob("*.*") if each.suffix in {".key", ".token"}]
+        assert written
+        for each in written:
+            modes = [stat.S_IMODE(path.stat().st_mode) for path in (each, each.parent)]
+            assert modes[0] == 0o600 or modes[1] == 0o700
 
 
 def test_image_has_the_libraries_of_both_engines() -> None:

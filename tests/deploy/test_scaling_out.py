@@ -188,6 +188,8 @@ def test_step_that_fails_stops_the_rest_of_the_switch(tmp_path: Path) -> None:
     (walk.folder / "site.conf").write_text("")
     commands = "set +e; tornado-idv() { echo $1; false; }; nginx() { echo $1; false; };"
     assert walk.run(commands, copy, reload, "true") == "users\n-t\n"
+    first_sed_fails = 'sed() { [ "$failed" ] || { failed=1; echo sed; false; }; };'
+    assert walk.run(f"{commands} failed=; {first_sed_fails}", reload, "true") == "sed\n"
 
 
 def test_no_secret_is_an_argument_of_a_program() -> None:

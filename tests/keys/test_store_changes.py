@@ -180,9 +180,11 @@ def test_withdrawn_first_token_leaves_no_key(place: KeyStoreLocation) -> None:
 def test_revoked_key_stays_revoked_and_listed(place: KeyStoreLocation) -> None:
     make_store(place, "shop")
     with open_store(place) as store:
-        assert store.revoke("shop", CREATED + 1)
-        assert not store.revoke("shop", CREATED + 2)
-        assert store.find("shop").revoked == CREATED + 1
+        known = store.find("shop")
+        revoked = replace(known, revoked=CREATED + 1)
+        assert store.revoke("shop", CREATED + 1) == (known, revoked)
+        assert store.revoke("shop", CREATED + 2) == (revoked, revoked)
+        assert store.find("shop") == revoked
         with pytest.raises(KeyStoreError, match="shop was revoked, which is final"):
             store.set_disabled("shop", disabled=False)
         with pytest.raises(KeyStoreError, match="shop was revoked; issue a key with another id"):

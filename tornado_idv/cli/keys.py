@@ -46,7 +46,7 @@ def keys() -> None:
 
     A change is effective in a running service within a second. Each is logged to standard error.
 
-    Exit codes: 0 done, even if that cannot be printed; 1 not done, nothing was changed; 2 wrong
+    Exit codes: 0 done, even if that cannot be printed; 1 not done, no key was changed; 2 wrong
     use; 3 could not be determined whether it was done.
     """
 
@@ -179,16 +179,20 @@ def enable(target: Target, key_id: str) -> None:
     _change(target, "enable", key_id, lambda store: store.set_disabled(key_id, disabled=False))
 
 
-def _change(target: Target, command: str, key_id: str, change: Callable[[KeyStore], bool]) -> None:
+def _change(
+    target: Target,
+    command: str,
+    key_id: str,
+    change: Callable[[KeyStore], tuple[KeyRecord, KeyRecord]],
+) -> None:
     check_id(key_id)
     with target.opened() as store:
         with target.auditing_uncertain(command, [key_id]):
-            changed = change(store)
-        if changed:
+            before, after = change(store)
+        if before != after:
             target.audit(command, [key_id])
-        key = store.find(key_id)
-    record = as_record(key, time.time())
-    was = "" if changed else "; nothing was changed"
+    record = as_record(after, time.time())
+    was = "; nothing was changed" if before == after else ""
     report(f"{key_id}: {record['state']}{was}", record, as_json=target.as_json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def copy_keys(
         target.auditing_uncertain("copy", all_ids),
         target.changing(may_create=may_create) as store,
     ):
-        changes = store.copy(keys)
+        changes = store.copy(keys, time.time())
     target.audit("copy", changes.ids)
     copied, updated = len(changes.new), len(changes.changed)
     unchanged = len(keys) - copied - updated

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import click
 
@@ -27,7 +28,8 @@ def token_output() -> Iterator[None]:
     if "stdout" in click.get_current_context().find_root().obj:
         print_message("standard output is closed, and the token would be lost")
         sys.exit(Exit.NO)
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    handlers = {each: signal.getsignal(each) for each in _SIGNALS}
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -35,7 +37,8 @@ def token_output() -> Iterator[None]:
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # raises what is pending
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for each, handler in handlers.items():
+                signal.signal(each, handler)
 
 
 @contextmanager
@@ -53,14 +56,12 @@ def withdrawing(withdraw: Callable[[], None]) -> Iterator[None]:
         try:
             withdraw()
         except KeyStoreError as failed:
-            code = Exit.COULD_NOT_TELL
             print_message(f"{text}; the token is lost; revoke the key, since {failed}")
-        else:
-            code = Exit.NO
-            print_message(f"{text}; the token is not valid, and nothing was changed")
+            _exit_uncertain()
+        print_message(f"{text}; the token is not valid, and nothing was changed")
         if not isinstance(error, OSError):
             raise
-        sys.exit(code)
+        sys.exit(Exit.NO)
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def printing_uncertain(token: str, *, as_json: bool) -> Iterator[None]:
             reason = f"standard output cannot be written: {failed.strerror}"
             text = f"{reason}; the token is lost; revoke the key, since {error}"
         print_message(text)
-        sys.exit(Exit.COULD_NOT_TELL)
+        _exit_uncertain()
 
 
 def print_token(token: str, record: Record, *, as_json: bool) -> None:
@@ -86,3 +87,10 @@ def print_token(token: str, record: Record, *, as_json: bool) -> None:
         print_json({"token": token, **record})
     else:
         click.echo(token)
+
+
+def _exit_uncertain() -> NoReturn:
+    """Exit with `COULD_NOT_TELL`, also if a signal is pending: its code would mean "not done"."""
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)  # discards a pending one, too
+    sys.exit(Exit.COULD_NOT_TELL)

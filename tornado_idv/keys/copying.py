@@ -9,7 +9,7 @@ from math import inf
 from msgspec.structs import replace
 
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.keys.record import KeyRecord
+from tornado_idv.keys.record import KeyRecord, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +25,23 @@ class Changes:
         return sorted(each.id for each in (*self.new, *self.changed))
 
 
-def compare(records: Sequence[KeyRecord], known: Mapping[str, KeyRecord]) -> Changes:
+def compare(records: Sequence[KeyRecord], known: Mapping[str, KeyRecord], now: float) -> Changes:
     """Return what makes ``known``, the keys by their ids, equal to the records of another store.
 
-    Raises `KeyStoreError` for a key that was changed in ``known`` since it was copied, or is
-    another one: no key or token becomes valid again, and none is removed.
+    Tokens that have expired at ``now``, in Unix time, may be in ``known`` only. Raises
+    `KeyStoreError` for a key that was changed in ``known`` since it was copied, or is another
+    one: no key or token becomes valid again, and none is removed.
     """
-    differing = [each for each in records if not _is_same(each, known.get(each.id, each))]
+    new = [each for each in records if each.id not in known]
+    copied = (_with_expired(each, known[each.id], now) for each in records if each.id in known)
+    differing = [each for each in copied if not _is_same(each, known[each.id])]
     owners = {token.digest: each.id for each in known.values() for token in each.tokens}
     conflicts = dict(_conflicts(differing, known, owners))
     if conflicts:
         key_id, reason = next(iter(conflicts.items()))
         text = f"{len(conflicts)} keys differ in the two stores, such as {key_id}: {reason}"
         raise KeyStoreError(f"{text}; nothing was copied")
-    return Changes([each for each in records if each.id not in known], differing)
+    return Changes(new, differing)
 
 
 def _conflicts(
@@ -65,6 +68,21 @@ def _conflict(source: KeyRecord, copy: KeyRecord) -> str | None:
     if any(ends[digest] > end for digest, end in _ends(copy).items()):
         return "a token of it expires earlier here; issue it again with another id"
     return None
+
+
+def _with_expired(source: KeyRecord, copy: KeyRecord, now: float) -> KeyRecord:
+    """Return the source with expired tokens that only its copy has: a rotation removes such tokens.
+
+    They get an expiry of their own, since that of the key may be later in the source.
+    """
+    ends = _ends(copy)
+    digests = {token.digest for token in source.tokens}
+    expired = [
+        replace(token, expires=ends[token.digest])
+        for token in copy.tokens
+        if token.digest not in digests and ends[token.digest] <= now
+    ]
+    return replace(source, tokens=in_order([*expired, *source.tokens])) if expired else source
 
 
 def _is_same(one: KeyRecord, other: KeyRecord) -> bool:

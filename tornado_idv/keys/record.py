@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Literal
 
@@ -84,6 +84,11 @@ class KeyRecord(Struct, frozen=True, gc=False):
                 self.misses,
                 rejected=rejected,
             )
+
+
+def in_order(tokens: Iterable[Token]) -> tuple[Token, ...]:
+    """Return tokens in the order of a `KeyRecord`."""
+    return tuple(sorted(tokens, key=lambda token: (token.created, token.digest)))
 
 
 def check_text(text: str) -> str:

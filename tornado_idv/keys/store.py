@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.api_key import KEY_ID, Scope
 from tornado_idv.keys.copying import Changes, compare
-from tornado_idv.keys.record import KeyRecord, Token
+from tornado_idv.keys.record import KeyRecord, Token, in_order
 from tornado_idv.units import format_rate, parse_rate
 
 _COLUMNS = (
@@ -108,14 +108,15 @@ class KeyStore:
         with self._database.writing():
             self._add(records)
 
-    def copy(self, records: Sequence[KeyRecord]) -> Changes:
+    def copy(self, records: Sequence[KeyRecord], now: float) -> Changes:
         """Add the keys of another store, and change those that were changed there, all or none.
 
-        Times of last use are copied, too; a later one stays. Raises `KeyStoreError`, and
+        Tokens that have expired at ``now``, in Unix time, may be in this store only. Times of last
+        use are copied, too; a later one stays. Raises `KeyStoreError`, and
         `DuplicateKeyError` for a token of another key.
         """
         with self._database.writing():
-            changes = compare(records, {record.id: record for record in self._read("", ())})
+            changes = compare(records, {record.id: record for record in self._read("", ())}, now)
             self._add(changes.new)
             for record in changes.changed:
                 self._update(record)
@@ -164,26 +165,28 @@ class KeyStore:
             elif current.tokens == after.tokens:
                 self._update(replace(current, tokens=before.tokens, expires=before.expires))
 
-    def revoke(self, key_id: str, now: float) -> bool:
-        """Revoke a key permanently; return whether it was not revoked before."""
+    def revoke(self, key_id: str, now: float) -> tuple[KeyRecord, KeyRecord]:
+        """Revoke a key permanently; return it before and after, equal if it was revoked before."""
         with self._database.writing():
-            record = self._find(key_id)
-            if record.revoked is None:
-                self._update(replace(record, revoked=now))
-        return record.revoked is None
+            before = after = self._find(key_id)
+            if before.revoked is None:
+                after = replace(before, revoked=now)
+                self._update(after)
+        return before, after
 
-    def set_disabled(self, key_id: str, *, disabled: bool) -> bool:
-        """Disable or enable a key; return whether that changed it.
+    def set_disabled(self, key_id: str, *, disabled: bool) -> tuple[KeyRecord, KeyRecord]:
+        """Disable or enable a key; return it before and after.
 
         Raises `KeyStoreError` for a key that was revoked.
         """
         with self._database.writing():
-            record = self._find(key_id)
-            if record.revoked is not None:
+            before = after = self._find(key_id)
+            if before.revoked is not None:
                 raise KeyStoreError(f"{key_id} was revoked, which is final")
-            if record.disabled is not disabled:
-                self._update(replace(record, disabled=disabled))
-        return record.disabled is not disabled
+            if before.disabled is not disabled:
+                after = replace(before, disabled=disabled)
+                self._update(after)
+        return before, after
 
     def write_last_used(self, times: Mapping[str, float]) -> None:
         """Write when keys were last used; a later time in the store stays."""
@@ -270,13 +273,9 @@ def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | Non
     ]
     return replace(
         record,
-        tokens=_in_order([*tokens, new]),
+        tokens=in_order([*tokens, new]),
         expires=record.expires if expires is None else expires,
     )
-
-
-def _in_order(tokens: Iterable[Token]) -> tuple[Token, ...]:
-    return tuple(sorted(tokens, key=lambda token: (token.created, token.digest)))
 
 
 def _values(record: KeyRecord) -> tuple[Any, ...]:
@@ -320,7 +319,7 @@ def _record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
     return KeyRecord(
         key_id,
         created,
-        _in_order(tokens),
+        in_order(tokens),
         owner,
         _parse_scopes(scopes),
         not_before,

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
+from tornado_idv.errors import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 from tornado_idv.files import FileSignature
 from tornado_idv.keys.location import BUSY_TIMEOUT, KeyStoreExistsError, KeyStoreLocation
 
@@ -65,6 +65,10 @@ _MISSING = (
     "tornado-idv keys issue ID --create"
 )
 _NO_TARGET = "the symbolic link leads to no file; restore the key store, or remove the link"
+_NOT_DURABLE = (
+    "the key store was created, and whether it outlasts a crash of the machine could not be "
+    "determined; see tornado-idv keys list"
+)
 _DAMAGED = "the key store is damaged; restore it from a backup"
 _NO_STORE = "the file is not a key store"
 _OPEN_TO_OTHERS = "other users have access to the key store; chmod 600 takes it away"
@@ -193,7 +197,11 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def _draft(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a new file beside ``path``, which gets this name at the end. Raises `KeyStoreError`."""
+    """Open a new file beside ``path``, which gets this name at the end.
+
+    Raises `KeyStoreError`, and its `UncertainChangeError` for an error after it has the name.
+    """
+    has_name = False
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -201,6 +209,7 @@ def _draft(path: Path) -> Iterator[sqlite3.Connection]:
             with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as connection:
                 yield connection
             os.link(draft, path)
+            has_name = True
         finally:
             draft.unlink()
         _sync_directory(path.parent)
@@ -209,6 +218,8 @@ def _draft(path: Path) -> Iterator[sqlite3.Connection]:
             f"{path}: another command has created the key store; run this one again"
         ) from None
     except OSError as error:
+        if has_name:
+            raise UncertainChangeError(f"{path}: {error.strerror}; {_NOT_DURABLE}") from None
         raise KeyStoreError(f"{path}: the key store cannot be created: {error.strerror}") from None
 
 
