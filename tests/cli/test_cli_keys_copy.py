@@ -168,7 +168,8 @@ def test_key_that_was_revoked_in_both_stores_is_equal(
     copy: Copy, old: Path, tmp_path: Path
 ) -> None:
     copy("--create")
-    execute(tmp_path / "new.db", "UPDATE keys SET revoked = 9.5 WHERE id = 'revoked'")
+    change = "UPDATE keys SET revoked = 9.5, expires = 9, owner = 'other' WHERE id = 'revoked'"
+    execute(tmp_path / "new.db", change)
     done = copy("--json")
     assert json.loads(done.stdout) == {"ok": True, "copied": 0, "updated": 0, "unchanged": 3}
 

@@ -57,16 +57,18 @@ def _conflicts(
 def _conflict(source: KeyRecord, copy: KeyRecord) -> str | None:
     """Return why a copy cannot become equal to its source."""
     if _unchangeable(source) != _unchangeable(copy):
-        return "it is another key; issue it again with another id"
+        return "it is another key; issue a key with another id and revoke it in both"
     if source.revoked is None and copy.revoked is not None:
         return "it is revoked here only; revoke it in the other store, too"
     if source.revoked is None and copy.disabled and not source.disabled:
         return "it is disabled here only; enable it here, or disable it in the other store, too"
     ends = _ends(source)
     if any(digest not in ends for digest in _ends(copy)):
-        return "it was rotated here; issue it again with another id"
+        return "it was rotated here; issue a key with another id and revoke it in both"
     if any(ends[digest] > end for digest, end in _ends(copy).items()):
-        return "a token of it expires earlier here; issue it again with another id"
+        return (
+            "a token of it expires earlier here; issue a key with another id and revoke it in both"
+        )
     return None
 
 
@@ -86,13 +88,10 @@ def _with_expired(source: KeyRecord, copy: KeyRecord, now: float) -> KeyRecord:
 
 
 def _is_same(one: KeyRecord, other: KeyRecord) -> bool:
-    """Whether they are equal, but for last use and for when both were revoked."""
-    return _comparable(one) == _comparable(other)
-
-
-def _comparable(record: KeyRecord) -> KeyRecord:
-    revoked = None if record.revoked is None else 0.0
-    return replace(record, last_used=None, revoked=revoked)
+    """Whether they are equal but for last use, or both are revoked: nothing else matters then."""
+    if one.revoked is not None and other.revoked is not None:
+        return True
+    return replace(one, last_used=None) == replace(other, last_used=None)
 
 
 def _unchangeable(record: KeyRecord) -> KeyRecord:
