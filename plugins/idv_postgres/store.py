@@ -28,7 +28,12 @@ from tornado_idv import Broken, NumberedUser, RejectRows, Unavailable, User, Use
 
 _CONNECT_TIMEOUT = 10.0
 _ROWS_AT_ONCE = 5000
-_SETTINGS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'"
+_SETTINGS = (
+    "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'; "
+    # Between two batches the file is read, which may be a pipe.
+    "SET LOCAL idle_in_transaction_session_timeout = 0"
+)
+_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _UNCERTAIN = (
     "the server did not confirm the commit, and whether the users were changed could not be "
     "determined; import them again"
@@ -153,7 +158,8 @@ class PostgresUserStore(UserStore):
         # Without a commit the server rolls back as the connection is closed: after a signal during
         # COPY, the connection cannot send a ROLLBACK, and the error would hide the signal.
         try:
-            transaction = connection.transaction(readonly=readonly)
+            # With any other isolation, statements after a lock see the rows of before it.
+            transaction = connection.transaction(isolation="read_committed", readonly=readonly)
             await transaction.start()
             await connection.execute(_SETTINGS)
             yield connection
@@ -192,7 +198,7 @@ async def _delete(
 def _mapped_errors(table: str = "") -> Iterator[None]:
     try:
         yield
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except _ERRORS as error:
         raise _to_failed(error, table) from None
 
 
