@@ -18,7 +18,7 @@ from pathlib import Path
 from idv_sqlite.errors import to_write_failed
 from idv_sqlite.openfile import OpenFile
 from idv_sqlite.options import SqliteOptions
-from idv_sqlite.replacement import Replacement
+from idv_sqlite.replacement import Replacement, is_missing
 from idv_sqlite.staging import Staging
 from idv_sqlite.table import quoted, to_user
 from tornado_idv import NumberedUser, RejectRows, StartError, User, UserStore
@@ -70,7 +70,7 @@ class SqliteUserStore(UserStore):
     def _write(self, users: Iterable[NumberedUser], reject: RejectRows, *, replaces: bool) -> int:
         # The file itself is replaced, not a link that leads to it.
         path = self._options.path.resolve()
-        is_new = not path.exists() or path.stat().st_size == 0
+        is_new = is_missing(path)
         with _mapped_errors():
             url: str | None = self._columns.profile_url or "profile_url"
             if not is_new:
