@@ -14,6 +14,7 @@ import pytest
 from click.testing import Result
 
 from support import sqlite_databases
+from support.forked_commands import start
 from support.sqlite_databases import ALICE, BOB
 from tornado_idv import User
 from tornado_idv.cli.users_generate import generated_users
@@ -394,3 +395,49 @@ def test_new_file_has_unique_indexes(users: Users, source: Callable[..., Path], 
     for row in ("'alice', '1', '', ''", f"'carl', '{ALICE.card_number}', '', ''"):
         with pytest.raises(sqlite3.IntegrityError):
             sqlite_databases.run(path, f"INSERT INTO users VALUES ({row})")
+
+
+def test_import_whose_rejected_rows_cannot_be_written_changes_nothing(
+    users: Users, source: Callable[..., Path], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full."""
+    sqlite_databases.write(path, BOB)
+    csv = source(f"{HEADER}{ALICE_ROW}x y,1,Free,\n")
+    monkeypatch.setattr("tornado_idv.cli.users_import.RejectedRows.start", lambda _: None)
+    Path(f"{csv}.rejected").symlink_to("/dev/full")
+    done = users("import", csv, "--to", "people")
+    assert (done.exit_code, "list.csv.rejected: cannot be written" in done.stderr) == (3, True)
+    assert [row[0] for row in rows(path)] == ["bob"]
+
+
+@pytest.mark.slow
+def test_import_whose_result_cannot_be_printed_is_done(
+    source: Callable[..., Path], config: Callable[..., Path], path: Path, folder: Path
+) -> None:
+    arguments = ["import", source(HEADER + ALICE_ROW), "--to", "people", "--json", "--config"]
+    file = config("name: people, kind: sqlite, path: people.db")
+    done = start(folder, "users", *arguments, file, output="/dev/full")
+    assert (done.wait(), done.stderr) == (
+        0,
+        "done, but standard output cannot be written: No space left on device\n",
+    )
+    assert [row[0] for row in rows(path)] == ["alice"]
+
+
+@pytest.mark.parametrize("option", [[], ["--merge"]], ids=["replace", "merge"])
+def test_file_that_is_created_during_its_import_is_not_replaced(
+    users: Users,
+    source: Callable[..., Path],
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    option: list[str],
+) -> None:
+    """By another import, whose users would be lost."""
+    monkeypatch.setattr(
+        "tornado_idv.cli.users_import.RejectedRows.check",
+        lambda _: path.exists() or sqlite_databases.write(path, BOB),
+    )
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people", *option)
+    assert (done.exit_code, "import again" in done.stderr) == (3, True)
+    assert [row[0] for row in rows(path)] == ["bob"]
+    assert [each.name for each in path.parent.glob(".*")] == []
