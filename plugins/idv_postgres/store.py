@@ -27,6 +27,7 @@ from idv_postgres.table import read_columns, rejects_duplicates, to_user
 from tornado_idv import Broken, NumberedUser, RejectRows, Unavailable, User, UserStore
 
 _CONNECT_TIMEOUT = 10.0
+_CLOSE_TIMEOUT = 1.0
 _ROWS_AT_ONCE = 5000
 _SETTINGS = (
     "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'; "
@@ -90,6 +91,7 @@ class PostgresUserStore(UserStore):
         return self._run(self._write(users, reject, replaces=False))
 
     def _run(self, write: Coroutine[Any, Any, int]) -> int:
+        self._is_committing = False
         with asyncio.Runner() as runner, _mapped_errors(self._options.table):
             try:
                 return runner.run(write)
@@ -165,9 +167,10 @@ class PostgresUserStore(UserStore):
             yield connection
             self._is_committing = not readonly
             await transaction.commit()
-            self._is_committing = False
-            with suppress(OSError, asyncpg.InterfaceError):
-                await connection.close(timeout=_CONNECT_TIMEOUT)
+            if not readonly:
+                self.ignore_signals()
+            with suppress(Exception):  # nothing that fails now changes the result
+                await connection.close(timeout=_CLOSE_TIMEOUT)
         finally:
             connection.terminate()
 

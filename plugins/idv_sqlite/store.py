@@ -91,6 +91,8 @@ class SqliteUserStore(UserStore):
                 else:
                     staging.attach(path)
                     staging.apply(replaces=replaces)
+                    self.ignore_signals()
+                    staging.commit()
                 return staging.count
 
     def _create_file(
@@ -109,12 +111,14 @@ class SqliteUserStore(UserStore):
         with Replacement(path, is_new=False) as replacement:
             staging.attach(replacement.path, is_private=True)
             staging.apply(replaces=True)
+            staging.commit()
             self._commit(staging, replacement)
 
     def _commit(self, staging: Staging, replacement: Replacement) -> None:
         staging.detach()
         # What the service would not open must not come in place of what it serves.
         self._check(self._options.model_copy(update={"path": replacement.path}))
+        self.ignore_signals()
         replacement.commit()
 
     def _check(self, options: SqliteOptions) -> None:

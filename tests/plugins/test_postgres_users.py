@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -202,6 +203,32 @@ def test_commit_without_confirmation_is_not_reported_as_no_change(
     done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
     assert done.exit_code == 3
     assert "whether the users were changed could not be determined" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_after_the_commit_does_not_hide_that_the_users_are_changed(
+    database: Database,
+    users: Callable[..., Result],
+    source: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+) -> None:
+    database.write(BOB)
+    database.run(GRANT)
+
+    timeouts: list[float] = []
+
+    async def close(_: object, *, timeout: float) -> None:  # noqa: ASYNC109 - asyncpg's
+        timeouts.append(timeout)
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("asyncpg.Connection.close", close)
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    assert (done.exit_code, done.stderr) == (0, "Imported 1 users into people.\n")
+    assert timeouts
+    assert max(timeouts) <= 1
+    assert [row.partition("|")[0] for row in rows(database)] == ["alice"]
 
 
 def test_import_refused_while_a_batch_is_inserted_prints_only_why(
