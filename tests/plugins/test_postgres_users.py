@@ -327,7 +327,7 @@ def test_cancelled_statement_ends_the_import(
 
 
 @pytest.mark.parametrize("stored", [[BOB], []], ids=["replaced", "empty"])
-def test_users_whom_another_writer_adds_are_replaced_with_any_default_isolation(
+def test_users_that_another_writer_adds_are_replaced_with_any_default_isolation(
     database: Database,
     users: Callable[..., Result],
     source: Callable[[str], Path],
