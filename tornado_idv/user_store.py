@@ -5,6 +5,7 @@ Lookups do not use it: a kind of backend offers it with `Backend.user_store`, if
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 
@@ -23,6 +24,16 @@ class UserStore(ABC):
     All methods block. They raise `Unavailable` if the source cannot be reached now, and `Broken`
     for data that cannot be served.
     """
+
+    @staticmethod
+    def ignore_signals() -> None:
+        """Ignore SIGINT and SIGTERM up to the end of the command, in the main thread.
+
+        `replace` and `merge` call it when the commit cannot be undone any more, so that a signal
+        does not hide from the user that it is done.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
 
     @abstractmethod
     def count(self) -> int:

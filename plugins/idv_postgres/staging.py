@@ -11,15 +11,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import asyncpg
 
 from idv_postgres.import_sql import ImportSql
 
-Rows = Iterator[tuple[object, ...]]
+Rows = Iterator[tuple[Any, ...]]
+"""A line number each, and texts or ``None``."""
 
 _BATCH_ROWS = 25_000
-_ROWS_AT_ONCE = 500
+_BATCH_TEXT = 4 << 20
+"""Characters after which a batch of long rows ends."""
+_ROWS_AT_ONCE = 200
 """Rows that are read before the event loop continues with the batch that is being sent."""
 
 
@@ -63,7 +67,7 @@ class Staging:
         """Insert the rows that are not in the table yet."""
         await self._connection.execute(self._sql.insert, self._inserted)
 
-    async def _send(self, batch: list[tuple[object, ...]]) -> None:
+    async def _send(self, batch: list[tuple[Any, ...]]) -> None:
         await self._connection.copy_records_to_table(
             "idv_staged", records=batch, columns=self._sql.staged
         )
@@ -73,14 +77,21 @@ class Staging:
             async with self._connection.transaction():
                 await self.insert()
             self._inserted = await self._connection.fetchval(self._sql.last, self._inserted)
-        except asyncpg.PostgresError:
+        except asyncpg.IntegrityConstraintViolationError:
             # If it is not a duplicate, the same error ends the import at its end.
             self._inserts = False
 
 
-async def _read(rows: Rows) -> list[tuple[object, ...]]:
-    batch: list[tuple[object, ...]] = []
-    while len(batch) < _BATCH_ROWS and (some := list(islice(rows, _ROWS_AT_ONCE))):
+async def _read(rows: Rows) -> list[tuple[Any, ...]]:
+    batch: list[tuple[Any, ...]] = []
+    text = 0
+    while (
+        len(batch) < _BATCH_ROWS
+        and text < _BATCH_TEXT
+        and (some := list(islice(rows, _ROWS_AT_ONCE)))
+    ):
         batch += some
+        _, *columns = zip(*some, strict=True)
+        text += sum(sum(map(len, filter(None, column))) for column in columns)
         await asyncio.sleep(0)
     return batch

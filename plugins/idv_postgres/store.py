@@ -27,8 +27,14 @@ from idv_postgres.table import read_columns, rejects_duplicates, to_user
 from tornado_idv import Broken, NumberedUser, RejectRows, Unavailable, User, UserStore
 
 _CONNECT_TIMEOUT = 10.0
+_CLOSE_TIMEOUT = 1.0
 _ROWS_AT_ONCE = 5000
-_SETTINGS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'"
+_SETTINGS = (
+    "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'; "
+    # Between two batches the file is read, which may be a pipe.
+    "SET LOCAL idle_in_transaction_session_timeout = 0"
+)
+_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _UNCERTAIN = (
     "the server did not confirm the commit, and whether the users were changed could not be "
     "determined; import them again"
@@ -85,6 +91,7 @@ class PostgresUserStore(UserStore):
         return self._run(self._write(users, reject, replaces=False))
 
     def _run(self, write: Coroutine[Any, Any, int]) -> int:
+        self._is_committing = False
         with asyncio.Runner() as runner, _mapped_errors(self._options.table):
             try:
                 return runner.run(write)
@@ -153,15 +160,17 @@ class PostgresUserStore(UserStore):
         # Without a commit the server rolls back as the connection is closed: after a signal during
         # COPY, the connection cannot send a ROLLBACK, and the error would hide the signal.
         try:
-            transaction = connection.transaction(readonly=readonly)
+            # With any other isolation, statements after a lock see the rows of before it.
+            transaction = connection.transaction(isolation="read_committed", readonly=readonly)
             await transaction.start()
             await connection.execute(_SETTINGS)
             yield connection
             self._is_committing = not readonly
             await transaction.commit()
-            self._is_committing = False
-            with suppress(OSError, asyncpg.InterfaceError):
-                await connection.close(timeout=_CONNECT_TIMEOUT)
+            if not readonly:
+                self.ignore_signals()
+            with suppress(Exception):  # nothing that fails now changes the result
+                await connection.close(timeout=_CLOSE_TIMEOUT)
         finally:
             connection.terminate()
 
@@ -192,7 +201,7 @@ async def _delete(
 def _mapped_errors(table: str = "") -> Iterator[None]:
     try:
         yield
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except _ERRORS as error:
         raise _to_failed(error, table) from None
 
 

@@ -45,6 +45,11 @@ class Replacement:
             stack.callback(self._discard)
             if not self._is_new:
                 self._copy(stack)
+            elif not is_missing(self._target):
+                raise StartError(
+                    f"{self._target}: another writer created it during the import, which changed "
+                    "nothing; import again"
+                )
             self._stack = stack.pop_all()
         return self
 
@@ -115,6 +120,11 @@ class Replacement:
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
             source.backup(copy)
+
+
+def is_missing(path: Path) -> bool:
+    """Return whether there is no database, but at most an empty file."""
+    return not path.exists() or path.stat().st_size == 0
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -156,7 +156,7 @@ class Staging:
         )
 
     def apply(self, *, replaces: bool) -> None:
-        """Change the table, in one transaction; ``replaces`` deletes users that are not staged."""
+        """Change the table, in a transaction; ``replaces`` deletes users that are not staged."""
         table, nickname = self._table, self._nickname
         # The other index is unique, so SQLite would prefer it, and read a row for each of its keys.
         staged = "staged AS s INDEXED BY staged_nickname"
@@ -182,6 +182,9 @@ class Staging:
             f"SELECT {', '.join(self._names.values())} FROM staged AS s WHERE s.nickname NOT IN "
             f"(SELECT {nickname} FROM {table} WHERE {nickname} IS NOT NULL) ORDER BY s.nickname"
         )
+
+    def commit(self) -> None:
+        """Commit what `apply` has changed."""
         self._run("COMMIT")
 
     def _rows(

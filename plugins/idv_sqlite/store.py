@@ -18,7 +18,7 @@ from pathlib import Path
 from idv_sqlite.errors import to_write_failed
 from idv_sqlite.openfile import OpenFile
 from idv_sqlite.options import SqliteOptions
-from idv_sqlite.replacement import Replacement
+from idv_sqlite.replacement import Replacement, is_missing
 from idv_sqlite.staging import Staging
 from idv_sqlite.table import quoted, to_user
 from tornado_idv import NumberedUser, RejectRows, StartError, User, UserStore
@@ -70,7 +70,7 @@ class SqliteUserStore(UserStore):
     def _write(self, users: Iterable[NumberedUser], reject: RejectRows, *, replaces: bool) -> int:
         # The file itself is replaced, not a link that leads to it.
         path = self._options.path.resolve()
-        is_new = not path.exists() or path.stat().st_size == 0
+        is_new = is_missing(path)
         with _mapped_errors():
             url: str | None = self._columns.profile_url or "profile_url"
             if not is_new:
@@ -91,6 +91,8 @@ class SqliteUserStore(UserStore):
                 else:
                     staging.attach(path)
                     staging.apply(replaces=replaces)
+                    self.ignore_signals()
+                    staging.commit()
                 return staging.count
 
     def _create_file(
@@ -109,12 +111,14 @@ class SqliteUserStore(UserStore):
         with Replacement(path, is_new=False) as replacement:
             staging.attach(replacement.path, is_private=True)
             staging.apply(replaces=True)
+            staging.commit()
             self._commit(staging, replacement)
 
     def _commit(self, staging: Staging, replacement: Replacement) -> None:
         staging.detach()
         # What the service would not open must not come in place of what it serves.
         self._check(self._options.model_copy(update={"path": replacement.path}))
+        self.ignore_signals()
         replacement.commit()
 
     def _check(self, options: SqliteOptions) -> None:

@@ -15,6 +15,7 @@ from click.testing import Result
 
 from support import sqlite_databases
 from support.directory_sync import fail_directory_sync
+from support.forked_commands import start
 from support.sqlite_databases import ALICE, BOB
 from tornado_idv import User
 from tornado_idv.cli.users_generate import generated_users
@@ -327,7 +328,7 @@ def test_terminated_import_changes_nothing(
     def terminate(self: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("idv_sqlite.replacement.Replacement.commit", terminate)
+    monkeypatch.setattr("idv_sqlite.staging.Staging.detach", terminate)
     done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
     assert done.exit_code == 128 + signal.SIGTERM
     assert path.read_bytes() == content
@@ -343,6 +344,26 @@ def test_import_that_may_not_outlast_a_crash_is_uncertain(
     assert done.exit_code == 3
     assert "people: Input/output error; the users were changed, and whether" in done.stderr
     assert [row[0] for row in rows(path)] == ["alice"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("option", [[], ["--merge"]], ids=["replace", "merge"])
+def test_signal_after_the_commit_does_not_hide_that_the_users_are_changed(
+    users: Users,
+    source: Callable[..., Path],
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    option: list[str],
+    number: signal.Signals,
+) -> None:
+    sqlite_databases.write(path, ALICE)
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.setattr("idv_sqlite.staging.Staging.close", lambda _: os.kill(os.getpid(), number))
+    done = users("import", source(HEADER + BOB_ROW), "--to", "people", *option)
+    assert (done.exit_code, done.stderr) == (0, "Imported 1 users into people.\n")
+    assert [row[0] for row in rows(path)][-1] == "bob"
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_killed_import_leaves_the_file_and_the_next_one_works(
@@ -406,3 +427,49 @@ def test_new_file_has_unique_indexes(users: Users, source: Callable[..., Path], 
     for row in ("'alice', '1', '', ''", f"'carl', '{ALICE.card_number}', '', ''"):
         with pytest.raises(sqlite3.IntegrityError):
             sqlite_databases.run(path, f"INSERT INTO users VALUES ({row})")
+
+
+def test_import_whose_rejected_rows_cannot_be_written_changes_nothing(
+    users: Users, source: Callable[..., Path], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full."""
+    sqlite_databases.write(path, BOB)
+    csv = source(f"{HEADER}{ALICE_ROW}x y,1,Free,\n")
+    monkeypatch.setattr("tornado_idv.cli.users_import.RejectedRows.start", lambda _: None)
+    Path(f"{csv}.rejected").symlink_to("/dev/full")
+    done = users("import", csv, "--to", "people")
+    assert (done.exit_code, "list.csv.rejected: cannot be written" in done.stderr) == (3, True)
+    assert [row[0] for row in rows(path)] == ["bob"]
+
+
+@pytest.mark.slow
+def test_import_whose_result_cannot_be_printed_is_done(
+    source: Callable[..., Path], config: Callable[..., Path], path: Path, folder: Path
+) -> None:
+    arguments = ["import", source(HEADER + ALICE_ROW), "--to", "people", "--json", "--config"]
+    file = config("name: people, kind: sqlite, path: people.db")
+    done = start(folder, "users", *arguments, file, output="/dev/full")
+    assert (done.wait(), done.stderr) == (
+        0,
+        "done, but standard output cannot be written: No space left on device\n",
+    )
+    assert [row[0] for row in rows(path)] == ["alice"]
+
+
+@pytest.mark.parametrize("option", [[], ["--merge"]], ids=["replace", "merge"])
+def test_file_that_is_created_during_its_import_is_not_replaced(
+    users: Users,
+    source: Callable[..., Path],
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    option: list[str],
+) -> None:
+    """By another import, whose users would be lost."""
+    monkeypatch.setattr(
+        "tornado_idv.cli.users_import.RejectedRows.check",
+        lambda _: path.exists() or sqlite_databases.write(path, BOB),
+    )
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people", *option)
+    assert (done.exit_code, "import again" in done.stderr) == (3, True)
+    assert [row[0] for row in rows(path)] == ["bob"]
+    assert [each.name for each in path.parent.glob(".*")] == []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import Result
 
+from idv_postgres.staging import Staging
 from support.postgres_server import ALICE, BOB, USERS, Database
 from support.process import Invoke
 from tornado_idv import User
@@ -27,12 +31,14 @@ GRANT = "GRANT ALL ON users TO idv"
 
 @pytest.fixture
 def users(database: Database, invoke: Invoke, tmp_path: Path) -> Callable[..., Result]:
-    def run(name: str, *arguments: object, more: str = "", fold: bool = False) -> Result:
+    def run(
+        name: str, *arguments: object, more: str = "", fold: bool = False, settings: str = ""
+    ) -> Result:
         config = tmp_path / "config.yaml"
         config.write_text(
             "profile_sites: [https://profiles.example]\n"
             f"identifiers: {{nickname_case: {'fold' if fold else 'preserve'}}}\n"
-            f"backends: [{{name: people, kind: postgres, dsn: '{database.dsn}'{more}}},\n"
+            f"backends: [{{name: people, kind: postgres, dsn: '{database.dsn}{settings}'{more}}},\n"
             "  {name: file, kind: sqlite, path: people.db}]\n"
         )
         return invoke("users", name, *arguments, "--config", config)
@@ -48,6 +54,18 @@ def source(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets what is done when all rows are read, while the transaction of the import is idle."""
+
+    def do(action: Callable[[], object]) -> None:
+        monkeypatch.setattr(
+            "tornado_idv.cli.users_import.RejectedRows.check", lambda *_: action() and None
+        )
+
+    return do
 
 
 def rows(database: Database) -> list[str]:
@@ -187,6 +205,32 @@ def test_commit_without_confirmation_is_not_reported_as_no_change(
     assert "whether the users were changed could not be determined" in done.stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_after_the_commit_does_not_hide_that_the_users_are_changed(
+    database: Database,
+    users: Callable[..., Result],
+    source: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+) -> None:
+    database.write(BOB)
+    database.run(GRANT)
+
+    timeouts: list[float] = []
+
+    async def close(_: object, *, timeout: float) -> None:  # noqa: ASYNC109 - asyncpg's
+        timeouts.append(timeout)
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("asyncpg.Connection.close", close)
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    assert (done.exit_code, done.stderr) == (0, "Imported 1 users into people.\n")
+    assert timeouts
+    assert max(timeouts) <= 1
+    assert [row.partition("|")[0] for row in rows(database)] == ["alice"]
+
+
 def test_import_refused_while_a_batch_is_inserted_prints_only_why(
     database: Database,
     users: Callable[..., Result],
@@ -212,7 +256,9 @@ def test_terminated_import_changes_nothing(
     database: Database,
     users: Callable[..., Result],
     source: Callable[[str], Path],
+    meanwhile: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
+    *,
     stored: list[User],
 ) -> None:
     """SIGTERM comes while rows are copied; until then lookups find the users of before."""
@@ -222,13 +268,103 @@ def test_terminated_import_changes_nothing(
     database.run(GRANT)
     seen: list[str] = []
 
-    def terminate(*_: object) -> None:
+    def terminate() -> None:
         seen.extend(rows(database))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("tornado_idv.cli.users_import.RejectedRows.check", terminate)
+    meanwhile(terminate)
     done = users("import", source(f"{HEADER}{ALICE_ROW}carl,1,Free,\n"), "--to", "people")
     assert (done.exit_code, done.stderr) == (128 + signal.SIGTERM, "")
     nicknames = [user.nickname for user in stored]
     assert [row.partition("|")[0] for row in seen] == nicknames
     assert [row.partition("|")[0] for row in rows(database)] == nicknames
+
+
+def test_pause_between_rows_is_no_reason_to_end_the_session(
+    database: Database,
+    users: Callable[..., Result],
+    source: Callable[[str], Path],
+    meanwhile: Callable[..., None],
+) -> None:
+    database.write(BOB)
+    database.run(GRANT)
+    meanwhile(lambda: database.run("SELECT pg_sleep(0.1)"))
+    settings = "&idle_in_transaction_session_timeout=10ms"
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people", settings=settings)
+    assert done.exit_code == 0, done.stderr
+    assert [row.partition("|")[0] for row in rows(database)] == ["alice"]
+
+
+@pytest.mark.parametrize("stored", [[BOB], []], ids=["replaced", "empty"])
+def test_session_that_is_closed_while_rows_are_read_is_reported(
+    database: Database,
+    users: Callable[..., Result],
+    source: Callable[[str], Path],
+    meanwhile: Callable[..., None],
+    stored: list[User],
+) -> None:
+    database.write(*stored)
+    database.run(GRANT)
+    meanwhile(database.disconnect)
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    assert (done.exit_code, done.stderr) == (3, "people: the connection was lost\n")
+    assert len(rows(database)) == len(stored)
+
+
+def test_cancelled_statement_ends_the_import(
+    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
+) -> None:
+    """Also where the same statement would not be cancelled again."""
+    database.clear(
+        f"{USERS} {GRANT}; CREATE SEQUENCE calls; GRANT ALL ON SEQUENCE calls TO idv;"
+        "CREATE FUNCTION cancel_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF nextval('calls') = 1 THEN RAISE query_canceled; END IF; RETURN NULL; END $$;"
+        "CREATE TRIGGER cancel BEFORE INSERT ON users EXECUTE FUNCTION cancel_once()"
+    )
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    assert (done.exit_code, "stopped by the server" in done.stderr) == (3, True)
+    assert rows(database) == []
+
+
+@pytest.mark.parametrize("stored", [[BOB], []], ids=["replaced", "empty"])
+def test_users_that_another_writer_adds_are_replaced_with_any_default_isolation(
+    database: Database,
+    users: Callable[..., Result],
+    source: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    stored: list[User],
+) -> None:
+    """They are committed just before the table is locked."""
+    database.write(*stored)
+    database.run(GRANT)
+    added = ["INSERT INTO users VALUES ('carl', '3', 'Free')"]
+
+    def lock(_: object) -> str:
+        if added:
+            database.run(added.pop())
+        return "LOCK TABLE users IN SHARE ROW EXCLUSIVE MODE"
+
+    monkeypatch.setattr("idv_postgres.import_sql.ImportSql.lock", property(lock))
+    settings = "&default_transaction_isolation=repeatable%20read"
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people", settings=settings)
+    assert done.exit_code == 0, done.stderr
+    assert [row.partition("|")[0] for row in rows(database)] == ["alice"]
+
+
+async def test_batch_of_long_rows_has_few_of_them() -> None:
+    """The memory that an import takes does not grow with the length of a plan."""
+    batches: list[int] = []
+
+    class Connection:
+        async def copy_records_to_table(
+            self, _: str, *, records: list[tuple[object, ...]], columns: object
+        ) -> None:
+            batches.append(sum(len(str(text)) for row in records for text in row))
+
+    sql: Any = SimpleNamespace(staged=())
+    connection: Any = Connection()
+    staging = Staging(connection, sql, inserts=False)
+    row = ("alice", "1", "x" * 8192, None)
+    await staging.fill((line, *row) for line in range(2000))
+    assert sum(batches) > 2000 * 8192
+    assert max(batches) < 7 << 20

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from tornado_idv.cli.standard_streams import print_message
+from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.commands import Exit
 from tornado_idv.errors import ConfigError, IdvError, Problem
 
@@ -35,6 +35,18 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 def print_json(record: Record | list[Record]) -> None:
     """Prints one record, or a list, which is all that a script reads on standard output."""
     click.echo(json.dumps(record))
+
+
+def report(text: str, record: Record, *, as_json: bool) -> None:
+    """Print what was done; it stays done where that cannot be printed."""
+    if not as_json:
+        print_message(text)
+        return
+    try:
+        print_json(record)
+    except OSError as error:
+        discard_output()
+        print_message(f"done, but standard output cannot be written: {error.strerror}")
 
 
 def as_records(problems: Iterable[Problem]) -> list[Record]:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option, print_json
-from tornado_idv.cli.standard_streams import discard_output, print_message
+from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option
+from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.commands import Exit
 from tornado_idv.config.key_store import load_key_store_settings
 from tornado_idv.errors import IdvError, UncertainChangeError
@@ -240,18 +240,6 @@ def as_record(key: KeyRecord, now: float) -> Record:
             for each in key.tokens
         ],
     }
-
-
-def report(text: str, record: Record, *, as_json: bool) -> None:
-    """Print what was done; it stays done where that cannot be printed."""
-    if not as_json:
-        print_message(text)
-        return
-    try:
-        print_json(record)
-    except OSError as error:
-        discard_output()
-        print_message(f"done, but standard output cannot be written: {error.strerror}")
 
 
 def _user() -> str:

@@ -8,6 +8,7 @@ from typing import get_args
 
 import click
 
+from tornado_idv.cli.common import report
 from tornado_idv.cli.key_store import (
     KeyCommandError,
     Target,
@@ -18,7 +19,6 @@ from tornado_idv.cli.key_store import (
     on_store,
     parse_moment,
     parse_period,
-    report,
 )
 from tornado_idv.cli.keys_copy import copy_keys
 from tornado_idv.cli.keys_import import import_keys

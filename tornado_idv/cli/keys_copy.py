@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.key_store import Target, create_option, find_store, on_store, report
+from tornado_idv.cli.common import report
+from tornado_idv.cli.key_store import Target, create_option, find_store, on_store
 
 
 @click.command("copy")

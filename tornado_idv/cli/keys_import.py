@@ -19,13 +19,13 @@ from pydantic import (
 )
 
 from tornado_idv import strict_json
+from tornado_idv.cli.common import report
 from tornado_idv.cli.key_store import (
     END_OF_TIME,
     KeyCommandError,
     Target,
     create_option,
     on_store,
-    report,
 )
 from tornado_idv.config.locations import dotted, is_safe_to_print
 from tornado_idv.config.types import KeyId, Moment, Sha256, check_order

@@ -11,7 +11,7 @@ from typing import IO
 
 import click
 
-from tornado_idv.cli.common import config_option, json_option, print_json
+from tornado_idv.cli.common import config_option, json_option, print_json, report
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.cli.users_compare import compare
 from tornado_idv.cli.users_formats import (
@@ -99,13 +99,11 @@ def import_users(
             numbered = validated(rows, stores.identifiers, rejected, advance)
             write = store.merge if merge else store.replace
             imported = write(numbered, rejected.add_all)
-    record = {"ok": True, "imported": imported, "rejected": rejected.count}
-    if as_json:
-        print_json(record)
-        return
-    print_message(f"Imported {imported} users into {name}.")
-    if rejected.count:
-        print_message(f"Rejected {rejected.count} rows; see {rejected.path}.")
+        result = f"Imported {imported} users into {name}."
+        if rejected.count:
+            result += f"\nRejected {rejected.count} rows; see {rejected.path}."
+        record = {"ok": True, "imported": imported, "rejected": rejected.count}
+        report(result, record, as_json=as_json)
 
 
 @users.command()

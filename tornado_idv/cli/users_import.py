@@ -49,10 +49,14 @@ class RejectedRows:
         self.count += 1
 
     def add_all(self, rows: Iterable[tuple[int, str]]) -> None:
-        """Write rows that were valid, and refuse the import where `check` does."""
+        """Write rows that were valid, as the last ones, and refuse the import where `check` does.
+
+        The file is complete then: what cannot be written is an error before users are changed.
+        """
         for row in sorted(rows):
             self.add(*row)
             self.valid -= 1
+        self.close()
         self.check()
 
     def check(self) -> None:

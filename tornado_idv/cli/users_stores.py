@@ -65,9 +65,11 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
     """Print an error of ours, with the name of the backend, and exit with its code.
 
     SIGTERM ends the command as an interrupt does, so that what it has begun is undone.
+    `UserStore.ignore_signals` has an effect up to here.
     """
     keep_out_secrets()
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json), mute_own_logger():
             try:
@@ -79,4 +81,5 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
                 with exit_on_error(Exit.NO, as_json=as_json):
                     raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
