@@ -29,6 +29,12 @@ ALICE_ROW, BOB_ROW = (
 GRANT = "GRANT ALL ON users TO idv"
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_left(database: Database) -> None:
+    """Tests add constraints, triggers and grants to the table."""
+    database.clear()
+
+
 @pytest.fixture
 def users(database: Database, invoke: Invoke, tmp_path: Path) -> Callable[..., Result]:
     def run(
