@@ -7,6 +7,7 @@ import inspect
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -141,5 +142,8 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="module")
-def database(postgres_server: PostgresServer, request: pytest.FixtureRequest) -> Database:
-    return create_database(postgres_server, request.module.__name__.rpartition(".")[2])
+def database(postgres_server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[Database]:
+    with closing(
+        create_database(postgres_server, request.module.__name__.rpartition(".")[2])
+    ) as created:
+        yield created

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import itertools
 import os
 import pwd
 import shutil
@@ -230,6 +231,10 @@ class PostgresServer:
             self._sessions[database] = Psql([str(self.bin / "psql"), *address, *login])
         return self._sessions[database].run(script)
 
+    def end_session(self, database: str) -> None:
+        if database in self._sessions:
+            self._sessions.pop(database).close()
+
     def dsn(self, database: str, user: str = "idv", more: str = "") -> str:
         login = user if user == "postgres" else f"{user}:{PASSWORD}"
         return f"postgresql://{login}@127.0.0.1:{self.port}/{database}?sslmode=disable{more}"
@@ -248,6 +253,9 @@ class PostgresServer:
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+_numbers = itertools.count()
+
+
 @dataclass
 class Database:
     """A database of its own on a server, with the role ``idv``."""
@@ -262,6 +270,10 @@ class Database:
 
     def run(self, script: str) -> str:
         return self.server.run(script, self.name)
+
+    def close(self) -> None:
+        """End the session in which scripts are run."""
+        self.server.end_session(self.name)
 
     def write(self, *users: User, table: str = USERS) -> None:
         """Replace everything by a table with these users; one that is there is only emptied."""
@@ -353,5 +365,7 @@ def hanging(database: Database) -> Iterator[None]:
 
 
 def create_database(server: PostgresServer, name: str) -> Database:
+    """Create a database, also where tests in another order had one of this name before."""
+    name = f"{name}_{next(_numbers)}"
     server.run(f'CREATE DATABASE "{name}"')
     return Database(server, name)
