@@ -40,6 +40,18 @@ _CONNECT_TIMEOUT = 1.0
 _KEPT_PURGES = 1000
 _KEPT_FOR = 86400
 """Seconds for which a purge is kept."""
+_BEGIN = """
+local present = redis.call('GET', KEYS[1]) or '0'
+if tonumber(present) ~= tonumber(ARGV[1]) then
+  return present
+end
+redis.call('INCR', KEYS[1])
+redis.call('SET', KEYS[2], ARGV[2], 'EX', ARGV[3])
+redis.call('PUBLISH', ARGV[4], ARGV[2])
+"""
+"""Begins a generation, keeps its purge and publishes it, unless the present generation is another
+one, which is returned. One script: a failover or a full server leaves all of it or nothing.
+"""
 _WITHOUT_GENERATION = ""
 """Stands for the sender of a message about a purge for which no generation could begin."""
 
@@ -50,8 +62,6 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     options_type = RedisCacheOptions
     interval: ClassVar[float] = 1.0
     """Seconds between two comparisons of the generation, and two attempts to connect."""
-    patience: ClassVar[float] = 0.1
-    """Seconds from the beginning of a generation until its purge is certainly kept, or lost."""
 
     def __init__(self, options: RedisCacheOptions) -> None:
         super().__init__(options)
@@ -102,13 +112,20 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     async def purge(self, purge: Purge) -> None:
         """Begin a generation, keep the purge, and announce it to all who listen."""
         try:
-            generation = await self._client.execute("INCR", self._generation_key)
+            await self._begin(purge)
         except LookupFailed:
             await self._announce(purge)
             raise
-        message = self._message(generation, self._origin, purge)
-        await self._client.execute("SET", self._kept_key(generation), message, "EX", _KEPT_FOR)
-        await self._client.execute("PUBLISH", self._channel, message)
+
+    async def _begin(self, purge: Purge) -> None:
+        present: int | None = self._generation or 0
+        while present is not None:
+            generation = present + 1
+            message = self._message(generation, self._origin, purge)
+            keys = self._generation_key, self._kept_key(generation)
+            arguments = present, message, _KEPT_FOR, self._channel
+            other = await self._client.execute("EVAL", _BEGIN, len(keys), *keys, *arguments)
+            present = None if other is None else self._to_generation(other)
 
     async def _announce(self, purge: Purge) -> None:
         """Announce a purge without a generation: a server that is full refuses only to write.
@@ -164,8 +181,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             await asyncio.sleep(self.interval)
 
     async def _read_generation(self) -> int:
+        return self._to_generation(await self._client.execute("GET", self._generation_key) or 0)
+
+    def _to_generation(self, value: bytes | int) -> int:
         try:
-            return int(await self._client.execute("GET", self._generation_key) or 0)
+            return int(value)
         except ValueError:
             raise Broken(f"the key {self._generation_key} is not a number; delete it") from None
 
@@ -196,9 +216,6 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         """Apply the purges up to this generation; purge everything if one of them is not kept."""
         known = self._generation
         kept = await self._read_kept(known or 0, present)
-        if known is not None and any(each not in kept for each in range(known + 1, present + 1)):
-            await asyncio.sleep(self.patience)
-            kept = await self._read_kept(known, present)
         if known in kept and kept[known] != self._newest:
             await self._replace_lost(1)
             return

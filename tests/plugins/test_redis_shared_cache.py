@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,16 @@ from support.redis_server import ALICE as MEMBER
 from support.redis_server import PASSWORD, RedisServer, running_server
 from support.service import CONFIG, FIXTURE, Client, serving
 from support.shared_caches import shared_directory
-from tornado_idv import ByCard, ByNickname, Purge, Query, SharedAnswer, SharedResult, StartError
+from tornado_idv import (
+    ByCard,
+    ByNickname,
+    Purge,
+    Query,
+    SharedAnswer,
+    SharedResult,
+    StartError,
+    Unavailable,
+)
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import ConfigError
 from tornado_idv.lookup.directory import Directory
@@ -50,7 +60,6 @@ def server() -> Iterator[RedisServer]:
 def empty_server(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test begins with an empty server."""
     monkeypatch.setattr(RedisSharedCache, "interval", 0.1)
-    monkeypatch.setattr(RedisSharedCache, "patience", 0.02)
     if server.process is None:
         server.start()
     server.run("FLUSHALL")
@@ -236,7 +245,7 @@ async def test_a_purge_of_which_no_message_came_is_followed_from_what_is_kept(
         execute = first.cache._client.execute
 
         async def lose(*command: str | bytes | int) -> Any:
-            return None if command[0] == "PUBLISH" else await execute(*command)
+            return await execute(*command[:-1], "another channel")
 
         first.cache._client.execute = lose  # type: ignore[method-assign]
         await first.cache.purge(purges[0])
@@ -252,22 +261,36 @@ async def test_a_purge_of_which_no_message_came_is_followed_from_what_is_kept(
         assert counts([second.backend]) == [0]
 
 
-async def test_a_purge_that_is_kept_late_is_waited_for(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+async def test_a_purge_is_kept_and_announced_with_its_generation_or_not_at_all(
+    server: RedisServer,
 ) -> None:
-    """Another process had begun a generation before the one whose message came first."""
-    monkeypatch.setattr(RedisSharedCache, "patience", 0.2)
-    bob, carol = (Purge(queries=(ByNickname(name),)) for name in ("bob", "carol"))
+    """Wherever the connection is lost; a generation that is not kept would purge everything."""
     async with replicas(server) as (first, second):
-        late = first.cache._message(1, "another", bob)
-        server.run("INCR", "idv:generation")
-        await first.cache.purge(carol)
-        await second.wait_for(carol)
-        await asyncio.sleep(0.05)  # what is kept has been read once
-        server.run("SET", "idv:purge:1", late)
-        await until(lambda: second.cache._generation == 2)
-        assert bob in second.purges
-        assert Purge() not in second.purges
+        execute, calls = first.cache._client.execute, itertools.count()
+
+        async def run_one(*command: str | bytes | int) -> Any:
+            if next(calls):
+                raise Unavailable("x")
+            return await execute(*command)
+
+        first.cache._client.execute = run_one  # type: ignore[method-assign]
+        purge = Purge(queries=(QUERY,))
+        with suppress(Unavailable):
+            await first.cache.purge(purge)
+        await until(lambda: second.cache._generation == 1)
+        assert second.purges == [purge]
+
+
+async def test_purges_of_several_replicas_at_once_have_a_generation_each(
+    server: RedisServer,
+) -> None:
+    async with replicas(server) as both:
+        named = [Purge(queries=(ByCard(str(number)),)) for number in range(10)]
+        caches = itertools.cycle(each.cache for each in both)
+        await asyncio.gather(*(next(caches).purge(each) for each in named))
+        await until(lambda: {each.cache._generation for each in both} == {10})
+        for number, replica in enumerate(both):
+            assert set(replica.purges) == set(named[1 - number :: 2])
 
 
 async def test_a_kept_purge_of_another_generation_is_not_applied_for_a_missing_one(
