@@ -443,6 +443,68 @@ async def test_a_reconnection_without_the_last_purge_purges_everything(
         await second.wait_for(Purge())
 
 
+async def test_a_counter_that_was_lost_is_noticed_by_the_next_purge(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often purges come: nothing waits for a time without messages."""
+    monkeypatch.setattr(RedisSharedCache, "interval", 60.0)
+    async with replicas(server) as (first, second):
+        for name in ("alice", "bob"):
+            await first.cache.purge(Purge(queries=(ByNickname(name),)))
+        await until(lambda: second.cache._generation == 2)
+        await first.find()
+        server.run("DEL", "idv:generation")
+        await second.cache.purge(Purge(queries=(QUERY,)))
+        await first.wait_for(Purge())
+        await second.wait_for(Purge())
+        assert (await first.cache.get("", QUERY)).answer is None
+        assert int(server.run("GET", "idv:generation").split()[1]) > 2
+
+
+async def test_its_own_purge_that_the_server_forgot_is_noticed(server: RedisServer) -> None:
+    """Though its message was not received."""
+    async with replicas(server) as (first, _):
+        server.run("CLIENT", "KILL", "TYPE", "pubsub")
+        await first.cache.purge(Purge(queries=(QUERY,)))
+        server.run("DEL", "idv:generation", "idv:purge:1")
+        await first.wait_for(Purge())
+
+
+async def test_nothing_is_read_while_messages_are_not_received(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new primary may have counted another purge instead of one that it lost."""
+    async with replicas(server) as (first, _):
+        await first.find()
+        monkeypatch.setattr(RedisSharedCache, "interval", 0.3)
+        server.run("CLIENT", "KILL", "TYPE", "pubsub")
+        for is_read in (False, True):
+            await until(lambda is_read=is_read: first.cache._is_following is is_read)
+            assert ((await first.cache.get("", QUERY)).answer is not None) is is_read
+
+
+async def test_a_lookup_begins_in_the_generation_that_is_known(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The present one may be lost, and then count another purge."""
+    monkeypatch.setattr(RedisSharedCache, "interval", 60.0)
+    async with replicas(server) as (first, _):
+        server.run("INCR", "idv:generation")
+        assert await first.cache.get("", QUERY) == SharedResult(0)
+
+
+async def test_purges_are_received_again_after_a_message_that_cannot_be_read(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replicas(server) as (first, second):
+        message = Sealer(first.cache.options.secret).seal("idv:purges", [1, "another"])
+        server.run("PUBLISH", "idv:purges", message)
+        await until(lambda: "are not received: ValueError; trying again" in caplog.text)
+        purge = Purge(queries=(QUERY,))
+        await first.cache.purge(purge)
+        await second.wait_for(purge)
+
+
 async def test_purges_are_received_again_after_a_generation_that_is_no_number(
     server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
