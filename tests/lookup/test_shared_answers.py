@@ -407,6 +407,16 @@ async def test_a_clock_that_is_ahead_does_not_prolong_a_life(ticker: Ticker) -> 
         assert not await lifetime(both.second, ticker, 301)
 
 
+async def test_a_clock_that_is_behind_does_not_prolong_a_stale_answer(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        both.cache.entries["", QUERY] = SharedResult(1, SharedAnswer(ALICE, "crm", 0.0, 9999.0))
+        both.backends[1].source.answer = DOWN
+        assert (await both.second.find(QUERY)).stale
+        both.cache.entries.clear()
+        ticker.now += 601
+        await failure(both.second)
+
+
 async def test_a_refresh_ahead_calls_the_backend(ticker: Ticker) -> None:
     """The shared answer is as old as the one that is to be refreshed."""
     async with replicas(ticker) as both:
