@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-_VERSION = b"1"
+_VERSION = b"2"
 _TAG_SIZE = 32
 
 

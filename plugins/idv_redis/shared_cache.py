@@ -40,6 +40,18 @@ _CONNECT_TIMEOUT = 1.0
 _KEPT_PURGES = 1000
 _KEPT_FOR = 86400
 """Seconds for which a purge is kept."""
+_BEGIN = """
+local present = redis.call('GET', KEYS[1]) or '0'
+if tonumber(present) ~= tonumber(ARGV[1]) then
+  return present
+end
+redis.call('INCR', KEYS[1])
+redis.call('SET', KEYS[2], ARGV[2], 'EX', ARGV[3])
+redis.call('PUBLISH', ARGV[4], ARGV[2])
+"""
+"""Begins a generation, keeps its purge and publishes it, unless the present generation is another
+one, which is returned. One script: a failover or a full server leaves all of it or nothing.
+"""
 _WITHOUT_GENERATION = ""
 """Stands for the sender of a message about a purge for which no generation could begin."""
 
@@ -50,8 +62,6 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     options_type = RedisCacheOptions
     interval: ClassVar[float] = 1.0
     """Seconds between two comparisons of the generation, and two attempts to connect."""
-    patience: ClassVar[float] = 0.1
-    """Seconds from the beginning of a generation until its purge is certainly kept, or lost."""
 
     def __init__(self, options: RedisCacheOptions) -> None:
         super().__init__(options)
@@ -68,6 +78,8 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._origin = secrets.token_hex(8)
         self._generation: int | None = None
         self._newest: Any = None
+        self._is_following = False
+        self._state = asyncio.Lock()
         self._log = PurgeLog()
         self._announced: Purge | None = None
         self._listener: asyncio.Task[None] | None = None
@@ -82,8 +94,10 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         generation, sealed = await self._client.execute("MGET", self._generation_key, key)
         present = int(generation or 0)
         record = self._sealer.open(key, sealed or b"")
-        if record is None or record[0] > present or present != self._generation:
-            return SharedResult(present)
+        known = self._generation or 0
+        if record is None or record[0] > present or present != known or not self._is_following:
+            # What is looked up now is not stored as if it had begun after a purge unknown here.
+            return SharedResult(min(present, known))
         began, user, *rest = record
         answer = SharedAnswer(user and User(*user), *rest)
         return SharedResult(present, answer if self._log.is_valid(began, answer) else None)
@@ -102,13 +116,25 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     async def purge(self, purge: Purge) -> None:
         """Begin a generation, keep the purge, and announce it to all who listen."""
         try:
-            generation = await self._client.execute("INCR", self._generation_key)
+            message = await self._begin(purge)
         except LookupFailed:
             await self._announce(purge)
             raise
-        message = self._message(generation, self._origin, purge)
-        await self._client.execute("SET", self._kept_key(generation), message, "EX", _KEPT_FOR)
-        await self._client.execute("PUBLISH", self._channel, message)
+        async with self._state:  # its message may come late, or never
+            await self._receive(message)
+
+    async def _begin(self, purge: Purge) -> bytes:
+        """Return the message."""
+        present = self._generation or 0
+        while True:
+            generation = present + 1
+            message = self._message(generation, self._origin, purge)
+            keys = self._generation_key, self._kept_key(generation)
+            arguments = present, message, _KEPT_FOR, self._channel
+            other = await self._client.execute("EVAL", _BEGIN, len(keys), *keys, *arguments)
+            if other is None:
+                return message
+            present = self._to_generation(other)
 
     async def _announce(self, purge: Purge) -> None:
         """Announce a purge without a generation: a server that is full refuses only to write.
@@ -149,23 +175,27 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
                 async with aclosing(messages) as every:
                     is_new = True
                     async for message in every:
-                        if message is None:
-                            await self._compare(is_new=is_new)
-                            last_reason, is_new = "", False
-                        else:
-                            await self._receive(self._sealer.open(self._channel, message))
-            except LookupFailed as error:
-                if error.reason != last_reason:
+                        async with self._state:
+                            if message is None:
+                                await self._compare(is_new=is_new)
+                                last_reason, is_new, self._is_following = "", False, True
+                            else:
+                                await self._receive(message)
+            except Exception as error:  # noqa: BLE001 - later purges must be received
+                reason = error.reason if isinstance(error, LookupFailed) else type(error).__name__
+                if reason != last_reason:
                     where = "shared cache: purges of other processes are not received"
-                    _log.warning(
-                        "%s: %s; trying again every %g s", where, error.reason, self.interval
-                    )
-                last_reason = error.reason
+                    _log.warning("%s: %s; trying again every %g s", where, reason, self.interval)
+                last_reason = reason
+            self._is_following = False
             await asyncio.sleep(self.interval)
 
     async def _read_generation(self) -> int:
+        return self._to_generation(await self._client.execute("GET", self._generation_key) or 0)
+
+    def _to_generation(self, value: bytes | int) -> int:
         try:
-            return int(await self._client.execute("GET", self._generation_key) or 0)
+            return int(value)
         except ValueError:
             raise Broken(f"the key {self._generation_key} is not a number; delete it") from None
 
@@ -178,27 +208,27 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         elif present != known or is_new:
             await self._catch_up(present)
 
-    async def _receive(self, record: Any) -> None:
+    async def _receive(self, message: bytes) -> None:
         """Purge what a message names."""
-        if record is None:
+        record = self._sealer.open(self._channel, message)
+        if record is None or record == self._newest:
             return
         self._apply(record)
         generation, origin = record[:2]
-        known = self._generation or 0
+        known = self._generation
         if origin == _WITHOUT_GENERATION:
             return
-        if generation > known + 1:
+        if known is None or generation > known + 1:
             await self._catch_up(generation)
         elif generation == known + 1:
             self._generation, self._newest = generation, record
+        else:  # late, or the server lost purges
+            await self._compare(is_new=True)
 
     async def _catch_up(self, present: int) -> None:
         """Apply the purges up to this generation; purge everything if one of them is not kept."""
         known = self._generation
         kept = await self._read_kept(known or 0, present)
-        if known is not None and any(each not in kept for each in range(known + 1, present + 1)):
-            await asyncio.sleep(self.patience)
-            kept = await self._read_kept(known, present)
         if known in kept and kept[known] != self._newest:
             await self._replace_lost(1)
             return

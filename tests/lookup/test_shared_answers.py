@@ -223,6 +223,7 @@ async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
     reason: str,
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.01)
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.0)
     async with replicas(ticker) as both:
         await both.find_in_first()
         both.cache.error = error
@@ -242,10 +243,40 @@ async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
         assert both.tier.counted.failing_since is None
 
 
+async def test_many_purges_in_an_outage_are_few_attempts_and_one_purge_of_everything(
+    ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is kept of them is bounded, and so is the work for one more."""
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.02)
+    async with replicas(ticker) as both:
+        delivered: list[Purge] = []
+
+        async def purge(each: Purge) -> None:
+            both.cache._call()
+            delivered.append(each)
+
+        both.cache.purge = purge  # type: ignore[method-assign]
+        both.cache.error = OSError()
+        for number in range(1001):
+            both.first.purge(Purge(queries=(ByCard(str(number)),)))
+            await asyncio.sleep(0)
+        waiting = asyncio.create_task(both.tier.wait_until_purged())
+        await asyncio.sleep(0.03)
+        assert both.tier.pending_purges == 1001
+        assert both.cache.calls < 100
+        assert caplog.text.count("not purged") == 1
+        both.cache.error = None
+        both.first.purge(Purge(("crm",)))
+        assert await waiting
+        assert delivered == [Purge()]
+        assert both.tier.counted.results["purged"] == 1002
+
+
 async def test_a_purge_is_delivered_only_once_the_shared_cache_has_it(
     ticker: Ticker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.02)
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.01)
     async with replicas(ticker) as both:
         assert await both.tier.wait_until_purged()
         both.first.purge(Purge())
@@ -254,7 +285,7 @@ async def test_a_purge_is_delivered_only_once_the_shared_cache_has_it(
         both.first.purge(Purge())
         assert not await both.tier.wait_until_purged()
         both.cache.error = None
-        both.first.purge(Purge())  # is tried at once
+        both.first.purge(Purge())  # does not wait for 1 s
         assert await both.tier.wait_until_purged()
         assert both.tier.pending_purges == 0
         both.cache.error = OSError()
@@ -376,6 +407,16 @@ async def test_a_clock_that_is_ahead_does_not_prolong_a_life(ticker: Ticker) -> 
         assert not await lifetime(both.second, ticker, 301)
 
 
+async def test_a_clock_that_is_behind_does_not_prolong_a_stale_answer(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        both.cache.entries["", QUERY] = SharedResult(1, SharedAnswer(ALICE, "crm", 0.0, 9999.0))
+        both.backends[1].source.answer = DOWN
+        assert (await both.second.find(QUERY)).stale
+        both.cache.entries.clear()
+        ticker.now += 601
+        await failure(both.second)
+
+
 async def test_a_refresh_ahead_calls_the_backend(ticker: Ticker) -> None:
     """The shared answer is as old as the one that is to be refreshed."""
     async with replicas(ticker) as both:
@@ -397,6 +438,7 @@ async def test_stop_needs_no_purge_that_ends_when_it_is_cancelled(
     ticker: Ticker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.0)
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.0)
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.02)
 
     async def purge(_: Purge) -> None:

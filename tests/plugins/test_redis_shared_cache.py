@@ -6,8 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,28 +15,29 @@ import pytest
 from pydantic import ValidationError
 
 import idv_redis
-from idv_redis.options import RedisCacheOptions
 from idv_redis.sealed import Sealer
-from idv_redis.shared_cache import RedisSharedCache
 from support.admin import USERS, ask_admin
 from support.directories import ALICE, QUERY, counts
-from support.fakes import FakeBackend
 from support.metrics import scrape
 from support.process import Invoke, eventually, running
+from support.redis_replicas import SECRET, Replica, prepare, replicas, until
 from support.redis_server import ALICE as MEMBER
 from support.redis_server import PASSWORD, RedisServer, running_server
 from support.service import CONFIG, FIXTURE, Client, serving
-from support.shared_caches import shared_directory
-from tornado_idv import ByCard, ByNickname, Purge, Query, SharedAnswer, SharedResult, StartError
+from tornado_idv import (
+    ByCard,
+    ByNickname,
+    Purge,
+    Query,
+    SharedAnswer,
+    SharedResult,
+    StartError,
+)
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import ConfigError
-from tornado_idv.lookup.directory import Directory
-from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.server.service import Service
 
 pytestmark = pytest.mark.slow
-
-SECRET = "canary" * 8
 
 
 @pytest.fixture(scope="module")
@@ -47,69 +47,8 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(autouse=True)
-def empty_server(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test begins with an empty server."""
-    monkeypatch.setattr(RedisSharedCache, "interval", 0.1)
-    monkeypatch.setattr(RedisSharedCache, "patience", 0.02)
-    if server.process is None:
-        server.start()
-    server.run("FLUSHALL")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
-
-
-class Replica:
-    """A directory with a shared cache of its own connections."""
-
-    def __init__(self, server: RedisServer, **options: Any) -> None:
-        given = {"kind": "redis", "url": server.url, "secret": SECRET, "timeout": "1s", **options}
-        self.cache = RedisSharedCache(RedisCacheOptions.model_validate(given))
-        self.tier = SharedTier(self.cache)
-        self.backend = FakeBackend(ALICE)
-        self.directory: Directory = shared_directory(self.tier, self.backend)
-        self.purges: list[Purge] = []
-        self.cache.on_purge(self._purged)
-
-    def _purged(self, purge: Purge) -> None:
-        self.purges.append(purge)
-        self.directory.cache.apply(purge)
-
-    async def find(self, query: Query = QUERY) -> str:
-        answer = await self.directory.find(query)
-        while self.tier._tasks:
-            await asyncio.wait(self.tier._tasks)
-        return answer.user.plan if answer.user else "not found"
-
-    async def find_shared(self, query: Query = QUERY) -> str:
-        """Look up past the cache of this replica."""
-        self.directory.cache.purge()
-        return await self.find(query)
-
-    async def wait_for(self, purge: Purge) -> None:
-        """Wait until a purge has been received."""
-        await until(lambda: purge in self.purges)
-
-
-@asynccontextmanager
-async def replicas(server: RedisServer, **options: Any) -> AsyncIterator[tuple[Replica, Replica]]:
-    both = Replica(server), Replica(server, **options)
-    for each in both:
-        await each.cache.open()
-    try:
-        if server.process is not None:
-            for each in both:
-                await each.wait_for(Purge())
-                each.purges.clear()
-        yield both
-    finally:
-        for each in both:
-            await each.tier.close()
+def _empty_server(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(server, monkeypatch)
 
 
 async def test_an_answer_is_shared_and_the_server_shows_no_nickname_in_a_key(
@@ -226,67 +165,12 @@ async def test_a_user_looked_up_before_a_purge_and_stored_after_it_is_not_shared
         assert counts([second.backend]) == [1]
 
 
-async def test_a_purge_of_which_no_message_came_is_followed_from_what_is_kept(
-    server: RedisServer,
-) -> None:
-    """Without a purge of everything; also if its message comes later than the next one."""
-    async with replicas(server) as (first, second):
-        await first.find()
-        purges = [Purge(queries=(ByNickname(name),)) for name in ("bob", "carol", "dave")]
-        execute = first.cache._client.execute
-
-        async def lose(*command: str | bytes | int) -> Any:
-            return None if command[0] == "PUBLISH" else await execute(*command)
-
-        first.cache._client.execute = lose  # type: ignore[method-assign]
-        await first.cache.purge(purges[0])
-        await second.wait_for(purges[0])
-        await first.cache.purge(purges[1])
-        first.cache._client.execute = execute  # type: ignore[method-assign]
-        await first.cache.purge(purges[2])
-        await second.wait_for(purges[2])
-        await until(lambda: second.cache._generation == 3)
-        assert purges[1] in second.purges
-        assert Purge() not in second.purges
-        assert await second.find() == "Free"
-        assert counts([second.backend]) == [0]
-
-
-async def test_a_purge_that_is_kept_late_is_waited_for(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process had begun a generation before the one whose message came first."""
-    monkeypatch.setattr(RedisSharedCache, "patience", 0.2)
-    bob, carol = (Purge(queries=(ByNickname(name),)) for name in ("bob", "carol"))
-    async with replicas(server) as (first, second):
-        late = first.cache._message(1, "another", bob)
-        server.run("INCR", "idv:generation")
-        await first.cache.purge(carol)
-        await second.wait_for(carol)
-        await asyncio.sleep(0.05)  # what is kept has been read once
-        server.run("SET", "idv:purge:1", late)
-        await until(lambda: second.cache._generation == 2)
-        assert bob in second.purges
-        assert Purge() not in second.purges
-
-
-async def test_a_kept_purge_of_another_generation_is_not_applied_for_a_missing_one(
-    server: RedisServer,
-) -> None:
-    async with replicas(server) as (first, second):
-        await first.cache.purge(Purge(queries=(ByNickname("bob"),)))
-        server.run("SET", "idv:generation", "1000")
-        await second.wait_for(Purge())
-        second.purges.clear()
-        server.run("SET", "idv:generation", "1001")
-        await second.wait_for(Purge())
-
-
 async def test_a_purge_reaches_every_replica_while_the_server_is_full(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is stored there is not used any more, and the purge is pending until it is kept."""
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.02)
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.02)
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.1)
     async with replicas(server) as (first, second):
         assert [await first.find(), await second.find()] == ["Free", "Free"]
@@ -330,104 +214,6 @@ async def test_a_forged_message_purges_nothing(server: RedisServer) -> None:
         await asyncio.sleep(0.05)
         assert first.directory.get_cached(QUERY) is not None
         assert first.purges == []
-
-
-async def test_a_purge_that_was_missed_is_noticed_by_the_generation(server: RedisServer) -> None:
-    """Whether its message was lost, or the connection was."""
-    async with replicas(server) as (first, _):
-        await first.find()
-        server.run("INCR", "idv:generation")
-        await first.wait_for(Purge())
-        assert first.directory.get_cached(QUERY) is None
-        await first.find()
-        first.purges.clear()
-        server.run("CLIENT", "KILL", "TYPE", "pubsub")
-        server.run("INCR", "idv:generation")
-        await first.wait_for(Purge())
-
-
-async def test_a_message_after_one_that_was_lost_purges_everything(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RedisSharedCache, "interval", 60.0)  # no comparison meanwhile
-    async with replicas(server) as (first, _):
-        await first.find()
-        message = [2, "another", "", [], [[False, "bob"]]]
-        sealed = Sealer(first.cache.options.secret).seal("idv:purges", message)
-        server.run("PUBLISH", "idv:purges", sealed)
-        await first.wait_for(Purge())
-        assert first.directory.get_cached(QUERY) is None
-
-
-async def test_entries_from_before_a_purge_that_the_server_forgot_are_misses(
-    server: RedisServer,
-) -> None:
-    """It may have been restarted from an older file."""
-    async with replicas(server) as (first, second):
-        server.run("SET", "idv:generation", "7")
-        await first.wait_for(Purge())
-        await first.find()
-        key = first.cache._key("", QUERY)
-        old = await first.cache._client.execute("GET", key)
-        first.purges.clear()
-        first.directory.purge(Purge())
-        await until(lambda: first.cache._generation == second.cache._generation == 8)
-        server.run("SET", "idv:generation", "7")
-        server.run("SET", key, old)
-        assert (await first.cache.get("", QUERY)).answer is None
-        await asyncio.sleep(0.25)
-        assert (await second.cache.get("", QUERY)).answer is None
-        await first.find()
-    server.run("SET", "idv:generation", "3")
-    async with replicas(server) as (first, _):
-        assert (await first.cache.get("", QUERY)).answer is None
-
-
-@pytest.mark.parametrize("present", [2, 3])
-async def test_purges_that_the_server_forgot_are_noticed_though_others_came_since(
-    server: RedisServer, present: int
-) -> None:
-    """As after a failover to a replica without the last writes, even if they name the same."""
-    async with replicas(server) as (first, second):
-        await first.find()
-        for name in ("alice", "bob"):
-            purge = Purge(queries=(ByNickname(name),))
-            await first.cache.purge(purge)
-            await second.wait_for(purge)
-        messages = [
-            first.cache._message(number, first.cache._origin, Purge(queries=(ByNickname("bob"),)))
-            for number in range(1, present + 1)
-        ]
-        for number, message in enumerate(messages, 1):
-            server.run("SET", f"idv:purge:{number}", message)
-        server.run("SET", "idv:generation", str(present))
-        server.run("CLIENT", "KILL", "TYPE", "pubsub")
-        await second.wait_for(Purge())
-        async with replicas(server) as (third, _):
-            # Without one more generation, what is kept would say that only bob was purged.
-            assert (await third.cache.get("", QUERY)).answer is None
-
-
-async def test_a_reconnection_without_the_last_purge_purges_everything(
-    server: RedisServer,
-) -> None:
-    """Whether others were lost with it cannot be determined."""
-    async with replicas(server) as (first, second):
-        await first.cache.purge(Purge(queries=(QUERY,)))
-        await second.wait_for(Purge(queries=(QUERY,)))
-        server.run("DEL", "idv:purge:1")
-        server.run("CLIENT", "KILL", "TYPE", "pubsub")
-        await second.wait_for(Purge())
-
-
-async def test_purges_are_received_again_after_a_generation_that_is_no_number(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with replicas(server) as (first, _):
-        server.run("SET", "idv:generation", "x")
-        await until(lambda: "idv:generation is not a number" in caplog.text)
-        server.run("SET", "idv:generation", "1")
-        await first.wait_for(Purge())
 
 
 async def test_lookups_go_on_while_the_server_stops_hangs_or_is_full(
@@ -545,6 +331,7 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.05)
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.05)
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.1)
     # No lookup is a probe, however long the test takes.
     stays_open = BreakerOptions(open_for=60.0, open_max=60.0)

@@ -86,7 +86,8 @@ class SharedAnswers:
             return self._to_answer(shared, ttl)
         if may_keep and shared.user is not None and shared.stale_until > now:
             stale = self._to_answer(shared, 0.0)
-            self._cache.keep_stale(query, stale, shared.stale_until - now)
+            lifetime = min(shared.stale_until - now, self._cache.limits.stale_if_error)
+            self._cache.keep_stale(query, stale, lifetime)
         return None
 
     def _is_valid(self, query: Query, shared: SharedAnswer) -> bool:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import LookupFailed, format_traceback
@@ -26,7 +25,9 @@ _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)
 """A probe costs one lookup at most ``timeout``, so it may come often."""
 _PURGE_TIMEOUT = 1.0
 _PURGE_PAUSE = 1.0
-"""Seconds between two attempts to purge."""
+"""Seconds between two attempts to purge, if no further purge comes."""
+_MIN_PURGE_PAUSE = 0.25
+"""Seconds between two attempts to purge, at least."""
 _CLOSE_TIMEOUT = 1.0
 _MAX_QUERIES = 1000
 """Users that one purge may name; more are purged with everything else."""
@@ -34,11 +35,24 @@ _MAX_QUERIES = 1000
 ResultT = TypeVar("ResultT")
 
 
-class _PendingPurge(NamedTuple):
-    """A purge, and a future that is done once it is delivered."""
+class _PurgeUnion:
+    """One purge of all that the added ones name, or of everything if that is too much."""
 
-    purge: Purge
-    delivered: asyncio.Future[None]
+    def __init__(self) -> None:
+        self._everything = False
+        self._backends: dict[str, None] = {}
+        self._queries: dict[Query, None] = {}
+
+    def add(self, purge: Purge) -> None:
+        self._backends.update(dict.fromkeys(purge.backends))
+        self._queries.update(dict.fromkeys(purge.queries))
+        self._everything |= not any(purge) or len(self._queries) > _MAX_QUERIES
+        if self._everything:
+            self._backends.clear()
+            self._queries.clear()
+
+    def purge(self) -> Purge:
+        return Purge(tuple(self._backends), tuple(self._queries))
 
 
 class SharedTier:
@@ -59,9 +73,12 @@ class SharedTier:
         self.clock = clock
         self.counted = (counters or Counters()).backend(SHARED_CACHE)
         self._breaker = CircuitBreaker(_BREAKER, timer)
-        self._purges: list[_PendingPurge] = []
+        self._added = 0
+        self._delivered = 0
+        self._unsent = _PurgeUnion()
         self._purge_added = asyncio.Event()
-        self._undelivered = False
+        self._purge_delivered = asyncio.Event()
+        self._purge_failure: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -77,17 +94,17 @@ class SharedTier:
     @property
     def pending_purges(self) -> int:
         """The number of purges that are not delivered yet."""
-        return len(self._purges)
+        return self._added - self._delivered
 
     @property
     def problem(self) -> str | None:
         """Why nothing is read, though the circuit breaker may be closed."""
-        return "a purge cannot be delivered" if self._undelivered else None
+        return "a purge cannot be delivered" if self._purge_failure else None
 
     def try_acquire(self) -> Permit | None:
         """Return a permit for one `get`, ``None`` if nothing is to be read now."""
         # What is stored may be older than a purge that is delivered while it is read.
-        permit = None if self._purges else self._breaker.try_acquire()
+        permit = None if self.pending_purges else self._breaker.try_acquire()
         if permit is None:
             self.counted.results["skipped"] += 1
         return permit
@@ -95,7 +112,7 @@ class SharedTier:
     async def get(self, permit: Permit, scope: str, query: Query) -> SharedResult | None:
         """Return what is stored, ``None`` if that could not be determined in time."""
         result = await self._call(permit, lambda: self.cache.get(scope, query), "failed")
-        if result is not None and self._purges:
+        if result is not None and self.pending_purges:
             self.counted.results["skipped"] += 1
             return None
         return result
@@ -109,19 +126,20 @@ class SharedTier:
 
         Until then nothing is read here.
         """
-        delivered = asyncio.get_running_loop().create_future()
-        self._purges.append(_PendingPurge(purge, delivered))
+        self._added += 1
+        self._unsent.add(purge)
         self._purge_added.set()
-        if len(self._purges) == 1:
+        if self.pending_purges == 1:
             self._start(self._send_purges())
 
     async def wait_until_purged(self) -> bool:
         """Wait until the purges so far are delivered, for 1 s at most; return whether they are."""
-        if not self._purges:
-            return True
-        delivered = self._purges[-1].delivered
-        await asyncio.wait([delivered], timeout=_PURGE_TIMEOUT)
-        return delivered.done()
+        last = self._added
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PURGE_TIMEOUT):
+                while self._delivered < last:
+                    await self._purge_delivered.wait()
+        return self._delivered >= last
 
     async def close(self) -> None:
         """Cancel what is running, except that purges have 1 s more, and close the cache."""
@@ -180,43 +198,42 @@ class SharedTier:
         return result
 
     async def _send_purges(self) -> None:
-        pending: list[_PendingPurge] = []
-        purge = Purge()
-        while self._purges and not is_cancelled():  # a plugin may ignore the cancellation
+        sending, purge, last = _PurgeUnion(), Purge(), self._delivered
+        while self.pending_purges and not is_cancelled():  # a plugin may ignore the cancellation
             self._purge_added.clear()
-            if len(pending) < len(self._purges):  # an attempt that is repeated has the same object
-                pending = self._purges[:]
-                purge = _union([each.purge for each in pending])
+            if last < self._added:  # an attempt that is repeated has the same object
+                sending.add(self._unsent.purge())
+                purge, last, self._unsent = sending.purge(), self._added, _PurgeUnion()
             try:
                 await bounded(_PURGE_TIMEOUT, self.cache.purge(purge))
             except Exception as error:  # noqa: BLE001 - as above
-                self._undelivered = True
-                self.counted.results["not_purged"] += 1
-                self.counted.fail(_reason(error), self.clock())
-                _log.error(
-                    "shared cache: not purged: %s; not used, and trying again every %g s",
-                    _reason(error),
-                    _PURGE_PAUSE,
-                )
+                self._purge_failed(_reason(error))
+                await asyncio.sleep(_MIN_PURGE_PAUSE)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._purge_added.wait(), _PURGE_PAUSE)
+                    pause = _PURGE_PAUSE - _MIN_PURGE_PAUSE
+                    await asyncio.wait_for(self._purge_added.wait(), pause)
             else:
-                self._undelivered = False
-                self.counted.results["purged"] += len(pending)
-                self.counted.failing_since = None
-                del self._purges[: len(pending)]
-                for each in pending:
-                    each.delivered.set_result(None)
-                pending = []
+                self._purge_succeeded(last)
+                sending = _PurgeUnion()
 
+    def _purge_failed(self, reason: str) -> None:
+        self.counted.results["not_purged"] += 1
+        self.counted.fail(reason, self.clock())
+        if reason != self._purge_failure:
+            _log.error(
+                "shared cache: not purged: %s; not used, and trying again every %g s",
+                reason,
+                _PURGE_PAUSE,
+            )
+        self._purge_failure = reason
 
-def _union(purges: Sequence[Purge]) -> Purge:
-    """Return one purge of all that these name."""
-    backends = dict.fromkeys(chain.from_iterable(each.backends for each in purges))
-    queries = dict.fromkeys(chain.from_iterable(each.queries for each in purges))
-    if len(queries) > _MAX_QUERIES or not all(map(any, purges)):
-        return Purge()
-    return Purge(tuple(backends), tuple(queries))
+    def _purge_succeeded(self, last: int) -> None:
+        """All purges up to this one are delivered."""
+        self.counted.results["purged"] += last - self._delivered
+        self.counted.failing_since = self._purge_failure = None
+        self._delivered = last
+        self._purge_delivered.set()
+        self._purge_delivered = asyncio.Event()
 
 
 def _reason(error: Exception) -> str:
