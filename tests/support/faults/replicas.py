@@ -26,7 +26,6 @@ from support.redis_server import running_server as running_redis
 from support.service import KEY
 from support.tcp_relay import Relay, relaying
 
-_DATABASE = "users"
 _TIMES = replace(TIMES, lag=1.0)
 _CONFIG = """\
 profile_sites: [{site}]
@@ -58,7 +57,7 @@ def _config(dsn: str, redis: int) -> str:
 
 def _make_key_store(database: Database) -> None:
     # A change that was acknowledged must survive a crash.
-    database.run(f"ALTER DATABASE {_DATABASE} SET synchronous_commit = on")
+    database.run(f"ALTER DATABASE {database.name} SET synchronous_commit = on")
     with closing(key_store(database)) as location:
         location.create()
         add(location, record("caller", KEY))
@@ -79,13 +78,15 @@ async def running_replicas(
     async with AsyncExitStack() as stack:
         cluster = stack.enter_context(running_cluster())
         redis = stack.enter_context(running_redis())
-        database = create_database(cluster.primary, _DATABASE)
+        database = create_database(cluster.primary, "users")
         reference = Reference()
         source = PostgresSource(database, "p", reference)
         await asyncio.to_thread(_make_key_store, database)
         targets = [*(each.port for each in cluster.servers), redis.port]
         relays = [await stack.enter_async_context(relaying(each)) for each in targets]
-        services = await _serve(Builder(folder, max_seconds, stack), cluster, redis, relays)
+        services = await _serve(
+            Builder(folder, max_seconds, stack), cluster, database, redis, relays
+        )
         session = await stack.enter_async_context(aiohttp.ClientSession())
         caller = Caller(session, services)
         changes: list[Change] = [Edit(source, caller), Purge(source, caller)]
@@ -101,10 +102,11 @@ async def running_replicas(
 
 
 async def _serve(
-    build: Builder, cluster: Cluster, redis: RedisServer, relays: list[Relay]
+    build: Builder, cluster: Cluster, database: Database, redis: RedisServer, relays: list[Relay]
 ) -> list[ServiceProcess]:
-    relayed = _config(cluster.dsn(_DATABASE, (relays[0].port, relays[1].port)), relays[2].port)
-    direct = _config(cluster.dsn(_DATABASE), redis.port)
+    ports = relays[0].port, relays[1].port
+    relayed = _config(cluster.dsn(database.name, ports), relays[2].port)
+    direct = _config(cluster.dsn(database.name), redis.port)
     first = await build.serve(**{"replica-0": relayed})
     others = await build.serve(**{"replica-1": direct, "replica-2": direct})
     return [*first.values(), *others.values()]
