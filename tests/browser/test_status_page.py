@@ -182,7 +182,8 @@ def test_page_is_accessible(page: Chrome, scheme: str, width: int, rules: list[s
     resize(page, width, 900)
     background = page.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert (int(background.removeprefix("rgb(").split(",")[0]) < 100) == (scheme == "dark")
-    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    # The page lays itself out again a moment after it was resized.
+    wait_for(lambda: page.execute_script("return document.documentElement.scrollWidth") <= width)
     if not page.execute_script("return 'axe' in window"):
         page.execute_script(AXE.read_text(encoding="utf-8"))
     options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
