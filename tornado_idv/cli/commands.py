@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
+from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.commands import CommandTools, LoadedConfig
 from tornado_idv.registry import plugin_manager
 
@@ -40,6 +44,14 @@ class Commands(click.Group):
             own: click.Command = getattr(import_module(f"tornado_idv.cli.{cmd_name}"), cmd_name)
             return own
         return super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Exit with 130 after Ctrl-C; with click's own code, 1, it would mean "no"."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print_message("\ninterrupted")
+            sys.exit(128 + signal.SIGINT)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 click's way
         """List the commands without importing ours, which takes longer than all the rest."""
