@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -45,13 +47,13 @@ class Commands(click.Group):
             return own
         return super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _exit_on_interrupt():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Exit with 130 after Ctrl-C; with click's own code, 1, it would mean "no"."""
-        try:
+        with _exit_on_interrupt():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            print_message("\ninterrupted")
-            sys.exit(128 + signal.SIGINT)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 click's way
         """List the commands without importing ours, which takes longer than all the rest."""
@@ -66,6 +68,16 @@ class Commands(click.Group):
             click.echo(f"warning: the commands of plugins are missing: {error}", err=True)
             return {}
         return {str(command.name): command for commands in offered for command in commands}
+
+
+@contextmanager
+def _exit_on_interrupt() -> Iterator[None]:
+    """Exit with 130 after Ctrl-C; with click's own code, 1, it would mean "no"."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_message("\ninterrupted")
+        sys.exit(128 + signal.SIGINT)
 
 
 def _read(path: Path) -> LoadedConfig:
