@@ -5,6 +5,7 @@ import gc
 import importlib.metadata
 import inspect
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -51,6 +52,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests into one order in all workers."""
     items.sort(key=lambda item: item.path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Begin each test as in a terminal: after ``&`` in a script or nohup, signals are ignored."""
+    handle_signals()
+
+
+def handle_signals() -> None:
+    """Handle signals as a new process does; a command that has made a change ignores them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # Processes that tests start do not inherit a handler; that of nohup stays effective here.
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_collection_finish() -> None:
@@ -101,11 +117,16 @@ def _join_database_threads() -> None:
 def invoke() -> Iterator[Invoke]:
     """Runs one command; whatever is no exit escapes, so that no test takes a crash for a 1.
 
-    What a command does to the loggers of this process is undone.
+    What a command does to the loggers and signals of this process is undone.
     """
 
     def run(*arguments: object) -> Result:
-        return CliRunner().invoke(main, [str(each) for each in arguments], catch_exceptions=False)
+        texts = [str(each) for each in arguments]
+        try:
+            return CliRunner().invoke(main, texts, catch_exceptions=False)
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                handle_signals()
 
     backend_kinds(
         plugin_manager()

@@ -5,11 +5,11 @@ Lookups do not use it: a kind of backend offers it with `Backend.user_store`, if
 
 from __future__ import annotations
 
-import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 
 from tornado_idv.model import User
+from tornado_idv.signals import ignore_signals
 
 NumberedUser = tuple[int, User]
 """A user and the line of the imported file that it comes from."""
@@ -32,8 +32,7 @@ class UserStore(ABC):
         `replace` and `merge` call it when the commit cannot be undone any more, so that a signal
         does not hide from the user that it is done.
         """
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+        ignore_signals()
 
     @abstractmethod
     def count(self) -> int:

@@ -147,8 +147,6 @@ class KeyDatabase:
         except KeyStoreError as error:
             if before == after or not self._has_committed(error, lock, before, after):
                 raise
-        except KeyboardInterrupt:
-            raise UncertainChangeError(f"{self.name}: interrupted; {_UNCERTAIN}") from None
 
     def _has_committed(
         self, error: KeyStoreError, lock: str, before: list[str], after: list[str]
@@ -167,7 +165,7 @@ class KeyDatabase:
             self.script("ROLLBACK")
         except MissingKeyStoreError:
             return False
-        except (KeyStoreError, KeyboardInterrupt):
+        except KeyStoreError:
             raise UncertainChangeError(f"{error}; {_UNCERTAIN}") from None
         if found not in (before, after):  # changed again since
             raise UncertainChangeError(f"{error}; {_UNCERTAIN}")

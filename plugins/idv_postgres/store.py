@@ -29,11 +29,14 @@ from tornado_idv import Broken, NumberedUser, RejectRows, Unavailable, User, Use
 _CONNECT_TIMEOUT = 10.0
 _CLOSE_TIMEOUT = 1.0
 _ROWS_AT_ONCE = 5000
-_SETTINGS = (
-    "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10s'; "
-    # Between two batches the file is read, which may be a pipe.
-    "SET LOCAL idle_in_transaction_session_timeout = 0"
+# Between two batches the file is read, which may be a pipe. PostgreSQL has transaction_timeout from
+# version 17 on.
+_SETTINGS = """
+SET LOCAL lock_timeout = '10s';
+SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN (
+    'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout'
 )
+"""
 _ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _UNCERTAIN = (
     "the server did not confirm the commit, and whether the users were changed could not be "

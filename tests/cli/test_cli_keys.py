@@ -6,7 +6,8 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from support.process import Invoke
 from tornado_idv.cli import token_output
 from tornado_idv.errors import UncertainChangeError
 from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.keys.token import issue as new_token
 from tornado_idv.units import Rate
@@ -469,7 +471,58 @@ def test_exit_code_is_3_where_a_signal_comes_and_the_token_may_be_valid(
     assert result.exit_code == 3
     assert ("the token is lost; revoke the key" in result.stderr) is is_committed
     assert ("the token that was printed may be valid" in result.stderr) is not is_committed
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_at_the_commit_of_a_change_does_not_hide_that_it_is_made(
+    run: Run, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Also for a store that is created together with its keys."""
+
+    @contextmanager
+    def interrupted(self: KeyStoreFile) -> Iterator[Any]:
+        with create(self) as database:
+            yield database
+            signal.raise_signal(number)
+        signal.raise_signal(number)
+
+    @contextmanager
+    def interrupted_after(self: KeyStoreFile, **options: Any) -> Iterator[Any]:
+        with connect(self, **options) as database:
+            yield database
+            if not options["read_only"]:
+                signal.raise_signal(number)
+
+    connect, create = KeyStoreFile.connected, KeyStoreFile.creating
+    make_store(tmp_path / "old.db", "copied")
+    (tmp_path / "old.yaml").write_text("auth: {store: old.db}\n")
+    (tmp_path / "keys.jsonl").write_text(json.dumps({"id": "shop", "sha256": "0" * 64}))
+    monkeypatch.setattr(KeyStoreFile, "creating", interrupted)
+    monkeypatch.setattr(KeyStoreFile, "connected", interrupted_after)
+    for command, message in (
+        (f"import {tmp_path}/keys.jsonl --create", f"Created the key store {path}.\nImported 1"),
+        (f"copy --from {tmp_path}/old.yaml", "Copied 1 keys"),
+        ("disable shop", "shop: disabled\n"),
+        ("enable shop", "shop: valid\n"),
+        ("issue other", ""),
+        ("rotate shop", ""),
+        ("revoke shop", "shop: revoked\n"),
+    ):
+        signal.signal(number, signal.default_int_handler)
+        result = run(*command.split())
+        assert (result.exit_code, result.stderr.startswith(message)) == (0, True), result.stderr
+
+
+def test_interrupt_before_the_commit_changes_nothing(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its exit code is none that a command has at its end."""
+    make_store(path, "shop")
+    known = read(path)
+    monkeypatch.setattr(KeyStore, "revoke", _then_signal(KeyStore.revoke, signal.SIGINT))
+    result = run("revoke", "shop")
+    assert (result.exit_code, result.stderr) == (130, "\ninterrupted\n")
+    assert read(path) == known
 
 
 def _then_signal(change: Callable[..., Any], number: signal.Signals) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,21 +116,25 @@ def test_key_whose_expired_token_was_removed_in_the_old_store_is_copied_again(
     """The token stays expired in the new store, also if the key is renewed."""
     past, later = 1e9, 1e9 + 60 * 86400
     add(old, record("often", "d", past), record("renewed", "e", past, expires=past + 1))
+    add(old, record("seldom", "h", past))
     with open_store(old) as store:
         store.rotate("often", Token(digest("f"), past), overlap=1.0, expires=None)
         copy("--create")
         store.rotate("often", Token(digest("g"), later), overlap=1.0, expires=None)
         for moment in (past + 2, later):
-            token = Token(digest(str(moment)), moment)
-            store.rotate("renewed", token, overlap=1.0, expires=CREATED)
+            for key_id in ("renewed", "seldom"):
+                token = Token(digest(f"{key_id} {moment}"), moment)
+                store.rotate(key_id, token, overlap=1.0, expires=CREATED)
     tokens = {token.digest for key in read(old).values() for token in key.tokens}
-    assert tokens.isdisjoint({digest("d"), digest("e")})
+    assert tokens.isdisjoint({digest("d"), digest("e"), digest("h")})
     done = copy("--json")
-    assert json.loads(done.stdout) == {"ok": True, "copied": 0, "updated": 2, "unchanged": 3}
+    assert json.loads(done.stdout) == {"ok": True, "copied": 0, "updated": 3, "unchanged": 3}
     copied = read(tmp_path / "new.db")
     assert copied["often"].tokens[0] == Token(digest("d"), past, past + 1)
     assert copied["renewed"].tokens[0] == Token(digest("e"), past, past + 1)
-    assert json.loads(copy("--json").stdout)["unchanged"] == 5
+    first = copied["seldom"].tokens[0]
+    assert (first.digest, (first.expires or CREATED) <= time.time()) == (digest("h"), True)
+    assert json.loads(copy("--json").stdout)["unchanged"] == 6
 
 
 CONFLICTS = {

@@ -295,7 +295,9 @@ def test_pause_between_rows_is_no_reason_to_end_the_session(
     database.write(BOB)
     database.run(GRANT)
     meanwhile(lambda: database.run("SELECT pg_sleep(0.1)"))
-    settings = "&idle_in_transaction_session_timeout=10ms"
+    names = "('idle_in_transaction_session_timeout', 'transaction_timeout')"
+    known = database.run(f"SELECT name FROM pg_settings WHERE name IN {names}").splitlines()
+    settings = "".join(f"&{name}=50ms" for name in known)
     done = users("import", source(HEADER + ALICE_ROW), "--to", "people", settings=settings)
     assert done.exit_code == 0, done.stderr
     assert [row.partition("|")[0] for row in rows(database)] == ["alice"]

@@ -25,6 +25,6 @@ def main(context: click.Context) -> None:
     Begin with `tornado-idv init`, then `tornado-idv serve`.
 
     Exit codes: 0 done; 1 the answer is no (not found, check failed); 2 wrong use;
-    3 could not be determined. Those of serve are in `serve --help`.
+    3 could not be determined; 130 interrupted by Ctrl-C. Those of serve are in `serve --help`.
     """
     context.obj = open_closed_streams()

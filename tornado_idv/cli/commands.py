@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
+from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.commands import CommandTools, LoadedConfig
 from tornado_idv.registry import plugin_manager
 
@@ -41,6 +47,14 @@ class Commands(click.Group):
             return own
         return super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _exit_on_interrupt():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _exit_on_interrupt():
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 click's way
         """List the commands without importing ours, which takes longer than all the rest."""
         plugins = {name: each.get_short_help_str() for name, each in self._of_plugins().items()}
@@ -54,6 +68,16 @@ class Commands(click.Group):
             click.echo(f"warning: the commands of plugins are missing: {error}", err=True)
             return {}
         return {str(command.name): command for commands in offered for command in commands}
+
+
+@contextmanager
+def _exit_on_interrupt() -> Iterator[None]:
+    """Exit with 130 after Ctrl-C; with click's own code, 1, it would mean "no"."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_message("\ninterrupted")
+        sys.exit(128 + signal.SIGINT)
 
 
 def _read(path: Path) -> LoadedConfig:

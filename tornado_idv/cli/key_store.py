@@ -28,6 +28,7 @@ from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.registry import key_stores, plugin_manager
 from tornado_idv.server.logs import LogFormat, configure_logging
+from tornado_idv.signals import ignore_signals
 from tornado_idv.units import DURATION, format_rate, parse_duration
 
 _audit = logging.getLogger("tornado_idv.audit")
@@ -62,18 +63,25 @@ class Target:
                 yield store
 
     @contextmanager
-    def changing(self, *, may_create: bool) -> Iterator[KeyStore]:
-        """Open the key store for one change; one that is created is committed together with it."""
-        with closing(self.location):
+    def changing(
+        self, command: str, key_ids: Iterable[str], *, may_create: bool = False
+    ) -> Iterator[KeyStore]:
+        """Open the key store for one change, committed at the end with a store that is created.
+
+        From the commit on, signals are ignored up to the end of the command.
+        """
+        with self.auditing_uncertain(command, key_ids), closing(self.location):
             if may_create:
                 with self.location.creating() as database:
                     if database is not None:
                         yield KeyStore(database, self.location.name)
+                        ignore_signals()
                 if database is not None:
                     print_message(f"Created the key store {self.location.name}.")
                     return
-            with self.location.opened() as store:
+            with self.location.opened() as store, store.transaction():
                 yield store
+                ignore_signals()
 
     @contextmanager
     def auditing_uncertain(self, command: str, key_ids: Iterable[str]) -> Iterator[None]:

@@ -47,7 +47,7 @@ def keys() -> None:
     A change is effective in a running service within a second. Each is logged to standard error.
 
     Exit codes: 0 done, even if that cannot be printed; 1 not done, no key was changed; 2 wrong
-    use; 3 could not be determined whether it was done.
+    use; 3 could not be determined whether it was done; 130 interrupted, no key was changed.
     """
 
 
@@ -186,11 +186,10 @@ def _change(
     change: Callable[[KeyStore], tuple[KeyRecord, KeyRecord]],
 ) -> None:
     check_id(key_id)
-    with target.opened() as store:
-        with target.auditing_uncertain(command, [key_id]):
-            before, after = change(store)
-        if before != after:
-            target.audit(command, [key_id])
+    with target.changing(command, [key_id]) as store:
+        before, after = change(store)
+    if before != after:
+        target.audit(command, [key_id])
     record = as_record(after, time.time())
     was = "; nothing was changed" if before == after else ""
     report(f"{key_id}: {record['state']}{was}", record, as_json=target.as_json)

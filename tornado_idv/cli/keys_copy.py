@@ -39,10 +39,7 @@ def copy_keys(
     for key in keys:
         target.check_new(key)
     all_ids = [key.id for key in keys]
-    with (
-        target.auditing_uncertain("copy", all_ids),
-        target.changing(may_create=may_create) as store,
-    ):
+    with target.changing("copy", all_ids, may_create=may_create) as store:
         changes = store.copy(keys, time.time())
     target.audit("copy", changes.ids)
     copied, updated = len(changes.new), len(changes.changed)

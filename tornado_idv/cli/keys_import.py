@@ -120,7 +120,7 @@ def import_keys(
         raise ConfigError(*(Problem(name, *each) for each in lines.problems))
     keys = lines.keys
     ids = [key.id for key in keys]
-    with target.auditing_uncertain("import", ids), target.changing(may_create=may_create) as store:
+    with target.changing("import", ids, may_create=may_create) as store:
         try:
             store.add(_with_progress(keys, "Adding"))
         except DuplicateKeyError as error:

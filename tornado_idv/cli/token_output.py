@@ -14,8 +14,7 @@ from tornado_idv.cli.common import Record, failure, print_json
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.commands import Exit
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
-
-_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+from tornado_idv.signals import SIGNALS, ignore_signals
 
 
 @contextmanager
@@ -28,27 +27,26 @@ def token_output() -> Iterator[None]:
     if "stdout" in click.get_current_context().find_root().obj:
         print_message("standard output is closed, and the token would be lost")
         sys.exit(Exit.NO)
-    handlers = {each: signal.getsignal(each) for each in _SIGNALS}
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
-        try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # raises what is pending
-        finally:
-            for each, handler in handlers.items():
-                signal.signal(each, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # raises what is pending
 
 
 @contextmanager
 def withdrawing(withdraw: Callable[[], None]) -> Iterator[None]:
-    """Call ``withdraw``, which makes a token invalid, if it cannot be printed, and exit."""
+    """Call ``withdraw``, which makes a token invalid, if it cannot be printed, and exit.
+
+    After it has been printed, signals are ignored: the token is valid.
+    """
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         yield
+        ignore_signals()
     except BaseException as error:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a second one would interrupt this
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # a second one would interrupt this
         discard_output()
         text = "interrupted"
         if isinstance(error, OSError):
@@ -91,6 +89,5 @@ def print_token(token: str, record: Record, *, as_json: bool) -> None:
 
 def _exit_uncertain() -> NoReturn:
     """Exit with `COULD_NOT_TELL`, also if a signal is pending: its code would mean "not done"."""
-    for each in _SIGNALS:
-        signal.signal(each, signal.SIG_IGN)  # discards a pending one, too
+    ignore_signals()  # discards a pending one, too
     sys.exit(Exit.COULD_NOT_TELL)

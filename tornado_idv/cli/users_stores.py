@@ -65,21 +65,15 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
     """Print an error of ours, with the name of the backend, and exit with its code.
 
     SIGTERM ends the command as an interrupt does, so that what it has begun is undone.
-    `UserStore.ignore_signals` has an effect up to here.
     """
     keep_out_secrets()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json), mute_own_logger():
-            try:
-                yield
-            except LookupFailed as error:
-                error.backend = error.backend or name or None
+    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json), mute_own_logger():
+        try:
+            yield
+        except LookupFailed as error:
+            error.backend = error.backend or name or None
+            raise
+        except RefusedError:
+            with exit_on_error(Exit.NO, as_json=as_json):
                 raise
-            except RefusedError:
-                with exit_on_error(Exit.NO, as_json=as_json):
-                    raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -28,12 +28,13 @@ class Changes:
 def compare(records: Sequence[KeyRecord], known: Mapping[str, KeyRecord], now: float) -> Changes:
     """Return what makes ``known``, the keys by their ids, equal to the records of another store.
 
-    Tokens that have expired at ``now``, in Unix time, may be in ``known`` only. Raises
-    `KeyStoreError` for a key that was changed in ``known`` since it was copied, or is another
-    one: no key or token becomes valid again, and none is removed.
+    Tokens that have expired at ``now``, in Unix time, may be in ``known`` only; the first token of
+    a key that was not rotated when it was copied expires at ``now``. Raises `KeyStoreError` for a
+    key that was changed in ``known`` since it was copied, or is another one: no key or token
+    becomes valid again, and none is removed.
     """
     new = [each for each in records if each.id not in known]
-    copied = (_with_expired(each, known[each.id], now) for each in records if each.id in known)
+    copied = (_with_removed(each, known[each.id], now) for each in records if each.id in known)
     differing = [each for each in copied if not _is_same(each, known[each.id])]
     owners = {token.digest: each.id for each in known.values() for token in each.tokens}
     conflicts = dict(_conflicts(differing, known, owners))
@@ -64,7 +65,10 @@ def _conflict(source: KeyRecord, copy: KeyRecord) -> str | None:
         return "it is disabled here only; enable it here, or disable it in the other store, too"
     ends = _ends(source)
     if any(digest not in ends for digest in _ends(copy)):
-        return "it was rotated here; issue a key with another id and revoke it in both"
+        return (
+            "it was rotated here, or twice in the other store, over 30 days apart; issue a key "
+            "with another id and revoke it in both"
+        )
     if any(ends[digest] > end for digest, end in _ends(copy).items()):
         return (
             "a token of it expires earlier here; issue a key with another id and revoke it in both"
@@ -72,19 +76,22 @@ def _conflict(source: KeyRecord, copy: KeyRecord) -> str | None:
     return None
 
 
-def _with_expired(source: KeyRecord, copy: KeyRecord, now: float) -> KeyRecord:
-    """Return the source with expired tokens that only its copy has: a rotation removes such tokens.
+def _with_removed(source: KeyRecord, copy: KeyRecord, now: float) -> KeyRecord:
+    """Return the source with tokens that only its copy has, as a rotation removes expired ones.
 
-    They get an expiry of their own, since that of the key may be later in the source.
+    They get an expiry of their own, since that of the key may be later in the source. The only
+    token of a copy, issued with the key, came from the source: a rotation here would have kept it
+    and added one. Of other tokens it is not known which store they were added in.
     """
     ends = _ends(copy)
     digests = {token.digest for token in source.tokens}
-    expired = [
-        replace(token, expires=ends[token.digest])
+    was_rotated = len(copy.tokens) > 1 or copy.tokens[0].created != copy.created
+    removed = [
+        replace(token, expires=min(ends[token.digest], now))
         for token in copy.tokens
-        if token.digest not in digests and ends[token.digest] <= now
+        if token.digest not in digests and (ends[token.digest] <= now or not was_rotated)
     ]
-    return replace(source, tokens=in_order([*expired, *source.tokens])) if expired else source
+    return replace(source, tokens=in_order([*removed, *source.tokens])) if removed else source
 
 
 def _is_same(one: KeyRecord, other: KeyRecord) -> bool:

@@ -63,7 +63,7 @@ class KeyDatabase(Protocol):
         """Run a statement for each row of values."""
 
     def writing(self) -> AbstractContextManager[None]:
-        """Write everything or nothing, with no other writer in between."""
+        """Write everything or nothing, with no other writer in between; may be nested."""
 
     def reading(self) -> AbstractContextManager[None]:
         """Make all reads within see the same state."""
@@ -92,6 +92,10 @@ class KeyStore:
         """Return the number of keys."""
         ((count,),) = self._database.execute("SELECT count(*) FROM keys")
         return int(count)
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Make all changes within, or none, with one commit at the end."""
+        return self._database.writing()
 
     def records(self) -> Iterator[KeyRecord]:
         """Yield all keys in the order of their ids; raises `KeyStoreError`."""
