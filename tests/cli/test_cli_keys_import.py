@@ -93,6 +93,9 @@ WRONG = {
     "no scope": (line("x", scopes=[]), "scopes: "),
     "no zone": (line("x", expires="2027-01-01T00:00:00"), "expires: the time zone is missing"),
     "date": (line("x", expires="soon"), "expires: not a date and time"),
+    "year": (line("x", expires=2027), "expires: not a date and time"),
+    "milliseconds": (line("x", not_before=1800000000000), "not_before: not a date and time"),
+    "disabled": (line("x", disabled="yes"), "disabled: must be true or false"),
     "far": (
         line("x", expires="9999-12-31T23:59:59-12:00"),
         "expires: must be a time from 1970 on and before the year 9999",
@@ -143,6 +146,14 @@ def test_all_wrong_lines_are_reported(import_lines: Import, path: Path) -> None:
 def test_many_keys_are_imported_at_once(import_lines: Import, path: Path) -> None:
     assert import_lines(*(line(f"key-{i}") for i in range(2500))).exit_code == 0
     assert len(read(path)) == 2500
+
+
+def test_file_without_keys_is_an_error_and_creates_no_store(
+    import_lines: Import, path: Path
+) -> None:
+    result = import_lines("", " ")
+    assert (result.exit_code, result.stderr) == (1, "<stdin>: there is no key in it\n")
+    assert not path.exists()
 
 
 def test_missing_file_is_wrong_use(path: Path, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def parse_moment(text: str, now: float, option: str) -> float:
 def check_moment(moment: float, option: str) -> float:
     """Return a Unix time; raises `KeyCommandError`, naming the option, for one we cannot print."""
     if not 0 <= moment < END_OF_TIME:
-        raise KeyCommandError(f"{option}: must be a time before the year 9999")
+        raise KeyCommandError(f"{option}: must be a time from 1970 on and before the year 9999")
     return moment
 
 

@@ -11,8 +11,8 @@ from typing import IO, Annotated, TypeVar
 import click
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
+    StrictBool,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -28,31 +28,22 @@ from tornado_idv.cli.key_store import (
     on_store,
 )
 from tornado_idv.config.locations import dotted, is_safe_to_print
-from tornado_idv.config.types import KeyId, Moment, Sha256, check_order
+from tornado_idv.config.types import KeyId, Moment, RateLimit, Sha256, check_order
 from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token, check_text
 from tornado_idv.keys.store import DuplicateKeyError
 from tornado_idv.options import Options
-from tornado_idv.units import Rate, parse_rate
 
 _T = TypeVar("_T")
 _MESSAGES = {
     "extra_forbidden": "is no member of a key",
     "missing": "is missing",
+    "bool_type": "must be true or false",
     "model_type": "must be an object",
 }
 
 ShortText = Annotated[str, AfterValidator(check_text)]
-
-
-def _rate(value: object) -> Rate:
-    if not isinstance(value, str):
-        raise ValueError("must be a rate, like 100/second or 300/10 minutes")  # noqa: TRY004
-    return parse_rate(value)
-
-
-ImportedRate = Annotated[Rate, BeforeValidator(_rate)]
 
 
 class ImportedKey(Options):
@@ -64,10 +55,10 @@ class ImportedKey(Options):
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = DEFAULT_SCOPES
     not_before: Moment | None = None
     expires: Moment | None = None
-    requests: ImportedRate | None = None
-    misses: ImportedRate | None = None
+    requests: RateLimit | None = None
+    misses: RateLimit | None = None
     note: ShortText = ""
-    disabled: bool = False
+    disabled: StrictBool = False
 
     @field_validator("not_before", "expires")
     @classmethod
@@ -119,6 +110,8 @@ def import_keys(
     if lines.problems:
         raise ConfigError(*(Problem(name, *each) for each in lines.problems))
     keys = lines.keys
+    if not keys:
+        raise KeyCommandError(f"{name}: there is no key in it")
     ids = [key.id for key in keys]
     with target.changing("import", ids, may_create=may_create) as store:
         try:
@@ -128,7 +121,8 @@ def import_keys(
             raise ConfigError(Problem(name, number, 1, "", str(error))) from None
     target.audit("import", ids)
     record = {"ok": True, "imported": len(keys)}
-    report(f"Imported {len(keys)} keys.", record, as_json=target.as_json)
+    noun = "key" if len(keys) == 1 else "keys"
+    report(f"Imported {len(keys)} {noun}.", record, as_json=target.as_json)
 
 
 class _Lines:

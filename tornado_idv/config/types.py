@@ -114,12 +114,10 @@ def _rate(value: object) -> object:
     return parse_rate(value)
 
 
-def _moment(value: object) -> object:
-    # pydantic by itself would read "2027" as seconds after 1970.
-    if not isinstance(value, str):
-        return value
+def _moment(value: object) -> datetime:
+    # pydantic by itself would read 2027 and "2027" as seconds after 1970.
     try:
-        return datetime.fromisoformat(value)
+        return datetime.fromisoformat(value if isinstance(value, str) else "")
     except ValueError:
         raise ValueError("not a date and time; write it like 2027-01-01T00:00:00Z") from None
 
