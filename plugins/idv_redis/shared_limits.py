@@ -19,17 +19,19 @@ for seconds in string.gmatch(ARGV[2], '%S+') do
   table.insert(used, seconds)
 end
 for i, key in ipairs(KEYS) do
-  local tat = tonumber(redis.call('GET', key) or 0) or 0
-  tat = math.max(tat, now - ARGV[1]) + used[i]
+  local tat, at = string.match(redis.call('GET', key) or '', '^(%S+) (%S+)$')
+  local back = math.max((tonumber(at) or 0) - now, 0)
+  tat = math.max((tonumber(tat) or 0) - back, now - ARGV[1]) + used[i]
   ahead[i] = string.format('%.6f', tat - now)
   local kept = math.max(tat - now + 3, 1)
-  redis.call('SET', key, string.format('%.6f', tat), 'PX', math.ceil(kept * 1000))
+  redis.call('SET', key, string.format('%.6f %.6f', tat, now), 'PX', math.ceil(kept * 1000))
 end
 return table.concat(ahead, ' ')
 """
 """Times are in seconds, by the server's clock; a TAT is kept until 3 s after it has passed.
 Another machine adds to it what it used since its last exchange, which is longer ago than the TAT
-where no machine alone uses the whole rate.
+where no machine alone uses the whole rate. With a TAT stands when it was written: by as much as the
+clock is behind that, as when a replica takes over, the TAT moves back too.
 
 Numbers are in one text: an argument or a reply for each would take twice the time here.
 """

@@ -63,6 +63,18 @@ async def test_uses_of_processes_are_added_up_by_the_clock_of_the_server(
         assert await first.exchange(0.1, [USE]) == [pytest.approx(2.9)]
 
 
+async def test_clock_that_steps_back_makes_no_key_wait_longer(server: RedisServer) -> None:
+    """As when a replica takes over: a stored time is later than the server's."""
+    server.run("FLUSHALL")
+    use = LimitUse("requests 1/10.0 shop", 10.0)
+    async with limits(server) as one:
+        assert await one.exchange(0.1, [use]) == [pytest.approx(9.9)]
+        (key,) = [each for each in server.run("KEYS", "*").split() if b"idv:limit:" in each]
+        ahead = time.time() + 3600
+        server.run("SET", key, f"{ahead + 9.9:.6f} {ahead:.6f}")
+        assert await one.exchange(0.1, [use]) == [pytest.approx(19.9, abs=0.5)]
+
+
 async def test_machines_that_each_use_less_than_the_rate_are_added_up(server: RedisServer) -> None:
     """Of 0.1 s, each of three uses 0.09 s."""
     server.run("FLUSHALL")

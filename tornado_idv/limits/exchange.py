@@ -25,9 +25,6 @@ INTERVAL = 0.1
 _RETRY_INTERVAL = 1.0
 """Seconds between two exchanges while they fail."""
 _TIMEOUT = 1.0
-_LONGEST_WAIT = 2
-"""Periods of a limit that one exchange can make a key wait at most. The clock of the server may
-step back, as when a replica of it takes over; a key that did use more is made to wait again."""
 _BATCH = 200
 """Limits in one exchange: more would delay other clients of the server, and requests here."""
 
@@ -98,8 +95,7 @@ class LimitExchange:
         ahead = await self._shared.exchange(now - since, named)
         # By the time before the exchange, so that its duration delays no request.
         for use, seconds in zip(uses, ahead, strict=True):
-            longest = _LONGEST_WAIT * use.limit.rate.seconds
-            self._limiter.advance(use, now + min(seconds, longest))
+            self._limiter.advance(use, now + seconds)
 
     def _failed(self, reason: str) -> None:
         self._counters.limit_exchanges["failed"] += 1
