@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,18 +16,47 @@ from support.service import CARDS_ONLY_KEY, CONFIG, FIXTURE, Client, Reply, serv
 
 CARD = "/api/v1/identify/card"
 URL = "/api/v1/identify/url"
+NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
 VARIABLE = {"date", "x-request-id", "retry-after", "ratelimit"}
 
 
+USERS = "{name: users, kind: yaml, path: users.yaml}"
+
+
 @contextmanager
-def limited(folder: Path, limits: str, of_cards: str = "{}", server: str = "") -> Iterator[Client]:
+def limited(
+    folder: Path, limits: str, of_cards: str = "{}", server: str = "", backend: str = USERS
+) -> Iterator[Client]:
     """A service with general limits, and with those of the key ``cards``."""
     (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     config = CONFIG.replace("{id: cards, ", f"{{id: cards, limits: {of_cards}, ")
     config = config.replace("server: {", f"server: {{{server}")
-    backend = "  - {name: users, kind: yaml, path: users.yaml}\n"
-    with serving(f"limits: {limits}\n{config}{backend}", folder) as service:
+    with serving(f"limits: {limits}\n{config}  - {backend}\n", folder) as service:
         yield Client(service.port)
+
+
+@contextmanager
+def holding_upstream(count: int) -> Iterator[int]:
+    """A service without users that responds when it has ``count`` requests; yields its port."""
+    barrier = threading.Barrier(count, timeout=20)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            barrier.wait()
+            self.send_response(404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(NOT_FOUND)))
+            self.end_headers()
+            self.wfile.write(NOT_FOUND)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
 
 
 def by_card(client: Client, number: str) -> Reply:
@@ -64,6 +97,19 @@ def test_guessed_cards_use_up_the_budget_of_misses(tmp_path: Path) -> None:
         assert [by_card(client, f"400{i}").status for i in range(3)] == [404] * 3
         assert by_card(client, "4000123412341234").status == 429
         assert client.by_input("@alice").status == 200  # another key
+
+
+def test_guesses_at_once_find_out_no_more_than_the_budget_of_misses(tmp_path: Path) -> None:
+    """Also a user who exists is not found out beyond it."""
+    count = 8
+    with holding_upstream(count) as port, ThreadPoolExecutor(count) as threads:
+        upstream = f"{{name: users, kind: upstream, base_url: 'http://127.0.0.1:{port}'}}"
+        with limited(tmp_path, "{misses: 3/hour}", backend=upstream) as client:
+            numbers = [f"{number}" for number in range(4000, 4000 + count)]
+            replies = list(threads.map(partial(by_card, client), numbers))
+            assert sorted(each.status for each in replies) == [404] * 3 + [429] * 5
+            waits = [each.headers["retry-after"] for each in replies if each.status == 429]
+            assert all(0 < int(wait) <= 1200 for wait in waits)
 
 
 def test_misses_that_are_logged_only_refuse_nothing(

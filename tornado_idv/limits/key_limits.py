@@ -140,11 +140,7 @@ class KeyLimits:
                 self._tats[at] = min(self._tats[at], self._clock() + new.tolerance)
 
     def charge_miss(self, now: float | None = None) -> None:
-        """Count a lookup without a user; ``now`` as for `acquire`.
-
-        Lookups that were under way when the limit was reached are charged too, so that many at
-        once gain nothing. With ``log_only`` they are not: all would be logged for too long.
-        """
+        """Count a lookup without a user, if that is within the limit; ``now`` as for `acquire`."""
         misses = self._misses
         if misses is None:
             return
@@ -152,10 +148,16 @@ class KeyLimits:
             now = self._clock()
         tats, at = self._tats, self._at + 1
         tat = tats[at]
-        if not self._log_only or misses.exceeded(tat, now) is None:
+        if misses.exceeded(tat, now) is None:  # or else it is logged only
             tats[at] = max(tat, now) + misses.interval
             if self._uses is not None:
                 self._uses[self][1] += 1
+
+    def spent_misses(self) -> Exceeded | None:
+        """Return the limit of misses if others have used it up since `acquire`."""
+        if self._misses is None or self._log_only:
+            return None
+        return self._misses.exceeded(self._tats[self._at + 1], self._clock())
 
     def _exceeded(self, now: float) -> Exceeded | None:
         """Return the limit for which the client has to wait longest."""

@@ -11,7 +11,7 @@ from tornado_idv.keys.api_key import Scope
 from tornado_idv.model import Answer, Query
 from tornado_idv.web.auth import BearerAuthMixin
 from tornado_idv.web.content_negotiation import check_media_types
-from tornado_idv.web.errors import ApiError
+from tornado_idv.web.errors import ApiError, rate_limited
 from tornado_idv.web.handler import JsonHandler
 from tornado_idv.web.json_body import parse_field
 from tornado_idv.web.packet_cache import CacheableRequest
@@ -45,6 +45,10 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
 
     def _send_result(self, lookup: Future[Answer]) -> None:
         answer = lookup.result()
+        exceeded = self.limits.spent_misses() if self.limits is not None else None
+        if exceeded is not None:
+            # Lookups that run at the same time would be as many guesses beyond the limit.
+            raise rate_limited(exceeded)
         if answer.stale:
             self.cache = "stale"
         elif answer.coalesced:
