@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from support.key_stores import add, make_store, open_store, read, record
+from support.key_stores import add, execute, make_store, open_store, read, record
 from support.process import Invoke
 from tornado_idv.cli import token_output
 from tornado_idv.errors import UncertainChangeError
@@ -269,6 +269,26 @@ def test_key_is_disabled_enabled_and_revoked(run: Run, path: Path) -> None:
                 f"shop: {state}; nothing was changed\n",
             )
     assert run("enable", "shop").stderr == "shop was revoked, which is final\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("issue", "other"), ("rotate", "shop"), ("revoke", "shop"), ("disable", "shop")],
+    ids=" ".join,
+)
+def test_change_that_no_service_could_read_is_not_made(
+    run: Run, path: Path, command: tuple[str, str]
+) -> None:
+    make_store(path, "shop")
+    add(path, record("bad", "bad"))
+    execute(path, "UPDATE keys SET scopes = 'everything' WHERE id = 'bad'")
+    result = run(*command)
+    execute(path, "UPDATE keys SET scopes = 'identify:url' WHERE id = 'bad'")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"{path}: a key in it is not valid: bad\n"
+    assert run("show", "shop", "--json").stdout.count('"created"') == 2  # itself and one token
+    assert json.loads(run("show", "shop", "--json").stdout)["state"] == "valid"
+    assert list(read(path)) == ["bad", "shop"]
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ REASONS = {
         "the key store was written by a newer tornado-idv (version 99 of its schema, this one "
         "knows 1); upgrade this one"
     ),
-    "invalid_key": "a key in it is not valid",
+    "invalid_key": "a key in it is not valid: shop",
     "directory": "the file is not a key store, not even a regular one",
     "fifo": "the file is not a key store, not even a regular one",
     "locked": "the key store is locked by another process",

@@ -103,6 +103,7 @@ def issue(
         with (
             printing_uncertain(token, as_json=target.as_json),
             target.auditing_uncertain("issue", [key_id]),
+            store.transaction(),
         ):
             store.add([key])
 
@@ -138,6 +139,7 @@ def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> No
         with (
             printing_uncertain(token, as_json=target.as_json),
             target.auditing_uncertain("rotate", [key_id]),
+            store.transaction(),
         ):
             before, after = store.rotate(key_id, added, overlap=seconds, expires=ends)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Protocol, get_args
@@ -93,9 +93,17 @@ class KeyStore:
         ((count,),) = self._database.execute("SELECT count(*) FROM keys")
         return int(count)
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """Make all changes within, or none, with one commit at the end."""
-        return self._database.writing()
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Make all changes within, or none, with one commit at the end.
+
+        Raises `KeyStoreError` where services could not read the store then: no change would be
+        effective in them.
+        """
+        with self._database.writing():
+            yield
+            for _ in self._read("", ()):
+                pass
 
     def records(self) -> Iterator[KeyRecord]:
         """Yield all keys in the order of their ids; raises `KeyStoreError`."""
@@ -214,7 +222,8 @@ class KeyStore:
             try:
                 yield _record(row, tokens.pop(row[0], ()))
             except (TypeError, ValueError):
-                raise KeyStoreError(f"{self._name}: a key in it is not valid") from None
+                which = f": {row[0]}" if re.fullmatch(KEY_ID, str(row[0]), re.ASCII) else ""
+                raise KeyStoreError(f"{self._name}: a key in it is not valid{which}") from None
 
     def _add(self, records: Iterable[KeyRecord]) -> None:
         remaining = iter(records)
