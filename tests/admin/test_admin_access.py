@@ -58,6 +58,25 @@ def test_every_request_needs_an_admin_key_off_loopback(
     assert reply.headers["WWW-Authenticate"] == ("Bearer" if status == 401 else None)
 
 
+@pytest.mark.parametrize(
+    ("key", "logged"),
+    [
+        (None, "key -: missing"),
+        ("unknown-unknown", "key -: unknown"),
+        (EXPIRED_KEY, "key expired: expired"),
+        (KEY, "key caller: no scope admin"),
+    ],
+    ids=["no key", "unknown", "expired", "another scope"],
+)
+def test_rejected_request_is_logged_with_its_reason(
+    open_service: Service, caplog: pytest.LogCaptureFixture, key: str | None, logged: str
+) -> None:
+    ask_admin(open_service, "/explain", **({"Authorization": f"Bearer {key}"} if key else {}))
+    assert [each.getMessage() for each in caplog.records if "admin: " in each.msg] == [
+        f"admin: rejected a request of 127.0.0.1, {logged}"
+    ]
+
+
 def test_page_without_data_needs_no_key(open_service: Service) -> None:
     """A browser cannot send one; the page asks for it, and its requests for data have it."""
     assert "/status" in WITHOUT_DATA

@@ -226,6 +226,17 @@ def test_failure_to_write_the_last_use_is_logged_once(
     assert read_store(followed.path)["shop"].last_used == CREATED + 5
 
 
+def test_last_use_that_cannot_be_written_at_the_stop_is_not_announced_for_later(
+    followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    with failing(deleted, followed.path):
+        followed.follower.write_last_used({"shop": CREATED})
+        followed.follower.close({"shop": CREATED})
+    later, never = (each.getMessage() for each in caplog.records)
+    assert later.endswith("; when keys were last used is written later")
+    assert never.endswith("; when keys were last used is not written")
+
+
 def test_last_use_is_written_only_if_it_is_later(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,11 +131,17 @@ class AdminHandler(RequestHandler):
     def _check_key(self) -> None:
         try:
             key = self.operations.keys.authenticate(*credentials(self.request.headers))
-        except InvalidKey:
+        except InvalidKey as error:
+            self._log_rejected(error.key_id, error.reason)
             raise AdminError(*_as_error(ApiError.TOKEN)) from None
         if "admin" not in key.scopes:
+            self._log_rejected(key.id, "no scope admin")
             raise AdminError(*_as_error(ApiError.SCOPE))
         self.key_id = key.id
+
+    def _log_rejected(self, key_id: str | None, reason: str) -> None:
+        address = self.request.remote_ip
+        _log.warning("admin: rejected a request of %s, key %s: %s", address, key_id or "-", reason)
 
     def _check_media_type(self) -> None:
         # A web page of another origin cannot send this type without asking (CORS), and is refused.

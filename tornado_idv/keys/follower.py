@@ -94,8 +94,8 @@ class StoreFollower:
             self.state = StoreState(None, self._clock())
         return keys
 
-    def write_last_used(self, times: Mapping[str, float]) -> None:
-        """Write when keys of the store were last used; log a failure, once."""
+    def write_last_used(self, times: Mapping[str, float], *, is_last: bool = False) -> None:
+        """Write when keys of the store were last used; log a failure, once, and the last one."""
         later = {
             key_id: used
             for key_id, used in times.items()
@@ -107,7 +107,9 @@ class StoreFollower:
             with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
                 store.write_last_used(later)
         except KeyStoreError as error:
-            if not self._write_failed:
+            if is_last:
+                _log.warning("%s; when keys were last used is not written", error)
+            elif not self._write_failed:
                 _log.warning("%s; when keys were last used is written later", error)
             self._write_failed = True
         else:
@@ -116,7 +118,7 @@ class StoreFollower:
 
     def close(self, times: Mapping[str, float]) -> None:
         """Write when keys were last used, and close the store."""
-        self.write_last_used(times)
+        self.write_last_used(times, is_last=True)
         self.location.close()
 
 
