@@ -1,4 +1,4 @@
-"""A key, a card number and a nickname sent in every way of the contract are never logged."""
+"""A key, a card number and a nickname sent in every way of the contract are written nowhere."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from support.admin import WITH_ADMIN, ask_admin
 from support.contract_requests import TABLE
+from support.key_stores import make_store, read
 from support.process import running
 from support.raw_requests import STALLED_CHUNKS
+from support.repeated_requests import BODY, PATH
 from support.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, Client
 from tornado_idv.web.errors import ApiError
 
@@ -29,14 +32,16 @@ def with_canaries(data: bytes) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("log_format", "ids"), [("console", "none"), ("json", "hash")])
-def test_nothing_that_was_sent_is_logged_or_in_an_error(
+def test_nothing_that_was_sent_is_logged_stored_or_in_an_error_or_a_metric(
     tmp_path: Path, log_format: str, ids: str
 ) -> None:
     (tmp_path / "users.yaml").write_bytes(with_canaries(FIXTURE.encode()))
+    store = tmp_path / "keys.db"
+    stored_key = make_store(store, "stored")["stored"]
     config = tmp_path / "config.yaml"
     config.write_text(
-        f"{CONFIG}  - {{name: users, kind: yaml, path: users.yaml}}\n"
-        f"logging: {{level: debug, format: {log_format}, ids: {ids}}}\n"
+        WITH_ADMIN.replace("auth:\n", "auth:\n  store: keys.db\n")
+        + f"logging: {{level: debug, format: {log_format}, ids: {ids}}}\n"
     )
     statuses, lookups = [], 0
     with running(config) as service:
@@ -46,14 +51,20 @@ def test_nothing_that_was_sent_is_logged_or_in_an_error(
             statuses.append(reply.status)
             lookups += reply.status == 200 or reply.code == "not_found"
             assert reply.status == 200 or reply.body in {error.body for error in ApiError}
+        stored = {"Authorization": f"Bearer {stored_key}"}
+        assert client.post(PATH, with_canaries(BODY), stored).status == 200
+        metrics = ask_admin(service, "/metrics").body
         service.send_signal()
         assert service.wait() == 0
         log = service.read_log()
+    assert read(store)["stored"].last_used is not None
+    written = metrics + b"".join(each.read_bytes() for each in tmp_path.glob("keys.db*"))
+    secrets = (*SECRETS, KEY, stored_key.split("_")[2], UNKNOWN_KEY, DIGEST)
+    assert [text for text in secrets if text.lower().encode() in written.lower()] == []
     assert {200, 400, 401, 404, 408, 413, 414, 417, 422, 431} <= {*statuses}
-    found = [text for text in (*SECRETS, UNKNOWN_KEY, DIGEST) if text.lower() in log.lower()]
-    assert found == []
-    assert log.count("answered") == len(statuses)
-    assert log.count("subject") == (lookups if ids == "hash" else 0)
+    assert [text for text in secrets if text.lower() in log.lower()] == []
+    assert log.count("answered") == len(statuses) + 1
+    assert log.count("subject") == (lookups + 1 if ids == "hash" else 0)
 
 
 @pytest.mark.slow

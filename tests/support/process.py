@@ -37,6 +37,12 @@ class ServiceProcess:
     announced: list[str]
     port: int = 0
 
+    @property
+    def admin_url(self) -> str | None:
+        """The URL of the admin listener, if it was announced."""
+        lines = [each for each in self.announced if each.startswith("Admin listener on ")]
+        return lines[0].split()[-1] if lines else None
+
     def read_up_to(self, beginning: str) -> str:
         """Reads announced lines up to one that begins so, blanks aside."""
         for line in self.stdout:
