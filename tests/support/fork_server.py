@@ -1,7 +1,8 @@
 """A process with everything imported, which forks a command each time it is asked for one.
 
-A command that is forked from it begins at once, where a new interpreter imports for a second. It
-is run as a script by `support.forking`, so that no module of the tests is in it.
+A command that is forked from it begins at once, where a new interpreter imports for a second. So
+does any other module that imports what commands do. It is run as a script by `support.forking`, so
+that no module of the tests is in it.
 
 A request is one message: a JSON object, and the descriptors of a channel, of standard output and of
 standard error. The responses on the channel are the process id with a descriptor of the process,
@@ -13,6 +14,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import logging
 import os
@@ -140,8 +142,10 @@ def become(request: dict[str, Any]) -> None:
     installed = [path for path in sys.path[1:] if path not in before]
     sys.path[:] = [request["folder"], *_python_path(), *installed]
     importlib.invalidate_caches()
-    module = importlib.import_module("tornado_idv")
-    sys.argv = [f"{module.__path__[0]}/__main__.py", *request["arguments"]]
+    spec = importlib.util.find_spec(request["module"])
+    assert spec is not None
+    assert spec.origin is not None
+    sys.argv = [spec.origin.replace("__init__.py", "__main__.py"), *request["arguments"]]
 
 
 def run(descriptor: int) -> None:
@@ -154,9 +158,10 @@ def run(descriptor: int) -> None:
     requests = socket.socket(fileno=descriptor)
     selector = selectors.DefaultSelector()
     selector.register(requests, selectors.EVENT_READ)
-    become(next_command(selector, requests))
+    request = next_command(selector, requests)
+    become(request)
     try:
-        runpy.run_module("tornado_idv", run_name="__main__")
+        runpy.run_module(request["module"], run_name="__main__")
     except SystemExit as end:
         _exit(end.code)
         raise

@@ -49,6 +49,9 @@ class ForkedCommand:
         with suppress(ProcessLookupError):  # it has ended
             signal.pidfd_send_signal(self._descriptor, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
@@ -60,13 +63,15 @@ def fork(
     closed: Sequence[int] = (),
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    module: str = "tornado_idv",
 ) -> ForkedCommand:
-    """Start ``python -m tornado_idv`` with these arguments, without a new interpreter.
+    """Start ``python -m`` with the module and these arguments, without a new interpreter.
 
     Standard input is empty; ``closed`` are the standard streams that the command does not have.
     A test of what an interpreter does at its start uses `support.process.COMMAND` instead.
     """
     request = {
+        "module": module,
         "arguments": arguments,
         "closed": closed,
         "environment": dict(os.environ if env is None else env),
