@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 MAX_REQUEST = 256 * 1024
 """Bytes, of which the environment takes most."""
@@ -63,20 +63,33 @@ def remember_installed_plugins() -> None:
     importlib.metadata.distributions = distributions  # type: ignore[assignment]
 
 
-def next_command(selector: selectors.BaseSelector, requests: socket.socket) -> dict[str, Any]:
+def next_command(listener: socket.socket) -> dict[str, Any]:
     """Fork commands and report their ends; return, in each forked process, its request.
 
-    Exits when the client is gone.
+    Exits when the last client is gone.
     """
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    clients = 0
     while True:
         for key, _ in selector.select():
-            if key.fileobj is not requests:
+            if key.data is not None:
                 selector.unregister(key.fd)
                 _report(key.fd, *key.data)
                 continue
+            if key.fileobj is listener:
+                selector.register(listener.accept()[0], selectors.EVENT_READ)
+                clients += 1
+                continue
+            requests = cast("socket.socket", key.fileobj)
             message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST, 3)
             if not message:
-                sys.exit()
+                selector.unregister(requests)
+                requests.close()
+                clients -= 1
+                if not clients:
+                    sys.exit()
+                continue
             channel, *streams = descriptors
             process = os.fork()
             if not process:
@@ -149,16 +162,13 @@ def become(request: dict[str, Any]) -> None:
 
 
 def run(descriptor: int) -> None:
-    """Serve requests on a socket, and run the commands, each in its own process."""
+    """Serve requests on a listening socket, and run the commands, each in its own process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_all()
     remember_installed_plugins()
     gc.collect()
     gc.freeze()
-    requests = socket.socket(fileno=descriptor)
-    selector = selectors.DefaultSelector()
-    selector.register(requests, selectors.EVENT_READ)
-    request = next_command(selector, requests)
+    request = next_command(socket.socket(fileno=descriptor))
     become(request)
     try:
         runpy.run_module(request["module"], run_name="__main__")
