@@ -57,7 +57,11 @@ def _fork(command: Sequence[str], stdout: int, stderr: int, cwd: Path) -> Forked
     if at:
         taskset, option, cores = command[:at]
         move = [taskset, f"{option}p", cores, str(forked.pid)]
-        subprocess.run(move, stdout=subprocess.DEVNULL, check=True)
+        try:
+            subprocess.run(move, stdout=subprocess.DEVNULL, check=True)
+        except subprocess.CalledProcessError:
+            forked.kill()
+            raise
     return forked
 
 
