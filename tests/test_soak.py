@@ -15,7 +15,7 @@ from support.benchmark_processes import forked
 
 @pytest.mark.slow
 def test_soak_run_reports_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"_CAPACITY_SECONDS": 0.2, "_SHARE": 0.05, "_RELOAD_INTERVAL": 2}.items():
+    for name, value in {"_CAPACITY_SECONDS": 0.3, "_SHARE": 0.1, "_RELOAD_INTERVAL": 2}.items():
         monkeypatch.setattr(soak, name, value)
     with forked():
         output = CliRunner().invoke(soak.main, ["--seconds", "3", "--users", "1000"]).stdout
