@@ -31,7 +31,7 @@ class Plan:
     rounds: int
     folder: Path
     progress: Progress
-    seconds: int
+    seconds: float
     load_core: int
     peers: Path
     skipped: dict[str, str] = field(default_factory=dict)

@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     All together they would compile each module as many times as there are workers.
     """
+    gc.disable()  # while tests are collected, all of which stay
     worker = getattr(config, "workerinput", None)
     if worker is not None and len(config.args) == 1 and Path(config.args[0]).is_dir():
         modules = sorted(map(str, Path(config.args[0]).rglob("test_*.py")))
@@ -73,6 +74,7 @@ def pytest_collection_finish() -> None:
     """Leave the thousands of tests out of garbage collections, which took 10 % of the time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -5,34 +5,27 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.progress import Progress
 
+from benchmarks import rounds
 from benchmarks.__main__ import main
+from benchmarks.figures import Figure
+from benchmarks.plan import Plan
 from benchmarks.suite import BENCHMARKS
+from support.process import command
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-TOY = ("--keys=20", "--users=20", "--users=60", "--rounds=2")
+TOY = ("--keys=20", "--users=20", "--users=60", "--rounds=1")
 OWN = ("--only=hit", "--only=dispatch", "--only=sqlite", "--only=memory")
 """The benchmarks without HTTP; tests of those over HTTP are in test_wire_benchmarks.py."""
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m benchmarks`` in a process of its own, which it pins to a core."""
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks", *arguments],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def all_run(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run all benchmarks without HTTP, at toy size."""
-    return run(*TOY, *OWN, "--strict", f"--folder={folder}", f"--json={folder / 'report.json'}")
+    """Run all benchmarks without HTTP, at toy size, in a process that they pin to a core."""
+    report = ("--strict", f"--folder={folder}", f"--json={folder / 'report.json'}")
+    return command(*TOY, *OWN, *report, module="benchmarks", cwd=ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +51,31 @@ def test_every_benchmark_without_http_has_a_target(report: Any) -> None:
     assert with_target == {"hit", "dispatch", "sqlite", "memory"}
 
 
-def test_each_figure_is_the_median_of_its_rounds(report: Any) -> None:
+def test_each_figure_has_a_round(report: Any) -> None:
     for figure in report["figures"]:
-        assert len(figure["rounds"]) == 2, figure
-        assert figure["value"] == pytest.approx(sum(figure["rounds"]) / 2), figure
+        assert figure["rounds"] == [figure["value"]], figure
+
+
+def test_value_is_the_median_of_the_rounds() -> None:
+    assert Figure("lookups", "s", (9.0, 1.0, 2.0)).value == 2.0
+    assert Figure("lookups", "s", (1.0, 2.0)).value == 1.5
+
+
+async def test_every_other_round_runs_the_sides_in_reverse_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each has run once to warm up, which is not measured."""
+    monkeypatch.setattr(rounds, "tune_gc", lambda: None)
+    ran: list[str] = []
+
+    async def run(name: str) -> int:
+        ran.append(name)
+        return len(ran)
+
+    plan = Plan(1, (), 2, tmp_path, Progress(disable=True), 1, 0, tmp_path)
+    sides = {name: partial(run, name) for name in ("a", "b")}
+    assert await rounds.interleave(plan, "runs", sides) == {"a": [3, 6], "b": [4, 5]}
+    assert "".join(ran) == "ababba"
 
 
 def test_a_target_is_met_on_its_side_of_the_bound(report: Any) -> None:

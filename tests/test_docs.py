@@ -32,6 +32,7 @@ from support.loggers import put_back
 from support.process import Invoke, command, running
 from support.repeated_requests import repeating
 from support.service import FIXTURE, Client, serving
+from support.shell_commands import shell_commands
 from tornado_idv import BackendOptions, hookspecs
 from tornado_idv.admin.listener import ROUTES
 from tornado_idv.cli import main
@@ -198,7 +199,8 @@ def test_documented_plugin_passes_its_documented_suite(pytester: pytest.Pytester
     plugin, suite = code_blocks(PLUGINS, "python")
     pytester.makepyfile(idv_csv=plugin, test_idv_csv=suite)
     pytester.makeini("[pytest]\naddopts = -W ignore::Warning")
-    outcome = pytester.runpytest_subprocess("-q")
+    # Installed plugins of pytest are found by new interpreters only.
+    outcome = pytester.runpytest_inprocess("-q", "-p", "pytest_tornasync.plugin")
     outcome.assert_outcomes(passed=18)
 
 
@@ -335,7 +337,18 @@ def test_every_command_for_keys_is_documented_with_its_options() -> None:
     }
 
 
+@pytest.fixture
+def in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let shells find ``tornado-idv``."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    with shell_commands(programs):
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_path")
 def test_walkthrough_of_keys_fails_no_request(tmp_path: Path) -> None:
     """From no key to one that is rotated while a client uses it, and revoked at the end."""
     init, issue, serve, use, rotate, replace, revoke = code_blocks(KEYS, "sh")
@@ -364,11 +377,9 @@ def test_walkthrough_of_keys_fails_no_request(tmp_path: Path) -> None:
 
 def run_in_shell(block: str, folder: Path, port: int = 8080) -> str:
     """Run a block of a page as it is, except for the port, and return its output."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
         ["sh", "-eu", "-c", block.replace(":8080/", f":{port}/")],
         cwd=folder,
-        env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
         check=True,

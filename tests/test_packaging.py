@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +22,26 @@ ROOT = Path(__file__).parents[1]
 NOT_SOURCE = shutil.ignore_patterns(
     ".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules", "htmlcov"
 )
-BUILD = (
-    "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
-)
+BUILD = """\
+import sys
+from setuptools import build_meta
+for argument in sys.argv[1:]:
+    kind, folder = argument.split("=")
+    getattr(build_meta, f"build_{kind}")(folder)
+"""
 PLUGINS = {"idv_postgres", "idv_redis", "idv_sqlite", "idv_upstream", "idv_yaml"}
-WHERE = """\
+COMMANDS = """\
+import json, sys
 import idv_postgres, idv_redis, idv_sqlite, idv_upstream, idv_yaml, tornado_idv
+from click.testing import CliRunner
+from tornado_idv.cli import main
 ours = idv_postgres, idv_redis, idv_sqlite, idv_upstream, idv_yaml, tornado_idv
-print(*(each.__file__ for each in ours), sep="\\n")
+outputs = []
+for arguments in sys.argv[1:]:
+    result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    outputs.append(result.stdout)
+print(json.dumps([[each.__file__ for each in ours], outputs]))
 """
 
 
@@ -46,22 +59,21 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Builds from a copy of the tree, without any network."""
     folder = tmp_path_factory.mktemp("built")
     shutil.copytree(ROOT, folder / "tree", ignore=NOT_SOURCE)
-    sdist = build("build_sdist", folder / "tree", folder / "sdist")
+    sdist, wheel = build(folder / "tree", {"sdist": folder / "sdist", "wheel": folder / "wheel"})
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "unpacked", filter="data")
     (source,) = (folder / "unpacked").iterdir()
-    return Built(
-        wheel=build("build_wheel", folder / "tree", folder / "wheel"),
-        sdist=sdist,
-        wheel_of_sdist=build("build_wheel", source, folder / "wheel_of_sdist"),
-    )
+    (wheel_of_sdist,) = build(source, {"wheel": folder / "wheel_of_sdist"})
+    return Built(wheel, sdist, wheel_of_sdist)
 
 
-def build(what: str, source: Path, target: Path) -> Path:
-    target.mkdir()
-    run(sys.executable, "-c", BUILD, what, str(target), cwd=source)
-    (archive,) = target.iterdir()
-    return archive
+def build(source: Path, targets: Mapping[str, Path]) -> list[Path]:
+    """Build archives into folders, by kind."""
+    for target in targets.values():
+        target.mkdir()
+    arguments = (f"{kind}={target}" for kind, target in targets.items())
+    run(sys.executable, "-c", BUILD, *arguments, cwd=source)
+    return [archive for target in targets.values() for archive in target.iterdir()]
 
 
 def run(*line: str, cwd: Path) -> str:
@@ -133,14 +145,17 @@ def test_the_wheel_says_what_it_is(built: Built) -> None:
 
 def test_the_wheel_runs_far_from_the_tree(python: str, tmp_path: Path) -> None:
     """The modules are those installed; a start that is written passes, and finds its user."""
-    files = run(python, "-I", "-c", WHERE, cwd=tmp_path).splitlines()
+    said = run(python, "-I", "-m", "tornado_idv", "init", "here", cwd=tmp_path)
+    assert "Your key" in said
+    commands = (
+        "plugins --json",
+        "check --config here/config.yaml",
+        "lookup @alice --json -c here/config.yaml",
+    )
+    files, outputs = json.loads(run(python, "-I", "-c", COMMANDS, *commands, cwd=tmp_path))
     installed = Path(python).parents[1]
     assert all(Path(file).is_relative_to(installed) for file in files)
-
-    command = (python, "-I", "-m", "tornado_idv")
-    kinds = json.loads(run(*command, "plugins", "--json", cwd=tmp_path))
-    assert set(kinds.values()) == PLUGINS
-    assert "Your key" in run(*command, "init", "here", cwd=tmp_path)
-    assert run(*command, "check", "--config", "here/config.yaml", cwd=tmp_path).startswith("ok: ")
-    found = run(*command, "lookup", "@alice", "--json", "-c", "here/config.yaml", cwd=tmp_path)
+    kinds, checked, found = outputs
+    assert set(json.loads(kinds).values()) == PLUGINS
+    assert checked.startswith("ok: ")
     assert json.loads(found)["nickname"] == "@alice"

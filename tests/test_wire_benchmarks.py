@@ -7,15 +7,13 @@ import http.client
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from rich.progress import Progress
@@ -36,7 +34,6 @@ from benchmarks.wire import (
     attackers,
     conformance,
     contenders,
-    process,
     proxy,
     start,
     traffic,
@@ -45,8 +42,8 @@ from benchmarks.wire import (
 )
 from benchmarks.wire.contenders import Contender
 from benchmarks.wire.process import Server, post
-from support.forking import ForkedCommand, fork
-from support.process import COMMAND
+from support.benchmark_processes import forked
+from support.process import command
 
 pytestmark = pytest.mark.slow
 
@@ -63,32 +60,21 @@ NEED_WRK = (
 
 
 def make_plan(folder: Path) -> Plan:
-    """Return the plan of a run at toy size: one round of a second, without warm-up and peers."""
+    """Return the plan of a run at toy size: one short round, without warm-up and peers."""
     core = min(os.sched_getaffinity(0))
     progress = Progress(disable=True)
     peers = Path("/no/python")
-    return Plan(USERS, (USERS,), 1, folder, progress, 1, core, peers, warm_up=False)
+    return Plan(USERS, (USERS,), 1, folder, progress, 0.05, core, peers, warm_up=False)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def toy_size() -> Iterator[None]:
-    """Send few different requests, and fork this service, which takes less CPU time."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(traffic, "_LIST_LENGTH", 20 * USERS)
-    patch.setattr(traffic, "_MAX_RATE", 20 * USERS)
-    known = {"DEVNULL": subprocess.DEVNULL, "Popen": start_or_fork}
-    patch.setattr(process, "subprocess", SimpleNamespace(**known))
-    yield
-    patch.undo()
-
-
-def start_or_fork(
-    command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes], cwd: Path, **options: Any
-) -> subprocess.Popen[bytes] | ForkedCommand:
-    if tuple(command[: len(COMMAND)]) == COMMAND:
-        output = {"stdout": stdout.fileno(), "stderr": stderr.fileno()}
-        return fork(*command[len(COMMAND) :], **output, cwd=cwd)
-    return subprocess.Popen(command, stdout=stdout, stderr=stderr, cwd=cwd, **options)
+    """Send few different requests on few connections, and fork modules of Python."""
+    with pytest.MonkeyPatch.context() as patch, forked():
+        patch.setattr(traffic, "_LIST_LENGTH", 20 * USERS)
+        patch.setattr(traffic, "_MAX_RATE", 20 * USERS)
+        patch.setattr(wrk, "CONNECTIONS", 4)
+        yield
 
 
 @pytest.fixture
@@ -123,15 +109,8 @@ def report_without_wrk(tmp_path: Path) -> Any:
     file = tmp_path / "report.json"
     toy = (f"--keys={USERS}", f"--users={USERS}", "--rounds=1", "--seconds=1", "--peers=/no/python")
     only = (f"--only={name}" for name in NEED_WRK)
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *toy, *only, f"--json={file}"],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"PATH": "/no/where"},
-    )
+    arguments = (*toy, *only, f"--json={file}")
+    done = command(*arguments, module="benchmarks", cwd=ROOT, env={"PATH": "/no/where"})
     assert done.returncode == 0, done.stderr
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -212,7 +191,7 @@ def test_zipf_traffic_contains_the_first_user_about_twice_as_often_as_the_second
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(traffic, "_LIST_LENGTH", 100_000)
-    (_, first), (_, second), *_ = Counter(inputs(traffic.zipf)).most_common()
+    (_, first), (_, second), *_ = Counter(traffic.zipf(USERS, 1).bodies).most_common()
     assert first / second == pytest.approx(2**1.1, rel=0.05)
 
 
@@ -270,7 +249,6 @@ async def test_a_server_that_exits_is_an_error_with_its_output(plan: Plan) -> No
 async def test_start_is_measured_without_wrk_nginx_or_peers(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "subprocess", subprocess)  # each has a new interpreter
     monkeypatch.setenv("PATH", "/no/where")
     figures = await start.cold_start(plan)
     assert {each.of for each in figures} >= {contenders.OURS, contenders.TORNADO}
@@ -387,6 +365,7 @@ async def test_legitimate_clients_are_measured_during_each_attack(
     """Each attack keeps its connections open, few of them here; the server conforms afterwards."""
     monkeypatch.setattr(attack, "RAMP_UP", 0.2)
     monkeypatch.setattr(attack, "SCALE", 0.02)
+    monkeypatch.setattr(attack, "_SHARE", 2.0)  # of what was measured with few requests
     monkeypatch.setattr(attack, "low_priority", lambda: ())
     async with asyncio.timeout(240):
         figures = await attack.attack(plan)
@@ -416,7 +395,10 @@ async def test_an_attack_that_gets_no_cpu_time_is_an_error(
             pass
 
 
-async def test_an_attack_without_connections_is_an_error(plan: Plan) -> None:
+async def test_an_attack_without_connections_is_an_error(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attack, "SCALE", 0.001)
     closed = Server("closed", 1, os.getpid(), 0)
     with pytest.raises(RuntimeError, match="closed accepted no connections"):
         async with attack.attacked(plan, closed, next(iter(attackers.ATTACKS)), []):

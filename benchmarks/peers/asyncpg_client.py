@@ -54,6 +54,6 @@ async def main(dsn: str, callers: int, users: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    _, file, *numbers = sys.argv
+    _, file, callers, users, seconds = sys.argv
     contract = json.loads(Path(file).read_bytes())
-    uvloop.run(main(contract["upstream"]["dsn"], *map(int, numbers)))
+    uvloop.run(main(contract["upstream"]["dsn"], int(callers), int(users), float(seconds)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ class Traffic:
         path.write_bytes(self.head + b"\n".join(self.bodies))
 
 
-Mix = Callable[[int, int], Traffic]
+Mix = Callable[[int, float], Traffic]
 """Makes the traffic of a run, from the number of users and the seconds."""
 
 
@@ -64,14 +65,14 @@ def for_users(numbers: Iterable[int]) -> Traffic:
     return make_traffic(body(f"@{dataset.nickname(number)}") for number in numbers)
 
 
-def uniform(users: int, _seconds: int) -> Traffic:
+def uniform(users: int, _seconds: float) -> Traffic:
     """Every user equally often, and all of them before any is repeated."""
     chooser = random.Random(_SEED)
     passes = (chooser.sample(range(users), users) for _ in range(_LIST_LENGTH // users + 1))
     return for_users(itertools.chain.from_iterable(passes))
 
 
-def zipf(users: int, _seconds: int) -> Traffic:
+def zipf(users: int, _seconds: float) -> Traffic:
     """The n-th user is requested 1/n**1.1 times as often as the first; ranks are shuffled."""
     chooser = random.Random(_SEED)
     ranked = chooser.sample(range(users), users)
@@ -82,20 +83,20 @@ def zipf(users: int, _seconds: int) -> Traffic:
 _unused_numbers = itertools.count()
 
 
-def never_repeating(_users: int, seconds: int) -> Traffic:
+def never_repeating(_users: int, seconds: float) -> Traffic:
     """Unknown nicknames, each used once in this process."""
-    numbers = itertools.islice(_unused_numbers, _MAX_RATE * seconds)
+    numbers = itertools.islice(_unused_numbers, math.ceil(_MAX_RATE * seconds))
     return replace(
         make_traffic((body(f"@no{number:010d}") for number in numbers), 404), repeats=False
     )
 
 
-def wrong_key(users: int, seconds: int) -> Traffic:
+def wrong_key(users: int, seconds: float) -> Traffic:
     """Valid requests with an unknown key."""
     return make_traffic(uniform(users, seconds).bodies, 401, _OTHER_KEY)
 
 
-def invalid_format(users: int, seconds: int) -> Traffic:
+def invalid_format(users: int, seconds: float) -> Traffic:
     """Valid requests but for the character before the nickname."""
     bodies = uniform(users, seconds).bodies
     return make_traffic((each.replace(b"@", b"!") for each in bodies), 422)

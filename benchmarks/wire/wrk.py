@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -81,7 +82,7 @@ async def _run(plan: Plan, server: Server, traffic: Traffic, connections: int, *
     traffic.write(file)
     command = [
         *("taskset", "-c", str(plan.load_core)),
-        *("wrk", "-t1", f"-c{connections}", f"-d{plan.seconds}s", "--timeout", "5s"),
+        *("wrk", "-t1", f"-c{connections}", f"-d{math.ceil(plan.seconds)}s", "--timeout", "5s"),
         *("-s", str(_SCRIPT), f"http://127.0.0.1:{server.port}/"),
         *("--", str(file), str(len(traffic.head)), *more),
     ]

@@ -58,6 +58,7 @@ backends:
 """
 
 
+@pytest.mark.slow
 def test_match_is_tried_with_valid_queries_only(load_text: Load) -> None:
     """Only one @ is ever in a query, so the last one is fast."""
     assert list(slow_patterns(load_text(BACKENDS))) == [("backends", 1, "match")]

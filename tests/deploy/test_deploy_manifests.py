@@ -206,32 +206,49 @@ def test_configurations_are_right(invoke: Invoke, folder: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-@pytest.fixture(scope="module", params=["kubernetes", "kubernetes-replicas"])
-def manifests(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The resources that Kustomize builds, by kind."""
-    built = run(find_tool("kubectl"), "kustomize", DEPLOY / request.param)
-    return {each["kind"]: each for each in yaml.safe_load_all(built)}
+KUSTOMIZATIONS = ("kubernetes", "kubernetes-replicas")
+Manifests = dict[str, Any]
+"""Resources by kind."""
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, Manifests]:
+    """What Kustomize builds, by folder."""
+    texts = {
+        folder: run(find_tool("kubectl"), "kustomize", DEPLOY / folder) for folder in KUSTOMIZATIONS
+    }
+    return {
+        folder: {each["kind"]: each for each in yaml.safe_load_all(text)}
+        for folder, text in texts.items()
+    }
+
+
+@pytest.fixture(params=KUSTOMIZATIONS)
+def manifests(request: pytest.FixtureRequest, built: dict[str, Manifests]) -> Manifests:
+    return built[request.param]
 
 
 def test_manifests_pass_the_schemas_of_kubernetes(
-    manifests: dict[str, Any], tmp_path: Path
+    built: dict[str, Manifests], tmp_path: Path
 ) -> None:
-    assert {*manifests} == {
-        "ConfigMap",
-        "Deployment",
-        "HorizontalPodAutoscaler",
-        "NetworkPolicy",
-        "PodDisruptionBudget",
-        "Service",
-        "ServiceAccount",
-    }
-    path = tmp_path / "manifests.yaml"
-    path.write_text(yaml.safe_dump_all(manifests.values()))
-    passed = run(find_tool("kubernetes-validate", TOOLS), "--strict", path)
-    assert passed.count(" passed ") == len(manifests)
+    paths = []
+    for folder, manifests in built.items():
+        assert {*manifests} == {
+            "ConfigMap",
+            "Deployment",
+            "HorizontalPodAutoscaler",
+            "NetworkPolicy",
+            "PodDisruptionBudget",
+            "Service",
+            "ServiceAccount",
+        }
+        paths.append(tmp_path / f"{folder}.yaml")
+        paths[-1].write_text(yaml.safe_dump_all(manifests.values()))
+    passed = run(find_tool("kubernetes-validate", TOOLS), "--strict", *paths)
+    assert passed.count(" passed ") == sum(map(len, built.values()))
 
 
-def test_pods_are_restricted(manifests: dict[str, Any]) -> None:
+def test_pods_are_restricted(manifests: Manifests) -> None:
     """As the Pod Security Standard of that name asks, and with a read-only root file system."""
     pod = manifests["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -246,7 +263,7 @@ def test_pods_are_restricted(manifests: dict[str, Any]) -> None:
     assert {kind for each in pod["volumes"] for kind in each} == {"name", "configMap", "secret"}
 
 
-def test_manifests_fit_together(manifests: dict[str, Any]) -> None:
+def test_manifests_fit_together(manifests: Manifests) -> None:
     """Selectors, ports, the probes and the time to drain."""
     spec = manifests["Deployment"]["spec"]
     labels = spec["template"]["metadata"]["labels"]
@@ -272,11 +289,10 @@ def test_manifests_fit_together(manifests: dict[str, Any]) -> None:
     assert {*secrets} <= {each["mountPath"] for each in container["volumeMounts"]}
 
 
-def test_overlay_has_three_replicas_that_reach_both_engines() -> None:
-    built = run(find_tool("kubectl"), "kustomize", DEPLOY / "kubernetes-replicas")
-    kinds = {each["kind"]: each["spec"] for each in yaml.safe_load_all(built) if "spec" in each}
-    assert kinds["HorizontalPodAutoscaler"]["minReplicas"] == 3
-    egress = kinds["NetworkPolicy"]["egress"]
+def test_overlay_has_three_replicas_that_reach_both_engines(built: dict[str, Manifests]) -> None:
+    manifests = built["kubernetes-replicas"]
+    assert manifests["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == 3
+    egress = manifests["NetworkPolicy"]["spec"]["egress"]
     assert {each["port"] for rule in egress for each in rule["ports"]} == {53, 5432, 6379}
 
 

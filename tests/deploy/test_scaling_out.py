@@ -119,7 +119,7 @@ def walk(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Walk]:
             "8080": str(port),
             "8081": str(admin),
             SITE: str(tmp_path / "site.conf"),
-            "sleep 1": "sleep 0.1",
+            "sleep 1": "sleep 0.3",
             # A busy machine is no failure.
             "health_path:": "request_timeout: 20s, health_path:",
             "kind: postgres,": "kind: postgres, timeout: 20s,",

@@ -103,7 +103,9 @@ def refuses(port: int) -> bool:
 
 
 def read_all(sock: socket.socket) -> bytes:
-    return sock.makefile("rb").read()
+    """Read to the end, and close the connection, for which the service waits a second."""
+    with sock:
+        return sock.makefile("rb").read()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])

@@ -50,7 +50,7 @@ SECRETS = ("tweety", CARD)
 FIXTURE = f'users: [{{nickname: "@{NICKNAME}", card_number: "{CARD}", plan: Free}}]\n'
 CONFIG = f"""\
 profile_sites: [https://profiles.example]
-server: {{port: 0, trusted_proxies: [127.0.0.1], body_timeout: 100ms, idle_timeout: 1s}}
+server: {{port: 0, trusted_proxies: [127.0.0.1], body_timeout: 100ms, idle_timeout: 300ms}}
 auth: {{keys: [{{id: caller, token: {KEY}}}, {{id: origin, token: {OUR_CREDENTIAL}}}]}}
 cache: {{ttl: 0s, negative_ttl: 0s}}
 """

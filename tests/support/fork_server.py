@@ -1,7 +1,8 @@
 """A process with everything imported, which forks a command each time it is asked for one.
 
-A command that is forked from it begins at once, where a new interpreter imports for a second. It
-is run as a script by `support.forking`, so that no module of the tests is in it.
+A command that is forked from it begins at once, where a new interpreter imports for a second. So
+does any other module that imports what commands do. It is run as a script by `support.forking`, so
+that no module of the tests is in it.
 
 A request is one message: a JSON object, and the descriptors of a channel, of standard output and of
 standard error. The responses on the channel are the process id with a descriptor of the process,
@@ -13,6 +14,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import logging
 import os
@@ -27,7 +29,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 MAX_REQUEST = 256 * 1024
 """Bytes, of which the environment takes most."""
@@ -61,20 +63,33 @@ def remember_installed_plugins() -> None:
     importlib.metadata.distributions = distributions  # type: ignore[assignment]
 
 
-def next_command(selector: selectors.BaseSelector, requests: socket.socket) -> dict[str, Any]:
+def next_command(listener: socket.socket) -> dict[str, Any]:
     """Fork commands and report their ends; return, in each forked process, its request.
 
-    Exits when the client is gone.
+    Exits when the last client is gone.
     """
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    clients = 0
     while True:
         for key, _ in selector.select():
-            if key.fileobj is not requests:
+            if key.data is not None:
                 selector.unregister(key.fd)
                 _report(key.fd, *key.data)
                 continue
+            if key.fileobj is listener:
+                selector.register(listener.accept()[0], selectors.EVENT_READ)
+                clients += 1
+                continue
+            requests = cast("socket.socket", key.fileobj)
             message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST, 3)
             if not message:
-                sys.exit()
+                selector.unregister(requests)
+                requests.close()
+                clients -= 1
+                if not clients:
+                    sys.exit()
+                continue
             channel, *streams = descriptors
             process = os.fork()
             if not process:
@@ -140,23 +155,23 @@ def become(request: dict[str, Any]) -> None:
     installed = [path for path in sys.path[1:] if path not in before]
     sys.path[:] = [request["folder"], *_python_path(), *installed]
     importlib.invalidate_caches()
-    module = importlib.import_module("tornado_idv")
-    sys.argv = [f"{module.__path__[0]}/__main__.py", *request["arguments"]]
+    spec = importlib.util.find_spec(request["module"])
+    assert spec is not None
+    assert spec.origin is not None
+    sys.argv = [spec.origin.replace("__init__.py", "__main__.py"), *request["arguments"]]
 
 
 def run(descriptor: int) -> None:
-    """Serve requests on a socket, and run the commands, each in its own process."""
+    """Serve requests on a listening socket, and run the commands, each in its own process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import_all()
     remember_installed_plugins()
     gc.collect()
     gc.freeze()
-    requests = socket.socket(fileno=descriptor)
-    selector = selectors.DefaultSelector()
-    selector.register(requests, selectors.EVENT_READ)
-    become(next_command(selector, requests))
+    request = next_command(socket.socket(fileno=descriptor))
+    become(request)
     try:
-        runpy.run_module("tornado_idv", run_name="__main__")
+        runpy.run_module(request["module"], run_name="__main__")
     except SystemExit as end:
         _exit(end.code)
         raise

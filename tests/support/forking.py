@@ -49,6 +49,9 @@ class ForkedCommand:
         with suppress(ProcessLookupError):  # it has ended
             signal.pidfd_send_signal(self._descriptor, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
@@ -60,13 +63,15 @@ def fork(
     closed: Sequence[int] = (),
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    module: str = "tornado_idv",
 ) -> ForkedCommand:
-    """Start ``python -m tornado_idv`` with these arguments, without a new interpreter.
+    """Start ``python -m`` with the module and these arguments, without a new interpreter.
 
     Standard input is empty; ``closed`` are the standard streams that the command does not have.
     A test of what an interpreter does at its start uses `support.process.COMMAND` instead.
     """
     request = {
+        "module": module,
         "arguments": arguments,
         "closed": closed,
         "environment": dict(os.environ if env is None else env),
@@ -82,15 +87,33 @@ def fork(
 
 @cache
 def _server() -> socket.socket:
-    """Start the server of this process, which ends with it."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, fork_server.__file__, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
+    """Connect to the server of this run, and start it unless another worker has.
+
+    It ends with the last worker.
+    """
+    address = f"\0idv-tests-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(address)
+        except OSError:
+            pass
+        else:
+            listener.listen()
+            _start(listener)
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    while True:
+        with suppress(ConnectionRefusedError):  # another worker is about to listen
+            client.connect(address)
+            break
+    atexit.register(client.close)
+    return client
+
+
+def _start(listener: socket.socket) -> None:
+    process = subprocess.Popen(
+        [sys.executable, fork_server.__file__, str(listener.fileno())],
+        pass_fds=[listener.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
     atexit.register(process.wait)
-    atexit.register(ours.close)  # before, in this order
-    return ours

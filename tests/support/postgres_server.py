@@ -47,7 +47,7 @@ CREATE SCHEMA extensions;
 GRANT USAGE ON SCHEMA extensions TO public;
 CREATE EXTENSION citext SCHEMA extensions;
 """
-_CACHE = Path(__file__).parents[2] / ".postgres_cache"
+CACHE = Path(__file__).parents[2] / ".postgres_cache"
 """Files of new servers, by what they were made of: to create them takes over a second of CPU."""
 # Roles for tests of the service have a password; the tests themselves need none.
 _HBA = """
@@ -96,6 +96,16 @@ def command(*arguments: object, user: str | None) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
 
 
+def keep(data: Path, template: Path) -> None:
+    """Copy the files of a server into the cache."""
+    CACHE.mkdir(exist_ok=True)
+    copy = Path(tempfile.mkdtemp(dir=CACHE)) / "data"
+    command("cp", "-a", data, copy, user=None)
+    with suppress(OSError):  # another process was faster
+        copy.rename(template)
+    shutil.rmtree(copy.parent)
+
+
 def verifier(password: str) -> str:
     """Return a SCRAM verifier of one iteration: each login with the usual 4096 takes 15 ms."""
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), b"salt", 1)
@@ -128,15 +138,10 @@ class PostgresServer:
     def initialise(self) -> None:
         """Create the files, or copy those of another server."""
         made_of = repr((self.bin, server_user(), _SETTINGS, _HBA, _EXTENSIONS, PASSWORD))
-        template = _CACHE / hashlib.sha256(made_of.encode()).hexdigest()[:16]
+        template = CACHE / hashlib.sha256(made_of.encode()).hexdigest()[:16]
         if not template.exists():
             self._create()
-            _CACHE.mkdir(exist_ok=True)
-            copy = Path(tempfile.mkdtemp(dir=_CACHE)) / "data"
-            command("cp", "-a", self.data, copy, user=None)
-            with suppress(OSError):  # another process was faster
-                copy.rename(template)
-            shutil.rmtree(copy.parent)
+            keep(self.data, template)
         else:
             command("cp", "-a", template, self.data, user=None)
 

@@ -96,9 +96,12 @@ def running(
 
 
 def command(
-    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    module: str = "tornado_idv",
 ) -> subprocess.CompletedProcess[str]:
-    """Runs one command to its end."""
+    """Runs one command, or another module, to its end."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         process = fork(
             *arguments,
@@ -106,6 +109,7 @@ def command(
             stderr=stderr.fileno(),
             env={**os.environ, **(env or {})},
             cwd=cwd,
+            module=module,
         )
         try:
             code = process.wait(TIMEOUT)
