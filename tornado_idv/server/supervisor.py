@@ -308,7 +308,8 @@ class Supervisor:
 
     def _overview(self) -> Message:
         """Return the state of all workers as last reported, for the admin process."""
-        workers, now = self._workers(), time.monotonic()
+        order, now = list(self._slots), time.monotonic()
+        workers = sorted(self._workers(), key=lambda each: order.index(each.name))
         serving = {each.name for each in workers if each.phase == "ready"}
         return {
             "phase": "draining" if self._stopping else "ready" if serving else "starting",
