@@ -14,6 +14,7 @@ import pytest
 
 from idv_sqlite.backend import SqliteBackend
 from support.faults.client import (
+    ABSENT,
     ALICE,
     AMY,
     CAROL,
@@ -218,33 +219,30 @@ def warnings(caplog: pytest.LogCaptureFixture) -> int:
     return sum("keeping the old users" in each.getMessage() for each in caplog.records)
 
 
-def test_fixture_truncated_at_any_of_200_points_hides_no_user(
+def test_fixture_truncated_in_or_after_any_line_hides_no_user(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each truncation in place is noticed and rejected; every user is still found."""
-    files, rounds = 20, 10
-    crowd = [[Person(f"u{f}-{n}", f"{f}00{n}") for n in range(5)] for f in range(files)]
+    lines = 2 + len("abcde")
+    crowd = [[Person(f"f{f}{n}", f"{f:02}00{ord(n)}") for n in "abcde"] for f in range(2 * lines)]
     backends = ""
     for f, people in enumerate(crowd):
-        (tmp_path / str(f)).mkdir()
-        (tmp_path / f"{f}/users.yaml").write_text(fixture(*people))
-        backends += f"  - {{name: f{f}, kind: yaml, path: {f}/users.yaml}}\n"
+        (tmp_path / f"f{f}.yaml").write_text(fixture(*people))
+        match = f'match: "@f{f}[a-e]|{"|".join(ABSENT)}", kind'
+        backends += SPARE.format(f"f{f}").replace("kind", match)
     last = [people[-1] for people in crowd]
+    wanted = {f"@{each.nickname}": each.body for each in last}
     with serving(FORGETFUL + backends, tmp_path) as service:
         client = CheckingClient(service.port, *last)
-        for turn in range(rounds):
-            for f, people in enumerate(crowd):
-                whole = fixture(*people).encode()
-                size = len(whole) * (turn * files + f) // (files * rounds)
-                overwrite(tmp_path / f"{f}/users.yaml", whole[:size])
-            noticed = files * (turn + 1)
-            client.look_until(
-                lambda: warnings(caplog) >= noticed,  # noqa: B023
-                {f"@{each.nickname}": each.body for each in last},
-            )
+        for f, people in enumerate(crowd):
+            text = fixture(*people)
+            kept = text.splitlines(keepends=True)[: f // 2]
+            half = len(text.splitlines()[f // 2]) // 2 if f % 2 else 0
+            overwrite(tmp_path / f"f{f}.yaml", text[: len("".join(kept)) + half].encode())
+        client.look_until(lambda: warnings(caplog) >= len(crowd), wanted)
         for f, people in enumerate(crowd):
             people[-1].plan = "Restored"
-            (tmp_path / f"{f}/users.yaml").write_text(fixture(*people))
+            (tmp_path / f"f{f}.yaml").write_text(fixture(*people))
         client.expect_found(*last)
         client.wait_for({f"@{each.nickname}": each.body for each in last} | absent(404))
 
@@ -304,6 +302,7 @@ def test_fixture_replaced_every_100_ms_is_followed_under_load(tmp_path: Path) ->
                 path.with_name("new").write_text(fixture(person))
                 path.with_name("new").replace(path)
                 written.append(time.monotonic())
+            time.sleep(0.01)
             begun = time.monotonic()
             seen = int(json.loads(client.ask("@alice").body)["plan"])
             assert seen >= newest

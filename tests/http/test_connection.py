@@ -56,12 +56,12 @@ async def test_pipelined_data_is_bounded() -> None:
 async def test_reading_resumes_when_the_buffer_has_room() -> None:
     async with connected_client() as client:
         client.control.may_answer.clear()
-        client.send(POST * 3000)
+        client.send(POST * 1500)
         await asyncio.wait_for(client.control.begun.wait(), 5)
         (connection,) = client.connections
         await until(lambda: not connection._transport.is_reading())
         client.control.may_answer.set()
-        for _ in range(3000):
+        for _ in range(1500):
             assert await client.status() == 200
 
 

@@ -1,7 +1,6 @@
 """A seeded bug is located by syntax, and every one of them is found in the core."""
 
 import ast
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ class Store:
 """
 
 
-@cache
 def spellings(module: str) -> tuple[str, str, str]:
     """A module's source, the same without comments, each statement on one line, and its tree."""
     source = Path(tornado_idv.lookup.__path__[0], f"{module}.py").read_text(encoding="utf-8")
@@ -32,9 +30,15 @@ def spellings(module: str) -> tuple[str, str, str]:
     return source, ast.unparse(tree), ast.dump(tree)
 
 
+# That the others are found as well is tested by the hunts for them.
+LAST_OF_EACH_MODULE = {bug.module: bug for bug in BUGS}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
-def test_bug_is_found_in_its_module(bug: Bug) -> None:
+@pytest.mark.parametrize(
+    "bug", LAST_OF_EACH_MODULE.values(), ids=lambda bug: bug.name.replace(" ", "-")
+)
+def test_bug_is_found_in_its_reformatted_module(bug: Bug) -> None:
     source, reformatted, tree = spellings(bug.module)
     assert ast.dump(bug.put_in(source)) == ast.dump(bug.put_in(reformatted)) != tree
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -13,22 +12,11 @@ import pytest
 from idv_redis.sealed import Sealer
 from idv_redis.shared_cache import RedisSharedCache
 from support.directories import QUERY, counts
-from support.redis_replicas import prepare, replicas, until
-from support.redis_server import RedisServer, running_server
+from support.redis_replicas import replicas, until
+from support.redis_server import RedisServer
 from tornado_idv import ByCard, ByNickname, Purge, SharedResult, Unavailable
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with running_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def _empty_server(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare(server, monkeypatch)
 
 
 async def test_a_purge_of_which_no_message_came_is_followed_from_what_is_kept(

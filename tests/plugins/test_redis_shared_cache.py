@@ -6,7 +6,6 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from support.admin import USERS, ask_admin
 from support.directories import ALICE, QUERY, counts
 from support.metrics import scrape
 from support.process import Invoke, eventually, running
-from support.redis_replicas import SECRET, Replica, prepare, replicas, until
+from support.redis_replicas import SECRET, Replica, replicas, until
 from support.redis_server import ALICE as MEMBER
-from support.redis_server import PASSWORD, RedisServer, running_server
+from support.redis_server import PASSWORD, RedisServer
 from support.service import CONFIG, FIXTURE, Client, serving
 from tornado_idv import (
     ByCard,
@@ -38,17 +37,6 @@ from tornado_idv.errors import ConfigError
 from tornado_idv.server.service import Service
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with running_server() as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def _empty_server(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare(server, monkeypatch)
 
 
 async def test_an_answer_is_shared_and_the_server_shows_no_nickname_in_a_key(

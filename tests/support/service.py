@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.keys.token import issue
@@ -36,6 +36,8 @@ FIXTURE = """\
 users:
   - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
 """
+_URL, _CARD = "/api/v1/identify/url", "/api/v1/identify/card"
+_FIELDS = {"Host": "x", "Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -53,19 +55,51 @@ class Reply:
         return record.get("code") if record.get("status") == "error" else None
 
 
+@dataclass(frozen=True)
+class Connection:
+    """An open connection, on which requests may follow each other."""
+
+    _sock: socket.socket
+    _stream: BufferedReader
+
+    def send(self, data: bytes) -> None:
+        """Send bytes."""
+        self._sock.sendall(data)
+
+    def read_reply(self) -> Reply | None:
+        """Return the next reply; None if the peer has closed the connection."""
+        status_line = self._stream.readline()
+        if not status_line:
+            return None
+        status = int(status_line.split()[1])
+        headers = {}
+        while (line := self._stream.readline()) not in (b"\r\n", b""):
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.strip().lower()] = value.strip()
+        return Reply(status, headers, self._stream.read(int(headers.get("content-length", "0"))))
+
+
 class Client:
     """Sends bytes and reads what comes back until the peer has no more to say."""
 
     def __init__(self, port: int) -> None:
         self.port = port
 
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Open a connection, and close it at the end."""
+        with (
+            socket.create_connection(("127.0.0.1", self.port), timeout=10) as sock,
+            sock.makefile("rb") as stream,
+        ):
+            yield Connection(sock, stream)
+
     def raw(self, data: bytes, expect: int = 1) -> list[Reply]:
         """The answers to some bytes: at most ``expect`` of them, fewer if the peer closes."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as sock:
-            sock.sendall(data)
-            stream = sock.makefile("rb")
+        with self.connection() as connection:
+            connection.send(data)
             replies: list[Reply] = []
-            while len(replies) < expect and (reply := _read(stream)) is not None:
+            while len(replies) < expect and (reply := connection.read_reply()) is not None:
                 replies.append(reply)
             return replies
 
@@ -75,36 +109,32 @@ class Client:
 
     def post(self, path: str, body: bytes, headers: dict[str, str] | None = None) -> Reply:
         """The answer to a POST with our key, JSON as its type, and the headers given."""
-        fields = {"Host": "x", "Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-        return self.send("POST", path, {**fields, **(headers or {})}, body)
+        return self.send("POST", path, {**_FIELDS, **(headers or {})}, body)
 
     def send(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
         """The answer to one well-framed request with just these headers."""
-        lines = [f"{method} {path} HTTP/1.1", f"Content-Length: {len(body)}"]
-        lines += [f"{name}: {value}" for name, value in headers.items() if value is not None]
-        head = "\r\n".join([*lines, "", ""]).encode()
-        (reply,) = self.raw(head + body)
+        (reply,) = self.raw(_message(method, path, headers, body))
         return reply
 
     def by_input(self, text: str) -> Reply:
         """The answer to a nickname or profile URL."""
-        return self.post("/api/v1/identify/url", json.dumps({"input": text}).encode())
+        return self.post(_URL, json.dumps({"input": text}).encode())
 
     def by_card(self, text: str) -> Reply:
         """The answer to a card number."""
-        return self.post("/api/v1/identify/card", json.dumps({"card_number": text}).encode())
+        return self.post(_CARD, json.dumps({"card_number": text}).encode())
 
 
-def _read(stream: Any) -> Reply | None:
-    status_line = stream.readline()
-    if not status_line:
-        return None
-    status = int(status_line.split()[1])
-    headers = {}
-    while (line := stream.readline()) not in (b"\r\n", b""):
-        name, _, value = line.decode("latin-1").partition(":")
-        headers[name.strip().lower()] = value.strip()
-    return Reply(status, headers, stream.read(int(headers.get("content-length", "0"))))
+def lookup_request(text: str) -> bytes:
+    """Return the request with our key for a card number, or else a nickname or profile URL."""
+    path, member = (_CARD, "card_number") if text.isdigit() else (_URL, "input")
+    return _message("POST", path, _FIELDS, json.dumps({member: text}).encode())
+
+
+def _message(method: str, path: str, headers: dict[str, str], body: bytes) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items() if value is not None]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 @contextmanager

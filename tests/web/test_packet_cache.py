@@ -263,7 +263,7 @@ async def test_the_oldest_bodies_are_evicted(
 async def test_bodies_take_no_more_memory_than_their_bound(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
-    bound = 1 << 20
+    bound = 1 << 18
     monkeypatch.setattr(packet_cache, "_MAX_QUERY_BYTES", bound)
     template = packet(body=b'{"input": "@00000000"}'.ljust(length))
     harness.store(template)

@@ -100,7 +100,7 @@ def test_partial_request_is_never_answered_from_the_packet_cache(
     harness: Harness, difference: int
 ) -> None:
     """Not even if its first half is as long as its body, give or take the end of a head."""
-    for pad in range(400):
+    for pad in range(0, 400, 5):
         data = ask_for("alice", pad=pad)
         place = 19 + pad + difference
         if place >= len(data):

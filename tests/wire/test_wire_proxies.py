@@ -52,6 +52,7 @@ http {{
   scgi_temp_path {folder}/scgi;
   client_header_timeout 2s;
   client_body_timeout 2s;
+  lingering_timeout 500ms;
   underscores_in_headers on;
   ignore_invalid_headers off;
   upstream service {{
@@ -78,9 +79,9 @@ defaults
   http-reuse always
   option forwardfor
   timeout connect 2s
-  timeout client 2s
+  timeout client 1s
   timeout server 5s
-  timeout http-request 2s
+  timeout http-request 1s
 frontend clients
   bind 127.0.0.1:{port}
   default_backend service

@@ -34,6 +34,7 @@ def heard(client: FakeClient) -> tuple[bytes, bool]:
     return client.steady, client.socket.closed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packets", [True, False], ids=["packet cache", "none"])
 def test_valid_request_split_anywhere_is_answered(
     make_harness: Callable[..., Harness], *, packets: bool

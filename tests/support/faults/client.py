@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
-from support.service import KEY, Client, Reply
+from support.service import KEY, Client, Connection, Reply, lookup_request
+
+Look = Callable[[], dict[str, int | bytes]]
 
 SITE = "https://profiles.example"
 CONFIG = f"""\
@@ -122,25 +124,56 @@ class CheckingClient:
     def wait_for(self, wanted: Mapping[str, int | bytes], *, steady: int = 1) -> None:
         """Repeat requests until statuses or bodies are as expected, then ``steady`` more times."""
         deadline = time.monotonic() + _TIMEOUT
-        while (seen := self._look(wanted)) != wanted:
-            assert time.monotonic() < deadline, seen
-            time.sleep(_PAUSE)
-        for _ in range(steady):
-            assert self._look(wanted) == wanted
+        with self._looking(wanted) as look:
+            while (seen := look()) != wanted:
+                assert time.monotonic() < deadline, seen
+                time.sleep(_PAUSE)
+            for _ in range(steady):
+                assert look() == wanted
 
     def look_until(self, condition: Callable[[], bool], wanted: Mapping[str, int | bytes]) -> None:
         """Repeat requests, which must have the expected responses, until the condition holds."""
         deadline = time.monotonic() + _TIMEOUT
-        while not condition():
-            assert time.monotonic() < deadline, "the condition never came to hold"
-            assert self._look(wanted) == wanted
-            time.sleep(_PAUSE)
+        with self._looking(wanted) as look:
+            while not condition():
+                assert time.monotonic() < deadline, "the condition never came to hold"
+                assert look() == wanted
+                time.sleep(_PAUSE)
 
     def ask(self, text: str) -> Reply:
         """Send one request and return its response, after the checks."""
+        with self._client.connection() as connection:
+            (reply,) = self._ask({text: connection}).values()
+            return reply
+
+    @contextmanager
+    def _looking(self, wanted: Mapping[str, int | bytes]) -> Iterator[Look]:
+        """Yield a function that sends all requests at once, each on a connection that is kept."""
+        with ExitStack() as stack:
+            connections = {text: stack.enter_context(self._client.connection()) for text in wanted}
+
+            def look() -> dict[str, int | bytes]:
+                return {
+                    text: reply.body if isinstance(wanted[text], bytes) else reply.status
+                    for text, reply in self._ask(connections).items()
+                }
+
+            yield look
+
+    def _ask(self, connections: Mapping[str, Connection]) -> dict[str, Reply]:
         begun = time.monotonic()
-        reply = (self._client.by_card if text.isdigit() else self._client.by_input)(text)
-        assert time.monotonic() - begun < _MAX_RESPONSE_TIME
+        for text, connection in connections.items():
+            connection.send(lookup_request(text))
+        replies = {}
+        for text, connection in connections.items():
+            reply = connection.read_reply()
+            assert time.monotonic() - begun < _MAX_RESPONSE_TIME
+            assert reply is not None, "the connection was closed without a response"
+            self._check(text, reply)
+            replies[text] = reply
+        return replies
+
+    def _check(self, text: str, reply: Reply) -> None:
         if reply.status == 200:
             assert reply.body in self._may.get(text, ())
         elif reply.status == 404:
@@ -149,12 +182,3 @@ class CheckingClient:
         else:
             assert (reply.status, reply.code) == (503, "backend_unavailable")
             assert int(reply.headers["retry-after"]) > 0
-        return reply
-
-    def _look(self, wanted: Mapping[str, int | bytes]) -> dict[str, int | bytes]:
-        with ThreadPoolExecutor(len(wanted)) as callers:
-            replies = dict(zip(wanted, callers.map(self.ask, wanted), strict=True))
-        return {
-            text: reply.body if isinstance(wanted[text], bytes) else reply.status
-            for text, reply in replies.items()
-        }

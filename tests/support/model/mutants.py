@@ -58,7 +58,7 @@ class Bug:
         tree = ast.parse(source)
         for change in self._changes:
             change.apply(tree)
-        return ast.fix_missing_locations(tree)
+        return tree
 
 
 class _Replacer(ast.NodeTransformer):
@@ -67,11 +67,12 @@ class _Replacer(ast.NodeTransformer):
 
 class _ExpressionReplacer(_Replacer):
     def __init__(self, old: ast.expr, new: ast.expr) -> None:
+        self._type = type(old)
         self._old = ast.dump(old)
         self._new = new
 
     def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.expr) and ast.dump(node) == self._old:
+        if isinstance(node, self._type) and ast.dump(node) == self._old:
             self.count += 1
             return self._new
         return self.generic_visit(node)
@@ -79,6 +80,7 @@ class _ExpressionReplacer(_Replacer):
 
 class _StatementReplacer(_Replacer):
     def __init__(self, old: list[ast.stmt], new: list[ast.stmt]) -> None:
+        self._types = [type(statement) for statement in old]
         self._old = [ast.dump(statement) for statement in old]
         self._new = new
 
@@ -89,10 +91,12 @@ class _StatementReplacer(_Replacer):
         return super().generic_visit(node)
 
     def _replace_in(self, block: list[ast.AST]) -> None:
-        dumps = [ast.dump(statement) for statement in block]
         length = len(self._old)
         for start in reversed(range(len(block))):
-            if dumps[start : start + length] == self._old:
+            found = block[start : start + length]
+            # The types first, since a dump takes long.
+            same = [type(each) for each in found] == self._types
+            if same and [ast.dump(each) for each in found] == self._old:
                 self.count += 1
                 block[start : start + length] = self._new
 

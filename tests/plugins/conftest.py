@@ -1,0 +1,23 @@
+"""The Redis server of the tests of the shared cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.redis_replicas import prepare
+from support.redis_server import RedisServer, running_server
+
+
+@pytest.fixture(scope="module")
+def _running_redis() -> Iterator[RedisServer]:
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(_running_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> RedisServer:
+    """An empty server, which replicas check often."""
+    prepare(_running_redis, monkeypatch)
+    return _running_redis
