@@ -13,11 +13,8 @@ from support.faults.oracle import rows, run_in_order
 from support.faults.replicas import running_replicas
 from support.postgres_server import binaries
 
-WITHOUT = ["Redis frozen", "PostgreSQL frozen", "PostgreSQL failed over"]
-"""Left out: a server that hangs for one service only, or that hangs and fails over, is harder.
-
-`make faults` has all of them, and the tests of each plugin have a server that hangs for all.
-"""
+WITHOUT = ["PostgreSQL failed over"]
+"""Left out: the failover of a server that hangs is the harder one."""
 
 
 @pytest.mark.slow
