@@ -63,9 +63,13 @@ def service(folder: Path) -> Iterator[Service]:
 def browser(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     with open_browser(tmp_path_factory.mktemp("profile")) as driver:
         resize(driver, 1100, 900)
-        driver.get(f"{service.admin_url}/status")
-        wait_for(lambda: shown(driver, "#figures"))
+        open_page(driver, service)
         yield driver
+
+
+def open_page(browser: Chrome, service: Service) -> None:
+    browser.get(f"{service.admin_url}/status")
+    wait_for(lambda: shown(browser, "#figures"))
 
 
 @pytest.fixture
@@ -150,6 +154,7 @@ def go_offline(browser: Chrome, *, offline: bool) -> None:
 
 
 def test_lookup_is_explained_by_keyboard_alone(page: Chrome) -> None:
+    prefer(page, "light")
     page.execute_script("document.activeElement.blur()")
     focused = []
     outline = "return getComputedStyle(document.activeElement).outline"
@@ -197,11 +202,13 @@ def test_page_is_accessible(page: Chrome, scheme: str, width: int, rules: list[s
     assert serious == []
 
 
-def test_page_asks_for_a_key_where_one_is_needed(browser: Chrome, tmp_path: Path) -> None:
+def test_page_asks_for_a_key_where_one_is_needed(
+    browser: Chrome, service: Service, tmp_path: Path
+) -> None:
     """And does not store it."""
     (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
-    with serving(OPEN_TO_ALL, tmp_path) as service:
-        browser.get(f"{service.admin_url}/status")
+    with serving(OPEN_TO_ALL, tmp_path) as other:
+        browser.get(f"{other.admin_url}/status")
         wait_for(lambda: shown(browser, "#access"))
         for key, problem in [
             ("wrong-wrong", "This key is not valid."),
@@ -219,3 +226,5 @@ def test_page_asks_for_a_key_where_one_is_needed(browser: Chrome, tmp_path: Path
         assert ADMIN_KEY not in browser.page_source
         browser.refresh()
         wait_for(lambda: shown(browser, "#access"))
+    open_page(browser, service)
+    assert errors(browser)  # the requests without a valid key
