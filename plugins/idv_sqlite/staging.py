@@ -153,12 +153,12 @@ class Staging:
         """
         nickname, card = f"u.{self._nickname}", f"u.{self._card}"
         return self._delete(
-            "WITH RECURSIVE taker(id, nickname) AS ("  # noqa: S608 - quoted
-            f"SELECT s.rowid, s.nickname FROM staged AS s JOIN {self._table} AS u "
-            f"ON s.card_number = {card} "
+            "WITH RECURSIVE taker(id) AS ("  # noqa: S608 - quoted
+            f"SELECT s.rowid FROM staged AS s JOIN {self._table} AS u ON s.card_number = {card} "
             f"WHERE NOT EXISTS (SELECT 1 FROM staged AS t WHERE t.nickname = {nickname}) "
-            f"UNION SELECT s.rowid, s.nickname FROM taker AS t CROSS JOIN {self._table} AS u "
-            f"ON t.nickname = {nickname} CROSS JOIN staged AS s ON s.card_number = {card}"
+            "UNION SELECT s.rowid FROM taker CROSS JOIN staged AS t ON t.rowid = taker.id "
+            f"CROSS JOIN {self._table} AS u ON t.nickname = {nickname} "
+            f"CROSS JOIN staged AS s ON s.card_number = {card}"
             ") SELECT id FROM taker",
             _TAKEN_CARD,
         )
