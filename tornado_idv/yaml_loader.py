@@ -76,8 +76,11 @@ class Items(list[Any]):
     mark: Mark
 
 
-def read(content: bytes, file: str) -> Any:
+def read(content: bytes, file: str, *, quotes_span_lines: bool = True) -> Any:
     """Load one YAML document; ``file`` is its name in error messages.
+
+    Without ``quotes_span_lines`` a quote must be closed on its line: in a long list, two stray
+    quotes would turn all between them into one text.
 
     Returns nested `Mapping`, `Items` and `Text`; an empty document is an empty `Mapping`.
     Raises `ConfigError` with the first problem.
@@ -87,7 +90,7 @@ def read(content: bytes, file: str) -> Any:
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode()  # without the byte order mark
         raise ConfigError(Problem(file, *_end(before), "", "not UTF-8 text")) from None
-    return _Reader(text, file).document()
+    return _Reader(text, file, quotes_span_lines=quotes_span_lines).document()
 
 
 def locate(root: Any, path: Sequence[int | str]) -> Mark:
@@ -108,10 +111,11 @@ def locate(root: Any, path: Sequence[int | str]) -> Mark:
 
 
 class _Reader:
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, *, quotes_span_lines: bool) -> None:
         self._events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
         self._text = text
         self._file = file
+        self._quotes_span_lines = quotes_span_lines
 
     def document(self) -> Any:
         try:
@@ -159,6 +163,8 @@ class _Reader:
             raise self._problem(mark, f"nested deeper than {_MAX_DEPTH} levels")
         value: Text | Items | Mapping
         if isinstance(event, yaml.ScalarEvent):
+            if not self._quotes_span_lines and _spans_lines(event):
+                raise self._problem(mark, "a quote is not closed on its line")
             value = Text(event.value)
         elif isinstance(event, yaml.SequenceStartEvent):
             value = self._items(depth)
@@ -189,6 +195,10 @@ class _Reader:
 
     def _problem(self, mark: Mark, message: str) -> ConfigError:
         return ConfigError(Problem(self._file, *mark, "", message))
+
+
+def _spans_lines(event: Any) -> bool:
+    return event.style in {"'", '"'} and event.end_mark.line > event.start_mark.line
 
 
 def _end(text: str) -> Mark:

@@ -25,6 +25,7 @@ _DISCONNECTED = ("08", "57P")
 _UNAVAILABLE = (*_DISCONNECTED, "25006", "40", "53", "55", "57", "58")
 """SQLSTATEs, or the classes of them, of a server that may answer the same query later."""
 _REASONS = {
+    "08003": "the connection was lost",
     "08P01": "the server, or a pooler in front of it, rejected the connection",
     "22021": "a value in the table is not valid UTF-8",
     "25006": "the server is a standby, and refuses this",
@@ -39,6 +40,7 @@ _REASONS = {
     "53100": "the server's disk is full",
     "53200": "the server is out of memory",
     "53300": "the server has no connection left; lower pool.max, or raise max_connections",
+    "55P03": "the table is locked by another transaction",
     "57014": "the query took too long and was stopped by the server",
     "57P01": "the server is shutting down, or its administrator closed the connection",
     "57P02": "the server crashed",

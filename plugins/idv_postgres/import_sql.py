@@ -10,7 +10,7 @@ from idv_postgres.table import Column
 
 _SAME_NICKNAME = "the nickname is that of an earlier line"
 _SAME_CARD = "the card number is that of an earlier line"
-_TAKEN_CARD = "the card number is that of a stored user who is not in the file"
+_TAKEN_CARD = "the card number is that of a stored user who is not in the file, or is rejected"
 _FIELDS = ("nickname", "card_number", "plan", "profile_url")
 
 Selection = tuple[str, str]
@@ -37,8 +37,9 @@ class ImportSql:
         )
         card, nickname = f"u.{quoted(names.card_number)}::text", f"u.{quoted(names.nickname)}::text"
         fold = 'lower({} COLLATE "C")' if options.folds_nicknames else '{} COLLATE "C"'
-        self._key = fold.format("s.nickname")
-        self._same_nickname = f"{fold.format(nickname)} = {self._key}"
+        self._key, self._other_key = fold.format("s.nickname"), fold.format("t.nickname")
+        self._stored_key = fold.format(nickname)
+        self._same_nickname = f"{self._stored_key} = {self._key}"
         self._same_card = f'{card} COLLATE "C" = s.card_number'
 
     create = """
@@ -89,16 +90,23 @@ class ImportSql:
             yield f"DELETE FROM idv_staged WHERE ctid IN ({later}) RETURNING line", reason  # noqa: S608 - quoted
 
     @property
-    def card_conflicts(self) -> Selection:
-        """Return the statement for card numbers of stored users that are not staged."""
+    def card_moves(self) -> str:
+        """Return the query for the users who get the card number of another stored user.
+
+        The rows have the nickname, and that of the other one, ``NULL`` if it is not staged.
+        """
         return (
-            (
-                f"DELETE FROM idv_staged AS s USING {self._table} AS u WHERE {self._same_card} "  # noqa: S608 - quoted
-                f"AND NOT EXISTS (SELECT FROM idv_staged AS s WHERE {self._same_nickname}) "
-                "RETURNING s.line"
-            ),
-            _TAKEN_CARD,
+            f"SELECT {self._key}, {self._other_key} FROM idv_staged AS s "  # noqa: S608 - quoted
+            f"JOIN {self._table} AS u ON {self._same_card} "
+            f"AND {self._stored_key} IS DISTINCT FROM {self._key} "
+            f"LEFT JOIN idv_staged AS t ON {self._other_key} = {self._stored_key}"
         )
+
+    @property
+    def taken_cards(self) -> Selection:
+        """Return the statement for the users with these nicknames."""
+        given = f"{self._key} IN (SELECT unnest($1::text[]))"
+        return f"DELETE FROM idv_staged AS s WHERE {given} RETURNING s.line", _TAKEN_CARD  # noqa: S608 - quoted
 
     def changes(self, *, replaces: bool) -> Iterable[str]:
         """Return the statements that change the table."""

@@ -16,6 +16,7 @@ from typing import Any
 import asyncpg
 
 from idv_postgres.import_sql import ImportSql
+from idv_postgres.session import Session
 
 Rows = Iterator[tuple[Any, ...]]
 """A line number each, and texts or ``None``."""
@@ -28,14 +29,15 @@ _ROWS_AT_ONCE = 200
 
 
 class Staging:
-    """The temporary table, in a transaction of its connection.
+    """The temporary table, in a transaction of a session.
 
     With ``inserts`` its rows are also inserted into the table, which is empty and locked, and
     whose unique indexes reject all duplicates.
     """
 
-    def __init__(self, connection: asyncpg.Connection, sql: ImportSql, *, inserts: bool) -> None:
-        self._connection = connection
+    def __init__(self, session: Session, sql: ImportSql, *, inserts: bool) -> None:
+        self._session = session
+        self._connection = session.connection
         self._sql = sql
         self._inserts = inserts
         self._inserted = (0, 0)
@@ -52,10 +54,10 @@ class Staging:
         try:
             while batch := await _read(rows):
                 if sending is not None:
-                    await sending
+                    await self._session.wait(sending)
                 sending = asyncio.ensure_future(self._send(batch))
             if sending is not None:
-                await sending
+                await self._session.wait(sending)
         except BaseException:
             if sending is not None:
                 # Otherwise the server would be waited for, and its error would be logged.

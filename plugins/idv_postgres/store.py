@@ -11,7 +11,8 @@ otherwise violate the unique index, whatever comes first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -22,6 +23,7 @@ from idv_postgres.errors import is_disconnect, to_lookup_failed
 from idv_postgres.import_sql import ImportSql, Selection
 from idv_postgres.names import quoted, quoted_table
 from idv_postgres.options import PostgresOptions
+from idv_postgres.session import Session
 from idv_postgres.staging import Staging
 from idv_postgres.table import read_columns, rejects_duplicates, to_user
 from tornado_idv import Broken, NumberedUser, RejectRows, Unavailable, User, UserStore
@@ -64,9 +66,11 @@ class PostgresUserStore(UserStore):
         table = quoted_table(self._options.table)
 
         async def count() -> int:
-            async with self._transaction(readonly=True) as connection:
-                await read_columns(connection, self._options)
-                return int(await connection.fetchval(f"SELECT count(*) FROM {table}"))  # noqa: S608 - quoted
+            async with self._transaction(readonly=True) as session:
+                connection = session.connection
+                await session.wait(read_columns(connection, self._options))
+                query = f"SELECT count(*) FROM {table}"  # noqa: S608 - quoted
+                return int(await session.wait(connection.fetchval(query)))
 
         with asyncio.Runner() as runner, _mapped_errors():
             return runner.run(count())
@@ -107,31 +111,34 @@ class PostgresUserStore(UserStore):
     async def _write(
         self, users: Iterable[NumberedUser], reject: RejectRows, *, replaces: bool
     ) -> int:
-        async with self._transaction() as connection:
-            sql = ImportSql(self._options, await read_columns(connection, self._options))
+        async with self._transaction() as session:
+            connection, wait = session.connection, session.wait
+            sql = ImportSql(self._options, await wait(read_columns(connection, self._options)))
             rejected: list[tuple[int, str]] = []
-            await connection.execute(sql.create)
-            is_empty = await self._lock_empty(connection, sql)
-            inserts = is_empty and await rejects_duplicates(connection, self._options)
-            staging = Staging(connection, sql, inserts=inserts)
+            await wait(connection.execute(sql.create))
+            is_empty = await wait(self._lock_empty(connection, sql))
+            inserts = is_empty and await wait(rejects_duplicates(connection, self._options))
+            staging = Staging(session, sql, inserts=inserts)
             await staging.fill(_rows(users, rejected, has_url=sql.has_url))
             if not staging.is_inserted:
-                await connection.execute(sql.analyze)
-                rejected += await _delete(connection, sql.duplicates)
+                await wait(connection.execute(sql.analyze))
+                for each in sql.duplicates:
+                    rejected += await wait(_delete(connection, each))
             if not is_empty:
-                await connection.execute(sql.lock)
+                await wait(connection.execute(sql.lock))
                 if not replaces:
-                    rejected += await _delete(connection, [sql.card_conflicts])
+                    blocked = _blocked(await wait(connection.fetch(sql.card_moves)))
+                    rejected += await wait(_delete(connection, sql.taken_cards, blocked))
             reject(rejected)
             if is_empty:
-                await staging.insert()
+                await wait(staging.insert())
             else:
                 for statement in sql.changes(replaces=replaces):
-                    await connection.execute(statement)
+                    await wait(connection.execute(statement))
             if self._options.notify is not None:
                 channel = self._options.notify.channel
-                await connection.execute("SELECT pg_notify($1::text, '*')", channel)
-            return int(await connection.fetchval("SELECT count(*) FROM idv_staged"))
+                await wait(connection.execute("SELECT pg_notify($1::text, '*')", channel))
+            return int(await wait(connection.fetchval("SELECT count(*) FROM idv_staged")))
 
     async def _lock_empty(self, connection: asyncpg.Connection, sql: ImportSql) -> bool:
         """Lock the table if it is empty; return whether it was, and stays so."""
@@ -142,34 +149,39 @@ class PostgresUserStore(UserStore):
 
     async def _chunks(self) -> AsyncIterator[list[asyncpg.Record]]:
         options, names = self._options, self._options.columns
-        async with self._transaction(readonly=True) as connection:
-            columns = await read_columns(connection, options)
+        async with self._transaction(readonly=True) as session:
+            connection, wait = session.connection, session.wait
+            columns = await wait(read_columns(connection, options))
             url = names.profile_url or "profile_url"
             selected = [f"{quoted(each)}::text" for each in (names.plan, names.card_number)]
             selected.append(f"{quoted(names.nickname)}::text")
             selected.append(f"{quoted(url)}::text" if url in columns else "NULL")
             key = f'{quoted(names.nickname)}::text COLLATE "C"'
             order = f"lower({key})" if options.folds_nicknames else key
-            cursor = await connection.cursor(
+            query = (
                 f"SELECT {', '.join(selected)} FROM {quoted_table(options.table)} "  # noqa: S608 - quoted
                 f"ORDER BY {order}"
             )
-            while rows := await cursor.fetch(_ROWS_AT_ONCE):
+            cursor = await wait(connection.cursor(query))
+            while rows := await wait(cursor.fetch(_ROWS_AT_ONCE)):
                 yield rows
 
     @asynccontextmanager
-    async def _transaction(self, *, readonly: bool = False) -> AsyncIterator[asyncpg.Connection]:
+    async def _transaction(self, *, readonly: bool = False) -> AsyncIterator[Session]:
         connection = await self._connector.connect(statement_cache_size=0)
         # Without a commit the server rolls back as the connection is closed: after a signal during
         # COPY, the connection cannot send a ROLLBACK, and the error would hide the signal.
         try:
             # With any other isolation, statements after a lock see the rows of before it.
             transaction = connection.transaction(isolation="read_committed", readonly=readonly)
-            await transaction.start()
-            await connection.execute(_SETTINGS)
-            yield connection
+            async with asyncio.timeout(_CONNECT_TIMEOUT):
+                await transaction.start()
+                await connection.execute(_SETTINGS)
+                process = await connection.fetchval("SELECT pg_backend_pid()")
+            session = Session(connection, self._connector, process)
+            yield session
             self._is_committing = not readonly
-            await transaction.commit()
+            await session.wait(transaction.commit())
             if not readonly:
                 self.ignore_signals()
             with suppress(Exception):  # nothing that fails now changes the result
@@ -191,13 +203,25 @@ def _rows(
 
 
 async def _delete(
-    connection: asyncpg.Connection, selections: Iterable[Selection]
+    connection: asyncpg.Connection, selection: Selection, *values: object
 ) -> list[tuple[int, str]]:
-    return [
-        (row["line"], reason)
-        for statement, reason in selections
-        for row in await connection.fetch(statement)
-    ]
+    statement, reason = selection
+    return [(row["line"], reason) for row in await connection.fetch(statement, *values)]
+
+
+def _blocked(moves: Iterable[Sequence[str | None]]) -> list[str | None]:
+    """Return the users who cannot have their card numbers, as a stored one keeps it.
+
+    ``moves`` are pairs of nicknames, see `ImportSql.card_moves`. A user who is blocked keeps a
+    card number as well, so that another one who takes that is blocked, too.
+    """
+    takers: defaultdict[str | None, list[str | None]] = defaultdict(list)
+    for taker, holder in moves:
+        takers[holder].append(taker)
+    blocked = takers.pop(None, [])
+    for each in blocked:  # which grows
+        blocked += takers.pop(each, [])
+    return blocked
 
 
 @contextmanager

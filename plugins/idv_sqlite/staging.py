@@ -25,7 +25,7 @@ _ROWS_AT_ONCE = 400
 
 _SAME_NICKNAME = "the nickname is that of an earlier line"
 _SAME_CARD = "the card number is that of an earlier line"
-_TAKEN_CARD = "the card number is that of a stored user who is not in the file"
+_TAKEN_CARD = "the card number is that of a stored user who is not in the file, or is rejected"
 _NO_COLUMN = "profile_url: the table has no column for it; see columns.profile_url of the backend"
 
 
@@ -147,11 +147,19 @@ class Staging:
             self._run(f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({key})")
 
     def card_conflicts(self) -> list[tuple[int, str]]:
-        """Remove users whose card number a stored user has who is not staged; return the lines."""
+        """Remove users with a card number that a stored user keeps; return the lines.
+
+        A stored user keeps it who is not staged, or, as that one keeps a card number, is removed.
+        """
+        nickname, card = f"u.{self._nickname}", f"u.{self._card}"
         return self._delete(
-            f"SELECT s.rowid FROM staged AS s JOIN {self._table} AS u "  # noqa: S608 - quoted
-            f"ON s.card_number = u.{self._card} WHERE NOT EXISTS "
-            f"(SELECT 1 FROM staged AS t WHERE t.nickname = u.{self._nickname})",
+            "WITH RECURSIVE taker(id) AS ("  # noqa: S608 - quoted
+            f"SELECT s.rowid FROM staged AS s JOIN {self._table} AS u ON s.card_number = {card} "
+            f"WHERE NOT EXISTS (SELECT 1 FROM staged AS t WHERE t.nickname = {nickname}) "
+            "UNION SELECT s.rowid FROM taker CROSS JOIN staged AS t ON t.rowid = taker.id "
+            f"CROSS JOIN {self._table} AS u ON t.nickname = {nickname} "
+            f"CROSS JOIN staged AS s ON s.card_number = {card}"
+            ") SELECT id FROM taker",
             _TAKEN_CARD,
         )
 

@@ -91,7 +91,12 @@ REJECTED = {
     "card": ("carl,12x,Free,", "card_number: not in a valid format"),
     "long card": (f"carl,{'1' * 33},Free,", "card_number: not in a valid format"),
     "plan": ("carl,1, ,", "plan: empty"),
-    "NUL": ("carl,1,a\0b,", "plan: not UTF-8 text, or it contains a NUL"),
+    "NUL": ("carl,1,a\0b,", "plan: not UTF-8 text, or it contains a control character"),
+    "line separator": ("carl,1,a\u2028b,", "plan: not UTF-8 text, or it contains a control"),
+    "delete": ("carl,1,Free,https://x/\x7f", "profile_url: not an address"),
+    "open quote": ('"carl,1,Free,', "not CSV: a quote is not closed on its line"),
+    "open quote at the end": ('carl,1,Free,"', "not CSV: a quote is not closed on its line"),
+    "text after a quote": ('"carl"x,1,Free,', "not CSV: a quote is not closed on its line"),
     "not UTF-8": ("carl,1,a\udcffb,", "plan: not UTF-8 text"),
     "address": ("carl,1,Free,ftp://x", "profile_url: not an address"),
     "few fields": ("carl,1,Free", "3 fields instead of 4"),
@@ -131,15 +136,27 @@ def test_each_wrong_row_is_rejected_with_its_line_and_no_value(
     assert not rejected.exists()
 
 
+def test_each_line_of_a_csv_row_that_spans_lines_is_rejected(
+    users: Users, source: Callable[..., Path], path: Path
+) -> None:
+    csv = source(f'{HEADER}{ALICE_ROW}carl,1,"Free\nand\r\nmore",\n{BOB_ROW}')
+    done = users("import", csv, "--to", "people", "--json")
+    assert json.loads(done.stdout) == {"ok": True, "imported": 2, "rejected": 3}
+    assert [row[0] for row in rows(path)] == ["alice", "bob"]
+    reasons = Path(f"{csv}.rejected").read_text()
+    assert [line.split(":")[1] for line in reasons.splitlines()] == ["3", "4", "5"]
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
         (f"{HEADER}{ALICE_ROW}x y,1,Free,\n", ["--strict"], "1 rows are rejected"),
         (HEADER + ALICE_ROW + ALICE_ROW, ["--strict"], "1 rows are rejected"),
+        (f'{HEADER}x,1,"Free,\n{ALICE_ROW}y,2,Free",\n', ["--strict"], "1 rows are rejected"),
         (HEADER, [], "has no valid user"),
         (f"{HEADER}x y,1,Free,\n", [], "has no valid user"),
     ],
-    ids=["strict", "strict duplicate", "empty", "none valid"],
+    ids=["strict", "strict duplicate", "strict stray quotes", "empty", "none valid"],
 )
 def test_refused_import_changes_nothing(
     users: Users,
@@ -180,6 +197,33 @@ def test_merge_keeps_other_users_and_other_columns(
         ("dora", "4", "now"),
     ]
     assert ":5: the card number is that of a stored user" in Path(f"{csv}.rejected").read_text()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        sqlite_databases.USERS,
+        "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT, profile_url TEXT)",
+    ],
+    ids=["unique", "no index"],
+)
+def test_card_number_of_a_stored_user_whose_row_is_rejected_is_not_taken(
+    users: Users, source: Callable[..., Path], path: Path, table: str
+) -> None:
+    """Two users exchange theirs; that of bob is carl's, who is not in the file."""
+    names = ["alice", "bob", "carl", "dora", "emil"]
+    stored = [User("Free", str(i), name) for i, name in enumerate(names, start=1)]
+    sqlite_databases.run(path, table)
+    sqlite_databases.insert(path, *stored)
+    pairs = ["fay,1", "alice,2", "bob,3", "dora,5", "emil,4", "gina,6"]
+    csv = source("nickname,card_number,plan\n" + "".join(f"{pair},Pro\n" for pair in pairs))
+    done = users("import", csv, "--to", "people", "--merge", "--json")
+    assert json.loads(done.stdout) == {"ok": True, "imported": 3, "rejected": 3}
+    kept = [("alice", "1"), ("bob", "2"), ("carl", "3")]
+    assert [row[:2] for row in rows(path)] == [*kept, ("dora", "5"), ("emil", "4"), ("gina", "6")]
+    rejected = Path(f"{csv}.rejected").read_text().splitlines()
+    reason = "the card number is that of a stored user who is not in the file, or is rejected"
+    assert rejected == [f"{csv}:{line}: {reason}" for line in (2, 3, 4)]
 
 
 def test_file_in_wal_mode_is_changed_in_a_transaction(
@@ -279,6 +323,50 @@ def test_compare_reports_each_difference(
     assert done.exit_code == 1
 
 
+@pytest.mark.parametrize("form", ["csv", "jsonl", "yaml"])
+def test_exported_users_with_unusual_plans_are_imported_again(
+    users: Users, folder: Path, path: Path, form: str
+) -> None:
+    plans = [" a, 'b' ", '"', '""x', "# c: -", "\\n", "=1", "\ufeffé\u00a0\U0001f600", "-", "null"]
+    sqlite_databases.write(path, *(User(plan, str(i), f"u{i}") for i, plan in enumerate(plans)))
+    file = folder / f"all.{form}"
+    assert users("export", "--from", "people", file).exit_code == 0
+    assert users("import", file, "--to", "other", "--strict").exit_code == 0
+    assert users("compare", "people", "other").exit_code == 0
+
+
+def test_export_of_a_user_that_an_import_would_reject_is_refused(
+    users: Users, folder: Path, path: Path
+) -> None:
+    """As CSV the plan of bob would be two users."""
+    sqlite_databases.write(path, ALICE, User("a\nmallory,1,Free,\n", "2", "bob"))
+    file = folder / "all.csv"
+    file.write_text("before")
+    done = users("export", "--from", "people", file)
+    assert (done.exit_code, file.read_text()) == (1, "before")
+    assert done.stderr.startswith("user 2 in the order of nicknames: plan: not UTF-8 text, or")
+    assert "bob" not in done.stderr
+
+
+def test_nickname_with_a_control_character_is_rejected_with_any_pattern(
+    invoke: Callable[..., Result],
+    config: Callable[..., Path],
+    source: Callable[..., Path],
+    path: Path,
+) -> None:
+    file = config(
+        "name: people, kind: sqlite, path: people.db",
+        more="identifiers: {nickname_pattern: '[^@]+'}\n",
+    )
+    lines = [
+        json.dumps({"nickname": name, "card_number": "1", "plan": "x"}) for name in ("a\nb", "c")
+    ]
+    users = source("\n".join(lines), "list.jsonl")
+    assert invoke("users", "import", users, "--to", "people", "--config", file).exit_code == 0
+    assert [row[0] for row in rows(path)] == ["c"]
+    assert ":1: nickname: contains a control character" in Path(f"{users}.rejected").read_text()
+
+
 def test_wrong_use_names_what_is_right(users: Users, source: Callable[..., Path]) -> None:
     csv = source(HEADER + ALICE_ROW)
     for arguments, message in [
@@ -301,6 +389,14 @@ def test_unreadable_source_or_database_changes_nothing(
             ":1: the header has no column nickname, card_number, plan",
         ),
         (source("a: 1", "list.yaml"), "has no list of users"),
+        (
+            source(
+                "users:\n- {nickname: a, card_number: 1, plan: 'x}\n"
+                "- {nickname: carl, card_number: 2, plan: x'}\n",
+                "quotes.yaml",
+            ),
+            ":2:39: a quote is not closed on its line",
+        ),
         (source("count: 2\nusers: []", "cut.yaml"), "the file may be truncated"),
     ]:
         done = users("import", file, "--to", "people")

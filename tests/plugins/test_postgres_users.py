@@ -6,12 +6,13 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from asyncpg.transaction import Transaction
 from click.testing import Result
 
 from idv_postgres.staging import Staging
@@ -171,6 +172,26 @@ def test_merge_keeps_other_users_and_other_columns(
     assert ":4: the card number is that of a stored user" in Path(f"{csv}.rejected").read_text()
 
 
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_card_number_of_a_stored_user_whose_row_is_rejected_is_not_taken(
+    database: Database, users: Callable[..., Result], source: Callable[[str], Path], table: str
+) -> None:
+    """Two users exchange theirs; that of bob is carl's, who is not in the file."""
+    database.clear(
+        f"{table}; {GRANT}; INSERT INTO users SELECT name, place, 'Free' FROM "
+        "unnest(ARRAY['alice', 'bob', 'carl', 'dora', 'emil']) WITH ORDINALITY AS n (name, place)"
+    )
+    pairs = ["fay,1", "alice,2", "bob,3", "dora,5", "emil,4", "gina,6"]
+    csv = source("nickname,card_number,plan\n" + "".join(f"{pair},Pro\n" for pair in pairs))
+    done = users("import", csv, "--to", "people", "--merge", "--json")
+    assert json.loads(done.stdout) == {"ok": True, "imported": 3, "rejected": 3}
+    kept = ["alice|1|Free", "bob|2|Free", "carl|3|Free"]
+    assert rows(database) == [*kept, "dora|5|Pro", "emil|4|Pro", "gina|6|Pro"]
+    rejected = Path(f"{csv}.rejected").read_text().splitlines()
+    reason = "the card number is that of a stored user who is not in the file, or is rejected"
+    assert rejected == [f"{csv}:{line}: {reason}" for line in (2, 3, 4)]
+
+
 def test_refused_import_changes_nothing(
     database: Database, users: Callable[..., Result], source: Callable[[str], Path]
 ) -> None:
@@ -319,6 +340,82 @@ def test_session_that_is_closed_while_rows_are_read_is_reported(
     assert len(rows(database)) == len(stored)
 
 
+@pytest.mark.parametrize(
+    ("at_commit", "message"),
+    [(False, "the server does not respond"), (True, "whether the users were changed could not")],
+    ids=["copy", "commit"],
+)
+def test_frozen_server_ends_the_import(
+    database: Database,
+    users: Callable[..., Result],
+    source: Callable[[str], Path],
+    meanwhile: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    at_commit: bool,
+    message: str,
+) -> None:
+    monkeypatch.setattr("idv_postgres.session._CHECK_INTERVAL", 0.05)
+    monkeypatch.setattr("idv_postgres.store._CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr("idv_postgres.database._MIN_CONNECT_TIMEOUT", 0.5)
+    database.write(BOB)
+    database.run(GRANT)
+    freeze, commit = database.server.pause, Transaction.commit
+
+    async def freeze_and_commit(transaction: Transaction) -> None:
+        freeze()
+        await commit(transaction)
+
+    if at_commit:
+        monkeypatch.setattr("asyncpg.transaction.Transaction.commit", freeze_and_commit)
+    else:
+        meanwhile(freeze)
+    try:
+        done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    finally:
+        database.server.resume()
+    assert (done.exit_code, done.stderr.count("\n")) == (3, 1)
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("limit", [-1, 1], ids=["connections left", "no connection left"])
+def test_slow_statement_does_not_end_the_import(
+    database: Database,
+    users: Callable[..., Result],
+    source: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+) -> None:
+    monkeypatch.setattr("idv_postgres.session._CHECK_INTERVAL", 0.05)
+    database.clear(
+        f"{USERS} {GRANT}; ALTER ROLE idv CONNECTION LIMIT {limit};"
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2);"
+        "RETURN NULL; END $$; CREATE TRIGGER wait BEFORE INSERT ON users EXECUTE FUNCTION wait()"
+    )
+    try:
+        done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    finally:
+        database.run("ALTER ROLE idv CONNECTION LIMIT -1")
+    assert (done.exit_code, done.stderr) == (0, "Imported 1 users into people.\n")
+
+
+def test_locked_table_is_reported(
+    database: Database,
+    users: Callable[..., Result],
+    source: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("idv_postgres.store._SETTINGS", "SET LOCAL lock_timeout = '20ms'")
+    database.write(BOB)
+    database.run(GRANT)
+    database.run("BEGIN; LOCK TABLE users IN ROW EXCLUSIVE MODE")
+    try:
+        done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    finally:
+        database.run("ROLLBACK")
+    assert (done.exit_code, "locked by another transaction" in done.stderr) == (3, True)
+
+
 def test_cancelled_statement_ends_the_import(
     database: Database, users: Callable[..., Result], source: Callable[[str], Path]
 ) -> None:
@@ -369,9 +466,12 @@ async def test_batch_of_long_rows_has_few_of_them() -> None:
         ) -> None:
             batches.append(sum(len(str(text)) for row in records for text in row))
 
+    async def wait(work: Awaitable[None]) -> None:
+        await work
+
     sql: Any = SimpleNamespace(staged=())
-    connection: Any = Connection()
-    staging = Staging(connection, sql, inserts=False)
+    session: Any = SimpleNamespace(connection=Connection(), wait=wait)
+    staging = Staging(session, sql, inserts=False)
     row = ("alice", "1", "x" * 8192, None)
     await staging.fill((line, *row) for line in range(2000))
     assert sum(batches) > 2000 * 8192

@@ -25,7 +25,7 @@ from tornado_idv.cli.users_formats import (
 from tornado_idv.cli.users_generate import generated_users
 from tornado_idv.cli.users_import import RejectedRows, open_source, progress
 from tornado_idv.cli.users_stores import Stores, reporting
-from tornado_idv.cli.users_validation import validated
+from tornado_idv.cli.users_validation import importable, validated
 from tornado_idv.commands import Exit
 from tornado_idv.errors import StartError
 from tornado_idv.model import User
@@ -114,11 +114,13 @@ def import_users(
 def export(*, name: str, file: str, form: Format | None, config_path: Path) -> None:
     """Write all users of a backend to FILE, by default to standard output.
 
-    Nicknames are in order. FILE is complete, or as it was before.
+    Nicknames are in order. FILE is complete, or as it was before. A user that an import would
+    reject ends the export.
     """
     form = form or format_of(file) or "csv"
     with reporting(name):
-        records = Stores.of_config(config_path).store(name).records()
+        stores = Stores.of_config(config_path)
+        records = importable(stores.store(name).records(), stores.identifiers)
         if file == "-":
             _print_users(form, records)
         else:

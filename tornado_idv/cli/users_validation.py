@@ -11,13 +11,16 @@ from typing import TypeGuard
 from tornado_idv import strict_json
 from tornado_idv.cli.users_formats import FIELDS, Fields, Row
 from tornado_idv.cli.users_import import Advance, RejectedRows
+from tornado_idv.cli.users_stores import RefusedError
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.model import User
 from tornado_idv.user_store import NumberedUser
 
 _BATCH_ROWS = 200
-_URL = re.compile(r"https?://\S+")
+# Control characters (Unicode category Cc), and line separators: each user is one line of a list.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_URL = re.compile(r"https?://[^\s\x00-\x1f\x7f-\x9f]+")
 
 
 def validated(
@@ -32,6 +35,19 @@ def validated(
         yield from _valid_users(batch, identifiers, rejected) if users is None else users
     rejected.valid = read - rejected.count
     rejected.check()
+
+
+def importable(users: Iterable[User], identifiers: Identifiers) -> Iterator[User]:
+    """Yield users that an import would not reject; raises `RefusedError` for another one."""
+    for number, user in enumerate(users, start=1):
+        fields = (user.nickname, user.card_number, user.plan, user.profile_url)
+        reason = _user(fields, identifiers)
+        if isinstance(reason, str):
+            raise RefusedError(
+                f"user {number} in the order of nicknames: {reason}; an import would reject this "
+                "user; correct the table, then export again"
+            )
+        yield user
 
 
 def _all_users(rows: Sequence[Row], identifiers: Identifiers) -> Iterable[NumberedUser] | None:
@@ -49,6 +65,7 @@ def _all_users(rows: Sequence[Row], identifiers: Identifiers) -> Iterable[Number
     own_urls = [None if url == "" else url for url in urls]
     if (
         not identifiers.accepts_all(names, card_numbers)
+        or not "".join(names).isprintable()
         or any(map(_plan_error, set(plans)))
         or not all(url is None or _is_url(url) for url in own_urls)
     ):
@@ -81,6 +98,8 @@ def _user(fields: Fields, identifiers: Identifiers) -> User | str:
     user = User(plan, card_number, nickname.removeprefix("@"))
     if not identifiers.accepts(user):
         return _invalid_identifier(user, identifiers)
+    if not user.nickname.isprintable():
+        return "nickname: contains a control character"
     error = _plan_error(plan)
     if error or url is None or url == "":
         return error or user
@@ -98,8 +117,8 @@ def _is_url(url: object) -> TypeGuard[str]:
 def _plan_error(plan: str) -> str | None:
     if not plan.strip():
         return "plan: empty"
-    if "\0" in plan or not strict_json.is_unicode(plan):
-        return "plan: not UTF-8 text, or it contains a NUL character"
+    if _CONTROL.search(plan) or not strict_json.is_unicode(plan):
+        return "plan: not UTF-8 text, or it contains a control character or a line separator"
     return None
 
 
