@@ -75,7 +75,11 @@ class Database:
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
         self._arguments: dict[str, Any] = {"statement_cache_size": 0}
         if options.prepared_statements:
-            settings = {"application_name": "tornado-idv", "statement_timeout": str(self._limit)}
+            settings = {
+                "application_name": "tornado-idv",
+                "statement_timeout": str(self._limit),
+                "row_security": "off",
+            }
             # Statements are few, and stay prepared as long as their connection.
             self._arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
         self._pool = self._new_pool()
@@ -90,6 +94,7 @@ class Database:
             connection = await pool.acquire()
             try:
                 async with connection.transaction(readonly=True):
+                    await self._reject_row_security(connection)
                     lookups = await inspect(connection, self._options)
             finally:
                 pool.release(connection)
@@ -145,6 +150,16 @@ class Database:
         """Close every connection at once; running lookups fail."""
         self._pool.terminate()
 
+    async def _reject_row_security(self, connection: asyncpg.Connection) -> None:
+        """Make the server refuse to hide rows, which would end as "not found"."""
+        if not self._options.prepared_statements:
+            await connection.execute("SET LOCAL row_security = off")
+        elif await connection.fetchval("SHOW row_security") != "off":
+            raise Broken(
+                "a pooler ignores the startup parameter row_security; remove it from "
+                "ignore_startup_parameters and write prepared_statements: false"
+            )
+
     def _new_pool(self) -> Pool:
         return Pool(self._connect, self._options.pool.max)
 
@@ -161,7 +176,8 @@ class Database:
         """
         try:
             await connection.execute(
-                f"BEGIN READ ONLY; SET LOCAL statement_timeout = {self._limit}"
+                f"BEGIN READ ONLY; SET LOCAL statement_timeout = {self._limit}; "
+                "SET LOCAL row_security = off"
             )
             rows: list[asyncpg.Record] = await connection.fetch(sql, value)
             await connection.execute("COMMIT")

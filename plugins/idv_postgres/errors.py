@@ -32,7 +32,10 @@ _REASONS = {
     "28P01": "the password in the dsn is wrong",
     "3D000": "the database of the dsn does not exist",
     "40001": "the query was stopped by a conflict with recovery, or by another transaction",
-    "42501": "the user of the dsn may not read the table; GRANT SELECT on it",
+    "42501": (
+        "the user of the dsn may not read the table, or some of its rows: GRANT SELECT on it, or, "
+        "for row-level security, ALTER ROLE … BYPASSRLS"
+    ),
     "42703": "a column is missing",
     "42883": "a column has another type than text",
     "42P01": "the table is missing",

@@ -314,6 +314,10 @@ async def test_too_many_connections_are_unavailable_and_those_that_are_open_go_o
         database.run("ALTER ROLE idv CONNECTION LIMIT -1")
 
 
+PERMISSION = (
+    "broken: the user of the dsn may not read the table, or some of its rows: GRANT SELECT on it, "
+    "or, for row-level security, ALTER ROLE … BYPASSRLS (SQLSTATE 42501)"
+)
 SCHEMA_FAULTS = {
     "dropped": (
         "DROP TABLE users",
@@ -332,8 +336,16 @@ SCHEMA_FAULTS = {
     ),
     "permission": (
         "REVOKE ALL ON users FROM idv",
-        "broken: the user of the dsn may not read the table; GRANT SELECT on it (SQLSTATE 42501)",
+        PERMISSION,
         "GRANT SELECT ON users TO idv",
+    ),
+    "row-level security": (
+        (
+            "ALTER TABLE users ENABLE ROW LEVEL SECURITY;"
+            "CREATE POLICY others ON users USING (nickname <> 'alice')"
+        ),
+        PERMISSION,
+        "ALTER TABLE users DISABLE ROW LEVEL SECURITY; DROP POLICY others ON users",
     ),
 }
 
