@@ -20,6 +20,10 @@ _MIN_CONNECT_TIMEOUT = 1.0
 """Seconds for one host; more where ``timeout`` is longer."""
 _SERVER_SHARE = 0.9
 """The server stops a query after this fraction of ``timeout``, so that the connection survives."""
+_BATCH_SHARE = 1 / 3
+"""A query for several values is stopped after this fraction of ``timeout``.
+
+The rest is left to repeat their lookups alone."""
 
 
 class Connector:
@@ -73,6 +77,7 @@ class Database:
         self._options = options
         self._connector = Connector(options.dsn, timeout=options.timeout)
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
+        self._batch_timeout = options.timeout * _BATCH_SHARE
         self._arguments: dict[str, Any] = {"statement_cache_size": 0}
         if options.prepared_statements:
             settings = {
@@ -122,16 +127,16 @@ class Database:
             self._pool.drop_idle()
 
     async def fetch(self, sql: str, value: str | list[str]) -> list[asyncpg.Record]:
-        """Run a lookup; one that is cancelled closes its connection at once.
+        """Run a lookup, or one for several values, which may raise `TimeoutError`.
 
-        The server, or the way to it, hangs then: to return the connection to the pool would
-        mean to wait for a response.
+        One that is cancelled closes its connection at once: the server, or the way to it, hangs
+        then, and to return the connection to the pool would mean to wait for a response.
         """
         pool = self._pool
         connection = await pool.acquire()
         try:
             if self._options.prepared_statements:
-                rows: list[asyncpg.Record] = await connection.fetch(sql, value)
+                rows = await self._fetch(connection, sql, value)
             else:
                 rows = await self._fetch_pinned(connection, sql, value)
         except asyncio.CancelledError:
@@ -166,6 +171,13 @@ class Database:
     async def _connect(self) -> asyncpg.Connection:
         return await self._connector.connect(**self._arguments)
 
+    async def _fetch(
+        self, connection: asyncpg.Connection, sql: str, value: str | list[str]
+    ) -> list[asyncpg.Record]:
+        limit = self._batch_timeout if isinstance(value, list) else None
+        rows: list[asyncpg.Record] = await connection.fetch(sql, value, timeout=limit)
+        return rows
+
     async def _fetch_pinned(
         self, connection: asyncpg.Connection, sql: str, value: str | list[str]
     ) -> list[asyncpg.Record]:
@@ -179,7 +191,7 @@ class Database:
                 f"BEGIN READ ONLY; SET LOCAL statement_timeout = {self._limit}; "
                 "SET LOCAL row_security = off"
             )
-            rows: list[asyncpg.Record] = await connection.fetch(sql, value)
+            rows = await self._fetch(connection, sql, value)
             await connection.execute("COMMIT")
         except BaseException:
             connection.terminate()

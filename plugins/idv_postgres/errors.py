@@ -25,6 +25,7 @@ _DISCONNECTED = ("08", "57P")
 _UNAVAILABLE = (*_DISCONNECTED, "25006", "40", "53", "55", "57", "58")
 """SQLSTATEs, or the classes of them, of a server that may answer the same query later."""
 _REASONS = {
+    "08003": "the connection was lost",
     "08P01": "the server, or a pooler in front of it, rejected the connection",
     "22021": "a value in the table is not valid UTF-8",
     "25006": "the server is a standby, and refuses this",
@@ -69,9 +70,9 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, TooManyConnectionsError)
 
 
-def is_stopped_query(error: BaseException) -> bool:
-    """Return whether the server stopped the query, for which it took too long."""
-    return isinstance(error, QueryCanceledError)
+def is_timeout(error: BaseException) -> bool:
+    """Return whether the server stopped the query, or did not respond in time."""
+    return isinstance(error, QueryCanceledError | TimeoutError)
 
 
 def _is_lost(error: BaseException) -> bool:
