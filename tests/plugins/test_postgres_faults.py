@@ -21,6 +21,7 @@ from asyncpg import (
     SerializationError,
 )
 
+from idv_postgres import database as database_module
 from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.pool import Pool
@@ -124,6 +125,23 @@ async def test_lookups_fail_while_the_server_restarts_and_recover(
         await recovered(backend)
         assert await outcome(backend, ByCard("77")) == "not found"
     assert caplog.text.count("the server cannot be reached") == 1
+
+
+async def test_a_nickname_with_an_at_sign_after_the_start_is_only_a_warning(
+    database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other users are found after the server was restarted."""
+    backend = backend_of()
+    async with open_backends([backend]):
+        database.run("INSERT INTO users VALUES ('@carol', '77', 'Free')")
+        await asyncio.to_thread(database.server.stop)
+        assert (await outcome(backend)).startswith("unavailable: ")
+        await asyncio.to_thread(database.server.start)
+        await recovered(backend)
+    assert [each.levelname for each in caplog.records if "@ in front" in each.message] == [
+        "WARNING"
+    ]
+    assert "carol" not in caplog.text
 
 
 async def test_a_table_that_is_missing_when_the_server_is_there_is_broken_until_it_is_made(
@@ -246,9 +264,13 @@ async def test_dead_connections_are_replaced_before_each_has_cost_a_failure(
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
 async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
-    database: Database, backend_of: Callable[..., PostgresBackend], prepared: str
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    prepared: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its connection goes on, except in a pooler's transaction, and the server is probed."""
+    monkeypatch.setattr(database_module, "_SERVER_SHARE", 0.5)  # on a busy machine
     backend = backend_of(
         by_nickname=SLOW,
         by_card="SELECT * FROM users WHERE card_number = $1",
