@@ -177,6 +177,7 @@ BAD_OPTIONS: dict[str, dict[str, Any]] = {
     "pool": {"pool": {"min": "3", "max": "2"}},
     "column": {"columns": {"nick": "login"}},
     "option": {"tables": "users"},
+    "notifications through a pooler": {"prepared_statements": "false", "notify": {}},
 }
 
 
