@@ -10,7 +10,7 @@ import asyncpg
 from pydantic import SecretStr
 
 from idv_postgres.dsn import Dsn
-from idv_postgres.errors import is_full, to_lookup_failed
+from idv_postgres.errors import most_informative, to_lookup_failed
 from idv_postgres.options import PostgresOptions
 from idv_postgres.pool import Pool
 from idv_postgres.table import Lookups, inspect
@@ -66,8 +66,7 @@ class Connector:
                 else:
                     self._last = number
                     return connection
-        # The last host may only be a standby, which says nothing of why the primary refused.
-        raise next((each for each in errors if is_full(each)), errors[-1])
+        raise most_informative(errors)
 
 
 class Database:

@@ -452,7 +452,10 @@ async def test_a_host_that_hangs_or_is_down_is_passed_over(
 @pytest.mark.parametrize(
     ("role", "reason"),
     [
-        ("standby", "no host has the role that target_session_attrs asks for"),
+        (
+            "standby",
+            "each host is a standby, or has another role than target_session_attrs asks for",
+        ),
         ("prefer-standby", None),
         ("primary", None),
         ("read-write", None),
@@ -465,6 +468,14 @@ async def test_the_role_of_the_host_is_respected(
     async with open_backends([backend]):
         expected = "found" if reason is None else f"unavailable: {reason}"
         assert await outcome(backend) == expected
+
+
+async def test_the_reason_is_that_of_the_host_that_failed_and_not_of_one_with_another_role(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    dsn = database.dsn.replace("@", "@127.0.0.1:1,")
+    async with open_backends([backend := backend_of(dsn=f"{dsn}&target_session_attrs=standby")]):
+        assert (await outcome(backend)).startswith("unavailable: the server cannot be reached")
 
 
 async def test_tls_is_verified_as_the_dsn_says(

@@ -179,6 +179,8 @@ def test_refused_import_changes_nothing(
     done = users("import", csv, "--to", "people")
     assert (done.exit_code, "GRANT SELECT, INSERT" in done.stderr) == (3, True)
     database.run(GRANT)
+    done = users("import", csv, "--to", "people", settings="&default_transaction_read_only=on")
+    assert (done.exit_code, "default_transaction_read_only is on" in done.stderr) == (3, True)
     done = users("import", source(HEADER + ALICE_ROW + ALICE_ROW), "--to", "people", "--strict")
     assert (done.exit_code, "nothing was changed" in done.stderr) == (1, True)
     database.run("ALTER TABLE users ADD CONSTRAINT paid CHECK (plan <> 'Free')")
