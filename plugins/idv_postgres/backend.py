@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from idv_postgres.batches import Batches, BatchFailed, Rows
+from idv_postgres.batches import Batches, BatchFailed, BatchTimedOut, Rows
 from idv_postgres.options import PostgresOptions
 from tornado_idv import (
     Backend,
@@ -129,14 +129,15 @@ class PostgresBackend(Backend[PostgresOptions]):
         try:
             return await self._database.fetch(sql, value)
         except Exception as error:  # noqa: BLE001 - each is mapped
+            is_timeout = self._errors.is_timeout(error)
+            is_lost = self._errors.is_disconnect(error) or self._errors.is_full(error)
+            if is_timeout or is_lost:
+                self._suspect.set()
+            if isinstance(value, list) and (is_timeout or not is_lost):
+                raise (BatchTimedOut if is_timeout else BatchFailed) from None
             failure = self._errors.to_lookup_failed(error)
-            if self._errors.is_disconnect(error) or self._errors.is_full(error):
-                self._suspect.set()
+            if is_lost:
                 failure.counts_against_breaker = False
-            elif self._errors.is_stopped_query(error):
-                self._suspect.set()
-            elif isinstance(value, list):
-                raise BatchFailed from None
             raise failure from None
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from tornado_idv import LookupFailed
 
@@ -18,13 +18,17 @@ Fetch: TypeAlias = Callable[[str, str | list[str]], Awaitable[Rows]]
 """Runs a statement with its parameter; raises `LookupFailed`, and `BatchFailed`."""
 
 _MAX_SIZE = 32
-"""Lookups in one batch: as many wait for a slow statement, or fail with a lost connection."""
+"""Lookups in one batch: as many wait for a slow row, or fail with a lost connection."""
 _Outcome: TypeAlias = Rows | LookupFailed | None
 """The rows of a value; ``None`` if its lookup is to be repeated alone."""
 
 
 class BatchFailed(Exception):
     """A query for several values failed, maybe due to one of them."""
+
+
+class BatchTimedOut(BatchFailed):
+    """A query for several values took too long."""
 
 
 class _Batch:
@@ -63,7 +67,12 @@ class Batches:
 
     ``sql`` looks up the value ``$1``. ``batch_sql`` looks up an array of them; its rows begin with
     the position of their value in the array, from 1. A lookup while no other runs is not delayed.
+    After a batch that took too long, each lookup is a query of its own for a while.
     """
+
+    pause: ClassVar[float] = 5.0
+    """Seconds without batches after one took too long: a slow row is likely to be looked up again,
+    and each time the others of its batch would wait until it is stopped."""
 
     def __init__(self, fetch: Fetch, sql: str, batch_sql: str, limit: int) -> None:
         self._fetch_rows = fetch
@@ -71,6 +80,7 @@ class Batches:
         self._batch_sql = batch_sql
         self._limit = limit
         self._running = 0
+        self._paused_until = 0.0
         self._waiting: deque[_Batch] = deque()
 
     async def fetch(self, value: str) -> Rows:
@@ -107,10 +117,11 @@ class Batches:
 
     def _start(self) -> None:
         """Start the batches that wait, as far as the limit allows."""
+        is_paused = asyncio.get_running_loop().time() < self._paused_until
         while self._waiting and self._running < self._limit:
             batch = self._waiting.popleft()
             batch.drop_cancelled()
-            if len(batch.values) > 1:
+            if len(batch.values) > 1 and not is_paused:
                 self._running += 1
                 batch.task = asyncio.get_running_loop().create_task(self._run(batch))
             else:
@@ -119,10 +130,12 @@ class Batches:
     async def _run(self, batch: _Batch) -> None:
         try:
             rows = await self._fetch_rows(self._batch_sql, batch.values)
-        except BatchFailed:
+        except BatchFailed as error:
+            if isinstance(error, BatchTimedOut):
+                self._paused_until = asyncio.get_running_loop().time() + self.pause
             batch.resolve([None] * len(batch.values))
         except LookupFailed as error:
-            batch.resolve([_copy(error, number) for number in range(len(batch.values))])
+            batch.resolve([error.copy() for _ in batch.values])
         else:
             found: list[list[Sequence[Any]]] = [[] for _ in batch.values]
             for row in rows:
@@ -135,10 +148,3 @@ class Batches:
         self._running -= 1
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._start)
-
-
-def _copy(error: LookupFailed, number: int) -> LookupFailed:
-    """Return the failure for one lookup of a batch; the circuit breaker counts only the first."""
-    copy = error.copy()
-    copy.counts_against_breaker = error.counts_against_breaker and number == 0
-    return copy

@@ -10,7 +10,7 @@ import asyncpg
 from pydantic import SecretStr
 
 from idv_postgres.dsn import Dsn
-from idv_postgres.errors import is_full, to_lookup_failed
+from idv_postgres.errors import most_informative, to_lookup_failed
 from idv_postgres.options import PostgresOptions
 from idv_postgres.pool import Pool
 from idv_postgres.table import Lookups, inspect
@@ -20,6 +20,10 @@ _MIN_CONNECT_TIMEOUT = 1.0
 """Seconds for one host; more where ``timeout`` is longer."""
 _SERVER_SHARE = 0.9
 """The server stops a query after this fraction of ``timeout``, so that the connection survives."""
+_BATCH_SHARE = 1 / 3
+"""A query for several values is stopped after this fraction of ``timeout``.
+
+The rest is left to repeat their lookups alone."""
 
 
 class Connector:
@@ -62,8 +66,7 @@ class Connector:
                 else:
                     self._last = number
                     return connection
-        # The last host may only be a standby, which says nothing of why the primary refused.
-        raise next((each for each in errors if is_full(each)), errors[-1])
+        raise most_informative(errors)
 
 
 class Database:
@@ -73,12 +76,18 @@ class Database:
         self._options = options
         self._connector = Connector(options.dsn, timeout=options.timeout)
         self._limit = max(1, int(options.timeout * _SERVER_SHARE * 1000))
+        self._batch_timeout = options.timeout * _BATCH_SHARE
         self._arguments: dict[str, Any] = {"statement_cache_size": 0}
         if options.prepared_statements:
-            settings = {"application_name": "tornado-idv", "statement_timeout": str(self._limit)}
+            settings = {
+                "application_name": "tornado-idv",
+                "statement_timeout": str(self._limit),
+                "row_security": "off",
+            }
             # Statements are few, and stay prepared as long as their connection.
             self._arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
         self._pool = self._new_pool()
+        self._was_open = False
         self._was_not_answered = False
 
     async def open(self) -> Lookups:
@@ -90,13 +99,14 @@ class Database:
             connection = await pool.acquire()
             try:
                 async with connection.transaction(readonly=True):
-                    lookups = await inspect(connection, self._options)
+                    await self._reject_row_security(connection)
+                    lookups = await inspect(connection, self._options, is_first=not self._was_open)
             finally:
                 pool.release(connection)
         except BaseException:
             pool.terminate()
             raise
-        self._pool = pool
+        self._pool, self._was_open = pool, True
         return lookups
 
     @property
@@ -117,16 +127,16 @@ class Database:
             self._pool.drop_idle()
 
     async def fetch(self, sql: str, value: str | list[str]) -> list[asyncpg.Record]:
-        """Run a lookup; one that is cancelled closes its connection at once.
+        """Run a lookup, or one for several values, which may raise `TimeoutError`.
 
-        The server, or the way to it, hangs then: to return the connection to the pool would
-        mean to wait for a response.
+        One that is cancelled closes its connection at once: the server, or the way to it, hangs
+        then, and to return the connection to the pool would mean to wait for a response.
         """
         pool = self._pool
         connection = await pool.acquire()
         try:
             if self._options.prepared_statements:
-                rows: list[asyncpg.Record] = await connection.fetch(sql, value)
+                rows = await self._fetch(connection, sql, value)
             else:
                 rows = await self._fetch_pinned(connection, sql, value)
         except asyncio.CancelledError:
@@ -145,11 +155,28 @@ class Database:
         """Close every connection at once; running lookups fail."""
         self._pool.terminate()
 
+    async def _reject_row_security(self, connection: asyncpg.Connection) -> None:
+        """Make the server refuse to hide rows, which would end as "not found"."""
+        if not self._options.prepared_statements:
+            await connection.execute("SET LOCAL row_security = off")
+        elif await connection.fetchval("SHOW row_security") != "off":
+            raise Broken(
+                "a pooler ignores the startup parameter row_security; remove it from "
+                "ignore_startup_parameters and write prepared_statements: false"
+            )
+
     def _new_pool(self) -> Pool:
         return Pool(self._connect, self._options.pool.max)
 
     async def _connect(self) -> asyncpg.Connection:
         return await self._connector.connect(**self._arguments)
+
+    async def _fetch(
+        self, connection: asyncpg.Connection, sql: str, value: str | list[str]
+    ) -> list[asyncpg.Record]:
+        limit = self._batch_timeout if isinstance(value, list) else None
+        rows: list[asyncpg.Record] = await connection.fetch(sql, value, timeout=limit)
+        return rows
 
     async def _fetch_pinned(
         self, connection: asyncpg.Connection, sql: str, value: str | list[str]
@@ -161,9 +188,10 @@ class Database:
         """
         try:
             await connection.execute(
-                f"BEGIN READ ONLY; SET LOCAL statement_timeout = {self._limit}"
+                f"BEGIN READ ONLY; SET LOCAL statement_timeout = {self._limit}; "
+                "SET LOCAL row_security = off"
             )
-            rows: list[asyncpg.Record] = await connection.fetch(sql, value)
+            rows = await self._fetch(connection, sql, value)
             await connection.execute("COMMIT")
         except BaseException:
             connection.terminate()

@@ -6,6 +6,7 @@ The server's own messages are passed on only where no lookup is involved: some q
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 
 from asyncpg.exceptions import (
     InterfaceError,
@@ -28,12 +29,15 @@ _REASONS = {
     "08003": "the connection was lost",
     "08P01": "the server, or a pooler in front of it, rejected the connection",
     "22021": "a value in the table is not valid UTF-8",
-    "25006": "the server is a standby, and refuses this",
+    "25006": "the server is a standby, or default_transaction_read_only is on",
     "28000": "the server refuses this user, database or host (pg_hba.conf)",
     "28P01": "the password in the dsn is wrong",
     "3D000": "the database of the dsn does not exist",
     "40001": "the query was stopped by a conflict with recovery, or by another transaction",
-    "42501": "the user of the dsn may not read the table; GRANT SELECT on it",
+    "42501": (
+        "the user of the dsn may not read the table, or some of its rows: GRANT SELECT on it, or, "
+        "for row-level security, ALTER ROLE … BYPASSRLS"
+    ),
     "42703": "a column is missing",
     "42883": "a column has another type than text",
     "42P01": "the table is missing",
@@ -49,7 +53,9 @@ _REASONS = {
 _OF_CLIENT: dict[type[Exception], str] = {
     InvalidCachedStatementError: "the table was changed during the query",
     OutdatedSchemaCacheError: "the table was changed during the query",
-    TargetServerAttributeNotMatched: "no host has the role that target_session_attrs asks for",
+    TargetServerAttributeNotMatched: (
+        "each host is a standby, or has another role than target_session_attrs asks for"
+    ),
     InternalClientError: "the connection was lost",
     InterfaceError: "the connection was lost",
 }
@@ -68,9 +74,20 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, TooManyConnectionsError)
 
 
-def is_stopped_query(error: BaseException) -> bool:
-    """Return whether the server stopped the query, for which it took too long."""
-    return isinstance(error, QueryCanceledError)
+def most_informative(errors: Sequence[Exception]) -> Exception:
+    """Return the error of several hosts that is to be reported.
+
+    That one of them is a standby says nothing of why the primary refused.
+    """
+    return min(
+        errors,
+        key=lambda each: (not is_full(each), isinstance(each, TargetServerAttributeNotMatched)),
+    )
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Return whether the server stopped the query, or did not respond in time."""
+    return isinstance(error, QueryCanceledError | TimeoutError)
 
 
 def _is_lost(error: BaseException) -> bool:

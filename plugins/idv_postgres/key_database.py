@@ -34,6 +34,8 @@ _CONNECT_TIMEOUT = 2.0
 _SETTINGS = {
     "application_name": "tornado-idv keys",
     "search_path": "idv_keys",
+    # A key in a row that a policy hides would be rejected as invalid: make it an error.
+    "row_security": "off",
     # A client that is gone must not keep the others from writing.
     "idle_in_transaction_session_timeout": "60s",
 }
@@ -44,7 +46,10 @@ _MISSING = (
 )
 _REASONS = {
     "08003": "the connection was lost",
-    "42501": "the user of auth.store lacks a permission; docs/keys.md lists what to GRANT",
+    "42501": (
+        "the user of auth.store lacks a permission, or row-level security hides rows from it; "
+        "docs/keys.md lists what to GRANT"
+    ),
     "55P03": "the key store is locked by another process",
 }
 _UNCERTAIN = (

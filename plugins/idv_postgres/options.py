@@ -84,6 +84,15 @@ class PostgresOptions(BackendOptions):
             raise ValueError("write either table and columns, or by_nickname and by_card")
         return self
 
+    @model_validator(mode="after")
+    def _notifications_arrive(self) -> Self:
+        if not self.prepared_statements and self.notify is not None and self.notify.dsn is None:
+            raise ValueError(
+                "notify: a pooler in transaction mode, as prepared_statements: false is for, does "
+                "not pass notifications on; write notify.dsn, the URI of the server itself"
+            )
+        return self
+
     @property
     def has_queries(self) -> bool:
         """Whether lookups are the operator's own queries."""

@@ -16,7 +16,10 @@ _MAX_ROWS = 100
 
 
 def script(options: PostgresOptions) -> str:
-    """Return the statements, as one transaction."""
+    """Return the statements, as one transaction.
+
+    An index by another collation than "C" may miss rows after an update of the operating system.
+    """
     columns = options.columns
     table = quoted_table(options.table)
     nickname, card, plan = (
@@ -32,8 +35,8 @@ def script(options: PostgresOptions) -> str:
     return f"""\
 BEGIN;
 CREATE TABLE IF NOT EXISTS {table} (
-    {nickname} text NOT NULL,
-    {card} text NOT NULL,
+    {nickname} text COLLATE "C" NOT NULL,
+    {card} text COLLATE "C" NOT NULL,
     {plan} text NOT NULL,
     {url} text
 );

@@ -35,6 +35,7 @@ _ROWS_AT_ONCE = 5000
 # version 17 on.
 _SETTINGS = """
 SET LOCAL lock_timeout = '10s';
+SET LOCAL row_security = off;
 SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN (
     'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout'
 )
@@ -240,7 +241,8 @@ def _to_failed(error: Exception, table: str) -> Exception:
     if table and isinstance(error, asyncpg.InsufficientPrivilegeError):
         return Broken(
             f"the user of the dsn may not write; GRANT SELECT, INSERT, UPDATE, DELETE ON {table} "
-            "and, on the database, TEMPORARY to it, or use another configuration for imports"
+            "and, on the database, TEMPORARY to it (and, for row-level security, ALTER ROLE … "
+            "BYPASSRLS), or use another configuration for imports"
         )
     return to_lookup_failed(error)
 

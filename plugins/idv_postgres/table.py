@@ -94,14 +94,18 @@ def to_user(rows: Sequence[Sequence[Any]]) -> User | None:
     return User(plan, card_number, nickname, profile_url)
 
 
-async def inspect(connection: Connection, options: PostgresOptions) -> Lookups:
+async def inspect(connection: Connection, options: PostgresOptions, *, is_first: bool) -> Lookups:
     """Validate the table or the queries, in a transaction.
 
-    Raises `Broken` for what is missing or not text, and whatever asyncpg raises.
+    Raises `Broken` for what is missing or not text, and whatever asyncpg raises. A nickname with @
+    is a warning unless ``is_first``: one row added later must not fail all other lookups.
     """
     inspect_one = _own_queries if options.has_queries else _of_table
     lookups = await inspect_one(connection, options)
-    sql, batch_sql, warnings = lookups.sql, lookups.batch_sql, lookups.warnings
+    at_signs = [] if options.has_queries else await _find_at_signs(connection, options)
+    if at_signs and is_first:
+        raise Broken(*at_signs)
+    sql, batch_sql, warnings = lookups.sql, lookups.batch_sql, [*at_signs, *lookups.warnings]
     slow = [_NAMES[kind] for kind, each in sql.items() if await _scans(connection, each, "x")]
     if slow:
         names = " or ".join(slow)
@@ -149,7 +153,6 @@ async def _of_table(connection: Connection, options: PostgresOptions) -> Lookups
     columns = await read_columns(connection, options)
     table, names, folds = quoted_table(options.table), options.columns, options.folds_nicknames
     nickname, card = columns[names.nickname], columns[names.card_number]
-    await _reject_at_signs(connection, table, quoted(nickname.name))
     url = f"u.{quoted(names.profile_url or 'profile_url')}::text"
     selected = ", ".join(
         [
@@ -268,14 +271,18 @@ def _plain(key: str) -> str:
     return re.sub(r'::("[^"]*"|\w+)|COLLATE "C"|[()"\s]', "", key)
 
 
-async def _reject_at_signs(connection: Connection, table: str, column: str) -> None:
+async def _find_at_signs(connection: Connection, options: PostgresOptions) -> list[str]:
+    """Return what is wrong with the nicknames, as one sentence at most."""
+    table, column = quoted_table(options.table), quoted(options.columns.nickname)
     found = await connection.fetchval(
         f"SELECT EXISTS (SELECT FROM (SELECT {column}::text AS nickname FROM {table} "  # noqa: S608 - quoted
         f"LIMIT {_AT_SIGN_SAMPLE}) AS u WHERE nickname LIKE '@%')"
     )
-    if found:
-        repair = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {column} LIKE '@%'"  # noqa: S608 - quoted
-        raise Broken(
-            "some nicknames are stored with @ in front and would never be found; "
-            f"this repairs them: {repair}"
-        )
+    if not found:
+        return []
+    repair = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {column} LIKE '@%'"  # noqa: S608 - quoted
+    sentence = (
+        "some nicknames are stored with @ in front and would never be found; "
+        f"this repairs them: {repair}"
+    )
+    return [sentence]

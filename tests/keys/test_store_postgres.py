@@ -150,6 +150,18 @@ FAULTS = {
         ),
         "written by a newer tornado-idv",
     ),
+    "row-level security": (
+        contextmanager(
+            changed(
+                "ALTER TABLE idv_keys.tokens ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;"
+                "CREATE TABLE kept AS TABLE idv_keys.store;"
+                "UPDATE idv_keys.store SET revision = 'other'",
+                "ALTER TABLE idv_keys.tokens DISABLE ROW LEVEL SECURITY;"
+                "UPDATE idv_keys.store SET revision = kept.revision FROM kept; DROP TABLE kept",
+            )
+        ),
+        "row-level security hides rows from it",
+    ),
 }
 
 

@@ -177,6 +177,7 @@ BAD_OPTIONS: dict[str, dict[str, Any]] = {
     "pool": {"pool": {"min": "3", "max": "2"}},
     "column": {"columns": {"nick": "login"}},
     "option": {"tables": "users"},
+    "notifications through a pooler": {"prepared_statements": "false", "notify": {}},
 }
 
 
@@ -226,7 +227,21 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
     "no permission": (
         USERS + "REVOKE ALL ON users FROM idv;",
         {},
-        "the user of the dsn may not read the table; GRANT SELECT on it (SQLSTATE 42501)",
+        "the user of the dsn may not read the table, or some of its rows: GRANT SELECT on it, or, ",
+    ),
+    "row-level security": (
+        USERS + "ALTER TABLE users ENABLE ROW LEVEL SECURITY;",
+        {},
+        "for row-level security, ALTER ROLE … BYPASSRLS (SQLSTATE 42501): query would be affected",
+    ),
+    "row-level security of a view": (
+        (
+            "CREATE TABLE people (nickname text, card_number text, plan text);"
+            "CREATE VIEW users WITH (security_invoker) AS SELECT * FROM people;"
+            "ALTER TABLE people ENABLE ROW LEVEL SECURITY;"
+        ),
+        {"prepared_statements": "false"},
+        'query would be affected by row-level security policy for table "people"',
     ),
     "query that is no SQL": (
         "",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from idv_postgres.backend import PostgresBackend
-from idv_postgres.batches import Batches, Rows
+from idv_postgres.batches import Batches, BatchFailed, BatchTimedOut, Rows
 from support.http_server import until
 from support.outcomes import outcome
 from support.postgres_server import ALICE, BOB, Database
@@ -114,17 +114,24 @@ async def test_a_value_that_fails_the_query_fails_its_own_lookup_alone(
     assert absent == "not found"
 
 
-async def test_the_circuit_breaker_counts_a_query_for_several_users_once(
-    database: Database, serving: Callable[..., Any]
+@pytest.mark.parametrize("prepared", ["true", "false"])
+async def test_a_slow_row_fails_its_own_lookup_alone(
+    database: Database, serving: Callable[..., Any], prepared: str
 ) -> None:
-    database.write(ALICE, BOB)
-    async with serving(timeout="200ms") as backend:
-        with locked(database):
-            failures = await asyncio.gather(
-                *start(backend, "alice", "bob", "carol", "dave"), return_exceptions=True
-            )
-    assert all(isinstance(each, Unavailable) for each in failures)
-    assert [each.counts_against_breaker for each in failures] == [True, True, False, False]
+    """The others are repeated within the timeout, and count as no failure."""
+    database.clear(
+        "CREATE TABLE people (nickname text PRIMARY KEY, card_number text UNIQUE);"
+        "INSERT INTO people SELECT 'u' || i, i FROM generate_series(1, 32) AS i;"
+        "CREATE OR REPLACE FUNCTION slow(text) RETURNS text STABLE LANGUAGE plpgsql AS "
+        "  $$ BEGIN IF $1 = 'u7' THEN PERFORM pg_sleep(3); END IF; RETURN 'Free'; END $$;"
+        "CREATE VIEW users AS SELECT *, slow(nickname) AS plan FROM people"
+    )
+    async with serving(timeout="600ms", prepared_statements=prepared) as backend:
+        queries = [ByNickname(f"u{number}") for number in range(1, 33)]
+        ended = await asyncio.gather(*(outcome(backend, query) for query in queries))
+    slow = ended.pop(6)
+    assert slow == "timed out" or slow.startswith("unavailable: ")
+    assert ended == ["found"] * 31
 
 
 async def test_each_lookup_of_a_batch_that_lost_its_connection_is_unavailable(
@@ -197,8 +204,37 @@ async def test_lookups_that_wait_for_a_connection_form_a_batch(
             assert database.count_queries("query LIKE '%unnest%'") == batches
 
 
+@pytest.mark.parametrize(
+    ("error", "pause", "sizes"),
+    [
+        (BatchTimedOut, 5.0, [1, 3, 1, 1, 1, 1, 1, 1, 1]),
+        (BatchTimedOut, 0.0, [1, 3, 1, 1, 1, 1, 3, 1, 1, 1]),
+        (BatchFailed, 5.0, [1, 3, 1, 1, 1, 1, 3, 1, 1, 1]),
+    ],
+    ids=["pause", "end of the pause", "failed"],
+)
+async def test_lookups_are_queries_of_their_own_for_a_while_after_a_batch_timed_out(
+    monkeypatch: pytest.MonkeyPatch, error: type[BatchFailed], pause: float, sizes: list[int]
+) -> None:
+    done: list[int] = []
+
+    async def fetch(_: str, value: str | list[str]) -> Rows:
+        done.append(1 if isinstance(value, str) else len(value))
+        await asyncio.sleep(0)
+        if isinstance(value, list):
+            raise error
+        return [[value]]
+
+    monkeypatch.setattr(Batches, "pause", pause)
+    batches = Batches(fetch, "one", "several", 8)
+    for _ in range(2):
+        found = await asyncio.gather(*map(batches.fetch, "abcd"))
+        assert found == [[[each]] for each in "abcd"]
+    assert done == sizes
+
+
 async def test_the_size_of_a_batch_is_limited() -> None:
-    """So that one slow statement does not delay all lookups."""
+    """So that one slow row does not delay all lookups."""
     sizes: list[int] = []
 
     async def fetch(_: str, value: str | list[str]) -> Rows:

@@ -21,6 +21,7 @@ from asyncpg import (
     SerializationError,
 )
 
+from idv_postgres import database as database_module
 from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.pool import Pool
@@ -124,6 +125,23 @@ async def test_lookups_fail_while_the_server_restarts_and_recover(
         await recovered(backend)
         assert await outcome(backend, ByCard("77")) == "not found"
     assert caplog.text.count("the server cannot be reached") == 1
+
+
+async def test_a_nickname_with_an_at_sign_after_the_start_is_only_a_warning(
+    database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other users are found after the server was restarted."""
+    backend = backend_of()
+    async with open_backends([backend]):
+        database.run("INSERT INTO users VALUES ('@carol', '77', 'Free')")
+        await asyncio.to_thread(database.server.stop)
+        assert (await outcome(backend)).startswith("unavailable: ")
+        await asyncio.to_thread(database.server.start)
+        await recovered(backend)
+    assert [each.levelname for each in caplog.records if "@ in front" in each.message] == [
+        "WARNING"
+    ]
+    assert "carol" not in caplog.text
 
 
 async def test_a_table_that_is_missing_when_the_server_is_there_is_broken_until_it_is_made(
@@ -246,9 +264,13 @@ async def test_dead_connections_are_replaced_before_each_has_cost_a_failure(
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
 async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
-    database: Database, backend_of: Callable[..., PostgresBackend], prepared: str
+    database: Database,
+    backend_of: Callable[..., PostgresBackend],
+    prepared: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its connection goes on, except in a pooler's transaction, and the server is probed."""
+    monkeypatch.setattr(database_module, "_SERVER_SHARE", 0.5)  # on a busy machine
     backend = backend_of(
         by_nickname=SLOW,
         by_card="SELECT * FROM users WHERE card_number = $1",
@@ -314,6 +336,10 @@ async def test_too_many_connections_are_unavailable_and_those_that_are_open_go_o
         database.run("ALTER ROLE idv CONNECTION LIMIT -1")
 
 
+PERMISSION = (
+    "broken: the user of the dsn may not read the table, or some of its rows: GRANT SELECT on it, "
+    "or, for row-level security, ALTER ROLE … BYPASSRLS (SQLSTATE 42501)"
+)
 SCHEMA_FAULTS = {
     "dropped": (
         "DROP TABLE users",
@@ -332,8 +358,16 @@ SCHEMA_FAULTS = {
     ),
     "permission": (
         "REVOKE ALL ON users FROM idv",
-        "broken: the user of the dsn may not read the table; GRANT SELECT on it (SQLSTATE 42501)",
+        PERMISSION,
         "GRANT SELECT ON users TO idv",
+    ),
+    "row-level security": (
+        (
+            "ALTER TABLE users ENABLE ROW LEVEL SECURITY;"
+            "CREATE POLICY others ON users USING (nickname <> 'alice')"
+        ),
+        PERMISSION,
+        "ALTER TABLE users DISABLE ROW LEVEL SECURITY; DROP POLICY others ON users",
     ),
 }
 
@@ -418,7 +452,10 @@ async def test_a_host_that_hangs_or_is_down_is_passed_over(
 @pytest.mark.parametrize(
     ("role", "reason"),
     [
-        ("standby", "no host has the role that target_session_attrs asks for"),
+        (
+            "standby",
+            "each host is a standby, or has another role than target_session_attrs asks for",
+        ),
         ("prefer-standby", None),
         ("primary", None),
         ("read-write", None),
@@ -431,6 +468,14 @@ async def test_the_role_of_the_host_is_respected(
     async with open_backends([backend]):
         expected = "found" if reason is None else f"unavailable: {reason}"
         assert await outcome(backend) == expected
+
+
+async def test_the_reason_is_that_of_the_host_that_failed_and_not_of_one_with_another_role(
+    database: Database, backend_of: Callable[..., PostgresBackend]
+) -> None:
+    dsn = database.dsn.replace("@", "@127.0.0.1:1,")
+    async with open_backends([backend := backend_of(dsn=f"{dsn}&target_session_attrs=standby")]):
+        assert (await outcome(backend)).startswith("unavailable: the server cannot be reached")
 
 
 async def test_tls_is_verified_as_the_dsn_says(

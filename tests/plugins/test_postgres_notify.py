@@ -88,6 +88,8 @@ def test_init_prints_sql_that_makes_a_table_without_warnings(
     database.run(f"SET client_min_messages = warning; {printed.stdout} {printed.stdout}")
     checked = invoke("check", "-c", path)
     assert (checked.exit_code, checked.stderr) == (0, "")
+    collated = "SELECT column_name FROM information_schema.columns WHERE collation_name = 'C'"
+    assert database.run(f"{collated} AND table_schema = 'my'") == 'a "nick\ncard_number'
     applied = invoke("postgres", "init", "--apply", "--name", "members", "-c", path)
     assert applied.stdout == "backend members: the schema has version 1 (unchanged)\n"
 

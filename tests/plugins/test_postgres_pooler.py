@@ -25,7 +25,7 @@ from support.postgres_server import (
     free_port,
     server_user,
 )
-from tornado_idv import ByCard, ByNickname, LookupFailed
+from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, StartError
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
@@ -35,8 +35,11 @@ PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
 
 
 @pytest.fixture
-def pooled(database: Database) -> Iterator[str]:
-    """The dsn of PgBouncer in transaction mode, with more servers than one client needs."""
+def pooled(database: Database, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The dsn of PgBouncer in transaction mode, with more servers than one client needs.
+
+    A parameter is a line of its configuration.
+    """
     if PGBOUNCER is None:
         pytest.skip("PgBouncer is not installed; see `make test-tools`")
     folder, port = Path(tempfile.mkdtemp(prefix="idv-pgbouncer-")), free_port()
@@ -46,7 +49,7 @@ def pooled(database: Database) -> Iterator[str]:
         f"[databases]\n* = host=127.0.0.1 port={database.server.port}\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
         "pool_mode = transaction\nserver_round_robin = 1\nmin_pool_size = 4\n"
-        f"auth_type = plain\nauth_file = {folder}/users\n"
+        f"auth_type = plain\nauth_file = {folder}/users\n{getattr(request, 'param', '')}\n"
     )
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
@@ -87,7 +90,13 @@ async def test_lookups_behind_a_pooler_in_transaction_mode_do_not_mix(
     queries = [ByNickname("alice"), ByCard(BOB.card_number), ByNickname("carol")] * 20
     async with open_backends([backend]):
         found = await asyncio.gather(*(backend.find(query) for query in queries))
-    assert found == [ALICE, BOB, None] * 20
+        assert found == [ALICE, BOB, None] * 20
+        database.run("ALTER TABLE users ENABLE ROW LEVEL SECURITY")
+        found = await asyncio.gather(*map(backend.find, queries), return_exceptions=True)
+        assert {type(each) for each in found} == {Broken}
+    with pytest.raises(StartError, match="affected by row-level security policy"):
+        await backend_of(tmp_path, dsn=pooled, prepared_statements="false").open()
+    database.clear()
 
 
 async def test_notifications_go_past_the_pooler(
@@ -105,14 +114,27 @@ async def test_notifications_go_past_the_pooler(
             await asyncio.sleep(0.1)
 
 
-async def test_prepared_statements_behind_a_pooler_are_refused_at_the_start(
+async def test_lookups_with_prepared_statements_behind_a_pooler_are_unavailable(
     pooled: str, tmp_path: Path
 ) -> None:
-    """They would need sessions; what PgBouncer says is logged."""
+    """They would need sessions; the error contains what PgBouncer says."""
     backend = backend_of(tmp_path, dsn=pooled)
     async with open_backends([backend]):
         with pytest.raises(LookupFailed, match="unsupported startup parameter: statement_timeout"):
             await backend.find(ByNickname("alice"))
+
+
+@pytest.mark.parametrize(
+    "pooled",
+    ["ignore_startup_parameters = statement_timeout,row_security"],
+    ids=["ignored parameters"],
+    indirect=True,
+)
+async def test_a_pooler_that_ignores_startup_parameters_is_refused_at_the_start(
+    pooled: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StartError, match="write prepared_statements: false"):
+        await backend_of(tmp_path, dsn=pooled).open()
 
 
 @pytest.fixture(scope="module")

@@ -200,12 +200,19 @@ def test_refused_import_changes_nothing(
     done = users("import", csv, "--to", "people")
     assert (done.exit_code, "GRANT SELECT, INSERT" in done.stderr) == (3, True)
     database.run(GRANT)
+    done = users("import", csv, "--to", "people", settings="&default_transaction_read_only=on")
+    assert (done.exit_code, "default_transaction_read_only is on" in done.stderr) == (3, True)
     done = users("import", source(HEADER + ALICE_ROW + ALICE_ROW), "--to", "people", "--strict")
     assert (done.exit_code, "nothing was changed" in done.stderr) == (1, True)
     database.run("ALTER TABLE users ADD CONSTRAINT paid CHECK (plan <> 'Free')")
     done = users("import", csv, "--to", "people")
     assert (done.exit_code, "they violate the constraint paid" in done.stderr) == (3, True)
     assert ALICE.nickname not in done.stderr
+    database.run("ALTER TABLE users ENABLE ROW LEVEL SECURITY")
+    for arguments in (["import", csv, "--to"], ["count", "--from"], ["export", "--from"]):
+        done = users(*arguments, "people")
+        assert (done.exit_code, "for row-level security, ALTER ROLE" in done.stderr) == (3, True)
+    database.run("ALTER TABLE users DISABLE ROW LEVEL SECURITY")
     assert [row.partition("|")[0] for row in rows(database)] == ["bob"]
     database.run("DELETE FROM users")
     done = users("import", source(HEADER + BOB_ROW + ALICE_ROW), "--to", "people")
