@@ -149,7 +149,7 @@ class Unruly(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=["0s", "1h"], ids=["forgetful", "remembering"])
-def unruly(
+def shared(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Unruly]:
     """The process without and with stale answers."""
@@ -169,6 +169,13 @@ def unruly(
         remembers = request.param != "0s"
         client = CheckingClient(service.port, ALICE, AMY, CAROL)
         yield Unruly(client, folder / "mood", service, remembers)
+
+
+@pytest.fixture
+def unruly(shared: Unruly) -> Iterator[Unruly]:
+    """The same, and at the end the plugin is well."""
+    yield shared
+    shared.become("well")
 
 
 @pytest.mark.parametrize("row", MOODS, ids=[row.mood for row in MOODS])

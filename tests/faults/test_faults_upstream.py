@@ -110,10 +110,11 @@ def services(port: int, folder: Path) -> Iterator[tuple[CheckingClient, Checking
         yield CheckingClient(first.port, *PEOPLE), CheckingClient(second.port, *PEOPLE)
 
 
+Proxied = tuple[ThreadedProxy, CheckingClient, CheckingClient]
+
+
 @pytest.fixture(scope="module")
-def proxied(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[ThreadedProxy, CheckingClient, CheckingClient]]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     """The two services in front of a proxy in front of a third."""
     behind, before = tmp_path_factory.mktemp("origin"), tmp_path_factory.mktemp("services")
     with (
@@ -124,10 +125,15 @@ def proxied(
         yield proxy, forgetful, remembering
 
 
+@pytest.fixture
+def proxied(shared: Proxied) -> Iterator[Proxied]:
+    """The same, and at the end the proxy has no fault."""
+    yield shared
+    shared[0].become(passing)
+
+
 @pytest.mark.parametrize("row", FAULTS.values(), ids=FAULTS.keys())
-def test_bad_upstream_gives_503_or_the_stale_answer(
-    row: Row, proxied: tuple[ThreadedProxy, CheckingClient, CheckingClient]
-) -> None:
+def test_bad_upstream_gives_503_or_the_stale_answer(row: Row, proxied: Proxied) -> None:
     """No user is "not found" meanwhile; users of other backends are not affected."""
     proxy, forgetful, remembering = proxied
     for client in (forgetful, remembering):
@@ -142,7 +148,7 @@ def test_bad_upstream_gives_503_or_the_stale_answer(
 
 
 def test_redirect_is_not_followed(
-    proxied: tuple[ThreadedProxy, CheckingClient, CheckingClient],
+    proxied: Proxied,
 ) -> None:
     """Only the two operations are ever requested."""
     proxy, forgetful, _ = proxied
@@ -153,7 +159,7 @@ def test_redirect_is_not_followed(
 
 
 def test_flood_is_not_read_to_its_end(
-    proxied: tuple[ThreadedProxy, CheckingClient, CheckingClient],
+    proxied: Proxied,
 ) -> None:
     """The connection is closed early; only the buffers of the system were filled by then."""
     proxy, forgetful, _ = proxied
