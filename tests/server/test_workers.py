@@ -163,7 +163,7 @@ def test_watchdog_of_the_service_manager_is_served(service: Workers, notified: l
 def test_status_lists_the_workers(service: Workers) -> None:
     def requests(status: Any) -> tuple[int, int]:
         """Of all processes, also of those that have ended, and of these workers."""
-        total = sum(status["requests"]["url"].values())
+        total = sum(status["requests"].get("url", {}).values())
         return total, sum(each["requests"] for each in status["workers"])
 
     before = requests(service.status())

@@ -114,8 +114,10 @@ def _rate(value: object) -> object:
     return parse_rate(value)
 
 
-def _moment(value: object) -> datetime:
+def _moment(value: object) -> object:
     # pydantic by itself would read 2027 and "2027" as seconds after 1970.
+    if not isinstance(value, str | float | int):
+        return value
     try:
         return datetime.fromisoformat(value if isinstance(value, str) else "")
     except ValueError:

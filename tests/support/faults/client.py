@@ -24,7 +24,7 @@ FORGETFUL, REMEMBERING = CONFIG % "0s", CONFIG % "1h"
 """No cache; the second serves stale answers while the backends are unavailable."""
 QUICK_BREAKER = "breaker: {failures: 3, open_for: 30ms, open_max: 50ms}"
 
-_TIMEOUT = 10.0
+_TIMEOUT = 30
 _PAUSE = 0.01
 """Seconds between two rounds of requests: what is waited for needs the processor too."""
 _MAX_RESPONSE_TIME = 3.0
