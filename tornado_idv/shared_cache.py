@@ -75,6 +75,7 @@ class SharedCache(ABC, Generic[OptionsT]):
     async def purge(self, purge: Purge) -> None:
         """Begin a new generation, and have every other process call `purged`.
 
+        Generations that other processes began since the call, and that name the same, are as good.
         If it raises it is called again: with the same object, or with another that names more.
         """
 
