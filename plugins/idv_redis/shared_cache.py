@@ -53,8 +53,6 @@ redis.call('PUBLISH', ARGV[4], ARGV[2])
 """Begins a generation, keeps its purge and publishes it, unless the present generation is another
 one, which is returned. One script: a failover or a full server leaves all of it or nothing.
 """
-_WITHOUT_GENERATION = ""
-"""Stands for the sender of a message about a purge for which no generation could begin."""
 
 
 class RedisSharedCache(SharedCache[RedisCacheOptions]):
@@ -82,7 +80,6 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._sealer = Sealer(options.secret)
         self._generation_key = f"{options.prefix}generation"
         self._channel = f"{options.prefix}purges"
-        self._origin = secrets.token_hex(8)
         self._generation: int | None = None
         self._newest: Any = None
         self._is_following = False
@@ -143,7 +140,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         await asyncio.sleep(self.join_window)
         while True:
             generation = present + 1
-            message = self._message(generation, self._origin, purge)
+            message = self._message(generation, purge)
             keys = self._generation_key, self._kept_key(generation)
             arguments = present, message, _KEPT_FOR, self._channel
             other = await self._client.execute("EVAL", _BEGIN, len(keys), *keys, *arguments)
@@ -162,7 +159,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         """
         if purge is not self._announced:  # it is repeated every second
             present = await self._read_generation()
-            message = self._message(present + 1, _WITHOUT_GENERATION, purge)
+            message = self._message(present + 1, purge, has_begun=False)
             await self._client.execute("PUBLISH", self._channel, message)
             self._announced = purge
 
@@ -180,10 +177,10 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     def _kept_key(self, generation: int) -> str:
         return f"{self.options.prefix}purge:{generation % _KEPT_PURGES}"
 
-    def _message(self, generation: int, origin: str, purge: Purge) -> bytes:
+    def _message(self, generation: int, purge: Purge, *, has_begun: bool = True) -> bytes:
         queries = [[type(each) is ByCard, each.text.removeprefix("@")] for each in purge.queries]
         nonce = secrets.token_hex(8)  # two purges of one generation differ
-        record = [generation, origin, nonce, list(purge.backends), queries]
+        record = [generation, has_begun, nonce, list(purge.backends), queries]
         return self._sealer.seal(self._channel, record)
 
     async def _listen(self) -> None:
@@ -243,9 +240,9 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         if record is None or record == self._newest:
             return
         self._apply(record)
-        generation, origin = record[:2]
+        generation, has_begun = record[:2]
         known = self._generation
-        if origin == _WITHOUT_GENERATION:
+        if not has_begun:
             return
         if known is None or generation > known + 1:
             await self._catch_up(generation)
@@ -303,11 +300,10 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self.purged(Purge())
 
     def _apply(self, record: Any) -> None:
-        generation, origin = record[:2]
         purge = _to_purge(record)
-        self._log.add(generation, purge)
-        if origin != self._origin:
-            self.purged(purge)
+        self._log.add(record[0], purge)
+        # Also if this process began it: others may leave a later change to it.
+        self.purged(purge)
 
 
 def _to_purge(record: Any) -> Purge:

@@ -83,6 +83,23 @@ async def test_a_purge_is_not_left_to_one_that_began_before_the_change(
         await purging
 
 
+async def test_a_process_purges_again_what_it_purges_for_others(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have cached the user after its own purge, and before the change of the other."""
+    monkeypatch.setattr(RedisSharedCache, "join_window", 0.1)
+    purge = Purge(queries=(QUERY,))
+    async with several(server, 2) as (first, second):
+        first.directory.purge(purge)
+        purging = asyncio.create_task(first.tier.wait_until_purged())
+        await asyncio.sleep(0.02)
+        await first.directory.find(QUERY)
+        await second.cache.purge(purge)
+        assert await purging
+        assert generation(server) == 1
+        assert first.directory.get_cached(QUERY) is None
+
+
 @pytest.mark.parametrize(
     ("begun", "purge", "expected"),
     [
