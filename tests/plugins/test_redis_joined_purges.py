@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -120,9 +121,10 @@ def test_purges_cover_what_they_name_together(
 
 
 class Model:
-    """Users with a version, in a database that notifies every process of each edit.
+    """Users with a version; every process is notified of an edit, or one that an operator chose.
 
     A process may use no entry with an earlier version, once it has purged what it was notified of.
+    Neither may it keep one for itself, once it has received all purges.
     """
 
     def __init__(self, caches: list[RedisSharedCache], chance: random.Random) -> None:
@@ -131,18 +133,31 @@ class Model:
         self.versions = dict.fromkeys("abc", 0)
         self.purged: Counter[tuple[RedisSharedCache, str]] = Counter()
         self.hits = 0
+        self.kept: dict[tuple[RedisSharedCache, str], int] = {}
+        self.purges: Counter[RedisSharedCache] = Counter()
+        for cache in caches:
+            cache.on_purge(partial(self.drop, cache))
+
+    def drop(self, cache: RedisSharedCache, purge: Purge) -> None:
+        """Purge what a process keeps for itself; nothing that is being looked up is kept."""
+        self.purges[cache] += 1
+        for query in purge.queries or map(ByNickname, self.versions):
+            self.kept.pop((cache, query.text.removeprefix("@")), None)
 
     async def pause(self, longest: float) -> None:
         await asyncio.sleep(self.chance.random() * longest)
 
     async def edit(self, name: str) -> None:
         self.versions[name] += 1
-        await asyncio.gather(*(self.notify(each, name) for each in self.caches))
+        notified = self.chance.choice([self.caches, [self.chance.choice(self.caches)]])
+        await asyncio.gather(*(self.notify(each, name) for each in notified))
 
     async def notify(self, cache: RedisSharedCache, name: str) -> None:
         version = self.versions[name]
         await self.pause(0.008)
-        await cache.purge(Purge(queries=(ByNickname(name),)))
+        purge = Purge(queries=(ByNickname(name),))
+        self.drop(cache, purge)
+        await cache.purge(purge)
         self.purged[cache, name] = max(self.purged[cache, name], version)
 
     async def look_up(self, name: str) -> None:
@@ -153,8 +168,11 @@ class Model:
             assert int(result.answer.user.plan) >= least
             self.hits += 1
             return
-        user = User(str(self.versions[name]), "4000", name)
+        version, purges = self.versions[name], self.purges[cache]
+        user = User(str(version), "4000", name)
         await self.pause(0.03)
+        if purges == self.purges[cache]:
+            self.kept[cache, name] = version
         expires = time.time() + 60
         answer = SharedAnswer(user, "crm", expires, expires)
         await cache.put("", query, SharedResult(result.generation, answer))
@@ -169,6 +187,8 @@ class Model:
             await self.pause(0.003)
         await asyncio.gather(*running)
         await until(lambda: len({each._generation for each in self.caches}) == 1)
+        for (_, name), version in self.kept.items():
+            assert version == self.versions[name]
         for name in self.versions:
             await asyncio.gather(*(self.look_up(name) for _ in self.caches))
 
