@@ -75,6 +75,8 @@ class SharedCache(ABC, Generic[OptionsT]):
     async def purge(self, purge: Purge) -> None:
         """Begin a new generation, and have every other process call `purged`.
 
+        Generations that other processes began since the call, and that name the same, are as good,
+        if each process calls its own `purged` after it has begun one.
         If it raises it is called again: with the same object, or with another that names more.
         """
 
@@ -86,7 +88,7 @@ class SharedCache(ABC, Generic[OptionsT]):
         self._on_purge = listener
 
     def purged(self, purge: Purge) -> None:
-        """Purge the answers that this process has cached; for purges by another process."""
+        """Purge the answers that this process has cached."""
         if self._on_purge is not None:
             self._on_purge(purge)
 

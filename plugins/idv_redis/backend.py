@@ -1,7 +1,7 @@
 """Lookups in a Redis server.
 
-A missing key is "not known here" only while the key ``ready`` exists: a server that was restarted
-without its data, or is being loaded, has no users either.
+A missing key is "not known here" only while the key ``ready`` exists, and the server has evicted
+nothing: one that was restarted without its data, or is being loaded, has no users either.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from idv_redis.options import RedisOptions
+from idv_redis.options import IN_CLUSTER, RedisOptions
 from tornado_idv import (
     Backend,
     Broken,
@@ -41,9 +41,8 @@ class RedisBackend(Backend[RedisOptions]):
                 f"backend {self.name}: {error.name} is not installed; "
                 "pip install 'tornado-idv[redis]'"
             ) from None
-        self._client = client.Client(options, timeout=options.timeout, cluster=options.cluster)
+        self._client = client.Client(options, timeout=options.timeout)
         self._prefix = options.prefix
-        self._checked = False
 
     async def open(self) -> None:
         """Connect; raises `StartError` for what cannot become right by waiting.
@@ -53,7 +52,7 @@ class RedisBackend(Backend[RedisOptions]):
         try:
             async with asyncio.timeout(_START_TIMEOUT):
                 await self._check()
-                ready = await self._is_ready()
+                problem = await self._problem()
         except Broken as error:
             await self._client.close()
             raise StartError(f"backend {self.name}: {error.reason}") from None
@@ -62,44 +61,61 @@ class RedisBackend(Backend[RedisOptions]):
         except TimeoutError:
             _log.error("backend %s: the server did not respond in time", self.name)
         else:
-            if not ready:
-                _log.warning("backend %s: %s", self.name, self._not_ready)
+            if problem is not None:
+                _log.warning("backend %s: %s", self.name, problem)
 
     async def find(self, query: Query) -> User | None:
         """Look the user up; "not known here" only while all users are loaded."""
-        if not self._checked:
-            await self._check()
         user = await self._find(query)
-        if user is None:
-            if not await self._is_ready():
-                raise Unavailable(self._not_ready, counts_against_breaker=False)
+        if user is not None:
+            return user
+        problem = await self._not_ready()
+        if problem is None:
             user = await self._find(query)  # it may have been loaded meanwhile
-        return user
+            if user is not None:
+                return user
+            problem = await self._problem()  # or the server lost it just now
+        if problem is not None:
+            raise Unavailable(problem, counts_against_breaker=False)
+        return None
 
     async def close(self) -> None:
         """Close every connection."""
         await self._client.close()
 
-    @property
-    def _not_ready(self) -> str:
+    async def _check(self) -> None:
+        """Raise `Broken` for a server that can lose users and keep ``ready``."""
+        server = await self._client.execute("INFO")
+        if server.get("cluster_enabled"):
+            raise Broken(IN_CLUSTER)
+        policy = server.get("maxmemory_policy")
+        if policy != "noeviction":
+            raise Broken(
+                f"the server evicts keys when its memory is full (maxmemory-policy {policy}), and "
+                "users may be among them; set it to noeviction"
+            )
+
+    async def _problem(self) -> str | None:
+        """Return why users may be missing, if they may.
+
+        The policy may have been changed since the start, and is not replicated, so after a failover
+        it may be another one. What counts is whether the server has evicted anything.
+        """
+        if (await self._client.execute("INFO", "stats")).get("evicted_keys") != 0:
+            return (
+                "the server has evicted keys, and users may be among them; set maxmemory-policy to "
+                "noeviction, load all users again and run CONFIG RESETSTAT; unknown users are "
+                "answered 503 until then"
+            )
+        return await self._not_ready()
+
+    async def _not_ready(self) -> str | None:
+        if await self._client.execute("EXISTS", f"{self._prefix}ready"):
+            return None
         return (
             f"the key {self._prefix}ready is missing, so the users are not all loaded; unknown "
             "users are answered 503 until it is set"
         )
-
-    async def _check(self) -> None:
-        """Raise `Broken` for a server that removes keys when its memory is full."""
-        memory = await self._client.execute("INFO", "memory")
-        policy = str(memory.get("maxmemory_policy"))
-        if policy.startswith("allkeys-"):
-            raise Broken(
-                f"the server evicts users when its memory is full (maxmemory-policy {policy}); "
-                "set it to noeviction"
-            )
-        self._checked = True
-
-    async def _is_ready(self) -> bool:
-        return bool(await self._client.execute("EXISTS", f"{self._prefix}ready"))
 
     async def _find(self, query: Query) -> User | None:
         if isinstance(query, ByNickname):

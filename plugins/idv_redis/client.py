@@ -1,4 +1,4 @@
-"""Commands to one server, to the primary behind Sentinels, or to a cluster.
+"""Commands to one server, or to the primary behind Sentinels.
 
 The only module that knows redis-py's clients.
 """
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from redis.asyncio import ConnectionPool, Redis, RedisCluster
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
@@ -24,9 +24,8 @@ class Client:
     ``timeout`` bounds an attempt to connect and a response, in seconds.
     """
 
-    def __init__(self, server: RedisServer, *, timeout: float, cluster: bool = False) -> None:
+    def __init__(self, server: RedisServer, *, timeout: float) -> None:
         self._server = server
-        self._cluster = cluster
         self._settings: dict[str, Any] = {
             # With RESP 3 redis-py uses idle connections on which something was received.
             "protocol": 2,
@@ -36,14 +35,14 @@ class Client:
         }
         self._slots = asyncio.Semaphore(server.pool_size)
         self._url = ""
-        self._redis: Redis | RedisCluster | None = None
+        self._redis: Redis | None = None
         self._sentinels: Sequence[Redis] = ()
 
     async def execute(self, *command: str | bytes | int) -> Any:
         """Run one command and return its reply; raises `LookupFailed`."""
         async with self._slots:
             try:
-                redis = await self._connected()
+                redis: Any = await self._connected()
                 return await redis.execute_command(*command)
             except Exception as error:  # noqa: BLE001 - each is mapped
                 raise to_lookup_failed(error) from None
@@ -72,7 +71,7 @@ class Client:
         if redis is not None:
             await asyncio.gather(*(each.aclose() for each in (redis, *self._sentinels)))
 
-    async def _connected(self) -> Redis | RedisCluster:
+    async def _connected(self) -> Redis:
         """Return the client for the URL, which may follow a file that has changed."""
         url = self._server.url.get_secret_value()
         if self._redis is None or url != self._url:
@@ -81,11 +80,8 @@ class Client:
             self._url, self._redis = url, self._make(url)
         return self._redis
 
-    def _make(self, url: str) -> Redis | RedisCluster:
+    def _make(self, url: str) -> Redis:
         server, settings = self._server, self._settings
-        if self._cluster:
-            # One attempt more: the first command after a failover finds the new primary.
-            return RedisCluster.from_url(url, **{**settings, "retry": Retry(NoBackoff(), 1)})
         if not server.sentinels:
             return Redis.from_url(url, **settings)
         self._sentinels = [

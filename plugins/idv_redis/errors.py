@@ -8,23 +8,24 @@ from __future__ import annotations
 import ssl
 
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    ClusterCrossSlotError,
     ClusterDownError,
-    ClusterError,
     ConnectionError,  # noqa: A004 - it has no other name
     MasterDownError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
-    RedisClusterException,
     RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - it has no other name
     TryAgainError,
 )
 
+from idv_redis.options import IN_CLUSTER
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 _UNREACHED = "the server cannot be reached, or closed the connection"
@@ -36,19 +37,17 @@ _REASONS: tuple[tuple[type[Exception], type[LookupFailed], str], ...] = (
     (BusyLoadingError, Unavailable, "the server is loading its data"),
     (ReadOnlyError, Unavailable, "the server is a replica, and refuses this"),
     (OutOfMemoryError, Unavailable, "the server has reached maxmemory"),
-    (ClusterDownError, Unavailable, "the cluster is down"),
-    (TryAgainError, Unavailable, "the cluster is moving the key to another node"),
+    (AskError, Broken, IN_CLUSTER),
+    (ClusterCrossSlotError, Broken, IN_CLUSTER),
+    (ClusterDownError, Broken, IN_CLUSTER),
+    (TryAgainError, Broken, IN_CLUSTER),
     (MasterDownError, Unavailable, "the server is a replica without its primary"),
     (TimeoutError, Unavailable, "the server did not respond in time"),
     (OSError, Unavailable, _UNREACHED),
     (ConnectionError, Unavailable, _UNREACHED),
-    (ClusterError, Unavailable, "no node of the cluster responds"),
-    (RedisClusterException, Unavailable, "the cluster cannot be reached, or url is no node of one"),
 )
 _OF_SERVER = {
     "WRONGTYPE": "a key has another type than expected",
-    "CROSSSLOT": "the server is part of a cluster; write cluster: true",
-    "MOVED": "the server is part of a cluster; write cluster: true",
 }
 
 

@@ -16,6 +16,8 @@ from tornado_idv import (
     WholeNumber,
 )
 
+IN_CLUSTER = "the server is a node of a Redis Cluster; use one server, or one behind Sentinel"
+"""The reason of a failure: one node can lose what others have no part of."""
 _MIN_SECRET = 32
 
 
@@ -74,16 +76,8 @@ class RedisServer(Options):
 class RedisOptions(RedisServer, BackendOptions):
     """The options of the kind ``redis``, beside those of every backend."""
 
-    cluster: bool = False
-    """Whether ``url`` is a node of a Redis Cluster."""
     prefix: str = ""
     """What every key begins with."""
-
-    @model_validator(mode="after")
-    def _cluster_has_no_sentinels(self) -> Self:
-        if self.cluster and self.sentinels:
-            raise ValueError("write either cluster or sentinels")
-        return self
 
 
 class RedisCacheOptions(RedisServer, SharedCacheOptions):

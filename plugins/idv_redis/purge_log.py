@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tornado_idv import Purge, SharedAnswer
 
 _MAX_USERS = 10_000
@@ -41,3 +43,14 @@ class PurgeLog:
             self._backends.get(answer.backend or "", 0),
             *(self._users.get(name, 0) for name in names),
         )
+
+
+def covers(purges: Iterable[Purge], purge: Purge) -> bool:
+    """Whether these purges together name all that this one does."""
+    backends, queries = set(purge.backends), set(purge.queries)
+    for each in purges:
+        if not any(each):
+            return True
+        backends.difference_update(each.backends)
+        queries.difference_update(each.queries)
+    return any(purge) and not backends and not queries

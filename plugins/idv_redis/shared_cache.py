@@ -15,11 +15,12 @@ import asyncio
 import logging
 import math
 import secrets
+import time
 from contextlib import aclosing
 from typing import Any, ClassVar
 
 from idv_redis.options import RedisCacheOptions
-from idv_redis.purge_log import PurgeLog
+from idv_redis.purge_log import PurgeLog, covers
 from idv_redis.sealed import Sealer
 from tornado_idv import (
     Broken,
@@ -52,8 +53,6 @@ redis.call('PUBLISH', ARGV[4], ARGV[2])
 """Begins a generation, keeps its purge and publishes it, unless the present generation is another
 one, which is returned. One script: a failover or a full server leaves all of it or nothing.
 """
-_WITHOUT_GENERATION = ""
-"""Stands for the sender of a message about a purge for which no generation could begin."""
 
 
 class RedisSharedCache(SharedCache[RedisCacheOptions]):
@@ -62,6 +61,12 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     options_type = RedisCacheOptions
     interval: ClassVar[float] = 1.0
     """Seconds between two comparisons of the generation, and two attempts to connect."""
+    join_window: ClassVar[float] = 0.02
+    """Seconds that a purge waits for the same one of another process.
+
+    All processes are notified of a change in a database within a few milliseconds. Without this,
+    each would begin a generation, which all others then receive.
+    """
 
     def __init__(self, options: RedisCacheOptions) -> None:
         super().__init__(options)
@@ -75,13 +80,13 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self._sealer = Sealer(options.secret)
         self._generation_key = f"{options.prefix}generation"
         self._channel = f"{options.prefix}purges"
-        self._origin = secrets.token_hex(8)
         self._generation: int | None = None
         self._newest: Any = None
         self._is_following = False
         self._state = asyncio.Lock()
         self._log = PurgeLog()
         self._announced: Purge | None = None
+        self._has_warned = False
         self._listener: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -114,27 +119,38 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         await self._client.execute("SET", key, sealed, "PXAT", math.ceil(answer.stale_until * 1000))
 
     async def purge(self, purge: Purge) -> None:
-        """Begin a generation, keep the purge, and announce it to all who listen."""
+        """Begin a generation, keep the purge, and announce it to all who listen.
+
+        Or leave that to other processes, if generations that they begin meanwhile name the same.
+        """
         try:
             message = await self._begin(purge)
         except LookupFailed:
             await self._announce(purge)
             raise
-        async with self._state:  # its message may come late, or never
-            await self._receive(message)
+        if message is not None:
+            async with self._state:  # its message may come late, or never
+                await self._receive(message)
 
-    async def _begin(self, purge: Purge) -> bytes:
-        """Return the message."""
-        present = self._generation or 0
+    async def _begin(self, purge: Purge) -> bytes | None:
+        """Return the message, ``None`` if other processes have purged all of it since the call."""
+        # Read, and not the generation known here: one that this process has yet to receive may
+        # have begun before the change, and entries of it may be from before the change, too.
+        since = present = await self._read_generation()
+        await asyncio.sleep(self.join_window)
         while True:
             generation = present + 1
-            message = self._message(generation, self._origin, purge)
+            message = self._message(generation, purge)
             keys = self._generation_key, self._kept_key(generation)
             arguments = present, message, _KEPT_FOR, self._channel
             other = await self._client.execute("EVAL", _BEGIN, len(keys), *keys, *arguments)
             if other is None:
                 return message
             present = self._to_generation(other)
+            if present > since:
+                kept = await self._read_kept(since + 1, present)
+                if covers(map(_to_purge, kept.values()), purge):
+                    return None
 
     async def _announce(self, purge: Purge) -> None:
         """Announce a purge without a generation: a server that is full refuses only to write.
@@ -143,7 +159,7 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         """
         if purge is not self._announced:  # it is repeated every second
             present = await self._read_generation()
-            message = self._message(present + 1, _WITHOUT_GENERATION, purge)
+            message = self._message(present + 1, purge, has_begun=False)
             await self._client.execute("PUBLISH", self._channel, message)
             self._announced = purge
 
@@ -161,34 +177,42 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     def _kept_key(self, generation: int) -> str:
         return f"{self.options.prefix}purge:{generation % _KEPT_PURGES}"
 
-    def _message(self, generation: int, origin: str, purge: Purge) -> bytes:
+    def _message(self, generation: int, purge: Purge, *, has_begun: bool = True) -> bytes:
         queries = [[type(each) is ByCard, each.text.removeprefix("@")] for each in purge.queries]
         nonce = secrets.token_hex(8)  # two purges of one generation differ
-        record = [generation, origin, nonce, list(purge.backends), queries]
+        record = [generation, has_begun, nonce, list(purge.backends), queries]
         return self._sealer.seal(self._channel, record)
 
     async def _listen(self) -> None:
         last_reason = ""
         while True:
             try:
-                messages = self._client.messages(self._channel, interval=self.interval)
-                async with aclosing(messages) as every:
-                    is_new = True
-                    async for message in every:
-                        async with self._state:
-                            if message is None:
-                                await self._compare(is_new=is_new)
-                                last_reason, is_new, self._is_following = "", False, True
-                            else:
-                                await self._receive(message)
+                await self._follow()
             except Exception as error:  # noqa: BLE001 - later purges must be received
                 reason = error.reason if isinstance(error, LookupFailed) else type(error).__name__
-                if reason != last_reason:
+                if self._is_following or reason != last_reason:
                     where = "shared cache: purges of other processes are not received"
                     _log.warning("%s: %s; trying again every %g s", where, reason, self.interval)
                 last_reason = reason
             self._is_following = False
             await asyncio.sleep(self.interval)
+
+    async def _follow(self) -> None:
+        """Apply purges until the connection is lost.
+
+        The generation is compared once in each interval, also while messages come: they may be
+        none of this service, or sealed with another secret.
+        """
+        compared = -math.inf
+        messages = self._client.messages(self._channel, interval=self.interval)
+        async with aclosing(messages) as every:
+            async for message in every:
+                async with self._state:
+                    if message is not None:
+                        await self._receive(message)
+                    if message is None or time.monotonic() >= compared + self.interval:
+                        await self._compare(is_new=not self._is_following)
+                        compared, self._is_following = time.monotonic(), True
 
     async def _read_generation(self) -> int:
         return self._to_generation(await self._client.execute("GET", self._generation_key) or 0)
@@ -211,12 +235,14 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
     async def _receive(self, message: bytes) -> None:
         """Purge what a message names."""
         record = self._sealer.open(self._channel, message)
+        if record is None:
+            self._warn_unreadable()
         if record is None or record == self._newest:
             return
         self._apply(record)
-        generation, origin = record[:2]
+        generation, has_begun = record[:2]
         known = self._generation
-        if origin == _WITHOUT_GENERATION:
+        if not has_begun:
             return
         if known is None or generation > known + 1:
             await self._catch_up(generation)
@@ -224,6 +250,16 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             self._generation, self._newest = generation, record
         else:  # late, or the server lost purges
             await self._compare(is_new=True)
+
+    def _warn_unreadable(self) -> None:
+        if not self._has_warned:
+            _log.warning(
+                "shared cache: a message about a purge cannot be read: it was written with another "
+                "secret, by another version or by another client; each purge that cannot be read "
+                "purges everything, within %g s",
+                self.interval,
+            )
+        self._has_warned = True
 
     async def _catch_up(self, present: int) -> None:
         """Apply the purges up to this generation; purge everything if one of them is not kept."""
@@ -264,9 +300,14 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         self.purged(Purge())
 
     def _apply(self, record: Any) -> None:
-        generation, origin, _, backends, queries = record
-        named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
-        purge = Purge(tuple(backends), tuple(named))
-        self._log.add(generation, purge)
-        if origin != self._origin:
-            self.purged(purge)
+        purge = _to_purge(record)
+        self._log.add(record[0], purge)
+        # Also if this process began it: others may leave a later change to it.
+        self.purged(purge)
+
+
+def _to_purge(record: Any) -> Purge:
+    """Return the purge that a message is about."""
+    _, _, _, backends, queries = record
+    named = [ByCard(text) if of_card else ByNickname(text) for of_card, text in queries]
+    return Purge(tuple(backends), tuple(named))

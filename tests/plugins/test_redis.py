@@ -105,7 +105,7 @@ BAD_OPTIONS: dict[str, dict[str, Any]] = {
     "sentinels without service": {"sentinels": ["redis://s1:26379"]},
     "service without sentinels": {"service": "members"},
     "sentinel": {"sentinels": [f"s1:{PASSWORD}"], "service": "members"},
-    "cluster and sentinels": {"cluster": "true", "sentinels": ["redis://s"], "service": "m"},
+    "cluster": {"cluster": "true"},
     "empty pool": {"pool_size": "0"},
     "option": {"hosts": "h"},
 }
@@ -165,16 +165,58 @@ async def test_a_password_that_is_changed_in_its_file_is_used(
     server.stop()
 
 
-async def test_a_server_that_evicts_users_stops_the_start(
-    server: RedisServer, backend_of: Callable[..., RedisBackend]
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru"])
+async def test_a_server_that_evicts_keys_stops_the_start(
+    server: RedisServer, backend_of: Callable[..., RedisBackend], policy: str
 ) -> None:
     """An evicted user would be answered 404."""
-    server.run("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    server.run("CONFIG", "SET", "maxmemory-policy", policy)
     try:
-        with pytest.raises(StartError, match=r"evicts users .*maxmemory-policy allkeys-lru"):
+        with pytest.raises(StartError, match=rf"evicts keys .*maxmemory-policy {policy}"):
             await backend_of().open()
     finally:
         server.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+async def test_an_evicted_user_is_unavailable_until_all_are_loaded_again(
+    server: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The policy may change after the start, as with a failover: it is not replicated."""
+    async with open_backends([backend_of()]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        assert await outcome(backend, ByNickname("carol")) == "not found"
+        server.run("CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1")
+        server.wait_for(b"$-1", "GET", "ready")
+        server.run("CONFIG", "SET", "maxmemory", "0")
+        server.run("SET", "ready", "1")
+        server.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        assert (await outcome(backend)).startswith("unavailable: the server has evicted keys, and")
+        assert "evicted keys" not in caplog.text
+        async with open_backends([backend_of()]):
+            assert "the server has evicted keys, and users may be among them" in caplog.text
+        server.write(ALICE)
+        assert await outcome(backend) == "found"
+        server.run("CONFIG", "RESETSTAT")
+        assert await outcome(backend, ByNickname("carol")) == "not found"
+
+
+async def test_a_server_that_loses_its_data_during_a_lookup_is_unavailable(
+    server: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """The key ``ready`` was still there before the user was read."""
+    async with open_backends([backend_of()]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        execute = backend._client.execute
+
+        async def lose(*command: str | bytes | int) -> Any:
+            reply = await execute(*command)
+            if command[0] == "EXISTS":
+                server.run("FLUSHALL")
+            return reply
+
+        server.run("DEL", "user:alice")
+        backend._client.execute = lose  # type: ignore[method-assign]
+        assert (await outcome(backend)).startswith("unavailable: the key ready is missing")
 
 
 BROKEN: dict[str, tuple[list[list[str | bytes]], Query, str]] = {
@@ -401,25 +443,17 @@ async def test_the_certificate_of_the_server_is_verified(
                 assert await outcome(backend) == expected
 
 
-async def test_a_cluster_is_asked_at_the_node_of_the_key(
-    backend_of: Callable[..., RedisBackend],
-) -> None:
-    """Without all of its slots it is down, and never says that a user is not known."""
+async def test_a_node_of_a_cluster_is_refused(backend_of: Callable[..., RedisBackend]) -> None:
+    """Another node could lose its users, while ``ready`` is on this one."""
     with running_server("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as node:
-        async with open_backends([backend_of(url=node.url, cluster="true")]) as (backend,):
-            assert isinstance(backend, RedisBackend)
-            assert (await outcome(backend)).startswith("unavailable: ")
-            node.run("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-            node.wait_for(b"cluster_state:ok", "CLUSTER", "INFO")
-            node.write(ALICE)
-            assert await outcome(backend) == "found"
-            assert await outcome(backend, ByCard(ALICE.card_number)) == "found"
-            assert await outcome(backend, ByCard("77")) == "not found"
-        async with open_backends([backend_of(url=node.url)]) as (backend,):
-            assert isinstance(backend, RedisBackend)
-            assert await outcome(backend) == "found"
-            node.stop()
-            assert (await outcome(backend)).startswith("unavailable: ")
+        backend = backend_of(url=node.url)
+        with pytest.raises(StartError, match="is a node of a Redis Cluster; use one server"):
+            await backend.open()
+        try:
+            refused = "broken: the server is a node of a Redis Cluster; use one server, or one"
+            assert (await outcome(backend)).startswith(refused)
+        finally:
+            await backend.close()
 
 
 def test_the_service_answers_503_and_never_404_while_its_server_restarts(

@@ -333,7 +333,7 @@ class Database:
 
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
-    """A new server in a folder of its own; skips the test where none is installed."""
+    """A new server in a folder of its own; one must be installed (`binaries`)."""
     found = binaries()
     assert found is not None
     folder = Path(tempfile.mkdtemp(prefix="idv-postgres-"))

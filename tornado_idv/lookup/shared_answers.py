@@ -38,7 +38,7 @@ class SharedAnswers:
         self._accepts = accepts
 
     def follow(self, purge: Callable[[Purge], None]) -> None:
-        """Call this for each purge by another process, instead of what was set before."""
+        """Call this for each purge that the shared cache has, instead of what was set before."""
         self._tier.cache.on_purge(purge)
 
     def purge(self, purge: Purge) -> None:
