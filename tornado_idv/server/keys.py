@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
+from tornado_idv.keys.latest_time import LatestTime
 from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.server.daemon_thread import DaemonThread
@@ -86,11 +87,11 @@ class PreparedKeys:
 class Keys:
     """All keys in ``ring``, and what follows the key store, if there is one.
 
-    ``offered`` is what plugins open key stores with.
+    ``offered`` is what plugins open key stores with; ``latest`` is that of the `KeyRing`.
     """
 
-    def __init__(self, offered: Offered) -> None:
-        self.ring = KeyRing([])
+    def __init__(self, offered: Offered, latest: LatestTime | None = None) -> None:
+        self.ring = KeyRing([], latest=latest)
         self._offered = offered
         self._source = _Source((), None)
         self._stored: Sequence[ApiKey] = ()  # those of the store that are in the ring
@@ -194,13 +195,16 @@ class Keys:
 
 @asynccontextmanager
 async def open_keys(
-    configured: Sequence[ApiKey], setting: Path | SecretStr | None, offered: Offered
+    configured: Sequence[ApiKey],
+    setting: Path | SecretStr | None,
+    offered: Offered,
+    latest: LatestTime | None = None,
 ) -> AsyncIterator[Keys]:
     """Yield the configured keys and those of the store at ``setting``, which is followed.
 
     Raises `StartError` and `SettingError` as `Keys.prepare`.
     """
-    keys = Keys(offered)
+    keys = Keys(offered, latest)
     keys.replace(await keys.prepare(configured, setting))
     async with _background(_watch_clock(keys.ring)):
         try:
@@ -232,7 +236,7 @@ async def _watch_clock(ring: KeyRing) -> None:
     """Let the ring notice the time also while there are no requests."""
     while True:
         await asyncio.sleep(_CLOCK_INTERVAL)
-        ring.now()
+        ring.notice_time()
 
 
 @asynccontextmanager
