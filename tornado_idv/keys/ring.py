@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, cycle
+from itertools import cycle
 from operator import itemgetter
 from random import sample
 
@@ -63,7 +63,7 @@ class KeyRing:
             for key in self._keys.values():
                 times[key.id] = max(key.expires, times.get(key.id, -math.inf))
             finite = (each for each in times.items() if math.isfinite(each[1]))
-            self._overview = frozenset(times), dict(sorted(finite, key=itemgetter(1)))
+            self._overview = frozenset(times), dict(sorted(finite, key=itemgetter(1, 0)))
         return self._overview
 
     def last_used_of_stored(self) -> dict[str, float]:
@@ -77,16 +77,18 @@ class KeyRing:
         """Return the map of the configured and these keys, for `replace`.
 
         ``configured``, if given, are other configured keys. A stored key with the id or the token
-        of a configured one is left out. Equal keys keep their identity, since `holds` compares
-        it. May be called in another thread.
+        of a configured one is left out. A configured key that is equal stays the same object,
+        since `holds` compares that; so do those of a store (see `KeyStore.api_keys`). May be called
+        in another thread.
         """
         if configured is None:
             configured = self._configured
         ids, digests = {key.id for key in configured}, {key.digest for key in configured}
-        others = (key for key in stored if key.id not in ids and key.digest not in digests)
-        current, keys = self._keys, {}
-        for key in chain(configured, others):
-            known = current.get(key.digest)
+        keys = {
+            key.digest: key for key in stored if key.id not in ids and key.digest not in digests
+        }
+        for key in configured:
+            known = self._keys.get(key.digest)
             keys[key.digest] = known if known is not None and known == key else key
         return keys
 

@@ -218,8 +218,9 @@ def key_conflicts(
     configured: Sequence[ApiKey], stored: Iterable[ApiKey], name: str
 ) -> Iterator[SettingError]:
     """Yield an error for each configured key whose id or token the store ``name`` has, too."""
-    by_digest = {key.digest: key.id for key in stored}
-    ids = frozenset(by_digest.values())
+    own_ids, own_digests = {key.id for key in configured}, {key.digest for key in configured}
+    both = [key for key in stored if key.id in own_ids or key.digest in own_digests]
+    by_digest, ids = {key.digest: key.id for key in both}, {key.id for key in both}
     for i, key in enumerate(configured):
         if key.id in ids:
             text = f"the key store {name} has a key {key.id}, too; remove this one"
