@@ -188,6 +188,17 @@ async def test_a_new_body_after_a_known_head_is_stored(harness: Harness) -> None
     assert harness.respond(other)
 
 
+async def test_a_body_of_another_length_than_the_head_says_takes_the_normal_path(
+    harness: Harness,
+) -> None:
+    """Though both were stored: its last byte belongs to the next request."""
+    longer = BODY + b" "
+    harness.store(packet())
+    harness.store(packet(body=longer))
+    assert harness.respond(packet(body=longer))
+    assert harness.respond(packet() + b" ") is None
+
+
 PLAIN = packet()
 NORMAL_PATH = {
     "a large head": packet(b"X-A: " + b"y" * 1024),
