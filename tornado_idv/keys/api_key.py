@@ -64,15 +64,17 @@ class ApiKey(Struct, frozen=True, gc=False):
         return f"ApiKey({self.id!r})"
 
     def is_valid(self, now: float, latest: float = -math.inf) -> bool:
-        """Return whether the key is valid at ``now``, a Unix time, in the same time if it is not.
+        """Return whether the key is valid at ``now``, in a time that is the same for each outcome.
 
         ``latest`` is the latest time that was seen: a key that had expired by then stays expired.
+        Both are Unix times.
 
         By signs: a comparison with the rarer outcome takes up to 0.1 µs longer, and the time of a
         401 would tell the reason (benchmarks/key_timing.py, CPython 3.11).
         """
-        is_early = copysign(1.0, now - self.not_before)
-        return is_early > copysign(1.0, max(now, latest) - self.expires)
+        since_start = copysign(1.0, now - self.not_before)
+        since_end = copysign(1.0, max(now, latest) - self.expires)
+        return since_start > since_end
 
 
 class RejectedKey(InvalidKey):

@@ -119,7 +119,7 @@ class KeyRing:
         if now < self._latest:
             latest = self._advance(now)
         else:
-            self._latest = now  # for the other processes later, since this is done for each hit
+            self._latest = now  # shared by `_advance`: a write to shared memory per hit would cost
         if self._keys.get(key.digest) is key and key.not_before <= now and latest < key.expires:
             self.last_used[key.id] = latest
             return True
