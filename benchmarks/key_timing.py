@@ -30,6 +30,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from tornado_idv.config.settings import KeySettings
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import parse_head
 from tornado_idv.identifiers import Identifiers
@@ -37,6 +38,7 @@ from tornado_idv.keys.api_key import ApiKey, never_before
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.lookup.directory import Directory
+from tornado_idv.server.service import api_key
 from tornado_idv.web.app import make_api
 from tornado_idv.web.handler import Services
 
@@ -48,8 +50,14 @@ _KEPT = 0.95
 _PEER = Peer("192.0.2.7", "http")
 _BODY = json.dumps({"input": "@alice"}).encode()
 
+_CONFIGURED = KeySettings.model_validate(
+    {"id": "key", "sha256": "0" * 64, "expires": "2026-01-01T00:00:00Z"}
+)
+"""A key of ``config.yaml`` that has expired."""
+
 _KINDS: Mapping[str, Callable[[], ApiKey]] = {
     REFERENCE: lambda: ApiKey("key", b"", expires=time.time() - 1),
+    "configured": lambda: api_key(_CONFIGURED),
     "not valid yet": lambda: ApiKey("key", b"", not_before=time.time() + 1e6),
     "revoked": lambda: ApiKey("key", b"", expires=never_before(), rejected="revoked"),
     "disabled": lambda: ApiKey("key", b"", expires=never_before(), rejected="disabled"),

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.key_timing import LIMIT, compare, measure
 
 KINDS = {
-    *("expired", "not valid yet", "revoked", "disabled"),
+    *("expired", "configured", "not valid yet", "revoked", "disabled"),
     *("unknown", "wrong CRC", "absent", "malformed"),
 }
 

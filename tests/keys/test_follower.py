@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import logging
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from support.key_stores import (
     Fault,
     add,
     deleted,
+    execute,
     failing,
     make_store,
     open_store,
@@ -23,10 +26,11 @@ from support.key_stores import (
 )
 from support.key_stores import read as read_store
 from tornado_idv.errors import InvalidKey, KeyStoreError
-from tornado_idv.keys import follower
+from tornado_idv.keys import follower, store
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.rows import to_api_key
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest
@@ -78,6 +82,36 @@ def test_change_is_effective_at_the_next_poll(followed: Followed) -> None:
         opened.set_disabled("partner", disabled=False)
     assert followed.poll()
     assert followed.rejection("partner") is None
+
+
+def test_change_of_one_of_many_keys_leaves_the_others_as_they_are(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not converted again, and are held: they stay in the packet cache."""
+    before = {each.id: each for each in followed.follower.keys}
+    converted: list[str] = []
+
+    def convert(row: Sequence[Any]) -> ApiKey:
+        key = to_api_key(row)
+        converted.append(key.id)
+        return key
+
+    monkeypatch.setattr(store, "to_api_key", convert)
+    add(followed.path, record("new", "token-of-new"))
+    with open_store(followed.path) as opened:
+        opened.revoke("partner", CREATED)
+    assert followed.poll()
+    assert sorted(converted) == ["new", "partner"]
+    held = [key.id for key in before.values() if followed.ring.holds(key, followed.now)]
+    assert held == ["shop"]
+
+
+def test_key_without_a_token_leaves_all_keys_in_force(followed: Followed) -> None:
+    """Whether it was damaged could not be determined."""
+    execute(followed.path, "DELETE FROM tokens WHERE id = 'shop'")
+    assert not followed.poll()
+    assert followed.follower.state.error == f"{followed.path}: a key in it is not valid: it has no token"
+    assert followed.rejection("shop") is None
 
 
 def test_keys_of_the_store_are_not_garbage_collected(followed: Followed) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import ApiKey, RejectedKey
+from tornado_idv.keys.latest_time import LatestTime
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import check_token, digest, is_token68, issue
 
@@ -206,10 +207,37 @@ def test_clock_that_steps_back_between_two_requests_is_noticed() -> None:
     clock = Clock(150.0)
     ring = KeyRing([ApiKey("shop", digest(TOKEN), expires=200.0)], clock)
     clock.now = 200.0
-    assert ring.now() == 200.0
+    ring.notice_time()
     clock.now = 150.0
-    assert ring.now() == 200.0
     assert rejection(ring, TOKEN) == "expired"
+
+
+def test_key_that_expired_for_one_process_is_expired_for_all() -> None:
+    """Where the clock steps back: for one that serves, and for the successor of one that ended."""
+    clock, latest = Clock(150.0), LatestTime()
+    key = ApiKey("shop", digest(TOKEN), expires=200.0)
+    first, second = (KeyRing([key], clock, latest) for _ in range(2))
+    assert second.holds(key, clock.now)
+    clock.now = 200.0
+    assert rejection(first, TOKEN) == "expired"
+    clock.now = 149.0
+    assert not second.holds(key, clock.now)
+    third = KeyRing([key], clock, latest)
+    assert not third.holds(key, clock.now)
+    assert rejection(third, TOKEN) == "expired"
+
+
+def test_clock_that_steps_back_makes_no_key_valid_early() -> None:
+    """The latest time seen counts for the expiry alone."""
+    clock = Clock(1000.0)
+    key = ApiKey("shop", digest(TOKEN), not_before=2000.0)
+    ring = KeyRing([key], clock)
+    assert rejection(ring, TOKEN) == "not valid yet"
+    clock.now = 2500.0
+    assert ring.authenticate("bearer", TOKEN) is key
+    clock.now = 1000.5
+    assert not ring.holds(key, clock.now)
+    assert rejection(ring, TOKEN) == "not valid yet"
 
 
 @pytest.mark.parametrize("reason", ["revoked", "disabled"])
@@ -257,11 +285,11 @@ def test_unknown_token_has_no_key_id() -> None:
 
 
 def test_replaced_keys_are_effective_at_once() -> None:
-    """A key that is equal stays the same object; one that was changed or removed is not held."""
+    """A key that was changed or removed is not held."""
     old = {name: ApiKey(name, digest(name)) for name in ("same", "changed", "removed")}
     ring = KeyRing([])
     ring.replace(ring.merged(old.values()))
-    new = [ApiKey("same", digest("same")), ApiKey("changed", digest("changed"), owner="x")]
+    new = [old["same"], ApiKey("changed", digest("changed"), owner="x")]
     ring.replace(ring.merged(new))
     assert ring.authenticate("bearer", "same") is old["same"]
     assert [name for name, key in old.items() if ring.holds(key, ring.clock())] == ["same"]

@@ -195,7 +195,7 @@ def test_unexpected_error_does_not_end_the_following(
     token = make_store(store, "shop")["shop"]
     with serving(CONFIG_FILE, folder) as service:
         with monkeypatch.context() as patched:
-            patched.setattr(KeyStore, "records", lambda _: 1 / 0)
+            patched.setattr(KeyStore, "api_keys", lambda *_: 1 / 0)
             change(store, lambda opened: opened.set_disabled("shop", disabled=True))
             eventually(lambda: "following the key store failed" in caplog.text)
         eventually(lambda: ask(Client(service.port), token).status == 401)

@@ -134,6 +134,8 @@ def expire(harness: Harness) -> None:
 
 
 def set_the_clock_back(harness: Harness) -> None:
+    """Though the key was valid at a time that the ring has seen."""
+    harness.ring.notice_time()
     harness.now = 499.0
 
 
@@ -184,6 +186,17 @@ async def test_a_new_body_after_a_known_head_is_stored(harness: Harness) -> None
     assert harness.respond(other) is None
     harness.store(other)
     assert harness.respond(other)
+
+
+async def test_a_body_of_another_length_than_the_head_says_takes_the_normal_path(
+    harness: Harness,
+) -> None:
+    """Though both were stored: its last byte belongs to the next request."""
+    longer = BODY + b" "
+    harness.store(packet())
+    harness.store(packet(body=longer))
+    assert harness.respond(packet(body=longer))
+    assert harness.respond(packet() + b" ") is None
 
 
 PLAIN = packet()
@@ -282,11 +295,15 @@ async def test_bodies_take_no_more_memory_than_their_bound(
 async def test_a_head_is_dropped_when_its_key_is_no_longer_valid(
     harness: Harness, body: bytes
 ) -> None:
-    """Later requests then take the time of any other rejected key."""
+    """Later requests take the time of any other rejected key, also on the same connection."""
     harness.store(packet())
-    harness.now = 2000.0
-    assert harness.respond(packet(body=body)) is None
+    connection = harness.cache.connect(PEER)
+    assert connection.respond(packet())
+    harness.ring.replace({})
+    assert connection.respond(packet(body=body)) is None
     assert not harness.cache._heads
+    harness.ring.replace({KEY.digest: KEY})
+    assert connection.respond(packet()) is None
 
 
 async def test_no_key_is_stored(harness: Harness) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.location import KeyStoreLocation
-from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.rows import StoredKey
 
 _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5
@@ -50,16 +50,16 @@ class StoreFollower:
         self._status: Hashable | None = None
         self._settled_at = 0.0
         self._revision = ""
-        self._ids: frozenset[str] = frozenset()
+        self._stored: dict[bytes, StoredKey] = {}
         self.keys: Sequence[ApiKey] = ()
         """The keys that were read last."""
         self._written: dict[str, float] = {}
         self._write_failed = False
 
-    def read(self) -> list[ApiKey] | None:
+    def read(self) -> Sequence[ApiKey] | None:
         """Return the keys of the store if they have changed since the last call.
 
-        Raises `KeyStoreError`.
+        A key that has not changed is the same object. Raises `KeyStoreError`.
         """
         status = self.location.signature()
         now = self._timer()
@@ -67,15 +67,19 @@ class StoreFollower:
             return None
         with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
             revision = store.revision()
-            keys = None if revision == self._revision else _keys(store)
+            stored = self._stored
+            if revision != self._revision:
+                store.check()
+                stored = store.api_keys(stored)
         if status != self._status:
             self._status, self._settled_at = status, now + _SETTLE_TIME
-        if keys is not None:
-            self._revision, self._ids = revision, frozenset(key.id for key in keys)
-            self.keys = keys
-        return keys
+        if revision == self._revision:
+            return None
+        self._revision, self._stored = revision, stored
+        self.keys = [each.key for each in stored.values()]
+        return self.keys
 
-    def poll(self) -> list[ApiKey] | None:
+    def poll(self) -> Sequence[ApiKey] | None:
         """Do as `read`, but log a failure, once, and try again at the next call."""
         try:
             keys = self.read()
@@ -96,10 +100,11 @@ class StoreFollower:
 
     def write_last_used(self, times: Mapping[str, float], *, is_last: bool = False) -> None:
         """Write when keys of the store were last used; log a failure, once, and the last one."""
+        ids = {key.id for key in self.keys}
         later = {
             key_id: used
             for key_id, used in times.items()
-            if key_id in self._ids and used > self._written.get(key_id, 0.0)
+            if key_id in ids and used > self._written.get(key_id, 0.0)
         }
         if not later or self.state.error is not None:
             return
@@ -120,8 +125,3 @@ class StoreFollower:
         """Write when keys were last used, and close the store."""
         self.write_last_used(times, is_last=True)
         self.location.close()
-
-
-def _keys(store: KeyStore) -> list[ApiKey]:
-    store.check()
-    return [key for record in store.records() for key in record.api_keys()]

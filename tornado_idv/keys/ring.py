@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, cycle
-from math import copysign
+from itertools import cycle
 from operator import itemgetter
 from random import sample
 
 from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import ApiKey, RejectedKey, never_before
+from tornado_idv.keys.latest_time import LatestTime
 from tornado_idv.keys.token import MAX_LENGTH, digest, is_token68
 
 _DECOYS = cycle(
@@ -25,15 +25,21 @@ memory, and be rejected 0.4 µs faster (benchmarks/key_timing.py, CPython 3.11).
 class KeyRing:
     """Authenticates tokens by their digests: the configured keys, and those of the key store.
 
-    ``clock`` returns Unix time in seconds. Where it steps back, the latest time it returned
-    stays the current one, so that no expired key becomes valid again.
+    ``clock`` returns Unix time in seconds. Where it steps back, keys that had expired by
+    ``latest``, the latest time seen, stay expired; rings of several processes share it.
     """
 
-    def __init__(self, keys: Iterable[ApiKey], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        keys: Iterable[ApiKey],
+        clock: Callable[[], float] = time.time,
+        latest: LatestTime | None = None,
+    ) -> None:
         self._configured = tuple(keys)
         self._keys = {key.digest: key for key in self._configured}
         self.clock = clock
-        self._latest = -math.inf
+        self._shared = latest or LatestTime()
+        self._latest = self._shared.seconds[0]
         self._overview: tuple[frozenset[str], dict[str, float]] | None = None
         self.last_used: dict[str, float] = {}
         """When each key was last used, by its id, in Unix time."""
@@ -57,7 +63,7 @@ class KeyRing:
             for key in self._keys.values():
                 times[key.id] = max(key.expires, times.get(key.id, -math.inf))
             finite = (each for each in times.items() if math.isfinite(each[1]))
-            self._overview = frozenset(times), dict(sorted(finite, key=itemgetter(1)))
+            self._overview = frozenset(times), dict(sorted(finite, key=itemgetter(1, 0)))
         return self._overview
 
     def last_used_of_stored(self) -> dict[str, float]:
@@ -71,16 +77,18 @@ class KeyRing:
         """Return the map of the configured and these keys, for `replace`.
 
         ``configured``, if given, are other configured keys. A stored key with the id or the token
-        of a configured one is left out. Equal keys keep their identity, since `holds` compares
-        it. May be called in another thread.
+        of a configured one is left out. A configured key that is equal stays the same object,
+        since `holds` compares that; so do those of a store (see `KeyStore.api_keys`). May be called
+        in another thread.
         """
         if configured is None:
             configured = self._configured
         ids, digests = {key.id for key in configured}, {key.digest for key in configured}
-        others = (key for key in stored if key.id not in ids and key.digest not in digests)
-        current, keys = self._keys, {}
-        for key in chain(configured, others):
-            known = current.get(key.digest)
+        keys = {
+            key.digest: key for key in stored if key.id not in ids and key.digest not in digests
+        }
+        for key in configured:
+            known = self._keys.get(key.digest)
             keys[key.digest] = known if known is not None and known == key else key
         return keys
 
@@ -93,9 +101,13 @@ class KeyRing:
         if configured is not None:
             self._configured = tuple(configured)
 
-    def now(self) -> float:
-        """Return the current time, which never goes back."""
-        self._latest = max(self._latest, self.clock())
+    def notice_time(self) -> None:
+        """Look at the clock: what has expired by now stays expired."""
+        self._advance(self.clock())
+
+    def _advance(self, now: float) -> float:
+        """Return the latest time that was seen, also by the other processes, or is seen now."""
+        self._latest = self._shared.advance(max(now, self._latest))
         return self._latest
 
     def holds(self, key: ApiKey, now: float) -> bool:
@@ -103,12 +115,13 @@ class KeyRing:
 
         ``now`` is the time of ``clock``. A key that is valid counts as used.
         """
+        latest = now
         if now < self._latest:
-            now = self._latest
+            latest = self._advance(now)
         else:
-            self._latest = now
-        if self._keys.get(key.digest) is key and key.not_before <= now < key.expires:
-            self.last_used[key.id] = now
+            self._latest = now  # shared by `_advance`: a write to shared memory per hit would cost
+        if self._keys.get(key.digest) is key and key.not_before <= now and latest < key.expires:
+            self.last_used[key.id] = latest
             return True
         return False
 
@@ -124,16 +137,10 @@ class KeyRing:
         computed = digest(token[: MAX_LENGTH + 1])
         key = self._keys.get(computed, next(_DECOYS))
         now = self.clock()
-        if now < self._latest:
-            now = self._latest
-        else:
-            self._latest = now
-        # As `ApiKey.is_valid`, by signs: a comparison with the rarer outcome takes up to 0.1 µs
-        # longer (benchmarks/key_timing.py, CPython 3.11), and so would tell the reason.
-        not_before, expires = key.not_before, key.expires
-        if copysign(1.0, now - not_before) <= copysign(1.0, now - expires):
-            raise RejectedKey(key, now, computed, scheme, token)
+        latest = self._advance(now)
+        if not key.is_valid(now, latest):
+            raise RejectedKey(key, latest, computed, scheme, token)
         if scheme != "bearer" or not is_token68(token):
             raise InvalidKey("malformed")
-        self.last_used[key.id] = now
+        self.last_used[key.id] = latest
         return key

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache
 from itertools import islice
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.keys.api_key import KEY_ID, Scope
+from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.copying import Changes, compare
 from tornado_idv.keys.record import KeyRecord, Token, in_order
-from tornado_idv.units import format_rate, parse_rate
+from tornado_idv.keys.rows import API_KEY_COLUMNS, StoredKey, to_api_key, to_record, to_values
 
+_T = TypeVar("_T")
 _COLUMNS = (
     "id, created, owner, scopes, not_before, expires, requests, misses, note, disabled, revoked"
 )
 _KEYS = f"SELECT {_COLUMNS}, time FROM keys LEFT JOIN last_used USING (id)"  # noqa: S608 - constant
 _ADD_KEY = f"INSERT INTO keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constant
 _UPDATE_KEY = "UPDATE keys SET expires = ?, disabled = ?, revoked = ? WHERE id = ?"
+_API_KEYS = f"SELECT {API_KEY_COLUMNS} FROM tokens JOIN keys USING (id)"  # noqa: S608 - constant
 _TOKENS = "SELECT id, digest, created, expires FROM tokens"
 _PUT_DIGEST = (
     "INSERT INTO tokens (digest, id, created, expires) VALUES (?, ?, ?, ?) "
@@ -32,8 +33,6 @@ _PUT_LAST_USED = (
     "INSERT INTO last_used (id, time) SELECT id, ? FROM keys WHERE id = ? "
     "ON CONFLICT (id) DO UPDATE SET time = excluded.time WHERE excluded.time > last_used.time"
 )
-_SCOPES = frozenset(get_args(Scope))
-_DIGEST_SIZE = 32
 _BATCH = 500
 """Keys that are added by the same statements; SQLite takes 999 values in one."""
 _EXPIRED_KEPT = 30 * 86400.0
@@ -102,13 +101,21 @@ class KeyStore:
         """
         with self._database.writing():
             yield
-            for _ in self._read("", ()):
-                pass
+            self._read_api_keys({})
 
     def records(self) -> Iterator[KeyRecord]:
         """Yield all keys in the order of their ids; raises `KeyStoreError`."""
         with self._database.reading():
             yield from self._read("", ())
+
+    def api_keys(self, known: Mapping[bytes, StoredKey]) -> dict[bytes, StoredKey]:
+        """Return the keys as they are authenticated by each of their tokens, by its digest.
+
+        ``known`` is what was returned before. Where a row is the same, so is the object: only
+        other rows are converted, which takes most of the time. Raises `KeyStoreError`.
+        """
+        with self._database.reading():
+            return self._read_api_keys(known)
 
     def find(self, key_id: str) -> KeyRecord:
         """Return the key with this id; raises `KeyStoreError` if there is none."""
@@ -219,17 +226,32 @@ class KeyStore:
         for key_id, *columns in self._database.execute(f"{_TOKENS} {condition}", values):
             tokens[key_id] = (*tokens.get(key_id, ()), Token(*columns))
         for row in self._database.execute(f"{_KEYS} {condition} ORDER BY id", values):
-            try:
-                yield _record(row, tokens.pop(row[0], ()))
-            except (TypeError, ValueError):
-                which = f": {row[0]}" if re.fullmatch(KEY_ID, str(row[0]), re.ASCII) else ""
-                raise KeyStoreError(f"{self._name}: a key in it is not valid{which}") from None
+            yield self._convert(row[0], to_record, row, tokens.pop(row[0], ()))
+
+    def _read_api_keys(self, known: Mapping[bytes, StoredKey]) -> dict[bytes, StoredKey]:
+        keys: dict[bytes, StoredKey] = {}
+        for row in map(tuple, self._database.execute(_API_KEYS)):
+            stored = known.get(row[0])
+            if stored is None or stored.row != row:
+                stored = StoredKey(row, self._convert(row[2], to_api_key, row))
+            keys[stored.key.digest] = stored
+        if len({each.key.id for each in keys.values()}) < self.count():
+            raise KeyStoreError(f"{self._name}: a key in it is not valid: it has no token")
+        return keys
+
+    def _convert(self, key_id: object, convert: Callable[..., _T], *values: object) -> _T:
+        try:
+            return convert(*values)
+        except (TypeError, ValueError):
+            is_id = isinstance(key_id, str) and re.fullmatch(KEY_ID, key_id, re.ASCII)
+            name = f": {key_id}" if is_id else ""
+            raise KeyStoreError(f"{self._name}: a key in it is not valid{name}") from None
 
     def _add(self, records: Iterable[KeyRecord]) -> None:
         remaining = iter(records)
         while batch := list(islice(remaining, _BATCH)):
             self._check_new(batch)
-            self._database.executemany(_ADD_KEY, map(_values, batch))
+            self._database.executemany(_ADD_KEY, map(to_values, batch))
             self._put_tokens(batch)
 
     def _put_last_used(self, times: Mapping[str, float]) -> None:
@@ -288,59 +310,4 @@ def _rotated(record: KeyRecord, new: Token, overlap: float, expires: float | Non
         record,
         tokens=in_order([*tokens, new]),
         expires=record.expires if expires is None else expires,
-    )
-
-
-def _values(record: KeyRecord) -> tuple[Any, ...]:
-    """Return the columns of a key."""
-    rates = (record.requests, record.misses)
-    return (
-        record.id,
-        record.created,
-        record.owner,
-        " ".join(record.scopes),
-        record.not_before,
-        record.expires,
-        *(rate and format_rate(rate) for rate in rates),
-        record.note,
-        record.disabled,
-        record.revoked,
-    )
-
-
-@lru_cache(maxsize=64)
-def _parse_scopes(text: str) -> tuple[Any, ...]:
-    """Return scopes; raises `ValueError` for what we did not write."""
-    scopes = tuple(text.split())
-    if not scopes or not _SCOPES.issuperset(scopes):
-        raise ValueError("not scopes")
-    return scopes
-
-
-def _record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
-    """Return the key of a row; raises `ValueError` or `TypeError` for what we did not write."""
-    key_id, created, owner, scopes, not_before, expires, requests, misses, *more = row
-    note, disabled, revoked, last_used = more
-    if not re.fullmatch(KEY_ID, key_id, re.ASCII):
-        raise ValueError("not an id")
-    if not tokens or any(len(token.digest) != _DIGEST_SIZE for token in tokens):
-        raise ValueError("not a digest")
-    times = [created, not_before, expires, revoked, last_used]
-    times += [each for token in tokens for each in (token.created, token.expires)]
-    if not all(each is None or isinstance(each, float) for each in times):
-        raise ValueError("not a time")
-    return KeyRecord(
-        key_id,
-        created,
-        in_order(tokens),
-        owner,
-        _parse_scopes(scopes),
-        not_before,
-        expires,
-        requests and parse_rate(requests),
-        misses and parse_rate(misses),
-        note,
-        bool(disabled),
-        revoked,
-        last_used,
     )

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ from tornado_idv.server.keys import Keys, PreparedKeys, open_keys
 from tornado_idv.server.logs import configure_logging
 from tornado_idv.server.prepared_reload import PreparedReload
 from tornado_idv.server.reload_all import Configuration
-from tornado_idv.server.service import api_key
+from tornado_idv.server.service import Inherited, api_key
 
 _log = logging.getLogger(__name__)
 _RELOAD_TIMEOUT = 145.0
@@ -44,7 +44,7 @@ def run_admin(
     current: Configuration,
     manager: pluggy.PluginManager,
     admin: AdminSettings,
-    sockets: Sequence[socket.socket],
+    inherited: Inherited,
     control: socket.socket,
 ) -> int:
     """Serve the admin listener until asked to stop; return the exit code."""
@@ -53,12 +53,13 @@ def run_admin(
 
     async def serve(channel: Channel) -> int:
         configured = [api_key(entry) for entry in settings.auth.keys]
+        latest = inherited.latest_time
         async with (
             heartbeats(channel, lambda: None),
-            open_keys(configured, settings.auth.store, key_stores(manager)) as keys,
+            open_keys(configured, settings.auth.store, key_stores(manager), latest) as keys,
         ):
             operations = WorkerOperations(channel, current, backend_kinds(manager), keys)
-            async with admin_listening(sockets, admin.host, operations):
+            async with admin_listening(inherited.sockets, admin.host, operations):
                 channel.serving(len(keys.ring.ids))
                 await channel.stop.wait()
         return STOPPED

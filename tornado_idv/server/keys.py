@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
+from tornado_idv.keys.latest_time import LatestTime
 from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.server.daemon_thread import DaemonThread
@@ -86,11 +87,11 @@ class PreparedKeys:
 class Keys:
     """All keys in ``ring``, and what follows the key store, if there is one.
 
-    ``offered`` is what plugins open key stores with.
+    ``offered`` is what plugins open key stores with; ``latest`` is that of the `KeyRing`.
     """
 
-    def __init__(self, offered: Offered) -> None:
-        self.ring = KeyRing([])
+    def __init__(self, offered: Offered, latest: LatestTime | None = None) -> None:
+        self.ring = KeyRing([], latest=latest)
         self._offered = offered
         self._source = _Source((), None)
         self._stored: Sequence[ApiKey] = ()  # those of the store that are in the ring
@@ -194,13 +195,16 @@ class Keys:
 
 @asynccontextmanager
 async def open_keys(
-    configured: Sequence[ApiKey], setting: Path | SecretStr | None, offered: Offered
+    configured: Sequence[ApiKey],
+    setting: Path | SecretStr | None,
+    offered: Offered,
+    latest: LatestTime | None = None,
 ) -> AsyncIterator[Keys]:
     """Yield the configured keys and those of the store at ``setting``, which is followed.
 
     Raises `StartError` and `SettingError` as `Keys.prepare`.
     """
-    keys = Keys(offered)
+    keys = Keys(offered, latest)
     keys.replace(await keys.prepare(configured, setting))
     async with _background(_watch_clock(keys.ring)):
         try:
@@ -214,8 +218,9 @@ def key_conflicts(
     configured: Sequence[ApiKey], stored: Iterable[ApiKey], name: str
 ) -> Iterator[SettingError]:
     """Yield an error for each configured key whose id or token the store ``name`` has, too."""
-    by_digest = {key.digest: key.id for key in stored}
-    ids = frozenset(by_digest.values())
+    own_ids, own_digests = {key.id for key in configured}, {key.digest for key in configured}
+    both = [key for key in stored if key.id in own_ids or key.digest in own_digests]
+    by_digest, ids = {key.digest: key.id for key in both}, {key.id for key in both}
     for i, key in enumerate(configured):
         if key.id in ids:
             text = f"the key store {name} has a key {key.id}, too; remove this one"
@@ -232,7 +237,7 @@ async def _watch_clock(ring: KeyRing) -> None:
     """Let the ring notice the time also while there are no requests."""
     while True:
         await asyncio.sleep(_CLOCK_INTERVAL)
-        ring.now()
+        ring.notice_time()
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 import os
 import socket
 import ssl
@@ -23,7 +22,8 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.http.server import HttpServer
 from tornado_idv.identifiers import Identifiers
-from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.api_key import ApiKey, never_after, never_before
+from tornado_idv.keys.latest_time import LatestTime
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.metrics.loop_lag import measured_lag
@@ -69,10 +69,11 @@ class Announced(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a worker has from its supervisor: bound public sockets, and the limits."""
+    """What a process has from its supervisor: bound sockets, and memory that all share."""
 
     sockets: Sequence[socket.socket]
     limiters: Limiters
+    latest_time: LatestTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +232,9 @@ async def serving(
     """The public listener, on the sockets of a worker or on its own; raises as `listening`."""
     counters = Counters()
     configured = [api_key(entry) for entry in settings.auth.keys]
+    latest = inherited.latest_time if inherited else None
     async with (
-        open_keys(configured, settings.auth.store, key_stores(manager)) as keys,
+        open_keys(configured, settings.auth.store, key_stores(manager), latest) as keys,
         open_directories(settings, manager, counters) as directories,
         exchanging(
             inherited.limiters if inherited else make_limiters(settings.limits, len(keys.ring.ids)),
@@ -335,8 +337,8 @@ def api_key(entry: KeySettings) -> ApiKey:
         digest=entry.digest,
         owner=entry.owner,
         scopes=frozenset(entry.scopes),
-        not_before=entry.not_before.timestamp() if entry.not_before else -math.inf,
-        expires=entry.expires.timestamp() if entry.expires else math.inf,
+        not_before=entry.not_before.timestamp() if entry.not_before else never_before(),
+        expires=entry.expires.timestamp() if entry.expires else never_after(),
         requests=entry.limits.requests,
         misses=misses.rate if misses else None,
         misses_log_only=misses is not None and misses.log_only,

@@ -17,6 +17,7 @@ import pluggy
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import KeyStoreError, StartError
+from tornado_idv.keys.latest_time import LatestTime
 from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
@@ -63,6 +64,7 @@ def supervise(
     public = bind_each("server", server.host, server.port, workers)
     admin_sockets = bind("admin", admin.host, admin.port) if admin else []
     limiters = make_limiters(settings.limits, _count_keys(settings.auth, key_stores(manager)))
+    latest = LatestTime()
     current = Configuration(file, settings)
     slots = [
         Slot(
@@ -70,13 +72,15 @@ def supervise(
             partial(
                 _closing,
                 [*chain(*public[: i - 1], *public[i:]), *admin_sockets],
-                partial(run_worker, current, manager, Inherited(sockets, limiters)),
+                partial(run_worker, current, manager, Inherited(sockets, limiters, latest)),
             ),
         )
         for i, sockets in enumerate(public, start=1)
     ]
     if admin:
-        run = partial(run_admin, current, manager, admin, admin_sockets)
+        run = partial(
+            run_admin, current, manager, admin, Inherited(admin_sockets, limiters, latest)
+        )
         slots.append(Slot(ADMIN, partial(_closing, list(chain(*public)), run)))
     scheme = "https" if server.tls else "http"
     port = port_of(public[0])

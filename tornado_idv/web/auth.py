@@ -7,17 +7,13 @@ from typing import cast
 from tornado.httputil import HTTPHeaders
 
 from tornado_idv.errors import InvalidKey
-from tornado_idv.keys.api_key import NO_SCHEME, ApiKey, Scope
+from tornado_idv.keys.api_key import NO_CREDENTIALS, ApiKey, Scope
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.handler import JsonHandler
 
 _SCOPE_FIELD = 'Www-Authenticate: Bearer error="insufficient_scope", scope="{}"\r\n'
 """RFC 6750, section 3.1."""
-
-
-_ABSENT = f"{NO_SCHEME} 0123456789012345678901234567890123456789012345678"
-"""In place of a header that is absent, and of the usual length."""
 
 
 class BearerAuthMixin:
@@ -60,7 +56,7 @@ def _limit_failures(handler: JsonHandler, error: InvalidKey) -> None:
 def credentials(headers: HTTPHeaders) -> tuple[str, str]:
     """Return the scheme, in lower case, and the token of the ``Authorization`` header.
 
-    The scheme is `NO_SCHEME` if there is no such header. That takes the same time.
+    They are `NO_CREDENTIALS` if there is no such header.
     """
-    scheme, _, token = headers.get("Authorization", _ABSENT).partition(" ")
+    scheme, _, token = headers.get("Authorization", NO_CREDENTIALS).partition(" ")
     return scheme.lower(), token.lstrip(" ")

@@ -228,9 +228,8 @@ class PacketFastPath:
         request = exchange.cacheable
         if not isinstance(request, CacheableRequest):
             return
-        segment, known = exchange.segment, self._known
-        is_known = known is not None and known.key is request.key  # or the key was changed
-        if not is_known or not segment.startswith(self._head):
+        segment = exchange.segment
+        if self._known is None or not segment.startswith(self._head):
             head = segment[: _head_size(segment)]
             if not _is_cacheable(exchange.head, len(head), len(segment) - len(head)):
                 return
