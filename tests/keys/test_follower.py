@@ -110,7 +110,10 @@ def test_key_without_a_token_leaves_all_keys_in_force(followed: Followed) -> Non
     """Whether it was damaged could not be determined."""
     execute(followed.path, "DELETE FROM tokens WHERE id = 'shop'")
     assert not followed.poll()
-    assert followed.follower.state.error == f"{followed.path}: a key in it is not valid: it has no token"
+    assert (
+        followed.follower.state.error
+        == f"{followed.path}: a key in it is not valid: it has no token"
+    )
     assert followed.rejection("shop") is None
 
 

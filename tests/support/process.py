@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -91,8 +91,20 @@ def running(
             yield service
         finally:
             net.cancel()
+            workers = _children(process.pid)
             process.kill()
             process.wait(TIMEOUT)
+            for pid in workers:  # they would drain, and be seen in the next test
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return []
+    return [int(each) for each in text.split()]
 
 
 def command(
