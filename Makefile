@@ -49,6 +49,8 @@ chain: $(VENV)/.run
 test: $(VENV)/.dev
 	$(PYTEST)
 
+# Three processes: these tests wait for little, and each process collects all of them first.
+test-fast: WORKERS := 3
 test-fast: $(VENV)/.dev
 	HYPOTHESIS_EXAMPLES=10 $(PYTEST) -m "not slow"
 

@@ -17,6 +17,8 @@ from support.process import eventually
 from support.service import CONFIG, FIXTURE, KEY, Client, serving
 from tornado_idv.server.service import Service
 
+pytestmark = pytest.mark.slow
+
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 

@@ -20,6 +20,8 @@ from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.units import Rate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["file", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyStoreLocation]:
@@ -31,7 +33,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyStoreLo
         yield location
 
 
-@pytest.mark.slow
 def test_existing_store_is_not_created_again(place: KeyStoreLocation) -> None:
     make_store(place, "shop")
     assert not place.create()
@@ -212,7 +213,6 @@ def test_last_use_never_goes_back(place: KeyStoreLocation) -> None:
         assert [each.last_used for each in store.records()] == [None, 200.0]
 
 
-@pytest.mark.slow
 def test_changes_at_once_wait_for_each_other(place: KeyStoreLocation) -> None:
     """None fails, and none is lost, though each reads the key before it writes it."""
     make_store(place, "shop")

@@ -18,6 +18,8 @@ from tornado_idv.limits.exchange import INTERVAL
 from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.units import Rate
 
+pytestmark = pytest.mark.slow
+
 HUNDRED = Rate(100, 100)
 RATES = st.builds(Rate, st.sampled_from([1, 2, 5, 20, 100]), st.sampled_from([1, 4]))
 BURSTS = st.lists(

@@ -28,6 +28,8 @@ from support.sqlite_databases import (
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Unavailable, User
 from tornado_idv.testing import make_backend
 
+pytestmark = pytest.mark.slow
+
 KNOWN = ByNickname("alice")
 ABSENT = ByNickname("nobody")
 

@@ -34,6 +34,8 @@ from support.upstream_transport import (
 )
 from tornado_idv import Broken, LookupFailed, Unavailable
 
+pytestmark = pytest.mark.slow
+
 GOOD = http(200, b"{}")
 
 
@@ -375,7 +377,6 @@ async def test_lifetime_of_a_token_begins_with_its_request() -> None:
     assert case.shown == ["Bearer t1", "Bearer t1", "Bearer t2"]
 
 
-@pytest.mark.slow
 async def test_500_concurrent_requests_fetch_one_token() -> None:
     """All are sent but those that were cancelled, the one that started the fetch among them."""
     async with issued(token()) as case:

@@ -21,6 +21,8 @@ from idv_upstream.response.raw import decode_json
 from idv_upstream.response.statuses import Outcome, outcome
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 
+pytestmark = pytest.mark.slow
+
 PLAIN = {"plan": "plan", "card_number": "card", "nickname": "login"}
 RECORD = {"plan": "Free", "card": "0012", "login": "alice", "id": 7}
 ALICE = User("Free", "0012", "alice")
@@ -409,7 +411,6 @@ FORMS = [
 EXPRESSIONS = [(Expression(text), jmespath.compile(text)) for text in FORMS]
 
 
-@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(document=documents)
 def test_expressions_give_what_the_library_gives(document: Any) -> None:
@@ -465,7 +466,6 @@ def test_endless_expression_is_rejected() -> None:
         mapper(found_when=" || ".join(["a"] * 3000))
 
 
-@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(document=documents, fields=st.tuples(*[st.sampled_from(FORMS)] * 5))
 def test_no_document_raises_anything_but_broken(document: Any, fields: tuple[str, ...]) -> None:

@@ -23,6 +23,8 @@ from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_lo
 from tornado_idv.config.load import load
 from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 
+pytestmark = pytest.mark.slow
+
 README = (Path(idv_upstream.__file__).parent / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 

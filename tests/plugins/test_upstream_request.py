@@ -23,6 +23,8 @@ from idv_upstream.request.template import Request
 from idv_upstream.request.templates import Compiled
 from tornado_idv import Broken, ByCard, ByNickname, Query
 
+pytestmark = pytest.mark.slow
+
 SITE = "https://profiles.example"
 ALICE = ByNickname("alice")
 CARD = ByCard("0012")

@@ -30,6 +30,8 @@ from support.scripted_server import Scripted, http, serving
 from support.upstream_transport import POST, ask, failure_of, opened
 from tornado_idv import Broken, LookupFailed, StartError, Unavailable
 
+pytestmark = pytest.mark.slow
+
 GOOD = http(200, b"{}")
 EPOCH = datetime(2001, 1, 1, tzinfo=UTC)
 

@@ -34,6 +34,8 @@ from support.upstream_transport import (
 )
 from tornado_idv import Broken, LookupFailed, Unavailable
 
+pytestmark = pytest.mark.slow
+
 GOOD = http(200, b"{}")
 RESET, CLOSED = Said(then="reset"), Said(then="close")
 

@@ -10,6 +10,8 @@ from support.in_process import FakeClient, Harness, ask_for
 from support.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.http.limits import HttpLimits
 
+pytestmark = pytest.mark.slow
+
 MS = 1 / 1024
 """About a millisecond, and a number whose sums are exact."""
 BAD = ask_for("alice", key="guessed")

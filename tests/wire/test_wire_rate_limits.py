@@ -14,6 +14,8 @@ from support.in_process import ALICE, Harness, ask_for
 from support.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv import hookimpl
 
+pytestmark = pytest.mark.slow
+
 MakeHarness = Callable[..., Harness]
 _VARIABLE = re.compile(rb"(?<=\r\n)(?:Date|X-Request-ID|Retry-After): [^\r\n]*")
 WRONG_KEY = "B" * 40
@@ -106,7 +108,6 @@ def test_fields_name_the_limit(make: MakeHarness) -> None:
     assert b"\r\nCache-Control: no-store\r\n" in head
 
 
-@pytest.mark.slow
 def test_limits_that_are_not_exceeded_change_no_response(make_harness: MakeHarness) -> None:
     """Those of the contract, each sent three times so that the packet cache learns them."""
     plain = make_harness()
