@@ -28,7 +28,8 @@ class ClusterClient(Client):
     """Runs each command at the node that has the slot of its key."""
 
     def __init__(self, options: RedisOptions) -> None:
-        super().__init__(options, timeout=options.timeout)
+        # So that a node which hangs is noticed, and its successor asked, within the timeout.
+        super().__init__(options, timeout=options.timeout / 3)
         self._failed: dict[str, tuple[float, LookupFailed]] = {}
 
     async def execute(self, *command: str | bytes | int) -> Any:
@@ -68,6 +69,13 @@ class ClusterClient(Client):
         failed = self._failed.get(self.node_of(key))
         if failed is not None and asyncio.get_running_loop().time() < failed[0]:
             raise failed[1].copy()
+
+    async def close(self) -> None:
+        """Close every connection, also those that redis-py keeps when it is to read the layout."""
+        cluster = self._redis
+        await super().close()
+        if isinstance(cluster, RedisCluster):
+            await asyncio.gather(*(node.disconnect() for node in cluster.get_nodes()))
 
     def _make(self, url: str) -> RedisCluster:
         # One attempt more: the first command after a failover finds the new primary.

@@ -106,6 +106,21 @@ def test_the_users_of_a_node_without_its_data_are_answered_503_and_never_404(
         assert statuses() == right
 
 
+async def test_a_node_that_hangs_is_noticed_within_the_timeout(
+    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """Otherwise the client would not learn which replica was promoted."""
+    node = cluster.of("user:user0")
+    async with open_backends([backend_of(timeout="1.5s")]) as (backend,):
+        node.pause()
+        try:
+            hangs = "unavailable: the server did not respond in time"
+            assert [await outcome(backend, ByNickname("user0")) for _ in range(9)] == [hangs] * 9
+            assert await outcome(backend, ByNickname("user1")) == "found"
+        finally:
+            node.resume()
+
+
 async def test_a_slot_that_was_given_to_another_node_without_its_keys_is_unavailable(
     cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
 ) -> None:

@@ -62,12 +62,12 @@ class RedisCluster:
     def assign(self, key: str, node: RedisServer) -> None:
         """Give the slot of a key to a node without its keys, and wait until all nodes know."""
         slot = str(key_slot(key.encode()))
-        for each in self.nodes:
+        others = [each for each in self.nodes if each is not node]
+        node.run("CLUSTER", "BUMPEPOCH")  # before others claim the slot again
+        for each in (node, *others):
             each.run("CLUSTER", "SETSLOT", slot, "NODE", self.id_of(node))
-        node.run("CLUSTER", "BUMPEPOCH")
-        for each in self.nodes:
-            if each is not node:
-                each.wait_for(f"MOVED {slot} 127.0.0.1:{node.port}".encode(), "GET", key)
+        for each in others:
+            each.wait_for(f"MOVED {slot} 127.0.0.1:{node.port}".encode(), "GET", key)
 
     def load(self, *users: User) -> None:
         """Replace the users, and leave the markers as they are."""
@@ -94,7 +94,7 @@ class RedisCluster:
 def running_cluster() -> Iterator[RedisCluster]:
     """A new cluster without users; a node that is restarted is empty."""
     options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
-    timeout = ("--cluster-node-timeout", "1000")
+    timeout = ("--cluster-node-timeout", "3000")
     with ExitStack() as stack:
         nodes = [
             stack.enter_context(
