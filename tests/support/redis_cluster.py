@@ -84,10 +84,15 @@ class RedisCluster:
                 "SET", f"card:{user.card_number}", user.nickname
             )
 
-    def mark(self, *command: str) -> list[bytes]:
-        """Set the markers, or run another command on each."""
-        given = command or ("SET", "1")
-        return [node.run("EVAL", self._script, "0", "", *given) for node in self.nodes]
+    def mark(self, *nodes: RedisServer) -> None:
+        """Set the markers of all slots, or of those of some nodes."""
+        for node in nodes or self.nodes:
+            node.run("EVAL", self._script, "0", "", "SET", "1")
+
+    def keys_beside(self, key: str) -> list[str]:
+        """Return the keys in the slot of this one."""
+        reply = self.of(key).run("CLUSTER", "GETKEYSINSLOT", str(key_slot(key.encode())), "9")
+        return reply.decode().split()[2::2]
 
 
 @contextmanager
