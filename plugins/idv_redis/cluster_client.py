@@ -44,7 +44,7 @@ class ClusterClient(Client):
                 failure = to_lookup_failed(error, in_cluster=True)
                 if isinstance(error, _OF_NODE):
                     until = asyncio.get_running_loop().time() + _PAUSE
-                    self._failed[self.node_of(key)] = until, failure
+                    self._failed[self.node_of(key)] = until, failure.copy()
                 raise failure from None
 
     async def first_slots(self) -> Sequence[int]:
@@ -75,7 +75,8 @@ class ClusterClient(Client):
         cluster = self._redis
         await super().close()
         if isinstance(cluster, RedisCluster):
-            await asyncio.gather(*(node.disconnect() for node in cluster.get_nodes()))
+            for nodes in ("nodes_cache", "startup_nodes"):
+                await cluster.nodes_manager.aclose(nodes)
 
     def _make(self, url: str) -> RedisCluster:
         # One attempt more: the first command after a failover finds the new primary.
