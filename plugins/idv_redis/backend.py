@@ -1,7 +1,8 @@
 """Lookups in a Redis server.
 
 A missing key is "not known here" only while the key ``ready`` exists, and the server has evicted
-nothing: one that was restarted without its data, or is being loaded, has no users either.
+nothing: one that was restarted without its data, or is being loaded, has no users either. In a
+cluster each slot has such a key.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from idv_redis.options import IN_CLUSTER, RedisOptions
 from tornado_idv import (
@@ -20,6 +22,9 @@ from tornado_idv import (
     Unavailable,
     User,
 )
+
+if TYPE_CHECKING:
+    from idv_redis.cluster import Cluster
 
 _log = logging.getLogger(__name__)
 _START_TIMEOUT = 5.0
@@ -35,13 +40,18 @@ class RedisBackend(Backend[RedisOptions]):
     def __init__(self, options: RedisOptions) -> None:
         super().__init__(options)
         try:
-            from idv_redis import client  # noqa: PLC0415 - it imports redis-py
+            from idv_redis import client, cluster  # noqa: PLC0415 - they import redis-py
         except ModuleNotFoundError as error:
             raise StartError(
                 f"backend {self.name}: {error.name} is not installed; "
                 "pip install 'tornado-idv[redis]'"
             ) from None
-        self._client = client.Client(options, timeout=options.timeout)
+        self._cluster = cluster.Cluster(options) if options.cluster else None
+        self._client = (
+            client.Client(options, timeout=options.timeout)
+            if self._cluster is None
+            else self._cluster.client
+        )
         self._prefix = options.prefix
 
     async def open(self) -> None:
@@ -51,8 +61,7 @@ class RedisBackend(Backend[RedisOptions]):
         """
         try:
             async with asyncio.timeout(_START_TIMEOUT):
-                await self._check()
-                problem = await self._problem()
+                problem = await self._check()
         except Broken as error:
             await self._client.close()
             raise StartError(f"backend {self.name}: {error.reason}") from None
@@ -69,6 +78,8 @@ class RedisBackend(Backend[RedisOptions]):
         user = await self._find(query)
         if user is not None:
             return user
+        if self._cluster is not None:
+            return await self._find_in_cluster(self._cluster, query)
         problem = await self._not_ready()
         if problem is None:
             user = await self._find(query)  # it may have been loaded meanwhile
@@ -79,12 +90,28 @@ class RedisBackend(Backend[RedisOptions]):
             raise Unavailable(problem, counts_against_breaker=False)
         return None
 
+    async def _find_in_cluster(self, cluster: Cluster, query: Query) -> User | None:
+        """Find out whether a user who was not found is not known, or was loaded meanwhile."""
+        if not await cluster.has(self._key(query)):
+            return None
+        user = await self._find(query)
+        if user is None:
+            raise Unavailable(
+                "the user was changed during the lookup", counts_against_breaker=False
+            )
+        return user
+
     async def close(self) -> None:
         """Close every connection."""
         await self._client.close()
 
-    async def _check(self) -> None:
-        """Raise `Broken` for a server that can lose users and keep ``ready``."""
+    async def _check(self) -> str | None:
+        """Return why users may be missing, if they may.
+
+        Raises `Broken` for a server that can lose users and keep ``ready``.
+        """
+        if self._cluster is not None:
+            return await self._cluster.check()
         server = await self._client.execute("INFO")
         if server.get("cluster_enabled"):
             raise Broken(IN_CLUSTER)
@@ -94,6 +121,7 @@ class RedisBackend(Backend[RedisOptions]):
                 f"the server evicts keys when its memory is full (maxmemory-policy {policy}), and "
                 "users may be among them; set it to noeviction"
             )
+        return await self._problem()
 
     async def _problem(self) -> str | None:
         """Return why users may be missing, if they may.
@@ -120,7 +148,7 @@ class RedisBackend(Backend[RedisOptions]):
     async def _find(self, query: Query) -> User | None:
         if isinstance(query, ByNickname):
             return await self._read(query.nickname)
-        value = await self._client.execute("GET", f"{self._prefix}card:{query.card_number}")
+        value = await self._client.execute("GET", self._key(query))
         if value is None:
             return None
         user = await self._read(self._fold(_text(value)))
@@ -130,13 +158,18 @@ class RedisBackend(Backend[RedisOptions]):
 
     async def _read(self, nickname: str) -> User | None:
         """Return the user of a hash, which must be of this nickname."""
-        record = await self._client.execute("HGETALL", f"{self._prefix}user:{nickname}")
+        record = await self._client.execute("HGETALL", self._key(ByNickname(nickname)))
         if not record:
             return None
         user = _to_user({_text(name): value for name, value in record.items()})
         if self._fold(user.nickname) != nickname:
             raise Broken("the hash of a user contains another nickname than its key")
         return user
+
+    def _key(self, query: Query) -> str:
+        if isinstance(query, ByNickname):
+            return f"{self._prefix}user:{query.nickname}"
+        return f"{self._prefix}card:{query.card_number}"
 
     def _fold(self, nickname: str) -> str:
         return nickname.lower() if self.options.folds_nicknames else nickname

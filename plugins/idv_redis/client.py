@@ -1,6 +1,6 @@
 """Commands to one server, or to the primary behind Sentinels.
 
-The only module that knows redis-py's clients.
+With `cluster_client`, the only module that knows redis-py's clients.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
@@ -35,7 +35,7 @@ class Client:
         }
         self._slots = asyncio.Semaphore(server.pool_size)
         self._url = ""
-        self._redis: Redis | None = None
+        self._redis: Redis | RedisCluster | None = None
         self._sentinels: Sequence[Redis] = ()
 
     async def execute(self, *command: str | bytes | int) -> Any:
@@ -71,7 +71,7 @@ class Client:
         if redis is not None:
             await asyncio.gather(*(each.aclose() for each in (redis, *self._sentinels)))
 
-    async def _connected(self) -> Redis:
+    async def _connected(self) -> Redis | RedisCluster:
         """Return the client for the URL, which may follow a file that has changed."""
         url = self._server.url.get_secret_value()
         if self._redis is None or url != self._url:
@@ -80,7 +80,7 @@ class Client:
             self._url, self._redis = url, self._make(url)
         return self._redis
 
-    def _make(self, url: str) -> Redis:
+    def _make(self, url: str) -> Redis | RedisCluster:
         server, settings = self._server, self._settings
         if not server.sentinels:
             return Redis.from_url(url, **settings)

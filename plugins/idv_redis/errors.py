@@ -14,11 +14,13 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterCrossSlotError,
     ClusterDownError,
+    ClusterError,
     ConnectionError,  # noqa: A004 - it has no other name
     MasterDownError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - it has no other name
@@ -29,7 +31,14 @@ from idv_redis.options import IN_CLUSTER
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 _UNREACHED = "the server cannot be reached, or closed the connection"
-_REASONS: tuple[tuple[type[Exception], type[LookupFailed], str], ...] = (
+_Reasons = tuple[tuple[type[Exception], type[LookupFailed], str], ...]
+_OF_CLUSTER: _Reasons = (
+    (ClusterDownError, Unavailable, "the cluster is down"),
+    (ClusterError, Unavailable, "the cluster is moving the key to another node"),
+    (RedisClusterException, Unavailable, "the cluster cannot be reached, or url is no node of one"),
+)
+"""What a client of a cluster raises, before the reasons that follow."""
+_REASONS: _Reasons = (
     # The first that fits counts: redis-py derives most of these from ConnectionError.
     (AuthenticationError, Broken, "the server refuses the user or password in the url"),
     (AuthorizationError, Broken, "the server refuses the user or password in the url"),
@@ -51,7 +60,7 @@ _OF_SERVER = {
 }
 
 
-def to_lookup_failed(error: Exception) -> LookupFailed:
+def to_lookup_failed(error: Exception, *, in_cluster: bool = False) -> LookupFailed:
     """Return the `Unavailable` or `Broken` for an error of a command.
 
     A lost or refused connection does not count for the circuit breaker: it costs nothing to try
@@ -61,7 +70,7 @@ def to_lookup_failed(error: Exception) -> LookupFailed:
         return error
     if isinstance(error.__cause__ or error.__context__, ssl.SSLError):
         return Unavailable("the TLS handshake failed; see ssl_ca_certs of the url")
-    for kind, failure, reason in _REASONS:
+    for kind, failure, reason in (*_OF_CLUSTER, *_REASONS) if in_cluster else _REASONS:
         if isinstance(error, kind):
             waits = isinstance(error, TimeoutError) or failure is Broken
             return failure(reason, counts_against_breaker=waits)

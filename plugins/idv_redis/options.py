@@ -16,7 +16,10 @@ from tornado_idv import (
     WholeNumber,
 )
 
-IN_CLUSTER = "the server is a node of a Redis Cluster; use one server, or one behind Sentinel"
+IN_CLUSTER = (
+    "the server is a node of a Redis Cluster; use one server, or one behind Sentinel; "
+    "only a backend can have cluster: true"
+)
 """The reason of a failure: one node can lose what others have no part of."""
 _MIN_SECRET = 32
 
@@ -76,8 +79,18 @@ class RedisServer(Options):
 class RedisOptions(RedisServer, BackendOptions):
     """The options of the kind ``redis``, beside those of every backend."""
 
+    cluster: bool = False
+    """Whether ``url`` is a node of a Redis Cluster."""
     prefix: str = ""
     """What every key begins with."""
+
+    @model_validator(mode="after")
+    def _fits_a_cluster(self) -> Self:
+        if self.cluster and self.sentinels:
+            raise ValueError("write either cluster or sentinels")
+        if self.cluster and "{" in self.prefix:
+            raise ValueError("with cluster, prefix must not contain {: it would select the slot")
+        return self
 
 
 class RedisCacheOptions(RedisServer, SharedCacheOptions):

@@ -105,7 +105,8 @@ BAD_OPTIONS: dict[str, dict[str, Any]] = {
     "sentinels without service": {"sentinels": ["redis://s1:26379"]},
     "service without sentinels": {"service": "members"},
     "sentinel": {"sentinels": [f"s1:{PASSWORD}"], "service": "members"},
-    "cluster": {"cluster": "true"},
+    "cluster and sentinels": {"cluster": "true", "sentinels": ["redis://s"], "service": "m"},
+    "prefix that selects a slot": {"cluster": "true", "prefix": "{idv}:"},
     "empty pool": {"pool_size": "0"},
     "option": {"hosts": "h"},
 }

@@ -1,0 +1,229 @@
+"""The Redis backend in front of a Redis Cluster, of which a node or a slot may lose its users."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from idv_redis.backend import RedisBackend
+from support.outcomes import outcome
+from support.redis_cluster import RedisCluster, running_cluster
+from support.redis_server import running_server
+from support.service import CONFIG, Client, serving
+from tornado_idv import ByCard, ByNickname, StartError, User
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
+
+pytestmark = pytest.mark.slow
+
+USERS = [User("Free", f"40001234{index:08}", f"user{index}") for index in range(12)]
+STRANGERS = [ByNickname(f"stranger{index}") for index in range(12)]
+SLOT = str(key_slot(b"user:user0"))
+MOVING = "unavailable: the cluster is moving the key to another node"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisCluster]:
+    with running_cluster() as cluster:
+        cluster.mark()
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def users(cluster: RedisCluster) -> None:
+    """Each test begins with these users."""
+    cluster.load(*USERS)
+
+
+@pytest.fixture
+def backend_of(cluster: RedisCluster, tmp_path: Path) -> Callable[..., RedisBackend]:
+    def make(**options: Any) -> RedisBackend:
+        given = {"url": cluster.url, "cluster": "true", **options}
+        backend = make_backend(RedisBackend, tmp_path, **given)
+        assert isinstance(backend, RedisBackend)
+        return backend
+
+    return make
+
+
+async def test_users_of_every_node_are_found(
+    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """With the documented rights; a nickname with braces is in the slot that these select."""
+    braced = User("Pro", "0012345670", "a{user1}", "https://elsewhere.example/a")
+    cluster.load(*USERS, braced)
+    queries = [ByNickname(user.nickname) for user in USERS]
+    assert len({cluster.of(f"user:{query.nickname}").port for query in queries}) == 3
+    async with open_backends([backend_of()]) as (backend,):
+        found = await asyncio.gather(*map(backend.find, queries))
+        assert found == USERS
+        cards = [ByCard(user.card_number) for user in USERS]
+        assert await asyncio.gather(*map(backend.find, cards)) == USERS
+        assert await backend.find(ByNickname("a{user1}")) == braced
+        unknown = [*STRANGERS, ByCard("77"), ByCard("78"), ByNickname("b{user1}")]
+        assert {*await asyncio.gather(*map(backend.find, unknown))} == {None}
+
+
+def test_the_users_of_a_node_without_its_data_are_answered_503_and_never_404(
+    cluster: RedisCluster, tmp_path: Path
+) -> None:
+    """What other nodes have is answered as always, and without delay."""
+    lost = cluster.nodes[1]
+    limits = "cache: {ttl: 0s, negative_ttl: 0s, failure_memo: 0s, stale_if_error: 0s}\n"
+    backend = f"  - {{name: members, kind: redis, cluster: true, url: '{cluster.url}'}}\n"
+    names = [user.nickname for user in USERS] + [query.nickname for query in STRANGERS]
+    with serving(limits + CONFIG + backend, tmp_path) as service:
+        client = Client(service.port)
+
+        def statuses(names: Sequence[str] = names) -> list[int]:
+            return [client.by_input(f"@{name}").status for name in names]
+
+        right = [200] * len(USERS) + [404] * len(STRANGERS)
+        without = [
+            503 if cluster.of(f"user:{name}") is lost else status
+            for name, status in zip(names, right, strict=True)
+        ]
+        assert {200, 404, 503} == {*without}
+        assert statuses() == right
+        lost.stop()
+        assert statuses() == without
+        started = time.monotonic()
+        lost_name = next(name for name in names if cluster.of(f"user:{name}") is lost)
+        assert {*statuses([lost_name] * 50)} == {503}
+        assert time.monotonic() - started < 4  # 8 s if the layout was read after each failure
+        cluster.restart(lost)
+        assert statuses() == without
+        cluster.load(*USERS)
+        unmarked = statuses()
+        assert unmarked[: len(USERS)] == right[: len(USERS)]
+        assert unmarked[len(USERS) :] == without[len(USERS) :]
+        cluster.mark(lost)
+        assert statuses() == right
+
+
+async def test_a_node_that_hangs_is_noticed_within_the_timeout(
+    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """Otherwise the client would not learn which replica was promoted."""
+    node = cluster.of("user:user0")
+    async with open_backends([backend_of(timeout="1.5s")]) as (backend,):
+        node.pause()
+        try:
+            hangs = "unavailable: the server did not respond in time"
+            assert [await outcome(backend, ByNickname("user0")) for _ in range(9)] == [hangs] * 9
+            assert await outcome(backend, ByNickname("user1")) == "found"
+        finally:
+            node.resume()
+
+
+async def test_a_slot_that_was_given_to_another_node_without_its_keys_is_unavailable(
+    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """As by ``redis-cli --cluster fix``: the node was not restarted, and never had the keys."""
+    old, new = cluster.of("user:user0"), cluster.of("user:user1")
+    async with open_backends([backend_of()]) as (backend,):
+        assert await outcome(backend, ByNickname("user0")) == "found"
+        marker, _ = sorted(cluster.keys_beside("user:user0"))
+        cluster.assign("user:user0", new)
+        lost = await outcome(backend, ByNickname("user0"))
+        assert lost.startswith(f"unavailable: the node 127.0.0.1:{new.port} has lost users, or ")
+        assert await outcome(backend, ByNickname("user1")) == "found"
+        cluster.assign("user:user0", old)
+        old.run("SET", marker, "1")
+
+
+async def test_users_are_found_while_their_slot_is_moved(
+    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """While some keys are on one node and some on another, none is "not found"."""
+    old, new = cluster.of("user:user0"), cluster.of("user:user1")
+    stranger = ByNickname("x{user:user0}")  # in the same slot
+    async with open_backends([backend_of()]) as (backend,):
+        assert await outcome(backend, stranger) == "not found"
+        new.run("CLUSTER", "SETSLOT", SLOT, "IMPORTING", cluster.id_of(old))
+        old.run("CLUSTER", "SETSLOT", SLOT, "MIGRATING", cluster.id_of(new))
+        assert await outcome(backend, ByNickname("user0")) == "found"
+        marker, user = sorted(cluster.keys_beside("user:user0"))
+        for key in (user, marker):
+            old.run("MIGRATE", "127.0.0.1", str(new.port), key, "0", "1000")
+            assert await outcome(backend, ByNickname("user0")) == "found"
+            assert await outcome(backend, stranger) == MOVING
+        cluster.assign("user:user0", new)
+        assert await outcome(backend, ByNickname("user0")) == "found"
+        assert await outcome(backend, stranger) == "not found"
+        cluster.assign("user:user0", old)
+        old.run("SET", marker, "1")
+
+
+async def test_a_node_that_may_evict_users_stops_the_start(
+    cluster: RedisCluster, backend_of: Callable[..., RedisBackend]
+) -> None:
+    node = cluster.nodes[2]
+    node.run("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(StartError, match=f"the node 127.0.0.1:{node.port} evicts keys when"):
+            await backend_of().open()
+    finally:
+        node.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+async def test_unknown_users_of_a_node_that_evicted_keys_are_unavailable(
+    cluster: RedisCluster, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    """An evicted marker is enough; but keys may be evicted while the marker is kept."""
+    node = cluster.of("user:user0")
+    async with open_backends([backend_of()]) as (backend,):
+        node.run("CONFIG", "SET", "maxmemory-policy", "volatile-lru", "maxmemory", "1")
+        node.run("PEXPIRE", "user:user0", "600000")
+        assert node.run("SET", "{user:user0}", "b").startswith(b"-OOM")
+        node.run("CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "0")
+        lost = await outcome(backend, ByNickname("user0"))
+        assert "has evicted keys, and users may be among them; load all users again" in lost
+        async with open_backends([backend_of()]):
+            assert f"the node 127.0.0.1:{node.port} has evicted keys" in caplog.text
+        node.run("CONFIG", "RESETSTAT")
+        assert await outcome(backend, ByNickname("user0")) == "not found"
+
+
+async def test_a_user_who_is_loaded_during_a_lookup_is_found_or_unavailable(
+    cluster: RedisCluster,
+    backend_of: Callable[..., RedisBackend],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The user was not there before the script, which finds the key."""
+    async with open_backends([backend_of()]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        execute = backend._client.execute
+        late = User("Free", "4000", "late")
+
+        async def load(*command: str | bytes | int) -> Any:
+            if command[0] == "EVAL":
+                cluster.load(late)
+            reply = await execute(*command)
+            if command[0] == "EVAL" and removed:
+                cluster.load()
+            return reply
+
+        monkeypatch.setattr(backend._client, "execute", load)
+        removed = False
+        assert await outcome(backend, ByNickname("late")) == "found"
+        cluster.load()
+        removed = True
+        changed = await outcome(backend, ByNickname("late"))
+        assert changed == "unavailable: the user was changed during the lookup"
+
+
+async def test_a_server_that_is_no_node_is_unavailable(
+    backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    reason = "the cluster cannot be reached, or url is no node of one"
+    with running_server() as server:
+        async with open_backends([backend_of(url=server.url)]) as (backend,):
+            assert reason in caplog.text
+            assert await outcome(backend) == f"unavailable: {reason}"
