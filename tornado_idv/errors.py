@@ -101,7 +101,7 @@ class MissingKeyStoreError(KeyStoreError):
 
 
 class UncertainChangeError(KeyStoreError):
-    """Whether a change of the key store was committed could not be determined."""
+    """Whether a change of the key store was committed, or is effective, could not be determined."""
 
 
 class StartError(IdvError):

@@ -53,6 +53,7 @@ class RedisBackend(Backend[RedisOptions]):
             else self._cluster.client
         )
         self._prefix = options.prefix
+        self._is_checked = False
 
     async def open(self) -> None:
         """Connect; raises `StartError` for what cannot become right by waiting.
@@ -70,19 +71,28 @@ class RedisBackend(Backend[RedisOptions]):
         except TimeoutError:
             _log.error("backend %s: the server did not respond in time", self.name)
         else:
+            self._is_checked = True
             if problem is not None:
                 _log.warning("backend %s: %s", self.name, problem)
 
     async def find(self, query: Query) -> User | None:
         """Look the user up; "not known here" only while all users are loaded."""
         user = await self._find(query)
-        if user is not None:
-            return user
+        return await self._confirm(query) if user is None else user
+
+    async def _confirm(self, query: Query) -> User | None:
+        """Return ``None`` for a user who is not known, and one who was loaded meanwhile.
+
+        Raises `Unavailable` or `Broken` where the server may have lost the user.
+        """
+        if not self._is_checked:
+            await self._check()  # it was away when the backend opened
+            self._is_checked = True
         if self._cluster is not None:
             return await self._find_in_cluster(self._cluster, query)
         problem = await self._not_ready()
         if problem is None:
-            user = await self._find(query)  # it may have been loaded meanwhile
+            user = await self._find(query)
             if user is not None:
                 return user
             problem = await self._problem()  # or the server lost it just now
@@ -151,7 +161,10 @@ class RedisBackend(Backend[RedisOptions]):
         value = await self._client.execute("GET", self._key(query))
         if value is None:
             return None
-        user = await self._read(self._fold(_text(value)))
+        named = ByNickname(self._fold(_text(value)))
+        user = await self._read(named.nickname)
+        if user is None:
+            user = await self._confirm(named)
         if user is None or user.card_number != query.card_number:
             raise Broken("the key of a card number names a user who does not have it")
         return user

@@ -276,19 +276,21 @@ def test_key_is_disabled_enabled_and_revoked(run: Run, path: Path) -> None:
     [("issue", "other"), ("rotate", "shop"), ("revoke", "shop"), ("disable", "shop")],
     ids=" ".join,
 )
-def test_change_that_no_service_could_read_is_not_made(
+def test_change_that_no_service_can_read_is_made_and_reported(
     run: Run, path: Path, command: tuple[str, str]
 ) -> None:
+    """Not as done: a revoked key stays in force until the store is repaired."""
     make_store(path, "shop")
     add(path, record("bad", "bad"))
+    before = read(path)
     execute(path, "UPDATE keys SET scopes = 'everything' WHERE id = 'bad'")
     result = run(*command)
     execute(path, "UPDATE keys SET scopes = 'identify:url' WHERE id = 'bad'")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"{path}: a key in it is not valid: bad\n"
-    assert run("show", "shop", "--json").stdout.count('"created"') == 2  # itself and one token
-    assert json.loads(run("show", "shop", "--json").stdout)["state"] == "valid"
-    assert list(read(path)) == ["bad", "shop"]
+    assert result.exit_code == 3
+    assert result.stderr.startswith(
+        f"{path}: a key in it is not valid: bad; the change was made, but services keep the keys"
+    )
+    assert read(path) != before
 
 
 @pytest.fixture

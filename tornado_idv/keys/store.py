@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from tornado_idv.errors import KeyStoreError
+from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.copying import Changes, compare
 from tornado_idv.keys.record import KeyRecord, Token, in_order
@@ -45,6 +45,10 @@ class DuplicateKeyError(KeyStoreError):
     def __init__(self, message: str, key_id: str) -> None:
         super().__init__(message)
         self.key_id = key_id
+
+
+class InvalidRowError(KeyStoreError):
+    """A row of the store is not what this service would have written."""
 
 
 class KeyDatabase(Protocol):
@@ -96,12 +100,18 @@ class KeyStore:
     def transaction(self) -> Iterator[None]:
         """Make all changes within, or none, with one commit at the end.
 
-        Raises `KeyStoreError` where services could not read the store then: no change would be
-        effective in them.
+        Raises `UncertainChangeError` where services cannot read the store then, as with a key that
+        was changed by hand: it is not effective in them.
         """
         with self._database.writing():
             yield
-            self._read_api_keys({})
+        try:
+            self.api_keys({})
+        except InvalidRowError as error:
+            text = f"{error}; the change was made, but services keep the keys they had: repair it"
+            raise UncertainChangeError(text) from None
+        except KeyStoreError:
+            pass  # the change was made, and only reading failed
 
     def records(self) -> Iterator[KeyRecord]:
         """Yield all keys in the order of their ids; raises `KeyStoreError`."""
@@ -236,7 +246,7 @@ class KeyStore:
                 stored = StoredKey(row, self._convert(row[2], to_api_key, row))
             keys[stored.key.digest] = stored
         if len({each.key.id for each in keys.values()}) < self.count():
-            raise KeyStoreError(f"{self._name}: a key in it is not valid: it has no token")
+            raise InvalidRowError(f"{self._name}: a key in it is not valid: it has no token")
         return keys
 
     def _convert(self, key_id: object, convert: Callable[..., _T], *values: object) -> _T:
@@ -245,7 +255,7 @@ class KeyStore:
         except (TypeError, ValueError):
             is_id = isinstance(key_id, str) and re.fullmatch(KEY_ID, key_id, re.ASCII)
             name = f": {key_id}" if is_id else ""
-            raise KeyStoreError(f"{self._name}: a key in it is not valid{name}") from None
+            raise InvalidRowError(f"{self._name}: a key in it is not valid{name}") from None
 
     def _add(self, records: Iterable[KeyRecord]) -> None:
         remaining = iter(records)
