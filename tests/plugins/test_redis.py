@@ -179,6 +179,22 @@ async def test_a_server_that_evicts_keys_stops_the_start(
         server.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
+async def test_a_server_that_evicts_keys_is_noticed_where_it_was_down_at_the_start(
+    server: RedisServer, backend_of: Callable[..., RedisBackend]
+) -> None:
+    """It may have evicted users, and have been restarted since."""
+    server.stop()
+    async with open_backends([backend_of()]) as (backend,):
+        assert isinstance(backend, RedisBackend)
+        server.start()
+        server.write(ALICE)
+        server.run("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        assert (await outcome(backend, ByCard("77"))).startswith("broken: the server evicts keys")
+        assert await outcome(backend) == "found"
+        server.run("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        assert await outcome(backend, ByCard("77")) == "not found"
+
+
 async def test_an_evicted_user_is_unavailable_until_all_are_loaded_again(
     server: RedisServer, backend_of: Callable[..., RedisBackend], caplog: pytest.LogCaptureFixture
 ) -> None:
