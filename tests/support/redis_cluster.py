@@ -99,7 +99,7 @@ class RedisCluster:
 def running_cluster() -> Iterator[RedisCluster]:
     """A new cluster without users; a node that is restarted is empty."""
     options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
-    timeout = ("--cluster-node-timeout", "3000")
+    timeout = ("--cluster-node-timeout", "15000")
     with ExitStack() as stack:
         nodes = [
             stack.enter_context(
