@@ -229,20 +229,11 @@ def test_draining_service_is_not_ready_and_still_serves(tmp_path: Path) -> None:
     text = WITH_ADMIN.replace("port: 0,", "port: 0, drain: {delay: 1500ms},", 1)
     config.write_text(f"{text}logging: {{format: json}}\n")
     with running(config) as process:
-        (line,) = [each for each in process.announced if each.startswith("Admin listener on ")]
-        service = Announced(line.split()[-1])
-        assert ask_admin(service, "/health/ready").status == 200
+        assert ask_admin(process, "/health/ready").status == 200
         process.send_signal()
-        eventually(lambda: ask_admin(service, "/health/ready").status == 503)
-        assert ask_admin(service, "/health/ready").json["status"] == "draining"
-        assert ask_admin(service, "/health/live").status == 200
+        eventually(lambda: ask_admin(process, "/health/ready").status == 503)
+        assert ask_admin(process, "/health/ready").json["status"] == "draining"
+        assert ask_admin(process, "/health/live").status == 200
         assert Client(process.port).by_input("@alice").status == 200
         assert process.wait() == 0
     assert json.loads(process.read_log().splitlines()[-1])["drained"] is True
-
-
-class Announced:
-    """A service of another process, by the address it announced."""
-
-    def __init__(self, admin_url: str) -> None:
-        self.admin_url = admin_url

@@ -29,5 +29,4 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 @pytest.fixture(scope="session")
 def admin_url(service: ServiceProcess) -> str:
     """The address of its admin listener."""
-    (line,) = (each for each in service.announced if each.startswith("Admin listener on"))
-    return line.split()[-1]
+    return str(service.admin_url)

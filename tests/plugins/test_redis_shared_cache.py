@@ -6,7 +6,6 @@ import asyncio
 import json
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -360,9 +359,7 @@ def test_a_purge_of_several_workers_is_announced_once(server: RedisServer, tmp_p
     text = config(server).replace("port: 0,", "port: 0, workers: 2,", 1)
     path = tmp_path / "config.yaml"
     path.write_text(f"{text.partition('backends:')[0]}backends:\n{USERS}")
-    with running(path) as process:
-        (line,) = [each for each in process.announced if each.startswith("Admin listener on ")]
-        service = AdminListener(line.split()[-1])
+    with running(path) as service:
         eventually(lambda: b"purges\r\n:2" in server.run("PUBSUB", "NUMSUB", "idv:purges"))
         for number in range(1, 4):
             assert ask_admin(service, "/cache/purge", {"nickname": "@alice"}).status == 200
@@ -375,13 +372,6 @@ def test_a_purge_of_several_workers_is_announced_once(server: RedisServer, tmp_p
         value = scrape(service)
         assert value("idv_shared_cache_purges_pending") >= 2
         assert value("idv_shared_cache_purges_total", result="failed") >= 2
-
-
-@dataclass
-class AdminListener:
-    """The admin listener of a service in other processes."""
-
-    admin_url: str | None
 
 
 def admin_of(service: Service) -> str:

@@ -196,12 +196,7 @@ def replicas(
     paths[0].write_text(config)
     paths[1].write_text(config.replace("port: 0, body", "port: 0, workers: 2, body"))
     with running(paths[0], timeout=60) as first, running(paths[1], timeout=60) as second:
-        yield _replica(first), _replica(second)
-
-
-def _replica(process: ServiceProcess) -> Replica:
-    (line,) = [each for each in process.announced if each.startswith("Admin listener on ")]
-    return Replica(process, line.split()[-1])
+        yield Replica(first, first.admin_url), Replica(second, second.admin_url)
 
 
 def test_two_services_allow_a_key_one_limit_together(

@@ -25,7 +25,7 @@ class Caller:
     def __init__(self, session: aiohttp.ClientSession, services: Sequence[ServiceProcess]) -> None:
         self._session = session
         self.ports = [each.port for each in services]
-        self._admin = [_admin_url(each) for each in services]
+        self._admin = [each.admin_url for each in services]
 
     async def ask(self, port: int, nickname: str, token: str = KEY) -> tuple[int, bytes]:
         """Return status and body."""
@@ -41,11 +41,6 @@ class Caller:
         url = f"{self._admin[0]}/cache/purge"
         async with self._session.post(url, json={"nickname": nickname}) as response:
             assert response.status in (200, 503)  # without Redis it is delivered later
-
-
-def _admin_url(service: ServiceProcess) -> str:
-    (line,) = [each for each in service.announced if each.startswith("Admin listener on ")]
-    return line.split()[-1]
 
 
 class Edit:
