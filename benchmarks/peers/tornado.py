@@ -60,7 +60,10 @@ class AdaptedRequest(HTTPMessageDelegate):
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> None:
         assert isinstance(start_line, RequestStartLine)
-        head = RequestHead(start_line, headers, None, keep_alive=True, expects_continue=False)
+        fields = {name.lower(): value for name, value in headers.items()}
+        head = RequestHead(
+            start_line, headers, fields, None, keep_alive=True, expects_continue=False
+        )
         context = self._connection.context
         peer = Peer(context.remote_ip, context.protocol)
         exchange = Exchange(TornadoSink(self._connection), head, peer)

@@ -347,8 +347,10 @@ class Found(JsonHandler):
 def respond(method: str, access_log: AccessLog | None) -> None:
     """Respond to one request whose path, like its method, is the client's own text."""
     line = RequestStartLine(method, "/tweety?tweety", "HTTP/1.1")
-    headers = HTTPHeaders({"Host": "x", "X-Request-ID": "some-id"})
-    head = RequestHead(line, headers, 0, keep_alive=True, expects_continue=False)
+    fields = {"host": "x", "x-request-id": "some-id"}
+    head = RequestHead(
+        line, HTTPHeaders(fields), fields, 0, keep_alive=True, expects_continue=False
+    )
     exchange = Exchange(Sink(), head, Peer("192.0.2.7", "http"))
     exchange.started_at = 0.0
     services = Services(cast(Directory, None), Identifiers(()), KeyRing([]), access_log)

@@ -15,6 +15,7 @@ from tornado_idv.admin.history import History
 from tornado_idv.admin.operations import OperationFailed, Operations, Record, parse_query
 from tornado_idv.config.types import is_ip_address
 from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
+from tornado_idv.keys.api_key import NO_CREDENTIALS
 from tornado_idv.web.auth import credentials
 from tornado_idv.web.errors import ApiError
 
@@ -129,8 +130,9 @@ class AdminHandler(RequestHandler):
             )
 
     def _check_key(self) -> None:
+        authorization = self.request.headers.get("Authorization", NO_CREDENTIALS)
         try:
-            key = self.operations.keys.authenticate(*credentials(self.request.headers))
+            key = self.operations.keys.authenticate(*credentials(authorization))
         except InvalidKey as error:
             self._log_rejected(error.key_id, error.reason)
             raise AdminError(*_as_error(ApiError.TOKEN)) from None

@@ -98,6 +98,10 @@ class Connection(asyncio.Protocol):
                 self.deadline = self._loop.time() + self._limits.idle_timeout
                 return
             self._segment = data if len(data) <= _MAX_SEGMENT else b""
+            repeated = self._parser.take_repeated(data) if self._authenticated else None
+            if repeated is not None:
+                self._dispatch(*repeated)
+                return
         elif self.state in NOT_RECEIVING:
             return
         else:

@@ -87,7 +87,7 @@ class Exchange(HTTPConnection):
         peer = self.context
         if peer.proxies is None:
             return peer.remote_ip
-        return peer.client_address(self.head.headers.get("X-Forwarded-For", ""))
+        return peer.client_address(self.head.fields.get("x-forwarded-for", ""))
 
     @property
     def connection_field(self) -> str:

@@ -1,4 +1,4 @@
-"""The routes, and what turns a request into a call of a handler."""
+"""The routes: which handler responds to a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import error_for_rejected
 from tornado_idv.web.handler import JsonHandler, LivenessHandler, NoSuchRouteHandler, Services
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
-from tornado_idv.web.request import Request
 from tornado_idv.web.response import build_error, new_request_id
 
 
@@ -39,12 +38,9 @@ class Api(HTTPServerConnectionDelegate):
     ) -> HTTPMessageDelegate:
         if not isinstance(request_conn, Exchange):
             raise TypeError("these handlers are served by tornado_idv.http alone")
-        return Request(request_conn, self.dispatch)
-
-    def dispatch(self, request: Request) -> None:
-        """Run the handler of a request's path."""
-        handler = self._routes.get(request.path, NoSuchRouteHandler)
-        handler(self._services, request).run()
+        path, _, _ = request_conn.head.start_line.path.partition("?")
+        handler = self._routes.get(path, NoSuchRouteHandler)
+        return handler(self._services, request_conn)
 
 
 def make_api(services: Services, base_path: str = "", health_path: str | None = None) -> Api:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
-from tornado.httputil import HTTPHeaders
-
 from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import NO_CREDENTIALS, ApiKey, Scope
 from tornado_idv.limits.key_limits import KeyLimits
@@ -16,8 +12,8 @@ _SCOPE_FIELD = 'Www-Authenticate: Bearer error="insufficient_scope", scope="{}"\
 """RFC 6750, section 3.1."""
 
 
-class BearerAuthMixin:
-    """Authenticates the client of a `JsonHandler` (RFC 6750, section 2.1), and limits its rate."""
+class AuthenticatedHandler(JsonHandler):
+    """Authenticates its client (RFC 6750, section 2.1), and limits its rate."""
 
     limits: KeyLimits | None = None
     """The limits of the client's key, if it has any."""
@@ -28,35 +24,34 @@ class BearerAuthMixin:
         Raises `InvalidKey` unless there is exactly one ``Authorization`` header with a key that
         is valid now, and `ApiException` if the key lacks the scope or a limit is exceeded.
         """
-        handler = cast(JsonHandler, self)
+        authorization = self.fields.get("authorization", NO_CREDENTIALS)
         try:
-            key = handler.services.keys.authenticate(*credentials(handler.request.headers))
+            key = self.services.keys.authenticate(*credentials(authorization))
         except InvalidKey as error:
-            _limit_failures(handler, error)
+            self._limit_failures(error)
             raise
-        handler.key_id = key.id
-        handler.exchange.authenticated = True
+        self.key_id = key.id
+        self.exchange.authenticated = True
         if scope not in key.scopes:
             raise ApiException(ApiError.SCOPE, _SCOPE_FIELD.format(scope))
-        self.limits = handler.services.key_limiter.of(key)
+        self.limits = self.services.key_limiter.of(key)
         exceeded = self.limits.acquire() if self.limits else None
         if exceeded is not None:
             raise rate_limited(exceeded)
         return key
 
+    def _limit_failures(self, error: InvalidKey) -> None:
+        limiter = self.services.failed_auth
+        exceeded = limiter.acquire(self.exchange.client_address) if limiter else None
+        if exceeded is not None:
+            self.key_id = error.key_id
+            raise rate_limited(exceeded)
 
-def _limit_failures(handler: JsonHandler, error: InvalidKey) -> None:
-    limiter = handler.services.failed_auth
-    exceeded = limiter.acquire(handler.exchange.client_address) if limiter else None
-    if exceeded is not None:
-        handler.key_id = error.key_id
-        raise rate_limited(exceeded)
 
+def credentials(authorization: str) -> tuple[str, str]:
+    """Return the scheme, in lower case, and the token of an ``Authorization`` header.
 
-def credentials(headers: HTTPHeaders) -> tuple[str, str]:
-    """Return the scheme, in lower case, and the token of the ``Authorization`` header.
-
-    They are `NO_CREDENTIALS` if there is no such header.
+    For a request without one it is to be `NO_CREDENTIALS`.
     """
-    scheme, _, token = headers.get("Authorization", NO_CREDENTIALS).partition(" ")
+    scheme, _, token = authorization.partition(" ")
     return scheme.lower(), token.lstrip(" ")

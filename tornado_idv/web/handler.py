@@ -11,7 +11,10 @@ from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
 
+from tornado.httputil import HTTPMessageDelegate
+
 from tornado_idv.errors import IdvError, InvalidKey, LookupFailed, format_traceback
+from tornado_idv.http.exchange import Exchange
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.limits.failed_auth import FailedAuthLimiter
@@ -21,7 +24,6 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
 from tornado_idv.web.access_log import AccessLog, CacheResult, Failure
 from tornado_idv.web.errors import ApiError, ApiException, error_for
-from tornado_idv.web.request import Request
 from tornado_idv.web.response import build_response, request_id_from
 
 _log = logging.getLogger(__name__)
@@ -42,12 +44,12 @@ class Services:
     counters: Counters = field(default_factory=Counters)
 
 
-class JsonHandler(ABC):
+class JsonHandler(HTTPMessageDelegate, ABC):
     """Responds to one request with JSON, always; an error is the same record on every path.
 
-    This is not a `tornado.web.RequestHandler`: its templates, forms, cookies and streams cost
-    three times the lookup. Routes that need those can be handlers of Tornado's own, in another
-    application.
+    It is Tornado's delegate of the request, and responds when that is complete. It is not a
+    `tornado.web.RequestHandler`: its templates, forms, cookies and streams cost three times the
+    lookup. Routes that need those can be handlers of Tornado's own, in another application.
     """
 
     route: ClassVar[str] = "none"
@@ -64,17 +66,23 @@ class JsonHandler(ABC):
     backend: str | None = None
     """For the log: what was asked for, how the cache answered, and the backend that did."""
 
-    def __init__(self, services: Services, request: Request) -> None:
-        self.services = services
-        self.exchange = request.exchange
-        self.request = request
-        self.request_id = request_id_from(request.headers)
-        self._responded = False
+    body = b""
+    _responded = False
 
-    def run(self) -> None:
+    def __init__(self, services: Services, exchange: Exchange) -> None:
+        self.services = services
+        self.exchange = exchange
+        self.method = exchange.head.start_line.method
+        self.fields = exchange.head.fields
+        self.request_id = request_id_from(self.fields)
+
+    def data_received(self, chunk: bytes) -> None:
+        self.body += chunk
+
+    def finish(self) -> None:
         """Respond: at once, or when the future given to `wait_for` is done."""
         try:
-            if not self.allowed or self.request.method in self.allowed:
+            if not self.allowed or self.method in self.allowed:
                 self.handle()
             else:
                 fields = f"Allow: {', '.join(self.allowed)}\r\n"
@@ -101,7 +109,7 @@ class JsonHandler(ABC):
         self._log_access(error.status, failure or Failure(error.code))
 
     def _send(self, status: int, body: bytes, fields: str) -> None:
-        sent = b"" if self.request.method == "HEAD" else body
+        sent = b"" if self.method == "HEAD" else body
         fields += self.exchange.connection_field
         response = build_response(status, self.request_id, sent, fields, length=len(body))
         self._responded = True
@@ -133,7 +141,7 @@ class JsonHandler(ABC):
         log = self.services.access_log
         if log is not None:
             log.log(
-                method=self.request.method if self.request.method in _METHODS else "other",
+                method=self.method if self.method in _METHODS else "other",
                 route=self.route,
                 status=status,
                 seconds=seconds,

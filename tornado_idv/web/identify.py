@@ -9,15 +9,14 @@ from typing import ClassVar
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.keys.api_key import Scope
 from tornado_idv.model import Answer, Query
-from tornado_idv.web.auth import BearerAuthMixin
+from tornado_idv.web.auth import AuthenticatedHandler
 from tornado_idv.web.content_negotiation import check_media_types
 from tornado_idv.web.errors import ApiError, rate_limited
-from tornado_idv.web.handler import JsonHandler
 from tornado_idv.web.json_body import parse_field
 from tornado_idv.web.packet_cache import CacheableRequest
 
 
-class IdentifyHandler(BearerAuthMixin, JsonHandler):
+class IdentifyHandler(AuthenticatedHandler):
     """Checks the key and its limits, then the media types, then the body, then looks up."""
 
     allowed = ("POST",)
@@ -27,9 +26,9 @@ class IdentifyHandler(BearerAuthMixin, JsonHandler):
 
     def handle(self) -> None:
         key = self.require_key(self.scope)
-        check_media_types(self.request.headers)
+        check_media_types(self.fields)
         try:
-            query = self.query = self.parse(parse_field(self.request.body, self.field))
+            query = self.query = self.parse(parse_field(self.body, self.field))
         except InvalidFormat:
             self._charge_miss()
             raise

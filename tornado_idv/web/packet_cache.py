@@ -143,7 +143,7 @@ class PacketCache:
             request.key,
             self._key_limiter.of(request.key),
             head.content_length or 0,
-            head.headers.get("X-Forwarded-For", ""),
+            head.fields.get("x-forwarded-for", ""),
             self._queries.setdefault(request.route, _QueryTable()),
             (200, None, self.counters.packet_hits_of(request.route, "ok")),
             (*_NOT_FOUND, self.counters.packet_hits_of(request.route, ApiError.NOT_FOUND.code)),

@@ -7,11 +7,10 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from email.utils import formatdate
 from functools import lru_cache
 from http.client import responses
-
-from tornado.httputil import HTTPHeaders
 
 from tornado_idv.web.errors import ApiError
 
@@ -38,9 +37,9 @@ new_request_id = _RequestIds()
 os.register_at_fork(after_in_child=new_request_id.renew)
 
 
-def request_id_from(headers: HTTPHeaders) -> str:
+def request_id_from(fields: Mapping[str, str]) -> str:
     """Return the client's ``X-Request-ID``, or a new id unless that is short and harmless."""
-    requested: str | None = headers.get("X-Request-ID")
+    requested = fields.get("x-request-id")
     if requested is not None and _REQUEST_ID.fullmatch(requested):
         return requested
     return new_request_id()
