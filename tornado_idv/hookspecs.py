@@ -51,7 +51,7 @@ def idv_identify(query: Query, deadline: float) -> Coroutine[Any, Any, Answer | 
     the coroutine returns the found `Answer`, or ``None`` for "not known here" (or an `Answer`
     without a user, to limit for how long that is cached), by ``deadline`` (seconds of the event
     loop's clock), and raises `Unavailable` or `Broken` if that cannot be determined. The
-    coroutines are awaited one by one up to the first that found the user; the rest are closed.
+    plugins are called one by one up to the first that found the user.
     """
 
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import Annotated, Literal
 
@@ -83,7 +84,7 @@ class AnswerCache:
         self._found = Entries(limits.max_entries, self.counters)
         self._negative = Entries(limits.max_negative_entries, self.counters)
         self._failures = Failures(limits.max_negative_entries, limits.failure_memo, timer)
-        self._epochs: dict[str | None, Epoch] = {}
+        self._epochs: defaultdict[str | None, Epoch] = defaultdict(Epoch)
         self._single_flight = SingleFlight(self._store, self._store_failure)
         self.refresh_queue: asyncio.Queue[Query] = asyncio.Queue(_REFRESH_QUEUE_SIZE)
         """Queries to be looked up again before their entries expire."""
@@ -133,7 +134,7 @@ class AnswerCache:
         """Keep a found answer from elsewhere for `get_stale`, unless there is an entry."""
         if self._found.find(query.text) is None:
             now = self.timer()
-            epoch = self._epochs.setdefault(answer.backend, Epoch())
+            epoch = self._epochs[answer.backend]
             self._found[query.text] = Entry(answer, epoch, now, now, now + seconds, now)
 
     def take_over(self, other: AnswerCache, backends: Collection[str]) -> None:
@@ -150,7 +151,7 @@ class AnswerCache:
                 self._epochs[backend] = epoch
             else:
                 epoch.expired = True
-        other._epochs = {}
+        other._epochs = defaultdict(Epoch)
 
     async def join(self) -> None:
         """Wait until no lookup is running."""
@@ -261,7 +262,7 @@ class AnswerCache:
             entries, others = others, entries
             refresh_at = now + ttl * limits.refresh_ahead
             stale_until += limits.stale_if_error
-        epoch = self._epochs.setdefault(answer.backend, Epoch())
+        epoch = self._epochs[answer.backend]
         # `get` reads the found entries first: one left behind would hide a newer not-found.
         others.pop(text, None)
         entries[text] = Entry(answer, epoch, fresh_until, refresh_at, stale_until, now)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
 import pluggy
@@ -219,32 +217,17 @@ class Directory:
             raise error from None
         return stale
 
-    async def _look_up(self, query: Query, min_ttl: float = 0.0) -> Answer:
+    def _look_up(self, query: Query, min_ttl: float = 0.0) -> Coroutine[Any, Any, Answer]:
         """Return the shared answer, if it is fresh for longer than ``min_ttl``, or a new one."""
         if self._shared is None:
-            return await self._ask_backends(query)
-        return await self._shared.look_up(query, self._ask_backends, min_ttl)
+            return self._ask_backends(query)
+        return self._shared.look_up(query, self._ask_backends, min_ttl)
 
     async def _ask_backends(self, query: Query) -> Answer:
         """Call the backends and complete the answer for the cache and the response."""
-        deadline = asyncio.get_running_loop().time() + self._timeout
-        coroutines = [guard.find(query, deadline) for guard in self.guards if guard.serves(query)]
-        of_plugins: list[Coroutine[Any, Any, Answer | None]] = []
-        try:
-            calls: Iterable[Coroutine[Any, Any, Answer | None]] = coroutines
-            if self._identify_hooks:
-                with _plugin_errors():
-                    for hook in self._identify_hooks:
-                        of_plugins += hook(query=query, deadline=deadline)
-                # A caller may join until the deadline, and then waits as long again.
-                bounded = (_until(deadline + self._timeout, each) for each in of_plugins)
-                calls = chain(coroutines, bounded)
-            if not coroutines and not of_plugins:
-                raise Unavailable(f"no backend answers {type(query).__name__}")
-            answer = await _first_found(calls)
-        finally:
-            for coroutine in filter(inspect.iscoroutine, coroutines + of_plugins):
-                coroutine.close()
+        answer = await _first_found(self._calls(query))
+        if answer is None:
+            raise Unavailable(f"no backend answers {type(query).__name__}")
         user, ttl = answer.user, answer.ttl
         if user is None:
             negative_ttl = self._negative_ttls[type(query)]
@@ -258,6 +241,19 @@ class Directory:
             degraded=answer.degraded,
             storable=answer.storable,
         )
+
+    def _calls(self, query: Query) -> Iterator[Coroutine[Any, Any, Answer | None]]:
+        """Yield the calls of the backends, then those of plugins; each is made when it is next."""
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        for guard in self.guards:
+            if guard.serves(query):
+                yield guard.find(query, deadline)
+        for hook in self._identify_hooks:
+            with _plugin_errors():
+                of_plugin = hook(query=query, deadline=deadline)
+            for each in of_plugin:
+                # A caller may join until the deadline, and then waits as long again.
+                yield _until(deadline + self._timeout, each)
 
     def _follow_changes(self) -> None:
         for guard in self.guards:
@@ -301,16 +297,19 @@ async def _until(deadline: float, coroutine: Coroutine[Any, Any, Answer | None])
             return await coroutine
 
 
-async def _first_found(coroutines: Iterable[Coroutine[Any, Any, Answer | None]]) -> Answer:
-    """Await one after the other, up to the first that found the user.
+async def _first_found(
+    coroutines: Iterable[Coroutine[Any, Any, Answer | None]],
+) -> Answer | None:
+    """Await one after the other, up to the first that found the user; ``None`` if there is none.
 
     *Not found* only if each of them said "not known here": one that was skipped as unavailable
     might know the user. It is cached for the shortest time that one of them allows.
     """
     skipped: LookupFailed | None = None
     ttl: float | None = None
-    storable = True
+    storable, were_called = True, False
     for coroutine in coroutines:
+        were_called = True
         try:
             answer = await coroutine
         except LookupFailed as error:
@@ -329,7 +328,7 @@ async def _first_found(coroutines: Iterable[Coroutine[Any, Any, Answer | None]])
             ttl = answer.ttl if ttl is None else min(ttl, answer.ttl)
     if skipped is not None:
         raise skipped
-    return Answer(None, ttl=ttl, storable=storable)
+    return Answer(None, ttl=ttl, storable=storable) if were_called else None
 
 
 def _hook_callers(manager: pluggy.PluginManager, hook: str) -> list[pluggy.HookCaller]:

@@ -12,10 +12,10 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from tornado_idv.backend import AnyBackend
@@ -38,8 +38,7 @@ CallResult = Literal["found", "not_found", "unavailable", "broken", "rejected", 
 """How a call ended; ``rejected`` if the backend was not called, or not long enough to count."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackendCall:
+class BackendCall(Struct, frozen=True):
     """A call of a backend: its outcome, as a phrase for the operator, and its duration."""
 
     backend: str

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
 
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.circuit_breaker import Permit
@@ -10,7 +11,7 @@ from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.model import Answer, ByNickname, Query, SharedAnswer, User
 from tornado_idv.shared_cache import Purge, SharedResult
 
-Ask = Callable[[Query], Awaitable[Answer]]
+Ask = Callable[[Query], Coroutine[Any, Any, Answer]]
 """Ask the backends; raises `LookupFailed`."""
 
 
@@ -45,7 +46,7 @@ class SharedAnswers:
         """Purge for every process."""
         self._tier.purge(purge)
 
-    def look_up(self, query: Query, ask: Ask, min_ttl: float) -> Awaitable[Answer]:
+    def look_up(self, query: Query, ask: Ask, min_ttl: float) -> Coroutine[Any, Any, Answer]:
         """Return the shared answer, if it is fresh for longer than ``min_ttl`` s, or a new one.
 
         A shared answer that is stale is kept in the cache, in case the backends fail.

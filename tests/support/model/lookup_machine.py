@@ -60,7 +60,7 @@ class Lookups(RuleBasedStateMachine):
             for name, kind in zip("abc", setup.kinds, strict=False)
         ]
         self.cache = self.core.cache.AnswerCache(setup.limits, self.loop.time, lambda: setup.chance)
-        self.core.use_timer(self.loop.time)
+        self.core.observe_guards(self.loop.time, self.record.begin)
         self.directory = self.core.directory.Directory(
             plugin_manager(entry_points=False, plugins=[self.record]),
             self.backends,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
+
+from tornado_idv.model import Query
 
 _MODULES = ("circuit_breaker", "single_flight", "cache", "guard", "directory")
 """In import order."""
@@ -120,9 +122,15 @@ class Core:
     guard: Any
     directory: Any
 
-    def use_timer(self, timer: Any) -> None:
-        """Make a `Directory` create its guards with this timer."""
-        self.directory.Guard = partial(self.guard.Guard, timer=timer)
+    def observe_guards(self, timer: Any, begin: Callable[[Query], object]) -> None:
+        """Make a `Directory` create guards with this timer that report where a run begins."""
+
+        class Observed(self.guard.Guard):  # type: ignore[misc,name-defined]
+            def serves(self, query: Query) -> bool:
+                begin(query)
+                return bool(super().serves(query))
+
+        self.directory.Guard = partial(Observed, timer=timer)
 
 
 def core(bug: Bug | None = None) -> Core:

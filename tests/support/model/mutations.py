@@ -305,7 +305,11 @@ BUGS = (
     Bug(
         "a query without backends is reported as not found",
         "directory",
-        Change("Directory._ask_backends", "not coroutines", "False"),
+        Change(
+            "_first_found",
+            "Answer(None, ttl=ttl, storable=storable) if were_called else None",
+            "Answer(None, ttl=ttl, storable=storable)",
+        ),
         seed=14,
     ),
     Bug(

@@ -98,7 +98,7 @@ class Barrier:
 
 
 class Record:
-    """Everything that happened, in order; registered as a plugin, it sees runs begin."""
+    """Everything that happened, in order; it sees runs begin by `begin`, also as a plugin."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -120,12 +120,17 @@ class Record:
 
     @hookimpl
     def idv_identify(self, query: Query) -> None:
-        beside = [run for run in self.under_way if run.query == query]
-        run = Run(query, self.now(), beside)
-        self.runs.setdefault(query, []).append(run)
+        self.begin(query)
+
+    def begin(self, query: Query) -> Run:
+        """Return the run of this task, which begins with the first call."""
         task = _this_task()
-        self._runs_by_task[task] = run
-        task.add_done_callback(self._run_ended)
+        if task not in self._runs_by_task:
+            beside = [run for run in self.under_way if run.query == query]
+            self._runs_by_task[task] = run = Run(query, self.now(), beside)
+            self.runs.setdefault(query, []).append(run)
+            task.add_done_callback(self._run_ended)
+        return self._runs_by_task[task]
 
     def _run_ended(self, task: asyncio.Task[object]) -> None:
         self._runs_by_task.pop(task).ended = self.now()
@@ -133,7 +138,7 @@ class Record:
     def call(self, backend: str, query: Query) -> Call:
         """Record a call of a backend; a stray is a call with another query than its run."""
         call = Call(self.now())
-        run = self._runs_by_task[_this_task()]
+        run = self.begin(query)
         run.calls[backend] = call
         self.strays += query != run.query
         self.calls.setdefault(backend, []).append(call)
