@@ -193,6 +193,10 @@ class Database:
             )
             rows = await self._fetch(connection, sql, value)
             await connection.execute("COMMIT")
+        except TimeoutError:
+            # asyncpg sends a cancel request now, which `terminate` would drop.
+            self._pool.stop(connection)
+            raise
         except BaseException:
             connection.terminate()
             raise
