@@ -130,7 +130,7 @@ async def test_a_node_that_hangs_is_noticed_within_the_timeout(
 ) -> None:
     """Otherwise the client would not learn which replica was promoted."""
     node = cluster.of("user:user0")
-    async with open_backends([backend_of(timeout="1.5s")]) as (backend,):
+    async with open_backends([backend_of(timeout="3s")]) as (backend,):
         node.pause()
         try:
             hangs = "unavailable: the server did not respond in time"
@@ -155,11 +155,12 @@ async def test_a_late_failure_of_a_node_is_not_counted_for_its_successor(
         attempts.append((node.port, command[0]))
         return await execute(node, *command, **options)
 
-    async with open_backends([backend_of(timeout="900ms")]) as (backend,):
+    async with open_backends([backend_of(timeout="1.5s")]) as (backend,):
         assert isinstance(backend, RedisBackend)
         monkeypatch.setattr(ClusterNode, "execute_command", record)
         cluster.raise_epoch(new)
         new_id = cluster.id_of(new)
+        marker, _ = sorted(cluster.keys_beside("user:user0"))
         old.pause()
         try:
             late = asyncio.create_task(outcome(backend, ByNickname("user0")))
@@ -173,6 +174,7 @@ async def test_a_late_failure_of_a_node_is_not_counted_for_its_successor(
         finally:
             old.resume()
         cluster.assign("user:user0", old)
+        old.run("SET", marker, "1")
 
 
 async def test_a_slot_that_was_given_to_another_node_without_its_keys_is_unavailable(
