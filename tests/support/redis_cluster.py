@@ -68,6 +68,16 @@ class RedisCluster:
         for each in others:
             each.wait_for(f"MOVED {slot} 127.0.0.1:{node.port}".encode(), "GET", key)
 
+    @contextmanager
+    def kept_slot(self, key: str) -> Iterator[None]:
+        """Give the slot of a key, with its marker, back to its node, whatever is done within."""
+        (marker,) = (each for each in self.keys_beside(key) if each.startswith("ready:"))
+        try:
+            yield
+        finally:
+            self.assign(key, self.of(key))
+            self.of(key).run("SET", marker, "1")
+
     def raise_epoch(self, node: RedisServer) -> None:
         """Give a node the highest epoch; otherwise others would claim its slot again.
 
