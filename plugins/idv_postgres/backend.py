@@ -55,6 +55,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         self._errors, self._to_user = errors, table.to_user
         self._database = database.Database(options)
         self._lookups: Mapping[type[Query], Callable[[str], Awaitable[Rows]]] | None = None
+        self._has_at_signs = False
         self._error: LookupFailed = _NOT_OPEN
         self._suspect = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -117,9 +118,14 @@ class PostgresBackend(Backend[PostgresOptions]):
         """Query the database."""
         if self._lookups is None:
             raise self._error.copy()
+        lookup = self._lookups[type(query)]
         value = query.nickname if isinstance(query, ByNickname) else query.card_number
+        may_have_at_sign = self._has_at_signs and isinstance(query, ByNickname)
         try:
-            rows = await self._lookups[type(query)](value)
+            rows = await lookup(value)
+            # Such a user exists, and "not found" would be wrong.
+            if not rows and may_have_at_sign and await lookup(f"@{value}"):
+                raise Broken("the nickname of a row is stored with @ in front")
         except asyncio.CancelledError:
             self._suspect.set()
             raise
@@ -155,6 +161,7 @@ class PostgresBackend(Backend[PostgresOptions]):
         except Exception as error:  # noqa: BLE001 - each is mapped
             raise self._errors.to_lookup_failed(error, with_message=True) from None
         self._lookups = {kind: self._lookup(lookups, kind) for kind in lookups.sql}
+        self._has_at_signs = lookups.has_at_signs
         self._error = _NOT_OPEN
         for warning in lookups.warnings:
             _log.warning("backend %s: %s", self.name, warning)

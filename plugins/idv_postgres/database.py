@@ -87,7 +87,6 @@ class Database:
             # Statements are few, and stay prepared as long as their connection.
             self._arguments = {"max_cached_statement_lifetime": 0, "server_settings": settings}
         self._pool = self._new_pool()
-        self._was_open = False
         self._was_not_answered = False
 
     async def open(self) -> Lookups:
@@ -100,13 +99,13 @@ class Database:
             try:
                 async with connection.transaction(readonly=True):
                     await self._reject_row_security(connection)
-                    lookups = await inspect(connection, self._options, is_first=not self._was_open)
+                    lookups = await inspect(connection, self._options)
             finally:
                 pool.release(connection)
         except BaseException:
             pool.terminate()
             raise
-        self._pool, self._was_open = pool, True
+        self._pool = pool
         return lookups
 
     @property
@@ -193,6 +192,10 @@ class Database:
             )
             rows = await self._fetch(connection, sql, value)
             await connection.execute("COMMIT")
+        except TimeoutError:
+            # asyncpg sends a cancel request now, which `terminate` would drop.
+            self._pool.stop(connection)
+            raise
         except BaseException:
             connection.terminate()
             raise

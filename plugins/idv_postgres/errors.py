@@ -50,6 +50,8 @@ _REASONS = {
     "57P02": "the server crashed",
     "57P03": "the server is starting or shutting down",
 }
+_REJECTED_PARAMETER = "unsupported startup parameter: "
+"""What PgBouncer says, with the name of one of ours."""
 _OF_CLIENT: dict[type[Exception], str] = {
     InvalidCachedStatementError: "the table was changed during the query",
     OutdatedSchemaCacheError: "the table was changed during the query",
@@ -123,7 +125,13 @@ def _of_network(error: OSError) -> str:
 
 def _of_server(error: PostgresError, *, with_message: bool) -> LookupFailed:
     state = str(error.sqlstate)
+    text = str(error.args[0]) if error.args else ""
+    if state == "08P01" and text.startswith(_REJECTED_PARAMETER):
+        return Broken(
+            f"a pooler rejects the startup parameter {text.removeprefix(_REJECTED_PARAMETER)}; "
+            "write prepared_statements: false, or connect to the server itself"
+        )
     reason = _REASONS.get(state) or f"the query failed with {type(error).__name__}"
-    message = f": {error.args[0]}" if with_message and error.args else ""
+    message = f": {text}" if with_message and text else ""
     kind = Unavailable if state.startswith(_UNAVAILABLE) else Broken
     return kind(f"{reason} (SQLSTATE {state}){message}")

@@ -122,7 +122,8 @@ class KeyDatabase:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Make all reads within see the same state."""
-        self.script("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        # Again, since a pooler may ignore what it gets at the start of a connection.
+        self.script("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL row_security = off")
         try:
             yield
         finally:

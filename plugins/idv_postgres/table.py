@@ -53,12 +53,14 @@ class Lookups:
     """The statement of each kind of query, with the value as ``$1``; returns two rows at most.
 
     ``batch_sql`` are statements for several values, as `Batches` needs them; not for every kind.
-    ``warnings`` are sentences for the log, about speed and uniqueness.
+    ``warnings`` are sentences for the log. ``has_at_signs`` is whether nicknames with @ in front
+    were seen.
     """
 
     sql: Mapping[type[Query], str]
     batch_sql: Mapping[type[Query], str] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+    has_at_signs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +96,15 @@ def to_user(rows: Sequence[Sequence[Any]]) -> User | None:
     return User(plan, card_number, nickname, profile_url)
 
 
-async def inspect(connection: Connection, options: PostgresOptions, *, is_first: bool) -> Lookups:
+async def inspect(connection: Connection, options: PostgresOptions) -> Lookups:
     """Validate the table or the queries, in a transaction.
 
     Raises `Broken` for what is missing or not text, and whatever asyncpg raises. A nickname with @
-    is a warning unless ``is_first``: one row added later must not fail all other lookups.
+    is a warning: one row that is added must not fail all other lookups, nor the next start.
     """
     inspect_one = _own_queries if options.has_queries else _of_table
     lookups = await inspect_one(connection, options)
     at_signs = [] if options.has_queries else await _find_at_signs(connection, options)
-    if at_signs and is_first:
-        raise Broken(*at_signs)
     sql, batch_sql, warnings = lookups.sql, lookups.batch_sql, [*at_signs, *lookups.warnings]
     slow = [_NAMES[kind] for kind, each in sql.items() if await _scans(connection, each, "x")]
     if slow:
@@ -114,7 +114,7 @@ async def inspect(connection: Connection, options: PostgresOptions, *, is_first:
     batch_sql = {
         kind: each for kind, each in batch_sql.items() if not await _scans(connection, each, ["x"])
     }
-    return replace(lookups, batch_sql=batch_sql, warnings=warnings)
+    return replace(lookups, batch_sql=batch_sql, warnings=warnings, has_at_signs=bool(at_signs))
 
 
 async def _own_queries(connection: Connection, options: PostgresOptions) -> Lookups:
@@ -282,7 +282,7 @@ async def _find_at_signs(connection: Connection, options: PostgresOptions) -> li
         return []
     repair = f"UPDATE {table} SET {column} = substr({column}, 2) WHERE {column} LIKE '@%'"  # noqa: S608 - quoted
     sentence = (
-        "some nicknames are stored with @ in front and would never be found; "
+        "some nicknames are stored with @ in front, and their users are answered 503; "
         f"this repairs them: {repair}"
     )
     return [sentence]

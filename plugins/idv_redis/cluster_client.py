@@ -36,15 +36,18 @@ class ClusterClient(Client):
         """Run ``EVAL``, or a command whose first argument is a key; raises `LookupFailed`."""
         key = str(command[3] if command[0] == "EVAL" else command[1])
         async with self._slots:
+            node = ""
             try:
                 cluster: Any = await self._connected()
-                self._check_node(key)
+                node = self.node_of(key)
+                self._check_node(node)
                 return await cluster.execute_command(*command)
             except Exception as error:  # noqa: BLE001 - each is mapped
                 failure = to_lookup_failed(error, in_cluster=True)
-                if isinstance(error, _OF_NODE):
+                # If the slot has another node by now, either of the two may have failed.
+                if isinstance(error, _OF_NODE) and node == self.node_of(key):
                     until = asyncio.get_running_loop().time() + _PAUSE
-                    self._failed[self.node_of(key)] = until, failure.copy()
+                    self._failed[node] = until, failure.copy()
                 raise failure from None
 
     async def first_slots(self) -> Sequence[int]:
@@ -64,9 +67,9 @@ class ClusterClient(Client):
             pass
         return "of this slot"
 
-    def _check_node(self, key: str) -> None:
+    def _check_node(self, node: str) -> None:
         """Raise the failure of the node again, if it is that recent."""
-        failed = self._failed.get(self.node_of(key))
+        failed = self._failed.get(node)
         if failed is not None and asyncio.get_running_loop().time() < failed[0]:
             raise failed[1].copy()
 

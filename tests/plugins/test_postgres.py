@@ -219,11 +219,6 @@ START_ERRORS: dict[str, tuple[str, dict[str, Any], str]] = {
         {},
         'the column "plan" has the type jsonb',
     ),
-    "nicknames with @": (
-        USERS + "INSERT INTO users VALUES ('@alice', '1', 'Free');",
-        {},
-        'UPDATE "users" SET "nickname" = substr("nickname", 2) WHERE "nickname" LIKE \'@%\'',
-    ),
     "no permission": (
         USERS + "REVOKE ALL ON users FROM idv;",
         {},
@@ -399,6 +394,22 @@ async def test_an_invalid_row_is_broken(
             await backend.find(ByNickname("alice"))
         assert "alice" not in repr(caught.value)
         assert caught.value.__cause__ is None
+
+
+async def test_a_user_whose_nickname_is_stored_with_an_at_sign_is_broken_and_not_unknown(
+    database: Database, serving: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that is started after such a row was added serves the other users."""
+    database.write(ALICE, User("Pro", "78", "@alice"), User("Free", "77", "@carol"))
+    async with serving() as backend:
+        assert await backend.find(ByNickname("alice")) == ALICE
+        assert await backend.find(ByNickname("dave")) is None
+        with pytest.raises(Broken, match="is stored with @ in front") as caught:
+            await backend.find(ByNickname("carol"))
+    repair = 'UPDATE "users" SET "nickname" = substr("nickname", 2) WHERE "nickname" LIKE \'@%\''
+    (warning,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert warning.getMessage().endswith(repair)
+    assert "carol" not in caplog.text + repr(caught.value)
 
 
 async def test_only_the_queries_that_are_configured_are_served(

@@ -127,23 +127,6 @@ async def test_lookups_fail_while_the_server_restarts_and_recover(
     assert caplog.text.count("the server cannot be reached") == 1
 
 
-async def test_a_nickname_with_an_at_sign_after_the_start_is_only_a_warning(
-    database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The other users are found after the server was restarted."""
-    backend = backend_of()
-    async with open_backends([backend]):
-        database.run("INSERT INTO users VALUES ('@carol', '77', 'Free')")
-        await asyncio.to_thread(database.server.stop)
-        assert (await outcome(backend)).startswith("unavailable: ")
-        await asyncio.to_thread(database.server.start)
-        await recovered(backend)
-    assert [each.levelname for each in caplog.records if "@ in front" in each.message] == [
-        "WARNING"
-    ]
-    assert "carol" not in caplog.text
-
-
 async def test_a_table_that_is_missing_when_the_server_is_there_is_broken_until_it_is_made(
     database: Database, backend_of: Callable[..., PostgresBackend], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,12 +9,15 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from idv_postgres.backend import PostgresBackend
+from idv_postgres.key_database import KeyDatabase
 from support.postgres_server import (
     ALICE,
     BOB,
@@ -25,12 +28,18 @@ from support.postgres_server import (
     free_port,
     server_user,
 )
-from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, StartError
+from tornado_idv import Broken, ByCard, ByNickname, KeyStoreError, LookupFailed, StartError
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
 
+STARTUP_PARAMETERS = (
+    "statement_timeout",
+    "row_security",
+    "search_path",
+    "idle_in_transaction_session_timeout",
+)
 PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
 
 
@@ -114,27 +123,51 @@ async def test_notifications_go_past_the_pooler(
             await asyncio.sleep(0.1)
 
 
-async def test_lookups_with_prepared_statements_behind_a_pooler_are_unavailable(
-    pooled: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("pooled", "parameter"),
+    [
+        ("", "statement_timeout"),
+        ("pool_mode = session\nignore_startup_parameters = statement_timeout", "row_security"),
+    ],
+    ids=["transaction mode", "session mode"],
+    indirect=["pooled"],
+)
+async def test_a_pooler_that_rejects_startup_parameters_is_refused_at_the_start(
+    database: Database, pooled: str, parameter: str, tmp_path: Path
 ) -> None:
-    """They would need sessions; the error contains what PgBouncer says."""
-    backend = backend_of(tmp_path, dsn=pooled)
-    async with open_backends([backend]):
-        with pytest.raises(LookupFailed, match="unsupported startup parameter: statement_timeout"):
-            await backend.find(ByNickname("alice"))
+    """The key store needs them always."""
+    rejected = f"a pooler rejects the startup parameter {parameter}; write prepared_statements: fal"
+    with pytest.raises(StartError, match=rejected):
+        await backend_of(tmp_path, dsn=pooled).open()
+    database.write(ALICE)
+    async with open_backends([backend_of(tmp_path, dsn=pooled, prepared_statements="false")]) as (
+        backend,
+    ):
+        assert await backend.find(ByNickname("alice")) == ALICE
+    with pytest.raises(KeyStoreError, match="a pooler rejects the startup parameter "):
+        await asyncio.to_thread(KeyDatabase, SecretStr(pooled), "keys")
 
 
 @pytest.mark.parametrize(
     "pooled",
-    ["ignore_startup_parameters = statement_timeout,row_security"],
+    [f"ignore_startup_parameters = {','.join(STARTUP_PARAMETERS)}"],
     ids=["ignored parameters"],
     indirect=True,
 )
-async def test_a_pooler_that_ignores_startup_parameters_is_refused_at_the_start(
-    pooled: str, tmp_path: Path
+async def test_a_pooler_that_ignores_startup_parameters_hides_no_row(
+    database: Database, pooled: str, tmp_path: Path
 ) -> None:
+    """The backend is refused at the start; the key store reports each row it may not read."""
     with pytest.raises(StartError, match="write prepared_statements: false"):
         await backend_of(tmp_path, dsn=pooled).open()
+    database.clear("CREATE TABLE hidden (); ALTER TABLE hidden ENABLE ROW LEVEL SECURITY")
+
+    def read() -> None:
+        with closing(KeyDatabase(SecretStr(pooled), "keys")) as keys, keys.reading():
+            keys.execute("SELECT FROM hidden")
+
+    with pytest.raises(KeyStoreError, match="row-level security hides rows"):
+        await asyncio.to_thread(read)
 
 
 @pytest.fixture(scope="module")

@@ -38,8 +38,7 @@ class RedisCluster:
         for node, (first, last) in zip(self.nodes, _RANGES, strict=True):
             node.run("CLUSTER", "ADDSLOTSRANGE", str(first), str(last))
             node.run("CLUSTER", "SET-CONFIG-EPOCH", str(first + 1))
-            bus = node.options[node.options.index("--cluster-port") + 1]
-            self.nodes[0].run("CLUSTER", "MEET", "127.0.0.1", str(node.port), bus)
+            _introduce(self.nodes[0], node)
             node.run(*self._rights.split())
         for node in self.nodes:
             node.wait_for(b"cluster_known_nodes:3", "CLUSTER", "INFO")
@@ -63,11 +62,33 @@ class RedisCluster:
         """Give the slot of a key to a node without its keys, and wait until all nodes know."""
         slot = str(key_slot(key.encode()))
         others = [each for each in self.nodes if each is not node]
-        node.run("CLUSTER", "BUMPEPOCH")  # before others claim the slot again
+        self.raise_epoch(node)
         for each in (node, *others):
             each.run("CLUSTER", "SETSLOT", slot, "NODE", self.id_of(node))
         for each in others:
             each.wait_for(f"MOVED {slot} 127.0.0.1:{node.port}".encode(), "GET", key)
+
+    @contextmanager
+    def kept_slot(self, key: str) -> Iterator[None]:
+        """Give the slot of a key, with its marker, back to its node, whatever is done within."""
+        (marker,) = (each for each in self.keys_beside(key) if each.startswith("ready:"))
+        try:
+            yield
+        finally:
+            self.assign(key, self.of(key))
+            self.of(key).run("SET", marker, "1")
+
+    def raise_epoch(self, node: RedisServer) -> None:
+        """Give a node the highest epoch; otherwise others would claim its slot again.
+
+        A node that has not received the highest one takes its own for it, and leaves it as it is.
+        """
+        highest = max(map(_current_epoch, self.nodes))
+        for each in self.nodes:
+            if each is not node:
+                _introduce(each, node)
+        node.wait_for(f"cluster_current_epoch:{highest}".encode(), "CLUSTER", "INFO")
+        node.run("CLUSTER", "BUMPEPOCH")
 
     def load(self, *users: User) -> None:
         """Replace the users, and leave the markers as they are."""
@@ -93,6 +114,17 @@ class RedisCluster:
         """Return the keys in the slot of this one."""
         reply = self.of(key).run("CLUSTER", "GETKEYSINSLOT", str(key_slot(key.encode())), "9")
         return reply.decode().split()[2::2]
+
+
+def _introduce(node: RedisServer, other: RedisServer) -> None:
+    """Make a node send another one what it knows, also where they know each other."""
+    bus = other.options[other.options.index("--cluster-port") + 1]
+    node.run("CLUSTER", "MEET", "127.0.0.1", str(other.port), bus)
+
+
+def _current_epoch(node: RedisServer) -> int:
+    (epoch,) = re.findall(rb"cluster_current_epoch:(\d+)", node.run("CLUSTER", "INFO"))
+    return int(epoch)
 
 
 @contextmanager
