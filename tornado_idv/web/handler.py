@@ -50,6 +50,9 @@ class JsonHandler(HTTPMessageDelegate, ABC):
     It is Tornado's delegate of the request, and responds when that is complete. It is not a
     `tornado.web.RequestHandler`: its templates, forms, cookies and streams cost three times the
     lookup. Routes that need those can be handlers of Tornado's own, in another application.
+
+    ``method``, ``fields`` and ``body`` are those of the request; ``fields`` are the header fields,
+    by their names in lower case.
     """
 
     route: ClassVar[str] = "none"
