@@ -96,6 +96,21 @@ class KeyDatabase:
         work = self._connection.executemany(_numbered(sql), rows, timeout=_BATCH_TIMEOUT)
         return self._run(work)
 
+    def changed_rows(
+        self, sql: str, before: dict[bytes, tuple[Any, ...]] | None
+    ) -> tuple[set[str] | None, Iterable[Sequence[Any]], dict[bytes, tuple[Any, ...]]]:
+        """Return what differs from the rows ``before``, by their digests."""
+        now = {row[1]: tuple(row) for row in self.execute(sql)}
+        if before is None:
+            return None, now.values(), now
+        changed = {
+            row[0]
+            for rows, others in ((now, before), (before, now))
+            for digest, row in rows.items()
+            if others.get(digest) != row
+        }
+        return changed, [row for row in now.values() if row[0] in changed], now
+
     def script(self, sql: str) -> None:
         """Run statements without values."""
         self._run(self._connection.execute(sql, timeout=self.busy_timeout + _TIMEOUT))

@@ -29,6 +29,7 @@ from tornado_idv.errors import InvalidKey, KeyStoreError
 from tornado_idv.keys import follower, store
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
+from tornado_idv.keys.record import Token
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.rows import to_api_key
 from tornado_idv.keys.store import KeyStore
@@ -87,23 +88,107 @@ def test_change_is_effective_at_the_next_poll(followed: Followed) -> None:
 def test_change_of_one_of_many_keys_leaves_the_others_as_they_are(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are not converted again, and are held: they stay in the packet cache."""
+    """They are neither read nor converted again, and are held: they stay in the packet cache."""
+    add(followed.path, *(record(f"k{i}", f"token-of-key-{i}") for i in range(100)))
+    assert followed.poll()
     before = {each.id: each for each in followed.follower.keys}
     converted: list[str] = []
+    rows: list[object] = []
 
     def convert(row: Sequence[Any]) -> ApiKey:
         key = to_api_key(row)
         converted.append(key.id)
         return key
 
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect_to_file(*arguments, **options)
+        connection.row_factory = lambda _, row: rows.append(row) or row
+        return connection
+
     monkeypatch.setattr(store, "to_api_key", convert)
+    connect_to_file = sqlite3.connect
     add(followed.path, record("new", "token-of-new"))
     with open_store(followed.path) as opened:
         opened.revoke("partner", CREATED)
-    assert followed.poll()
-    assert sorted(converted) == ["new", "partner"]
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    with monkeypatch.context() as patched:  # one more change while the first ones are read
+        patched.setattr(KeyStore, "check", lambda _: add(followed.path, record("late", "late")))
+        assert followed.poll()
+    followed.poll()
+    assert sorted(converted) == ["late", "new", "partner"]
+    assert len(rows) < 50
     held = [key.id for key in before.values() if followed.ring.holds(key, followed.now)]
-    assert held == ["shop"]
+    assert sorted(held) == sorted(before.keys() - {"partner"})
+
+
+ADD_MANY_TOKENS = """
+INSERT INTO tokens SELECT randomblob(32), 'gone', 1.0, NULL FROM
+    (WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 10100) SELECT i FROM n)
+"""
+REPLACE_TOKEN = """
+UPDATE OR REPLACE tokens SET digest = (SELECT digest FROM tokens WHERE id = 'partner')
+    WHERE id = 'shop' AND expires IS NOT NULL
+"""
+HAND_MADE_CHANGES: dict[str, tuple[str, ...]] = {
+    "key deleted": ("DELETE FROM keys WHERE id = 'shop'",),
+    "all deleted": ("DELETE FROM keys", "DELETE FROM tokens"),
+    "token deleted": ("DELETE FROM tokens WHERE id = 'shop' AND expires IS NOT NULL",),
+    "attribute": ("UPDATE keys SET owner = 'other' WHERE id = 'shop'",),
+    "token expires": ("UPDATE tokens SET expires = 1.5 WHERE id = 'shop'",),
+    "renamed": (
+        "UPDATE keys SET id = 'renamed' WHERE id = 'shop'",
+        "UPDATE tokens SET id = 'renamed' WHERE id = 'shop'",
+    ),
+    "token of another key": (
+        "UPDATE tokens SET id = 'partner' WHERE id = 'shop' AND expires IS NOT NULL",
+    ),
+    "token replaced by that of another key": (
+        "UPDATE tokens SET id = 'partner', digest = zeroblob(32) WHERE expires IS NOT NULL",
+    ),
+    "replaced by insertion": (
+        "INSERT OR REPLACE INTO tokens SELECT digest, 'shop', 5.0, 6.0 FROM tokens",
+        "DELETE FROM keys WHERE id = 'partner'",
+    ),
+    "replaced by update": (REPLACE_TOKEN, "DELETE FROM keys WHERE id = 'partner'"),
+    "more than are logged": ("DELETE FROM tokens WHERE expires IS NOT NULL", ADD_MANY_TOKENS),
+    "nothing": ("UPDATE store SET revision = 'other'",),
+}
+
+
+@pytest.mark.parametrize("change", HAND_MADE_CHANGES)
+def test_keys_in_force_after_any_change_are_those_of_the_store(
+    followed: Followed, change: str
+) -> None:
+    """The result is that of reading all; what has not changed is held."""
+    with open_store(followed.path) as opened:
+        opened.rotate("shop", Token(digest("new"), CREATED + 1), overlap=60, expires=None)
+    assert followed.poll()
+    before = by_digest(followed.follower.keys)
+    execute(followed.path, *HAND_MADE_CHANGES[change])
+    assert followed.poll()
+    after = by_digest(followed.follower.keys)
+    assert after == stored_keys(followed.path)
+    assert all(before[each] is key for each, key in after.items() if key == before.get(each))
+
+
+def test_change_that_a_restored_backup_does_not_contain_is_undone(followed: Followed) -> None:
+    backup = followed.path.read_bytes()
+    execute(followed.path, "UPDATE keys SET disabled = 1 WHERE id = 'shop'")
+    assert followed.poll()
+    followed.path.write_bytes(backup)
+    execute(followed.path, "UPDATE keys SET disabled = 1 WHERE id = 'partner'")
+    assert followed.poll()
+    assert by_digest(followed.follower.keys) == stored_keys(followed.path)
+    assert followed.rejection("shop") is None
+
+
+def by_digest(keys: Sequence[ApiKey]) -> dict[bytes, ApiKey]:
+    return {key.digest: key for key in keys}
+
+
+def stored_keys(path: Path) -> dict[bytes, ApiKey]:
+    """Read all keys, as a service does when it starts."""
+    return by_digest(StoreFollower(KeyStoreFile(path)).read() or [])
 
 
 def test_key_without_a_token_leaves_all_keys_in_force(followed: Followed) -> None:

@@ -150,7 +150,7 @@ REASONS = {
     "another_database": "the file is not a key store but another SQLite database",
     "newer_schema": (
         "the key store was written by a newer tornado-idv (version 99 of its schema, this one "
-        "knows 1); upgrade this one"
+        "knows 2); upgrade this one"
     ),
     "invalid_key": "a key in it is not valid: shop",
     "directory": "the file is not a key store, not even a regular one",
@@ -185,16 +185,31 @@ def test_store_of_another_user_is_reported() -> None:
 def test_older_schema_is_migrated_when_the_store_is_opened(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_store(path, "shop")
-    more = [*store_file._MIGRATIONS, "ALTER TABLE last_used ADD COLUMN client TEXT;"]
-    monkeypatch.setattr(store_file, "_MIGRATIONS", more)
+    """Its keys stay, and changes of them are logged."""
+    with monkeypatch.context() as patched:
+        patched.setattr(store_file, "MIGRATIONS", store_file.MIGRATIONS[:1])
+        make_store(path, "shop")
     with open_store(path, read_only=True) as store:
         assert [each.id for each in store.records()] == ["shop"]
-    with open_store(path):
-        pass
+    with open_store(path) as store:
+        before = store.revision()
+        store.revoke("shop", CREATED)
+        assert store.find("shop").revoked == CREATED
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (2,)
-        connection.execute("SELECT client FROM last_used")
+        logged = connection.execute("SELECT id FROM changes WHERE revision = ?", (before,))
+        assert logged.fetchall() == [("shop",)]
+
+
+def test_log_of_changes_is_bounded(path: Path) -> None:
+    make_store(path)
+    with closing(sqlite3.connect(path)) as connection:
+        numbers = (
+            "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 10100) SELECT i FROM n"
+        )
+        add_tokens = f"INSERT INTO tokens SELECT randomblob(32), 'gone', 1.0, i FROM ({numbers})"
+        connection.execute(add_tokens)
+        assert connection.execute("SELECT count(*) FROM changes").fetchone() == (10_000,)
 
 
 def test_failed_migration_leaves_the_store_as_it_was(
@@ -203,7 +218,7 @@ def test_failed_migration_leaves_the_store_as_it_was(
     make_store(path, "shop")
     wrong = "CREATE TABLE more (x);\nCREATE TABLE keys (x);"
     with monkeypatch.context() as patched:
-        patched.setattr(store_file, "_MIGRATIONS", [*store_file._MIGRATIONS, wrong])
+        patched.setattr(store_file, "MIGRATIONS", [*store_file.MIGRATIONS, wrong])
         with pytest.raises(KeyStoreError), open_store(path):
             pass
     assert list(read(path)) == ["shop"]

@@ -17,6 +17,7 @@ from tornado_idv.keys.location import KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.store_schema import MIGRATIONS
 from tornado_idv.keys.token import digest, issue
 
 CREATED = 1_800_000_000.0
@@ -111,7 +112,7 @@ def another_database(path: Path) -> Iterator[None]:
 def newer_schema(path: Path) -> Iterator[None]:
     execute(path, "PRAGMA user_version = 99")
     yield
-    execute(path, "PRAGMA user_version = 1")
+    execute(path, f"PRAGMA user_version = {len(MIGRATIONS)}")
 
 
 def invalid_key(path: Path) -> Iterator[None]:

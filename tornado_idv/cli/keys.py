@@ -44,8 +44,7 @@ _id_argument = click.argument("key_id", metavar="ID")
 def keys() -> None:
     """Issue, rotate and revoke the keys in the key store.
 
-    A change is effective in a running service within a second, with over 20,000 keys within some
-    seconds. Each is logged to standard error.
+    A change is effective in a running service within a second. Each is logged to standard error.
 
     Exit codes: 0 done, even if that cannot be printed; 1 not done, no key was changed; 2 wrong
     use; 3 could not be determined whether it was done; 130 interrupted, no key was changed.

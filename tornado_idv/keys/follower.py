@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.location import KeyStoreLocation
-from tornado_idv.keys.rows import StoredKey
+from tornado_idv.keys.rows import EMPTY
 
 _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5
@@ -50,7 +50,7 @@ class StoreFollower:
         self._status: Hashable | None = None
         self._settled_at = 0.0
         self._revision = ""
-        self._stored: dict[bytes, StoredKey] = {}
+        self._snapshot = EMPTY
         self.keys: Sequence[ApiKey] = ()
         """The keys that were read last."""
         self._written: dict[str, float] = {}
@@ -67,16 +67,16 @@ class StoreFollower:
             return None
         with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:
             revision = store.revision()
-            stored = self._stored
+            snapshot = self._snapshot
             if revision != self._revision:
                 store.check()
-                stored = store.api_keys(stored)
+                snapshot = store.api_keys(snapshot)
         if status != self._status:
             self._status, self._settled_at = status, now + _SETTLE_TIME
         if revision == self._revision:
             return None
-        self._revision, self._stored = revision, stored
-        self.keys = [each.key for each in stored.values()]
+        self._revision, self._snapshot = revision, snapshot
+        self.keys = list(snapshot.keys.values())
         return self.keys
 
     def poll(self) -> Sequence[ApiKey] | None:

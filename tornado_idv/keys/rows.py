@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, get_args
-
-from msgspec import Struct
 
 from tornado_idv.keys.api_key import KEY_ID, ApiKey, Scope
 from tornado_idv.keys.record import KeyRecord, Token, in_order
 from tornado_idv.units import format_rate, parse_rate
 
 API_KEY_COLUMNS = (
-    "digest, tokens.expires, id, owner, scopes, not_before, keys.expires, requests, misses, "
+    "id, digest, tokens.expires, owner, scopes, not_before, keys.expires, requests, misses, "
     "disabled, revoked"
 )
 """What `to_api_key` takes of ``tokens`` and ``keys``."""
@@ -22,11 +20,20 @@ _SCOPES = frozenset(get_args(Scope))
 _DIGEST_SIZE = 32
 
 
-class StoredKey(Struct, frozen=True, gc=False):
-    """A key as it is authenticated by one of its tokens, and the row it was read from."""
+class Snapshot:
+    """All keys of a store at one time, as they are authenticated by each of their tokens.
 
-    row: tuple[Any, ...]
-    key: ApiKey
+    ``keys`` are by the digests of the tokens. ``state`` is what a later read is compared with (see
+    `KeyDatabase.changed_rows`).
+    """
+
+    def __init__(self, keys: Mapping[bytes, ApiKey], state: object) -> None:
+        self.keys = keys
+        self.state = state
+
+
+EMPTY = Snapshot({}, None)
+"""Nothing was read yet."""
 
 
 def to_values(record: KeyRecord) -> tuple[Any, ...]:
@@ -86,7 +93,7 @@ def to_record(row: Sequence[Any], tokens: tuple[Token, ...]) -> KeyRecord:
 
 def to_api_key(row: Sequence[Any]) -> ApiKey:
     """Return the key of `API_KEY_COLUMNS`; raises `ValueError` or `TypeError` as `to_record`."""
-    token_digest, token_expires, key_id, *columns, disabled, revoked = row
+    key_id, token_digest, token_expires, *columns, disabled, revoked = row
     token = Token(token_digest, 0.0, token_expires)
     record = to_record((key_id, 0.0, *columns, "", disabled, revoked, None), (token,))
     (key,) = record.api_keys()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import Any, Protocol, TypeVar
@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
-from tornado_idv.keys.api_key import KEY_ID
+from tornado_idv.keys.api_key import KEY_ID, ApiKey
 from tornado_idv.keys.copying import Changes, compare
 from tornado_idv.keys.record import KeyRecord, Token, in_order
-from tornado_idv.keys.rows import API_KEY_COLUMNS, StoredKey, to_api_key, to_record, to_values
+from tornado_idv.keys.rows import API_KEY_COLUMNS, EMPTY, Snapshot, to_api_key, to_record, to_values
 
 _T = TypeVar("_T")
 _COLUMNS = (
@@ -65,6 +65,16 @@ class KeyDatabase(Protocol):
     def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> object:
         """Run a statement for each row of values."""
 
+    def changed_rows(
+        self, sql: str, before: Any
+    ) -> tuple[Container[str] | None, Iterable[Sequence[Any]], Any]:
+        """Return which keys may have changed since an earlier call, and their rows.
+
+        ``sql`` selects the rows of all keys: their id, the digest of a token, and more. ``before``
+        is the state that the earlier call returned, or ``None``. Returns the ids of the keys, or
+        ``None`` for all keys, the rows, and the state now. For use within `reading`.
+        """
+
     def writing(self) -> AbstractContextManager[None]:
         """Write everything or nothing, with no other writer in between; may be nested."""
 
@@ -106,7 +116,7 @@ class KeyStore:
         with self._database.writing():
             yield
         try:
-            self.api_keys({})
+            self.api_keys(EMPTY)
         except InvalidRowError as error:
             text = f"{error}; the change was made, but services keep the keys they had: repair it"
             raise UncertainChangeError(text) from None
@@ -118,11 +128,11 @@ class KeyStore:
         with self._database.reading():
             yield from self._read("", ())
 
-    def api_keys(self, known: Mapping[bytes, StoredKey]) -> dict[bytes, StoredKey]:
-        """Return the keys as they are authenticated by each of their tokens, by its digest.
+    def api_keys(self, known: Snapshot) -> Snapshot:
+        """Return the keys as they are authenticated by each of their tokens.
 
-        ``known`` is what was returned before. Where a row is the same, so is the object: only
-        other rows are converted, which takes most of the time. Raises `KeyStoreError`.
+        ``known`` is what was returned before: only what has changed since is read, and a key that
+        has not is the same object. Raises `KeyStoreError`.
         """
         with self._database.reading():
             return self._read_api_keys(known)
@@ -238,16 +248,21 @@ class KeyStore:
         for row in self._database.execute(f"{_KEYS} {condition} ORDER BY id", values):
             yield self._convert(row[0], to_record, row, tokens.pop(row[0], ()))
 
-    def _read_api_keys(self, known: Mapping[bytes, StoredKey]) -> dict[bytes, StoredKey]:
-        keys: dict[bytes, StoredKey] = {}
-        for row in map(tuple, self._database.execute(_API_KEYS)):
-            stored = known.get(row[0])
-            if stored is None or stored.row != row:
-                stored = StoredKey(row, self._convert(row[2], to_api_key, row))
-            keys[stored.key.digest] = stored
-        if len({each.key.id for each in keys.values()}) < self.count():
+    def _read_api_keys(self, known: Snapshot) -> Snapshot:
+        changed, rows, state = self._database.changed_rows(_API_KEYS, known.state)
+        keys: dict[bytes, ApiKey] = {}
+        if changed is not None:
+            keys = {each: key for each, key in known.keys.items() if key.id not in changed}
+        try:
+            for row in rows:
+                key = self._convert(row[0], to_api_key, row)
+                before = known.keys.get(key.digest)
+                keys[key.digest] = before if before == key else key
+        finally:
+            del rows  # a cursor in a traceback would keep the store locked
+        if len({key.id for key in keys.values()}) < self.count():
             raise InvalidRowError(f"{self._name}: a key in it is not valid: it has no token")
-        return keys
+        return Snapshot(keys, state)
 
     def _convert(self, key_id: object, convert: Callable[..., _T], *values: object) -> _T:
         try:

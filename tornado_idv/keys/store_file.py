@@ -1,4 +1,4 @@
-"""The file of the key store: a SQLite database with a rollback journal, in a schema of ours.
+"""The file of the key store: a SQLite database with a rollback journal.
 
 Not in WAL mode: reads are short and writers rare, so its concurrency is not needed, and a
 ``-wal`` file outlives a rename. It stays while any process has the store open, and SQLite would
@@ -12,7 +12,7 @@ import os
 import secrets
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,45 +20,12 @@ from typing import Any
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 from tornado_idv.files import FileSignature
 from tornado_idv.keys.location import BUSY_TIMEOUT, KeyStoreExistsError, KeyStoreLocation
+from tornado_idv.keys.store_schema import APPLICATION_ID, MIGRATIONS
 
-_APPLICATION_ID = 0x6964766B
-"""Marks a database as a key store; ASCII ``idvk``."""
-
-_TABLES = """
-CREATE TABLE store (revision TEXT NOT NULL);
-INSERT INTO store VALUES (hex(randomblob(16)));
-CREATE TABLE keys (
-    id TEXT PRIMARY KEY NOT NULL,
-    created REAL NOT NULL,
-    owner TEXT NOT NULL,
-    scopes TEXT NOT NULL,
-    not_before REAL,
-    expires REAL,
-    requests TEXT,
-    misses TEXT,
-    note TEXT NOT NULL,
-    disabled INTEGER NOT NULL,
-    revoked REAL
-) WITHOUT ROWID;
-CREATE TABLE tokens (
-    digest BLOB PRIMARY KEY NOT NULL,
-    id TEXT NOT NULL REFERENCES keys,
-    created REAL NOT NULL,
-    expires REAL
-) WITHOUT ROWID;
-CREATE TABLE last_used (id TEXT PRIMARY KEY NOT NULL, time REAL NOT NULL) WITHOUT ROWID;
+_SINCE = """
+SELECT (SELECT revision FROM store), (SELECT min(number) FROM changes WHERE revision = ?)
 """
-
-_TRIGGERS = "".join(
-    # Also where an operator changes rows without our commands.
-    f"CREATE TRIGGER {table}_{event} AFTER {event} ON {table} "  # noqa: S608 - constants
-    "BEGIN UPDATE store SET revision = hex(randomblob(16)); END;\n"
-    for table in ("keys", "tokens")
-    for event in ("INSERT", "UPDATE", "DELETE")
-)
-
-_MIGRATIONS = [_TABLES + _TRIGGERS]
-"""The SQL that leads from each version of the schema (``PRAGMA user_version``) to the next."""
+_CHANGED = "SELECT id FROM changes WHERE number >= ?"
 
 _MISSING = (
     "there is no key store; restore it, or create the first one with "
@@ -139,6 +106,22 @@ class _Database:
     def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> object:
         return self._connection.executemany(sql, rows)
 
+    def changed_rows(
+        self, sql: str, before: str | None
+    ) -> tuple[Container[str] | None, Iterable[Sequence[Any]], str | None]:
+        """Return what differs since the revision ``before``, by the log of changes.
+
+        At each row the sqlite3 module takes the interpreter's lock again, for which it waits while
+        requests are answered: to read all of many keys takes seconds then.
+        """
+        ((revision, first),) = self.execute(_SINCE, [before])
+        if revision == before:
+            return (), (), revision
+        if first is None:  # of another store, or too long ago
+            return None, self.execute(sql), revision
+        ids = {key_id for (key_id,) in self.execute(_CHANGED, [first])}
+        return ids, self.execute(f"{sql} WHERE id IN ({_CHANGED})", [first]), revision
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         with _transaction(self._connection):
@@ -174,7 +157,7 @@ def _connected(path: Path, busy_timeout: float, *, read_only: bool) -> Iterator[
             _leave_wal_mode(connection)
             # Otherwise a large change locks readers out while it is prepared.
             connection.execute("PRAGMA cache_spill = OFF")
-            if version < len(_MIGRATIONS):
+            if version < len(MIGRATIONS):
                 _migrate(connection)
         yield connection
 
@@ -262,12 +245,12 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     """Return the version of the schema; raise `KeyStoreError` unless we know it."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    if application_id != _APPLICATION_ID:
+    if application_id != APPLICATION_ID:
         raise KeyStoreError(f"{path}: {_NO_STORE} but another SQLite database")
-    if version > len(_MIGRATIONS):
+    if version > len(MIGRATIONS):
         raise KeyStoreError(
             f"{path}: the key store was written by a newer tornado-idv (version {version} of its "
-            f"schema, this one knows {len(_MIGRATIONS)}); upgrade this one"
+            f"schema, this one knows {len(MIGRATIONS)}); upgrade this one"
         )
     return version
 
@@ -286,11 +269,11 @@ def _migrate(connection: sqlite3.Connection) -> None:
     with _transaction(connection):
         # Read again, since another process may have migrated it in the meantime.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        for sql in _MIGRATIONS[version:]:
+        for sql in MIGRATIONS[version:]:
             for statement in _statements(sql):
                 connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
 
 def _statements(sql: str) -> Iterator[str]:
