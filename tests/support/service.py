@@ -125,10 +125,11 @@ class Client:
         return self.post(_CARD, json.dumps({"card_number": text}).encode())
 
 
-def lookup_request(text: str) -> bytes:
-    """Return the request with our key for a card number, or else a nickname or profile URL."""
+def lookup_request(text: str, token: str = KEY) -> bytes:
+    """Return the request with a key for a card number, or else a nickname or profile URL."""
     path, member = (_CARD, "card_number") if text.isdigit() else (_URL, "input")
-    return _message("POST", path, _FIELDS, json.dumps({member: text}).encode())
+    fields = {**_FIELDS, "Authorization": f"Bearer {token}"}
+    return _message("POST", path, fields, json.dumps({member: text}).encode())
 
 
 def _message(method: str, path: str, headers: dict[str, str], body: bytes) -> bytes:
