@@ -288,15 +288,15 @@ def test_users_of_a_deleted_fixture_are_still_served(
         client.wait_for(all_of(RESTORED, RESTORED.body))
 
 
-def test_fixture_replaced_every_100_ms_is_followed_under_load(tmp_path: Path) -> None:
-    """No answer is older than two seconds of edits, and none is older than the one before."""
+def test_fixture_replaced_every_50_ms_is_followed_under_load(tmp_path: Path) -> None:
+    """While the edits go on: none need to end for one to be seen, within two seconds."""
     path = tmp_path / "users.yaml"
     path.write_text(fixture(Person("alice", ALICE.card, "0")))
     written = [time.monotonic()]
     with serving(LONG_LIVED + SPARE.format("users"), tmp_path) as service:
-        client, newest = CheckingClient(service.port, Person("alice", ALICE.card, "0")), 0
-        while len(written) <= 15:
-            if time.monotonic() > written[-1] + 0.1:
+        client, seen = CheckingClient(service.port, Person("alice", ALICE.card, "0")), [0]
+        while len(seen) < 5:
+            if time.monotonic() > written[-1] + 0.05:
                 person = Person("alice", ALICE.card, str(len(written)))
                 client.expect_found(person)
                 path.with_name("new").write_text(fixture(person))
@@ -304,9 +304,9 @@ def test_fixture_replaced_every_100_ms_is_followed_under_load(tmp_path: Path) ->
                 written.append(time.monotonic())
             time.sleep(0.01)
             begun = time.monotonic()
-            seen = int(json.loads(client.ask("@alice").body)["plan"])
-            assert seen >= newest
-            assert seen == len(written) - 1 or begun < written[seen + 1] + 2
-            newest = seen
-        assert newest > 0
+            newest = int(json.loads(client.ask("@alice").body)["plan"])
+            assert newest >= seen[-1]
+            assert newest == len(written) - 1 or begun < written[newest + 1] + 2
+            if newest > seen[-1]:
+                seen.append(newest)
         client.wait_for(all_of(person, person.body))
