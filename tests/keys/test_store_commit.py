@@ -46,6 +46,24 @@ def keys(place: PostgresKeyStore, tmp_path: Path, invoke: Invoke) -> Callable[..
     return lambda *arguments: invoke("keys", *arguments, "--config", config)
 
 
+def around_commit(
+    monkeypatch: pytest.MonkeyPatch,
+    before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
+) -> None:
+    """Have functions called before and after each COMMIT."""
+    script = key_database.KeyDatabase.script
+
+    def run(self: key_database.KeyDatabase, sql: str) -> None:
+        if sql == "COMMIT":
+            before()
+        script(self, sql)
+        if sql == "COMMIT":
+            after()
+
+    monkeypatch.setattr(key_database.KeyDatabase, "script", run)
+
+
 @pytest.fixture
 def no_second_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     connect, used = Connector.connect, set[Connector]()
@@ -125,15 +143,12 @@ def test_another_change_after_a_commit_without_response_leaves_it_uncertain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_store(place, "shop")
-    script = key_database.KeyDatabase.script
 
-    def followed(self: key_database.KeyDatabase, sql: str) -> None:
-        script(self, sql)
-        if sql == "COMMIT":
-            database.run("UPDATE idv_keys.keys SET note = 'by another command'")
-            raise KeyStoreError("the connection was lost")
+    def change_and_fail() -> None:
+        database.run("UPDATE idv_keys.keys SET note = 'by another command'")
+        raise KeyStoreError("the connection was lost")
 
-    monkeypatch.setattr(key_database.KeyDatabase, "script", followed)
+    around_commit(monkeypatch, after=change_and_fail)
     result = keys("revoke", "shop")
     assert (result.exit_code, "could not be determined" in result.stderr) == (3, True)
 
@@ -145,20 +160,15 @@ def test_change_is_reported_as_made_where_a_signal_comes_and_the_connection_is_l
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_store(place, "shop")
-    script = key_database.KeyDatabase.script
 
-    def cut_off(self: key_database.KeyDatabase, sql: str) -> None:
-        if sql == "COMMIT":
-            signal.raise_signal(signal.SIGINT)
-        script(self, sql)
-        if sql == "COMMIT":
-            signal.raise_signal(signal.SIGTERM)
-            database.run(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE application_name = 'tornado-idv keys'"
-            )
+    def cut_off() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        database.run(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'tornado-idv keys'"
+        )
 
-    monkeypatch.setattr(key_database.KeyDatabase, "script", cut_off)
+    around_commit(monkeypatch, lambda: signal.raise_signal(signal.SIGINT), cut_off)
     for command, said in [("disable", "disabled"), ("enable", "valid"), ("revoke", "revoked")]:
         result = keys(command, "shop")
         assert (result.exit_code, result.stderr) == (0, f"shop: {said}\n")
