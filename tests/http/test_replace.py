@@ -10,6 +10,7 @@ import trustme
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 from tornado.testing import bind_unused_port
 
+from support.fakes import LoopClock
 from support.http_server import reject
 from support.in_process import FakeSocket
 from support.stepped_loop import SteppedLoop
@@ -69,20 +70,24 @@ def test_connection_that_is_being_accepted_gets_the_new_application() -> None:
     loop.close()
 
 
-async def test_new_connections_get_the_new_certificate(tmp_path: Path) -> None:
+async def test_new_connections_get_the_new_certificate_and_timeout(tmp_path: Path) -> None:
     """And an open one stays open."""
+    clock = LoopClock()
     authorities = trustme.CA(), trustme.CA()
     first, second = (certificate(each, tmp_path) for each in authorities)
     server = HttpServer(Named("old"), reject, HttpLimits())
     sock, port = bind_unused_port()
     await server.listen([sock], first)
     reader, writer = await connect(port, authorities[0])
-    server.replace(Named("new"), reject, HttpLimits(), tls=second)
+    server.replace(Named("new"), reject, HttpLimits(idle_timeout=1.0), tls=second)
     writer.write(REQUEST)
     assert await asyncio.wait_for(reader.readuntil(b"new"), 10)
-    _, other = await connect(port, authorities[1])
+    without_handshake, third = await asyncio.open_connection("127.0.0.1", port)
+    _, other = await connect(port, authorities[1])  # by then that one is accepted, too
+    clock.forward(1.5)
+    assert await asyncio.wait_for(without_handshake.read(), 1) == b""
     server.close()
-    for each in (writer, other):
+    for each in (writer, other, third):
         each.transport.abort()
 
 

@@ -174,6 +174,13 @@ async def test_an_unhandled_exception_is_500_and_its_text_appears_nowhere(
     assert "tweety" not in caplog.text
 
 
+async def test_a_lookup_that_was_cancelled_is_500(ask: Ask, directory: Failing) -> None:
+    """As when the service is aborted; without a response its client would wait."""
+    directory.error = asyncio.CancelledError()
+    response = await ask()
+    assert (response.code, response.body) == (500, ApiError.INTERNAL.body)
+
+
 async def test_an_expected_error_is_not_logged_as_an_error(
     ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
