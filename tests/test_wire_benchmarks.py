@@ -353,8 +353,9 @@ def test_the_stub_finds_each_user_and_rejects_a_wrong_token(stub: Server) -> Non
 
 
 async def test_the_service_in_front_of_the_stub_conforms(plan: Plan, stub: Server) -> None:
-    async with contenders.run_all(plan, proxy.ours(plan, stub)):
-        pass
+    sides = proxy.ours(plan, stub)
+    async with contenders.run_all(plan, sides) as conforming:
+        assert conforming.keys() == sides.keys()
 
 
 @needs_wrk

@@ -493,7 +493,8 @@ def test_response_whose_body_is_not_read_has_the_same_outcome(
     record = try_.record("@alice")
     assert record["answer"]["status"] == status
     assert record["outcome"] == ("not known" if status == 404 else "could not tell")
-    assert record["reason"] is None or f"status {status}" in record["reason"]
+    assert (record["reason"] is None) is (status == 404)
+    assert status == 404 or f"status {status}" in record["reason"]
 
 
 @pytest.mark.parametrize(

@@ -30,30 +30,33 @@ REFUSED = {
 }
 
 
+def refusal(fields: dict[str, str]) -> ApiError | None:
+    """Return the error for a request with these header fields, ``None`` if it is read."""
+    try:
+        check_media_types(fields)
+    except ApiException as refused:
+        return refused.error
+    return None
+
+
 @pytest.mark.parametrize("fields", READ.values(), ids=READ)
 def test_json_in_utf_8_passes(fields: dict[str, str]) -> None:
-    check_media_types(fields)
+    assert refusal(fields) is None
 
 
 @pytest.mark.parametrize(("fields", "error"), REFUSED.values(), ids=REFUSED)
 def test_everything_else_is_refused(fields: dict[str, str], error: ApiError) -> None:
-    with pytest.raises(ApiException) as refused:
-        check_media_types(fields)
-    assert refused.value.error is error
+    assert refusal(fields) is error
 
 
 @pytest.mark.parametrize("value", ['a/b;c="' + ";" * 16_000, 'a/b;c="' + '\\";' * 5_000])
 def test_long_headers_take_no_long_time(value: str) -> None:
     """The parser alone takes 0.3 s for the first of them."""
     before = time.process_time()
-    check_media_types({"accept": value})
-    with pytest.raises(ApiException) as refused:
-        check_media_types({"content-type": value})
-    assert refused.value.error is ApiError.MEDIA_TYPE
+    assert refusal({"accept": value}) is None
+    assert refusal({"content-type": value}) is ApiError.MEDIA_TYPE
     assert time.process_time() - before < 0.05
 
 
 def test_request_content_type_is_checked_before_accept() -> None:
-    with pytest.raises(ApiException) as refused:
-        check_media_types({"content-type": "text/html", "accept": "text/html"})
-    assert refused.value.error is ApiError.MEDIA_TYPE
+    assert refusal({"content-type": "text/html", "accept": "text/html"}) is ApiError.MEDIA_TYPE
