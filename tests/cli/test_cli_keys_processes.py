@@ -8,7 +8,6 @@ import pty
 import pwd
 import signal
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -95,7 +94,8 @@ def test_token_is_withdrawn_where_a_signal_comes_before_it_is_printed(
         command = ("keys", "issue", "shop", "--store", str(path))
         process = fork(*command, stdout=writing, stderr=stderr.fileno())
     eventually(lambda: "shop" in read(path))
-    time.sleep(0.2)  # until it waits for the reader
+    waits_for = Path(f"/proc/{process.pid}/wchan")
+    eventually(lambda: "pipe_write" in waits_for.read_text())
     process.send_signal(number)
     assert process.wait(TIMEOUT) != 0
     os.close(reading)

@@ -92,7 +92,9 @@ async def test_client_that_does_not_read_is_closed_eventually() -> None:
         client.control.answer = LARGE
         client.send(POST)
         await until(lambda: any(each._writable for each in client.connections))
-        client.clock.forward(10.5)
+        await client.clock.advance(9.0)
+        assert len(client.connections) == 1
+        await client.clock.advance(1.5)
         await client.forgotten()
 
 
@@ -129,8 +131,7 @@ async def test_a_slow_reader_of_the_last_response_has_the_idle_timeout() -> None
         client.send(POST.replace(b"Host: x", b"Host: x\r\nConnection: close"))
         begin = await asyncio.wait_for(client.reader.readexactly(1000), 5)
         for _ in range(8):
-            client.clock.forward(1.0)
-            await asyncio.sleep(0.01)
+            await client.clock.advance(1.0)
         assert len(begin + await client.rest()) > len(LARGE)
 
 

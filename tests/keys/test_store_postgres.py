@@ -18,6 +18,7 @@ from idv_postgres import database as database_module
 from idv_postgres import key_database, key_schema
 from idv_postgres.key_store import PostgresKeyStore
 from support.forked_commands import start
+from support.http_server import until
 from support.key_stores import CREATED, add, make_store, open_store, postgres_place, read, record
 from support.postgres_server import PASSWORD, Database, hanging, stopped
 from support.process import Invoke, eventually
@@ -350,15 +351,6 @@ def shop(place: PostgresKeyStore) -> None:
     place.close()
 
 
-async def all_disconnected(database: Database) -> bool:
-    """Wait for the end of the sessions, which the server ends a moment after their clients."""
-    for _ in range(200):
-        if not database.connections():
-            return True
-        await asyncio.sleep(0.01)
-    return False
-
-
 @pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize(
     ("backend", "key_id", "problem"),
@@ -379,7 +371,7 @@ async def test_connection_of_a_reload_that_fails_is_closed(
         text = config(backend).replace("id: caller", f"id: {key_id}")
         result = await harness.reload(text.replace("auth: {", f"auth: {{store: '{database.dsn}', "))
         assert problem in result.problems[0]
-        assert await all_disconnected(database)
+        await until(lambda: not database.connections())
         assert (await harness.ask("@alice")).status == 200
 
 
@@ -393,11 +385,11 @@ async def test_connection_of_a_reload_that_is_aborted_is_closed(
         prepared = await harness.service.prepare(harness.load())
         assert len(database.connections()) == 1
         await prepared.abort()
-        assert await all_disconnected(database)
+        await until(lambda: not database.connections())
         assert (await harness.reload(text)).code is None
         assert len(database.connections()) == 1
         assert (await harness.reload(config())).code is None
-        assert await all_disconnected(database)
+        await until(lambda: not database.connections())
 
 
 def test_commands_at_once_lose_no_key(place: PostgresKeyStore, folder: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from support.directories import ALICE, DOWN, OTHER_ALICE, QUERY, counts, failure
 from support.fakes import FakeBackend, Ticker
+from support.http_server import until
 from support.shared_caches import FakeSharedCache, shared_directory
 from tornado_idv.errors import Broken
 from tornado_idv.lookup.directory import Directory
@@ -228,7 +229,7 @@ async def test_a_purge_that_fails_is_repeated_and_nothing_is_read_meanwhile(
         await both.find_in_first()
         both.cache.error = error
         both.first.purge(Purge())
-        await asyncio.sleep(0.03)
+        await until(lambda: both.tier.counted.results["not_purged"])
         both.backends[0].source.answer = OTHER_ALICE
         assert (await both.first.find(QUERY)).user is OTHER_ALICE
         assert both.tier._breaker.failures == 0  # a call would have failed
@@ -261,7 +262,7 @@ async def test_many_purges_in_an_outage_are_few_attempts_and_one_purge_of_everyt
             both.first.purge(Purge(queries=(ByCard(str(number)),)))
             await asyncio.sleep(0)
         waiting = asyncio.create_task(both.tier.wait_until_purged())
-        await asyncio.sleep(0.03)
+        await until(lambda: both.tier.counted.results["not_purged"] > 1)
         assert both.tier.pending_purges == 1001
         assert both.cache.calls < 100
         assert caplog.text.count("not purged") == 1
@@ -427,9 +428,9 @@ async def test_a_refresh_ahead_calls_the_backend(ticker: Ticker) -> None:
             source.hold()
             both.first.get_cached(QUERY)
             await asyncio.wait_for(source.begun.wait(), timeout=5)
+            both.cache.entries.clear()
             source.release()
-            await asyncio.sleep(0.01)
-            await both.stored()
+            await until(lambda: both.cache.entries)
         await both.second.find(QUERY)
         assert counts(both.backends) == [2, 0]
 

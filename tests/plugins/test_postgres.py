@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 import idv_postgres
 from idv_postgres.backend import PostgresBackend
+from support.http_server import until
 from support.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
 from support.process import Invoke
 from support.service import CONFIG
@@ -281,9 +282,7 @@ async def test_a_database_that_does_not_fit_stops_the_start(
         await backend_of(**options).open()
     assert str(caught.value).startswith("backend tested: ")
     assert message in str(caught.value)
-    async with asyncio.timeout(5):
-        while database.connections():  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0.01)
+    await until(lambda: not database.connections())
 
 
 @pytest.mark.parametrize(

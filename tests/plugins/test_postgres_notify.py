@@ -14,6 +14,7 @@ import pytest
 
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.listener import Listener
+from support.http_server import until
 from support.postgres_server import ALICE, BOB, Database
 from support.process import Invoke, eventually
 from support.service import CONFIG, Client, serving
@@ -218,9 +219,7 @@ async def test_everything_is_purged_after_a_lost_connection(
         else:
             database.server.pause()
             try:
-                async with asyncio.timeout(10):
-                    while "interrupted" not in caplog.text:  # noqa: ASYNC110 - no event
-                        await asyncio.sleep(0.02)
+                await until(lambda: "interrupted" in caplog.text)
             finally:
                 database.server.resume()
         assert await changes.next() == set()

@@ -89,11 +89,13 @@ async def test_a_process_purges_again_what_it_purges_for_others(
 ) -> None:
     """It may have cached the user after its own purge, and before the change of the other."""
     monkeypatch.setattr(RedisSharedCache, "join_window", 0.1)
+    monkeypatch.setattr(RedisSharedCache, "interval", 60.0)
     purge = Purge(queries=(QUERY,))
     async with several(server, 2) as (first, second):
+        server.run("CONFIG", "RESETSTAT")
         first.directory.purge(purge)
         purging = asyncio.create_task(first.tier.wait_until_purged())
-        await asyncio.sleep(0.02)
+        await until(lambda: b"cmdstat_get:" in server.run("INFO", "commandstats"))
         await first.directory.find(QUERY)
         await second.cache.purge(purge)
         assert await purging

@@ -147,7 +147,7 @@ async def test_entries_from_before_a_purge_that_the_server_forgot_are_misses(
         server.run("SET", "idv:generation", "7")
         server.run("SET", key, old)
         assert (await first.cache.get("", QUERY)).answer is None
-        await asyncio.sleep(0.25)
+        await until(lambda: all((each.cache._generation or 0) > 8 for each in (first, second)))
         assert (await second.cache.get("", QUERY)).answer is None
         await first.find()
     server.run("SET", "idv:generation", "3")

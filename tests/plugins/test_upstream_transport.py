@@ -364,8 +364,7 @@ async def test_wait_for_a_pooled_connection_is_no_connection_timeout(
         upstream.gate.clear()
         first, second = (asyncio.ensure_future(ask(made, POST)) for _ in range(2))
         await upstream.asked()
-        LoopClock().forward(TIMEOUT - 0.5)
-        await asyncio.sleep(0.01)
+        await LoopClock().advance(TIMEOUT - 0.5)
         upstream.gate.set()
         assert (await first).status == (await second).status == 200
     assert len(upstream.connections) == 1

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
+from support.fakes import LoopClock
 from tornado_idv import ByNickname
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import open_backends
@@ -237,17 +239,19 @@ async def test_an_edit_between_the_first_read_and_the_watch_is_seen(
 async def test_a_watch_that_fails_is_tried_again_after_a_pause(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: asyncio.Queue[None] = asyncio.Queue()
+    clock = LoopClock()
+    begun: list[float] = []
 
     def failing(*folders: Path, **options: object) -> AsyncIterator[Any]:
-        begun.put_nowait(None)
+        begun.append(clock())
         raise OSError(28, "no more watches")
 
     monkeypatch.setattr(backend_module, "awatch", failing)
     async with watched(path):
-        await asyncio.wait_for(begun.get(), timeout=5)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(begun.get(), timeout=0.1)
+        while len(begun) < 3:
+            await clock.advance(0.05)
+            await asyncio.to_thread(path.stat)  # it looks at the file in threads
+    assert all(later - earlier >= 0.5 for earlier, later in pairwise(begun))
 
 
 async def test_a_listener_that_raises_does_not_end_the_watch(

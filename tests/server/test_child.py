@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 
 from tornado_idv.server.child import Child
 from tornado_idv.server.control import encode
@@ -26,7 +25,8 @@ def test_process_that_closes_with_a_message_unread_is_not_killed() -> None:
         assert child.receive(1.0) == [{"op": "report"}]
         assert child.receive(1.0) == []
         assert child.disconnected
-        time.sleep(0.1)
-        assert child.reap() is None
     finally:
-        child.end()
+        os.kill(pid, signal.SIGUSR1)
+        _, status = os.waitpid(pid, 0)
+        child.close()
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGUSR1, "another signal came before"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.certificate import SELF_SIGNED
+from support.http_server import until
 from support.reloads import GATED, A, B, Gated, config, post, reloadable
 from support.service import make_database
 from tornado_idv.admin.reload import FAILED, INVALID
@@ -398,11 +399,7 @@ async def test_replaced_directory_is_freed_without_a_collection(tmp_path: Path) 
         gc.disable()
         try:
             await harness.reload(config(B, server=quick))
-            for _ in range(500):
-                await asyncio.sleep(0.01)
-                if not any(each() for each in replaced):
-                    break
-            assert not any(each() for each in replaced)
+            await until(lambda: not any(each() for each in replaced))
         finally:
             gc.enable()
 

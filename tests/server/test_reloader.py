@@ -68,8 +68,6 @@ async def test_request_during_a_reload_causes_one_other_afterwards(path: Path, m
     await applied.begun.wait()
     path.write_text("2")
     others = [reloader.start("signal") for _ in range(5)]
-    await asyncio.sleep(0.01)
-    assert applied.contents == []
     applied.gate.set()
     assert (await end(first)).code is None
     for other in others:
@@ -199,21 +197,32 @@ async def test_file_is_replaced_with_the_same_size_and_time(path: Path, make: Ma
     assert applied.contents == [b"2"]
 
 
-async def test_file_is_followed_only_while_that_is_enabled(path: Path, make: Make) -> None:
+async def test_file_is_followed_only_while_that_is_enabled(
+    path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reloader, applied = make()
     clock = LoopClock()
-    enabled = False
-    watching = asyncio.create_task(reloader.watch(lambda: enabled))
+    enabled: list[bool] = []
+    poll, polls = reloader.poll, asyncio.Semaphore(0)
+
+    def is_enabled() -> bool:
+        enabled.append(len(enabled) >= 5)
+        return enabled[-1]
+
+    async def poll_and_release() -> None:
+        await poll()
+        polls.release()
+
+    monkeypatch.setattr(reloader, "poll", poll_and_release)
+    watching = asyncio.create_task(reloader.watch(is_enabled))
+    await asyncio.sleep(0)
     path.write_text("22")
-
-    async def seconds_pass() -> None:
-        for _ in range(5):
-            await asyncio.sleep(0.01)  # the file is looked at in a thread
-            clock.forward(1.1)
-
-    await seconds_pass()
-    assert applied.contents == []
-    enabled = True
-    await seconds_pass()
+    for _ in range(5):
+        await clock.advance(1.1)
+    assert enabled == [False] * 5
+    assert (applied.contents, polls.locked()) == ([], True)
+    for _ in range(3):
+        await clock.advance(1.1)
+        await asyncio.wait_for(polls.acquire(), 10)
     assert applied.contents == [b"22"]
     watching.cancel()

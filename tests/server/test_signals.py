@@ -38,6 +38,16 @@ async def test_second_signal_aborts_a_start_that_does_not_end() -> None:
     assert await asyncio.wait_for(aborted, 10) == signal.SIGTERM
 
 
+async def handled_so_far() -> None:
+    """Wait until the signals that came before are handled: they are in their order."""
+    handled = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, handled.set)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await asyncio.wait_for(handled.wait(), 10)
+    loop.remove_signal_handler(signal.SIGUSR1)
+
+
 @pytest.mark.parametrize("phase", ["before the loop", "start", "running"])
 async def test_hangup_reloads_once_the_service_runs(phase: str) -> None:
     """Also one that arrived before; it neither ends the process nor stops the service."""
@@ -48,7 +58,7 @@ async def test_hangup_reloads_once_the_service_runs(phase: str) -> None:
         signals = Signals(asyncio.current_task(), lambda _: None)
         if phase == "start":
             os.kill(os.getpid(), signal.SIGHUP)
-        await asyncio.sleep(0.01)
+        await handled_so_far()
         assert reloads.locked()
         signals.ready(reloads.release)
         if phase == "running":

@@ -36,6 +36,13 @@ class LoopClock:
     def forward(self, seconds: float) -> None:
         self._ahead += seconds
 
+    async def advance(self, seconds: float) -> None:
+        """Put the clock forward, and return once the timers that are due by then have fired."""
+        fired = asyncio.Event()
+        asyncio.get_running_loop().call_at(self() + seconds, fired.set)
+        self.forward(seconds)
+        await fired.wait()
+
 
 class Source:
     """Gives the answer it is set to, and counts how often it was asked.
