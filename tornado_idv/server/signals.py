@@ -68,6 +68,7 @@ class Signals:
     def _on_stop(self, number: int) -> None:
         if self.stop.is_set():
             self._abort(number)
+            return
         self.stop.set()
         if self._starting is not None:
             self._starting.cancel()
