@@ -137,7 +137,7 @@ class Database:
             if self._options.prepared_statements:
                 rows = await self._fetch(connection, sql, value)
             else:
-                rows = await self._fetch_pinned(connection, sql, value)
+                rows = await self._fetch_pinned(pool, connection, sql, value)
         except asyncio.CancelledError:
             self._was_not_answered = True
             connection.terminate()
@@ -178,7 +178,7 @@ class Database:
         return rows
 
     async def _fetch_pinned(
-        self, connection: asyncpg.Connection, sql: str, value: str | list[str]
+        self, pool: Pool, connection: asyncpg.Connection, sql: str, value: str | list[str]
     ) -> list[asyncpg.Record]:
         """Run a lookup in a transaction.
 
@@ -194,7 +194,7 @@ class Database:
             await connection.execute("COMMIT")
         except TimeoutError:
             # asyncpg sends a cancel request now, which `terminate` would drop.
-            self._pool.stop(connection)
+            pool.stop(connection)
             raise
         except BaseException:
             connection.terminate()

@@ -129,7 +129,7 @@ def _of_server(error: PostgresError, *, with_message: bool) -> LookupFailed:
     if state == "08P01" and text.startswith(_REJECTED_PARAMETER):
         return Broken(
             f"a pooler rejects the startup parameter {text.removeprefix(_REJECTED_PARAMETER)}; "
-            "write prepared_statements: false, or connect to the server itself"
+            "connect to the server itself, or for a backend write prepared_statements: false"
         )
     reason = _REASONS.get(state) or f"the query failed with {type(error).__name__}"
     message = f": {text}" if with_message and text else ""

@@ -39,6 +39,8 @@ _SETTINGS = {
     # A client that is gone must not keep the others from writing.
     "idle_in_transaction_session_timeout": "60s",
 }
+_ALL_ROWS = "SET LOCAL row_security = off"
+"""Again in each transaction, since a pooler may ignore the settings above."""
 _REVISION = "SELECT revision FROM store"
 _MISSING = (
     "there is no key store in this database; restore it, or create the first one with "
@@ -137,8 +139,7 @@ class KeyDatabase:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Make all reads within see the same state."""
-        # Again, since a pooler may ignore what it gets at the start of a connection.
-        self.script("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL row_security = off")
+        self.script(f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_ALL_ROWS}")
         try:
             yield
         finally:
@@ -155,7 +156,7 @@ class KeyDatabase:
     def _begin(self, lock: str) -> list[str]:
         """Begin a transaction, and return what the statement that locks returns."""
         milliseconds = max(1, int(self.busy_timeout * 1000))
-        self.script(f"BEGIN; SET LOCAL lock_timeout = {milliseconds}")
+        self.script(f"BEGIN; {_ALL_ROWS}; SET LOCAL lock_timeout = {milliseconds}")
         return self._texts(lock, self.busy_timeout + _TIMEOUT)
 
     def _commit(self, lock: str, before: list[str], after: list[str]) -> None:

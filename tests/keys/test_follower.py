@@ -125,6 +125,10 @@ ADD_MANY_TOKENS = """
 INSERT INTO tokens SELECT randomblob(32), 'gone', 1.0, NULL FROM
     (WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 10100) SELECT i FROM n)
 """
+TAKE_TOKEN = """
+REPLACE INTO tokens SELECT digest, 'partner', 5.0, 6.0 FROM tokens
+    WHERE id = 'shop' AND expires IS NOT NULL
+"""
 REPLACE_TOKEN = """
 UPDATE OR REPLACE tokens SET digest = (SELECT digest FROM tokens WHERE id = 'partner')
     WHERE id = 'shop' AND expires IS NOT NULL
@@ -150,6 +154,28 @@ HAND_MADE_CHANGES: dict[str, tuple[str, ...]] = {
         "DELETE FROM keys WHERE id = 'partner'",
     ),
     "replaced by update": (REPLACE_TOKEN, "DELETE FROM keys WHERE id = 'partner'"),
+    "replaced, and deleted at once": (
+        TAKE_TOKEN,
+        "DELETE FROM tokens WHERE id = 'partner' AND created = 5.0",
+        "UPDATE keys SET owner = 'other' WHERE id = 'partner'",
+    ),
+    "id that is no text": (
+        "INSERT INTO keys SELECT CAST(x'e4' AS TEXT), 1, '', '', 1, 1, '', '', '', 0, 1",
+        "DELETE FROM keys WHERE id NOT IN ('shop', 'partner')",
+        "UPDATE keys SET owner = 'other' WHERE id = 'shop'",
+    ),
+    "not logged": (
+        *(f"DROP TRIGGER log_tokens_{event}" for event in ("UPDATE", "DELETE")),
+        "UPDATE keys SET owner = 'other' WHERE id = 'partner'",
+        "DELETE FROM tokens WHERE id = 'shop' AND expires IS NOT NULL",
+    ),
+    "log removed": (
+        "DROP TRIGGER log_keys_UPDATE",
+        "DROP TABLE changes",
+        "DROP TRIGGER log_keys_DELETE",
+        "DROP TRIGGER log_keys_INSERT",
+        "UPDATE keys SET disabled = 1 WHERE id = 'shop'",
+    ),
     "more than are logged": ("DELETE FROM tokens WHERE expires IS NOT NULL", ADD_MANY_TOKENS),
     "nothing": ("UPDATE store SET revision = 'other'",),
 }

@@ -23,10 +23,12 @@ from support.key_stores import (
     open_store,
     read,
     record,
+    without_log,
 )
 from support.permissions import public_directory, unprivileged
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys import store_file
+from tornado_idv.keys.rows import EMPTY
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest
 
@@ -150,7 +152,7 @@ REASONS = {
     "another_database": "the file is not a key store but another SQLite database",
     "newer_schema": (
         "the key store was written by a newer tornado-idv (version 99 of its schema, this one "
-        "knows 2); upgrade this one"
+        "knows 1); upgrade this one"
     ),
     "invalid_key": "a key in it is not valid: shop",
     "directory": "the file is not a key store, not even a regular one",
@@ -182,13 +184,9 @@ def test_store_of_another_user_is_reported() -> None:
             pass
 
 
-def test_older_schema_is_migrated_when_the_store_is_opened(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its keys stay, and changes of them are logged."""
-    with monkeypatch.context() as patched:
-        patched.setattr(store_file, "MIGRATIONS", store_file.MIGRATIONS[:1])
-        make_store(path, "shop")
+def test_log_of_changes_is_added_to_a_store_without_it(path: Path) -> None:
+    make_store(path, "shop")
+    without_log(path)
     with open_store(path, read_only=True) as store:
         assert [each.id for each in store.records()] == ["shop"]
     with open_store(path) as store:
@@ -196,9 +194,26 @@ def test_older_schema_is_migrated_when_the_store_is_opened(
         store.revoke("shop", CREATED)
         assert store.find("shop").revoked == CREATED
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
         logged = connection.execute("SELECT id FROM changes WHERE revision = ?", (before,))
         assert logged.fetchall() == [("shop",)]
+
+
+def test_store_without_a_log_can_be_read_where_it_cannot_be_written() -> None:
+    with public_directory() as folder:
+        path = folder / "keys.db"
+        make_store(path, "shop", "partner")
+        without_log(path)
+        path.chmod(0o444)
+        with unprivileged(), open_store(path) as store:
+            before = store.api_keys(EMPTY)
+        path.chmod(0o644)
+        execute(path, "UPDATE keys SET disabled = 1 WHERE id = 'shop'")
+        path.chmod(0o444)
+        with unprivileged(), open_store(path) as store:
+            after = store.api_keys(before)
+    rejected = [key.id for key in after.keys.values() if key.rejected]
+    assert rejected == ["shop"]
 
 
 def test_log_of_changes_is_bounded(path: Path) -> None:
@@ -210,6 +225,22 @@ def test_log_of_changes_is_bounded(path: Path) -> None:
         add_tokens = f"INSERT INTO tokens SELECT randomblob(32), 'gone', 1.0, i FROM ({numbers})"
         connection.execute(add_tokens)
         assert connection.execute("SELECT count(*) FROM changes").fetchone() == (10_000,)
+
+
+def test_version_of_the_schema_never_steps_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may convert the store to a later version in the meantime."""
+    make_store(path, "shop")
+    later = [*store_file.MIGRATIONS, "CREATE TABLE more (x);\n"] * 2
+    monkeypatch.setattr(store_file, "MIGRATIONS", later[:3])
+    monkeypatch.setattr(
+        store_file, "_version", lambda *_: execute(path, "PRAGMA user_version = 9") or 1
+    )
+    with open_store(path):
+        pass
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (9,)
 
 
 def test_failed_migration_leaves_the_store_as_it_was(

@@ -17,9 +17,9 @@ from tornado_idv.keys.location import KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
-from tornado_idv.keys.store_schema import MIGRATIONS
 from tornado_idv.keys.token import digest, issue
 
+_EVENTS = ("INSERT", "UPDATE", "DELETE")
 CREATED = 1_800_000_000.0
 
 
@@ -101,6 +101,12 @@ def garbage_page(path: Path) -> Iterator[None]:
     yield from _overwritten(path, content[:4096] + b"\xff" * (len(content) - 4096))
 
 
+def without_log(path: Path) -> None:
+    """Remove the log of changes, as in a store of a version that had none."""
+    triggers = (f"log_{table}_{event}" for table in ("keys", "tokens") for event in _EVENTS)
+    execute(path, *(f"DROP TRIGGER {each}" for each in triggers), "DROP TABLE changes")
+
+
 def another_database(path: Path) -> Iterator[None]:
     kept = path.with_suffix(".kept")
     path.rename(kept)
@@ -112,7 +118,7 @@ def another_database(path: Path) -> Iterator[None]:
 def newer_schema(path: Path) -> Iterator[None]:
     execute(path, "PRAGMA user_version = 99")
     yield
-    execute(path, f"PRAGMA user_version = {len(MIGRATIONS)}")
+    execute(path, "PRAGMA user_version = 1")
 
 
 def invalid_key(path: Path) -> Iterator[None]:

@@ -20,10 +20,10 @@ from typing import Any
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 from tornado_idv.files import FileSignature
 from tornado_idv.keys.location import BUSY_TIMEOUT, KeyStoreExistsError, KeyStoreLocation
-from tornado_idv.keys.store_schema import APPLICATION_ID, MIGRATIONS
+from tornado_idv.keys.store_schema import APPLICATION_ID, LOG, MIGRATIONS
 
-_SINCE = """
-SELECT (SELECT revision FROM store), (SELECT min(number) FROM changes WHERE revision = ?)
+_FIRST_CHANGE = """
+SELECT min(number), (SELECT min(number) FROM changes) FROM changes WHERE revision = ?
 """
 _CHANGED = "SELECT id FROM changes WHERE number >= ?"
 
@@ -78,6 +78,7 @@ class KeyStoreFile(KeyStoreLocation):
             return
         with _draft(self.setting) as connection, _transaction(connection):
             _migrate(connection)
+            _add_log(connection)
             yield _Database(connection, self.setting)
 
     def signature(self) -> FileSignature | None:
@@ -114,13 +115,29 @@ class _Database:
         At each row the sqlite3 module takes the interpreter's lock again, for which it waits while
         requests are answered: to read all of many keys takes seconds then.
         """
-        ((revision, first),) = self.execute(_SINCE, [before])
+        ((revision,),) = self.execute("SELECT revision FROM store")
+        if before is None:
+            return None, self.execute(sql), revision
         if revision == before:
             return (), (), revision
-        if first is None:  # of another store, or too long ago
+        try:
+            first, ids = self._logged_since(before)
+        except sqlite3.Error:  # there is no log, or what is in it is not text
+            first = None
+        if first is None:
             return None, self.execute(sql), revision
-        ids = {key_id for (key_id,) in self.execute(_CHANGED, [first])}
         return ids, self.execute(f"{sql} WHERE id IN ({_CHANGED})", [first]), revision
+
+    def _logged_since(self, revision: str) -> tuple[int | None, Container[str]]:
+        """Return the number of the first change of this revision, and the ids of all keys since.
+
+        The number is ``None`` if that is not known: of another store, or too long ago.
+        """
+        ((first, oldest),) = self.execute(_FIRST_CHANGE, [revision])
+        # One change may be several rows, of which the oldest were removed.
+        if first is None or first == oldest > 1:
+            return None, ()
+        return first, {key_id for (key_id,) in self.execute(_CHANGED, [first])}
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -159,6 +176,7 @@ def _connected(path: Path, busy_timeout: float, *, read_only: bool) -> Iterator[
             connection.execute("PRAGMA cache_spill = OFF")
             if version < len(MIGRATIONS):
                 _migrate(connection)
+            _add_log(connection)
         yield connection
 
 
@@ -208,9 +226,8 @@ def _draft(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
     # Mode rw: SQLite would create a store that is missing.
-    return sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw", busy_timeout, isolation_level=None, uri=True
-    )
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    return sqlite3.connect(uri, timeout=busy_timeout, isolation_level=None, uri=True)
 
 
 def _check_file(path: Path) -> None:
@@ -258,11 +275,26 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 def _leave_wal_mode(connection: sqlite3.Connection) -> None:
     """Convert a store in WAL mode, unless this user can only read it."""
     if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
-        try:
+        with _read_only_allowed():
             connection.execute("PRAGMA journal_mode = DELETE")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
-                raise
+
+
+def _add_log(connection: sqlite3.Connection) -> None:
+    """Add the log of changes to a store without it, unless this user can only read it."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'changes'").fetchone() is None:
+        with _read_only_allowed(), _transaction(connection):
+            for statement in _statements(LOG):
+                connection.execute(statement)
+
+
+@contextmanager
+def _read_only_allowed() -> Iterator[None]:
+    """Leave a store as it is that this user can only read."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+            raise
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
@@ -273,7 +305,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
             for statement in _statements(sql):
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
 
 
 def _statements(sql: str) -> Iterator[str]:

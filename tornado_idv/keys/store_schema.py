@@ -40,27 +40,34 @@ _TRIGGERS = "".join(
     for event in ("INSERT", "UPDATE", "DELETE")
 )
 
-_LOG = """
-CREATE TABLE changes (number INTEGER PRIMARY KEY, revision TEXT, id TEXT);
-"""
-"""The log: the key that a change was of, and the revision of the store before it."""
+MIGRATIONS = [_TABLES + _TRIGGERS]
+"""The SQL that leads from each version of the schema (``PRAGMA user_version``) to the next."""
 
-_LOG_TRIGGERS = "".join(
+_LOG_TABLE = """
+CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY, revision TEXT, id TEXT);
+"""
+_CHANGED_IDS = {
+    ("keys", "INSERT"): "SELECT NEW.id AS key_id",
+    ("keys", "UPDATE"): "SELECT OLD.id AS key_id UNION SELECT NEW.id",
+    ("keys", "DELETE"): "SELECT OLD.id AS key_id",
+    # With REPLACE, a token that is already there is deleted without a trigger for that.
+    ("tokens", "INSERT"): "SELECT NEW.id AS key_id UNION "
+    "SELECT id FROM tokens WHERE digest = NEW.digest",
+    ("tokens", "UPDATE"): "SELECT OLD.id AS key_id UNION SELECT NEW.id UNION "
+    "SELECT id FROM tokens WHERE digest = NEW.digest",
+    ("tokens", "DELETE"): "SELECT OLD.id AS key_id",
+}
+LOG = _LOG_TABLE + "".join(
     f"""
-DROP TRIGGER {table}_{event};
-CREATE TRIGGER {table}_{event} AFTER {event} ON {table} BEGIN
+CREATE TRIGGER IF NOT EXISTS log_{table}_{event} BEFORE {event} ON {table} BEGIN
     INSERT INTO changes (revision, id) SELECT revision, key_id FROM store, ({ids});
     DELETE FROM changes WHERE number <= (SELECT max(number) FROM changes) - {_CHANGES_KEPT};
-    UPDATE store SET revision = hex(randomblob(16));
 END;
 """  # noqa: S608 - constants
-    for table in ("keys", "tokens")
-    for event, ids in {
-        "INSERT": "SELECT NEW.id AS key_id",
-        "UPDATE": "SELECT OLD.id AS key_id UNION SELECT NEW.id",
-        "DELETE": "SELECT OLD.id AS key_id",
-    }.items()
+    for (table, event), ids in _CHANGED_IDS.items()
 )
+"""The SQL that adds a log of changes: their keys, and the revision of the store before each.
 
-MIGRATIONS = [_TABLES + _TRIGGERS, _LOG + _LOG_TRIGGERS]
-"""The SQL that leads from each version of the schema (``PRAGMA user_version``) to the next."""
+It is no version of the schema, so that versions of this service without it can use the store, too:
+their changes are logged, since triggers do it.
+"""

@@ -121,7 +121,7 @@ class JsonHandler(HTTPMessageDelegate, ABC):
     def _resume(self, then: Callable[[Future[Any]], None], future: Future[Any]) -> None:
         try:
             then(future)
-        except (Exception, CancelledError) as error:  # noqa: BLE001 - as in `run`
+        except (Exception, CancelledError) as error:  # noqa: BLE001 - as in `finish`
             self._send_failure(error)
 
     def _send_failure(self, error: BaseException) -> None:
