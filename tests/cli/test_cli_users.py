@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from idv_sqlite.staging import Staging
 from support import sqlite_databases
 from support.directory_sync import fail_directory_sync
 from support.forked_commands import start
@@ -454,7 +455,13 @@ def test_signal_after_the_commit_does_not_hide_that_the_users_are_changed(
     number: signal.Signals,
 ) -> None:
     sqlite_databases.write(path, ALICE)
-    monkeypatch.setattr("idv_sqlite.staging.Staging.close", lambda _: os.kill(os.getpid(), number))
+    close = Staging.close
+
+    def close_with_signal(staging: Staging) -> None:
+        close(staging)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Staging, "close", close_with_signal)
     done = users("import", source(HEADER + BOB_ROW), "--to", "people", *option)
     assert (done.exit_code, done.stderr) == (0, "Imported 1 users into people.\n")
     assert [row[0] for row in rows(path)][-1] == "bob"
