@@ -33,7 +33,6 @@ from tornado_idv.server.log_filters import keep_out_secrets
 from tornado_idv.server.logs import (
     LogFormat,
     LogOutput,
-    _write_whole_lines,
     configure_direct_logging,
     configure_logging,
 )
@@ -506,25 +505,39 @@ def test_lost_lines_are_reported_in_the_format_of_the_log(
     assert report["event"].startswith("2 log lines dropped: ")
 
 
+def writes_to_stderr(monkeypatch: pytest.MonkeyPatch, text: str, *, shared: bool) -> list[bytes]:
+    """Return what each write takes, where this text is to be written."""
+    written: list[bytes] = []
+    write_to = os.write
+
+    def write(descriptor: int, data: memoryview) -> int:
+        if descriptor != 2:
+            return write_to(descriptor, data)
+        written.append(bytes(data))
+        return len(data)
+
+    monkeypatch.setattr("os.write", write)
+    with put_back():
+        output = configure_logging("info", "json", shared=shared)
+        output.writer.put(text)
+        output.close()
+    assert b"".join(written) == text.encode()
+    return written
+
+
 @pytest.mark.parametrize("length", [10, 300, 3000, 5000])
 def test_lines_of_several_processes_are_written_whole(
     length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each write to a pipe is whole lines of at most PIPE_BUF bytes, or one longer line."""
-    written: list[bytes] = []
-
-    def write(_: int, data: memoryview) -> int:
-        written.append(bytes(data))
-        return len(data)
-
-    monkeypatch.setattr("os.write", write)
-    text = b"".join(b"%d" % (i % 10) * length + b"\n" for i in range(50))
-    data = memoryview(text)
-    while data:
-        data = data[_write_whole_lines(data) :]
-    assert b"".join(written) == text
+    text = "".join(f"{i % 10}" * length + "\n" for i in range(50))
+    written = writes_to_stderr(monkeypatch, text, shared=True)
     assert all(each.endswith(b"\n") for each in written)
     assert all(len(each) <= PIPE_BUF or each.count(b"\n") == 1 for each in written)
+
+
+def test_lines_of_a_single_process_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(writes_to_stderr(monkeypatch, "a line\n" * 10_000, shared=False)) == 1
 
 
 def test_direct_logging_loses_a_line_rather_than_blocking(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def run_admin(
 ) -> int:
     """Serve the admin listener until asked to stop; return the exit code."""
     settings = current.settings
-    logs = configure_logging(settings.logging.level, settings.logging.format)
+    logs = configure_logging(settings.logging.level, settings.logging.format, shared=True)
 
     async def serve(channel: Channel) -> int:
         configured = [api_key(entry) for entry in settings.auth.keys]

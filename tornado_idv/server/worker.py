@@ -38,7 +38,9 @@ def run_worker(
 ) -> int:
     """Serve until asked to stop; return the exit code."""
     settings = current.settings
-    logs = configure_logging(settings.logging.level, settings.logging.format, settings.logging.ids)
+    logs = configure_logging(
+        settings.logging.level, settings.logging.format, settings.logging.ids, shared=True
+    )
 
     async def serve(channel: Channel) -> int:
         dropped = lambda: logs.writer.dropped  # noqa: E731
