@@ -58,7 +58,7 @@ coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term
 
 hard: $(VENV)/.dev
-	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/wire
+	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout=0 tests/wire
 
 TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core systemd logrotate postgresql pgbouncer redis-server
 
