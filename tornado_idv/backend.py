@@ -112,7 +112,7 @@ class Backend(ABC, Generic[OptionsT]):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the source though users are found, such as a rejected edit.
+        """What is wrong with the source, such as a rejected edit or a lost connection.
 
         It makes the service degraded. No value of a user may be in it. Read as `user_count`.
         """

@@ -26,8 +26,8 @@ class LookupFailed(IdvError):
     ``reason`` is one phrase for the operator. ``backend`` is the name of the
     configured backend, filled in by its guard. With ``continues`` the chain may
     ask the next backend, as ``on_unavailable: continue`` allows. ``counts_against_breaker`` says
-    whether it tells the backend's circuit breaker anything: not where the backend
-    was not asked at all.
+    whether it tells the backend's circuit breaker anything: not where it costs nothing to try
+    again. Health checks and metrics count it in any case.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.model import ByCard, ByNickname, Query, User
@@ -25,6 +25,12 @@ _SITE = re.compile(
 MAX_NICKNAME = 256
 """Characters that a nickname may have at most, whatever its pattern says: matching takes time."""
 
+_UNPRINTABLE = "\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff"
+"""Control characters (Unicode category Cc), line separators, and lone surrogates: not UTF-8."""
+PLAN_FORMAT = "1 to 256 characters without control characters and line separators"
+PROFILE_URL_FORMAT = "an http:// or https:// URL of at most 2,048 characters"
+_PLAN = re.compile(rf"(?!\s*\Z)[^{_UNPRINTABLE}]{{1,256}}")
+_URL = re.compile(rf"(?=.{{8,2048}}\Z)https?://[^\s{_UNPRINTABLE}]+")
 _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
@@ -34,6 +40,16 @@ def fold_case(nickname: str) -> str:
     ``str.lower`` would turn the Kelvin sign, which is not ASCII, into a "k".
     """
     return nickname.lower() if nickname.isascii() else nickname
+
+
+def is_plan(text: str) -> bool:
+    """Whether a record can have this plan, which is `PLAN_FORMAT`."""
+    return _PLAN.fullmatch(text) is not None
+
+
+def is_profile_url(value: object) -> TypeGuard[str]:
+    """Whether a record can have this profile URL, which is `PROFILE_URL_FORMAT`."""
+    return isinstance(value, str) and _URL.fullmatch(value) is not None
 
 
 @dataclass(frozen=True)

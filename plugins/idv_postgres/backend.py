@@ -99,6 +99,11 @@ class PostgresBackend(Backend[PostgresOptions]):
         }
         return frozenset(kind for kind, query in queries.items() if query is not None)
 
+    @property
+    def problem(self) -> str | None:
+        """Why every lookup fails until the next attempt to connect succeeds."""
+        return self._error.reason if self._lookups is None else None
+
     async def open(self) -> None:
         """Connect and validate the table; raises `StartError` for what is not to be served.
 

@@ -54,6 +54,13 @@ class RedisBackend(Backend[RedisOptions]):
         )
         self._prefix = options.prefix
         self._is_checked = False
+        self._open_problem: str | None = None
+        """Why lookups may fail, as seen at the start; ``None`` after one that succeeded."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why lookups may fail, as seen at the start, until one succeeds."""
+        return self._open_problem
 
     async def open(self) -> None:
         """Connect; raises `StartError` for what cannot become right by waiting.
@@ -62,23 +69,26 @@ class RedisBackend(Backend[RedisOptions]):
         """
         try:
             async with asyncio.timeout(_START_TIMEOUT):
-                problem = await self._check()
+                self._open_problem = await self._check()
         except Broken as error:
             await self._client.close()
             raise StartError(f"backend {self.name}: {error.reason}") from None
         except Unavailable as error:
-            _log.error("backend %s: %s; lookups connect again", self.name, error.reason)
+            self._open_problem = f"{error.reason}; lookups connect again"
         except TimeoutError:
-            _log.error("backend %s: the server did not respond in time", self.name)
+            self._open_problem = "the server did not respond in time"
         else:
             self._is_checked = True
-            if problem is not None:
-                _log.warning("backend %s: %s", self.name, problem)
+        if self._open_problem is not None:
+            _log.error("backend %s: %s", self.name, self._open_problem)
 
     async def find(self, query: Query) -> User | None:
         """Look the user up; "not known here" only while all users are loaded."""
         user = await self._find(query)
-        return await self._confirm(query) if user is None else user
+        if user is None:
+            user = await self._confirm(query)
+        self._open_problem = None
+        return user
 
     async def _confirm(self, query: Query) -> User | None:
         """Return ``None`` for a user who is not known, and one who was loaded meanwhile.

@@ -60,6 +60,11 @@ class SqliteBackend(Backend[SqliteOptions]):
         """Return all users of the file; a view can be read only."""
         return SqliteUserStore(options)
 
+    @property
+    def problem(self) -> str | None:
+        """Why lookups fail, or find no more than the users of a file that is gone."""
+        return None if self._error is None else self._error.reason
+
     async def open(self) -> None:
         """Open and check the file; raises `StartError`."""
         try:

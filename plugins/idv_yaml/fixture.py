@@ -42,10 +42,13 @@ _FIELDS = {
     ),
     # The widest that identifiers.card_length can be set to.
     "card_number": _Rule(re.compile(r"[0-9]{1,64}"), "write 1 to 64 of the digits 0 to 9"),
-    "plan": _Rule(re.compile(r".+", re.DOTALL), "write a plan"),
+    "plan": _Rule(
+        re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,256}"),
+        "write 1 to 256 characters without control characters",
+    ),
     "profile_url": _Rule(
-        re.compile(r"https?://\S+"),
-        "write an address that begins with https:// or http://, or leave the member out",
+        re.compile(r"(?=.{1,2048}\Z)https?://[^\s\x00-\x1f\x7f-\x9f]+"),
+        "write an https:// or http:// URL of at most 2,048 characters, or leave the member out",
         required=False,
     ),
 }

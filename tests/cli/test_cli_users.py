@@ -91,15 +91,15 @@ REJECTED = {
     "nickname": ("bad nick,1,Free,", "nickname: not in a valid format"),
     "card": ("carl,12x,Free,", "card_number: not in a valid format"),
     "long card": (f"carl,{'1' * 33},Free,", "card_number: not in a valid format"),
-    "plan": ("carl,1, ,", "plan: empty"),
-    "NUL": ("carl,1,a\0b,", "plan: not UTF-8 text, or it contains a control character"),
-    "line separator": ("carl,1,a\u2028b,", "plan: not UTF-8 text, or it contains a control"),
-    "delete": ("carl,1,Free,https://x/\x7f", "profile_url: not an address"),
+    "plan": ("carl,1, ,", "plan: not 1 to 256 characters"),
+    "NUL": ("carl,1,a\0b,", "plan: not 1 to 256 characters without control"),
+    "line separator": ("carl,1,a\u2028b,", "plan: not 1 to 256 characters without control"),
+    "delete": ("carl,1,Free,https://x/\x7f", "profile_url: not an http:// or https:// URL"),
     "open quote": ('"carl,1,Free,', "not CSV: a quote is not closed on its line"),
     "open quote at the end": ('carl,1,Free,"', "not CSV: a quote is not closed on its line"),
     "text after a quote": ('"carl"x,1,Free,', "not CSV: a quote is not closed on its line"),
-    "not UTF-8": ("carl,1,a\udcffb,", "plan: not UTF-8 text"),
-    "address": ("carl,1,Free,ftp://x", "profile_url: not an address"),
+    "not UTF-8": ("carl,1,a\udcffb,", "plan: not 1 to 256 characters"),
+    "address": ("carl,1,Free,ftp://x", "profile_url: not an http:// or https:// URL"),
     "few fields": ("carl,1,Free", "3 fields instead of 4"),
     "same nickname": ("@alice,1,Free,", "the nickname is that of an earlier line"),
     "same card": (f"carl,{ALICE.card_number},Free,", "the card number is that of an earlier line"),
@@ -345,7 +345,7 @@ def test_export_of_a_user_that_an_import_would_reject_is_refused(
     file.write_text("before")
     done = users("export", "--from", "people", file)
     assert (done.exit_code, file.read_text()) == (1, "before")
-    assert done.stderr.startswith("user 2 in the order of nicknames: plan: not UTF-8 text, or")
+    assert done.stderr.startswith("user 2 in the order of nicknames: plan: not 1 to 256 characters")
     assert "bob" not in done.stderr
 
 

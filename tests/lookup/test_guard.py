@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.fakes import CardsOnly, FakeBackend, LoopClock, Ticker
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
@@ -192,27 +193,15 @@ async def test_an_empty_answer_is_broken_and_never_not_known(answer: object) -> 
 @pytest.mark.parametrize(
     "user",
     [
-        User("", "4000", "alice"),
-        User("Free", "", "alice"),
-        User("Free", "4000", "alice", ""),
-        User("Fr\ud800ee", "4000", "alice"),
-        User("Free", "4000", "alice", "https://x.example/\udfff"),
         User("Free", 4000, "alice"),  # type: ignore[arg-type]
         User(None, "4000", "alice"),  # type: ignore[arg-type]
         User("Free", None, "alice"),  # type: ignore[arg-type]
-        User("Free", "4000", "alice", 1),  # type: ignore[arg-type]
         User(b"Free", "4000", "alice"),  # type: ignore[arg-type]
     ],
     ids=[
-        "no plan",
-        "no card",
-        "empty URL",
-        "surrogate in the plan",
-        "surrogate in the URL",
         "card a number",
         "plan None",
         "card None",
-        "URL a number",
         "plan bytes",
     ],
 )
@@ -222,8 +211,40 @@ async def test_incomplete_user_is_broken(user: User) -> None:
     assert error.reason == "returned a user with a field missing or not text"
 
 
-async def test_text_beyond_ascii_is_whole() -> None:
-    user = User("Fr\u00e9e", "4000", "alice", "https://x.example/\u00fc")
+_URL_OF_2048 = f"https://x.example/{'a' * 2030}"
+INVALID = {
+    "no plan": ("plan", ""),
+    "blank plan": ("plan", " \t"),
+    "plan of 257 characters": ("plan", "x" * 257),
+    "line break in the plan": ("plan", "Free\n"),
+    "control character in the plan": ("plan", "a\x9fb"),
+    "line separator in the plan": ("plan", "a\u2028b"),
+    "surrogate in the plan": ("plan", "Fr\ud800ee"),
+    "empty URL": ("profile_url", ""),
+    "script": ("profile_url", "javascript:alert(1)"),
+    "relative URL": ("profile_url", "/m/alice"),
+    "URL without host": ("profile_url", "https://"),
+    "header in the URL": ("profile_url", "https://x.example/\r\nSet-Cookie:a=b"),
+    "line break after the URL": ("profile_url", "https://x.example/\n"),
+    "blank in the URL": ("profile_url", "https://x.example/a b"),
+    "control character in the URL": ("profile_url", "https://x.example/\x85"),
+    "surrogate in the URL": ("profile_url", "https://x.example/\udfff"),
+    "URL of 2,049 characters": ("profile_url", f"{_URL_OF_2048}a"),
+    "URL a number": ("profile_url", 1),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), list(INVALID.values()), ids=list(INVALID))
+async def test_a_record_that_an_import_would_reject_is_broken(field: str, value: Any) -> None:
+    error = await failure(guard(FakeBackend(replace(ALICE, **{field: value}))))
+    assert isinstance(error, Broken)
+    assert error.reason.startswith(f"returned a user whose {field} is not ")
+
+
+@pytest.mark.parametrize("plan", ["Fr\u00e9e", "x" * 256, "a plan "])
+@pytest.mark.parametrize("url", ["http://x", "https://x.example/\u00fc", _URL_OF_2048, None])
+async def test_every_other_record_is_returned(plan: str, url: str | None) -> None:
+    user = User(plan, "4000", "alice", url)
     assert await ask(guard(FakeBackend(user))) == Answer(user, "crm")
 
 
@@ -429,7 +450,7 @@ async def test_own_limits_and_disconnects_are_no_failures() -> None:
         assert (await failure(asked)).reason == TOO_MANY
     clock.forward(1.1)
     ends = await asyncio.gather(*out_of_time, *waiting, return_exceptions=True)
-    assert {type(end) for end in ends} == {Unavailable}
+    assert all(isinstance(end, Unavailable) for end in ends)
     backend.source.hold()
     leaving = [begin(asked) for _ in range(10)]
     await begun(backend)
@@ -586,10 +607,12 @@ async def test_what_one_backend_does_leaves_the_guard_of_another_alone() -> None
         (ALICE, "found", "found"),
         (None, "not known here", "not_found"),
         (DOWN, "down", "unavailable"),
+        (Unavailable("lost", counts_against_breaker=False), "lost", "unavailable"),
+        (Broken("changed", counts_against_breaker=False), "changed", "broken"),
         (KeyError("alice"), "failed with KeyError", "broken"),
         ("alice", "returned something other than a user", "broken"),
     ],
-    ids=["found", "not known", "unavailable", "unforeseen", "no user"],
+    ids=["found", "not known", "unavailable", "lost", "changed", "unforeseen", "no user"],
 )
 async def test_every_outcome_is_reported_with_its_duration(
     answer: object, said: str, result: CallResult
@@ -603,6 +626,31 @@ async def test_every_outcome_is_reported_with_its_duration(
     backend.source.release()
     await asyncio.gather(caller, return_exceptions=True)
     assert calls == [BackendCall("crm", said, 0.25, result)]
+
+
+async def test_only_calls_that_the_guard_did_not_make_are_reported_as_rejected() -> None:
+    clock, calls = LoopClock(), list[BackendCall]()
+    backend = FakeBackend(DOWN, timeout=60, max_concurrent=1, breaker={"failures": 1})
+    asked = guard(backend, on_result=calls.append)
+    backend.source.hold()
+    out_of_time, queued = begin(asked, left=2), begin(asked, left=1)
+    assert (await failure(asked)).reason == TOO_MANY
+    await failure(asked, left=0)
+    clock.forward(1.1)
+    await asyncio.gather(queued, return_exceptions=True)
+    clock.forward(1.1)
+    await asyncio.gather(out_of_time, return_exceptions=True)
+    backend.source.release()
+    assert (await failure(asked)).reason == "down"
+    assert (await failure(asked)).reason.startswith(OPEN)
+    assert [call.result for call in calls] == [
+        "rejected",
+        "rejected",
+        "rejected",
+        "unavailable",
+        "unavailable",
+        "rejected",
+    ]
 
 
 async def test_failures_are_logged_with_texts_that_can_be_folded(

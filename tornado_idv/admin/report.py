@@ -20,8 +20,8 @@ class BackendReport(Struct):
     """A backend, or the shared cache.
 
     Times are Unix times, ``failing_since`` is ``None`` after a success.
-    ``users`` is the number of its users, if it knows, and ``problem`` what is wrong though users
-    are found.
+    ``users`` is the number of its users, if it knows, and ``problem`` what it knows to
+    be wrong without a lookup.
     """
 
     name: str

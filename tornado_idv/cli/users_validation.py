@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import TypeGuard
 
-from tornado_idv import strict_json
 from tornado_idv.cli.users_formats import FIELDS, Fields, Row
 from tornado_idv.cli.users_import import Advance, RejectedRows
 from tornado_idv.cli.users_stores import RefusedError
 from tornado_idv.errors import InvalidFormat
-from tornado_idv.identifiers import Identifiers
+from tornado_idv.identifiers import (
+    PLAN_FORMAT,
+    PROFILE_URL_FORMAT,
+    Identifiers,
+    is_plan,
+    is_profile_url,
+)
 from tornado_idv.model import User
 from tornado_idv.user_store import NumberedUser
 
 _BATCH_ROWS = 200
-# Control characters (Unicode category Cc), and line separators: each user is one line of a list.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_URL = re.compile(r"https?://[^\s\x00-\x1f\x7f-\x9f]+")
 
 
 def validated(
@@ -66,8 +66,8 @@ def _all_users(rows: Sequence[Row], identifiers: Identifiers) -> Iterable[Number
     if (
         not identifiers.accepts_all(names, card_numbers)
         or not "".join(names).isprintable()
-        or any(map(_plan_error, set(plans)))
-        or not all(url is None or _is_url(url) for url in own_urls)
+        or not all(map(is_plan, set(plans)))
+        or not all(url is None or is_profile_url(url) for url in own_urls)
     ):
         return None
     return zip(lines, map(User, plans, card_numbers, names, own_urls), strict=True)
@@ -96,33 +96,20 @@ def _user(fields: Fields, identifiers: Identifiers) -> User | str:
         name, value = next(each for each in values if not isinstance(each[1], str))
         return f"{name}: missing" if value is None else f"{name}: not text; write it in quotes"
     user = User(plan, card_number, nickname.removeprefix("@"))
-    if not identifiers.accepts(user):
+    if not (identifiers.accepts(user) and user.nickname.isprintable()):
         return _invalid_identifier(user, identifiers)
-    if not user.nickname.isprintable():
-        return "nickname: contains a control character"
-    error = _plan_error(plan)
-    if error or url is None or url == "":
-        return error or user
-    if _is_url(url):
+    if not is_plan(plan):
+        return f"plan: not {PLAN_FORMAT}"
+    if url is None or url == "":
+        return user
+    if is_profile_url(url):
         return User(plan, card_number, user.nickname, url)
-    return "profile_url: not an address that begins with https:// or http://"
-
-
-def _is_url(url: object) -> TypeGuard[str]:
-    return isinstance(url, str) and bool(_URL.fullmatch(url)) and strict_json.is_unicode(url)
-
-
-# Plans are few, and each check takes 0.4 µs (CPython 3.11).
-@lru_cache(maxsize=256)
-def _plan_error(plan: str) -> str | None:
-    if not plan.strip():
-        return "plan: empty"
-    if _CONTROL.search(plan) or not strict_json.is_unicode(plan):
-        return "plan: not UTF-8 text, or it contains a control character or a line separator"
-    return None
+    return f"profile_url: not {PROFILE_URL_FORMAT}"
 
 
 def _invalid_identifier(user: User, identifiers: Identifiers) -> str:
+    if not user.nickname.isprintable():
+        return "nickname: contains a control character"
     try:
         identifiers.parse_nickname(user.nickname)
     except InvalidFormat:

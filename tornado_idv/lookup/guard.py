@@ -20,7 +20,13 @@ from msgspec.structs import replace
 
 from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
-from tornado_idv.identifiers import fold_case
+from tornado_idv.identifiers import (
+    PLAN_FORMAT,
+    PROFILE_URL_FORMAT,
+    fold_case,
+    is_plan,
+    is_profile_url,
+)
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout, is_cancelled
@@ -35,7 +41,11 @@ _OPEN = "circuit breaker open"
 
 
 CallResult = Literal["found", "not_found", "unavailable", "broken", "rejected", "cancelled"]
-"""How a call ended; ``rejected`` if the backend was not called, or not long enough to count."""
+"""How a call ended; ``rejected`` if the backend was not called."""
+
+
+class NotCalled(Unavailable):
+    """The guard rejected the call, which says nothing of the backend."""
 
 
 class BackendCall(Struct, frozen=True):
@@ -137,14 +147,12 @@ class Guard:
         try:
             now = asyncio.get_running_loop().time()
             if deadline - now < _MIN_TIME_LEFT:
-                raise Unavailable(
-                    "not called: the request's time is nearly over", counts_against_breaker=False
-                )
+                raise NotCalled("not called: the request's time is nearly over")
             permit = self._breaker.try_acquire()
             if permit is None:
                 wait = self._breaker.next_probe
                 probe = f"next probe in {wait:.2g} s" if wait else "waiting for a probe"
-                raise Unavailable(f"{_OPEN}, {probe}", counts_against_breaker=False)
+                raise NotCalled(f"{_OPEN}, {probe}")
             answer = await self._call(query, now, deadline)
             report = self._breaker.succeeded
         except LookupFailed as error:
@@ -162,15 +170,11 @@ class Guard:
     async def _queue(self, deadline: float) -> None:
         """Wait for one of ``max_concurrent`` permits, behind at most as many other lookups."""
         if not self._bulkhead.can_queue:
-            raise Unavailable(
-                "max_concurrent reached, and its queue is full", counts_against_breaker=False
-            )
+            raise NotCalled("max_concurrent reached, and its queue is full")
         try:
             await self._bulkhead.acquire(deadline - _MIN_TIME_LEFT)
         except TimeoutError:
-            raise Unavailable(
-                "max_concurrent reached, and timed out in its queue", counts_against_breaker=False
-            ) from None
+            raise NotCalled("max_concurrent reached, and timed out in its queue") from None
 
     async def _call(self, query: Query, now: float, deadline: float) -> Answer | None:
         """Call the backend; whatever it raises becomes `Unavailable` or `Broken`."""
@@ -211,7 +215,8 @@ class Guard:
     def _validated(self, user: object, query: Query) -> User:
         if not isinstance(user, User):
             raise Broken("returned something other than a user")
-        if not _has_valid_text(user):
+        required = (user.plan, user.card_number, user.nickname)
+        if not all(isinstance(each, str) for each in required):
             raise Broken("returned a user with a field missing or not text")
         if self._folds_nicknames:
             user = replace(user, nickname=fold_case(user.nickname))
@@ -223,6 +228,10 @@ class Guard:
             raise Broken("returned another user than requested")
         if not self._accepts(user):
             raise Broken("returned a user whose nickname or card number is not in a valid format")
+        if not is_plan(user.plan):
+            raise Broken(f"returned a user whose plan is not {PLAN_FORMAT}")
+        if user.profile_url is not None and not is_profile_url(user.profile_url):
+            raise Broken(f"returned a user whose profile_url is not {PROFILE_URL_FORMAT}")
         return user
 
     def _record_failure(self, permit: Permit) -> None:
@@ -254,7 +263,7 @@ def outcome_of(end: Answer | LookupFailed | None) -> tuple[str, CallResult]:
     if isinstance(end, Broken):
         return end.reason, "broken"
     if isinstance(end, LookupFailed):
-        return end.reason, "unavailable" if end.counts_against_breaker else "rejected"
+        return end.reason, "rejected" if isinstance(end, NotCalled) else "unavailable"
     return ("not known here", "not_found") if end is None or not end.found else ("found", "found")
 
 
@@ -262,15 +271,3 @@ def _is_valid_ttl(seconds: object) -> bool:
     return seconds is None or (
         isinstance(seconds, (int, float)) and 0 <= seconds < inf  # False for NaN
     )
-
-
-def _has_valid_text(user: User) -> bool:
-    """Whether every field is non-empty text that UTF-8 can encode, unlike a lone surrogate."""
-    fields = [user.plan, user.card_number, user.nickname]
-    if user.profile_url is not None:
-        fields.append(user.profile_url)
-    try:
-        text = "".join(fields)
-        return all(fields) and (text.isascii() or text.encode() != b"")
-    except (TypeError, UnicodeEncodeError):
-        return False
