@@ -72,6 +72,18 @@ def test_backend_fails_if_it_fails_in_one_worker() -> None:
     assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["backend crm"]
 
 
+def test_a_circuit_that_is_not_closed_and_a_problem_of_any_worker_are_degraded() -> None:
+    """A call that was under way succeeds while the circuit is open."""
+    good = backend("closed", None, None, 0.0)
+    for state in ("half_open", "open"):
+        report = merge([ProcessReport([good]), ProcessReport([backend(state, None, "down", 1.0)])])
+        assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["backend crm"]
+    bad = backend("closed", None, None, 0.0)
+    bad.problem = "the edit was rejected"
+    report = merge([ProcessReport([good]), ProcessReport([bad])])
+    assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["backend crm"]
+
+
 def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:
     report = merge(
         [

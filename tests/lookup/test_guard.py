@@ -517,6 +517,19 @@ async def test_backend_that_reports_its_source_available_is_called_again_at_once
     assert await ask(after) == await ask(asked) == Answer(ALICE, "crm")
 
 
+async def test_guards_of_one_backend_share_its_concurrency_limit() -> None:
+    """As during a reload, while lookups of the guard before are running."""
+    backend = FakeBackend(ALICE, max_concurrent=1)
+    asked, after = guard(backend), guard(backend)
+    after.take_over(asked)
+    backend.source.hold()
+    running, queued = begin(asked), begin(after)
+    assert (await failure(after)).reason == TOO_MANY
+    assert after.in_flight == 1
+    backend.source.release()
+    assert await asyncio.gather(running, queued) == [Answer(ALICE, "crm")] * 2
+
+
 async def test_a_probe_that_fails_opens_it_for_twice_as_long() -> None:
     ticker, backend = Ticker(), FakeBackend(DOWN, breaker={"failures": 1})
     asked = guard(backend, timer=ticker)
