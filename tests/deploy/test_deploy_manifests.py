@@ -123,8 +123,8 @@ def test_nginx_of_the_replicas_is_the_other_site_without_tls(tmp_path: Path) -> 
         (DEPLOY / folder / name).read_text(encoding="utf-8")
         for folder, name in (("compose", "nginx.conf"), ("nginx", "tornado-idv.conf"))
     )
-    for begin in ("    # The service has its own limits", "    keepalive 64;"):
-        end = "\n}\n"
+    ends = {"    # The service has its own limits": "\n}\n", "    keepalive 64;": "\nserver {"}
+    for begin, end in ends.items():
         assert (
             text.partition(begin)[2].partition(end)[0]
             == (other.partition(begin)[2].partition(end)[0])
@@ -287,6 +287,25 @@ def test_manifests_fit_together(manifests: Manifests) -> None:
     assert mounted["name"] == manifests["ConfigMap"]["metadata"]["name"]
     secrets = re.findall(r"\$\{file:(.*)/", manifests["ConfigMap"]["data"]["config.yaml"])
     assert {*secrets} <= {each["mountPath"] for each in container["volumeMounts"]}
+
+
+def test_pod_monitor_scrapes_the_admin_port_with_the_key(manifests: Manifests) -> None:
+    """Under the job that the alerts select; the resource is one of the Prometheus Operator."""
+    text = (DEPLOY / "kubernetes" / "podmonitor.yaml").read_text(encoding="utf-8")
+    monitor = yaml.safe_load(text)
+    assert (monitor["apiVersion"], monitor["kind"]) == ("monitoring.coreos.com/v1", "PodMonitor")
+    template = manifests["Deployment"]["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    assert monitor["spec"]["selector"] == {"matchLabels": labels}
+    assert labels[monitor["spec"]["jobLabel"]] == "tornado-idv"
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (container,) = template["spec"]["containers"]
+    assert endpoint["port"] in [each["name"] for each in container["ports"]]
+    assert endpoint["path"] == "/metrics"
+    secrets = [each["secret"] for each in template["spec"]["volumes"] if "secret" in each]
+    key = endpoint["authorization"]["credentials"]
+    assert key["name"] in [each["secretName"] for each in secrets]
+    assert any(each.endswith(key["key"]) for each in container["livenessProbe"]["exec"]["command"])
 
 
 def test_overlay_has_three_replicas_that_reach_both_engines(built: dict[str, Manifests]) -> None:

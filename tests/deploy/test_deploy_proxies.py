@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import pwd
+import re
 import secrets
 import socket
 import ssl
@@ -17,8 +20,9 @@ import pytest
 
 from support.certificate import SELF_SIGNED
 from support.process import ServiceProcess, eventually
-from support.proxies import find_tool, free_port, running_program
+from support.proxies import find_tool, free_port, listens, running_program
 from support.service import EXPIRED_KEY, KEY
+from tornado_idv.web.errors import ApiError
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +57,8 @@ FIELDS = [
     "Retry-After",
 ]
 Reply = tuple[int, dict[str, str | None], bytes]
-Proxy = Callable[[int, Path], AbstractContextManager[int]]
+Proxy = Callable[..., AbstractContextManager[int]]
+RIGHTS = ("    user haproxy\n", "    group haproxy\n", "    chroot /var/lib/haproxy\n")
 
 
 def substitute(text: str, values: Mapping[str, str]) -> str:
@@ -66,14 +71,21 @@ def substitute(text: str, values: Mapping[str, str]) -> str:
 
 @contextmanager
 def nginx(
-    service_port: int, folder: Path, changes: Mapping[str, str] | None = None
+    service_port: int,
+    folder: Path,
+    changes: Mapping[str, str] | None = None,
+    *,
+    plain: int | None = None,
 ) -> Iterator[int]:
     path, port, certificate = find_tool("nginx"), free_port(), folder / "site.pem"
     certificate.write_text(SELF_SIGNED)
     site = substitute(
         (DEPLOY / "nginx" / "tornado-idv.conf").read_text(encoding="utf-8"),
         {
-            "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
+            "    listen [::]:80;\n": "",
+            "    listen [::]:443 ssl;\n": "",
+            "listen 80;": f"listen 127.0.0.1:{plain or free_port()};",
+            "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
             "server 127.0.0.1:8080": f"server 127.0.0.1:{service_port}",
             "/etc/nginx/tornado-idv.crt": str(certificate),
             "/etc/nginx/tornado-idv.key": str(certificate),
@@ -93,7 +105,7 @@ def nginx(
 
 
 @contextmanager
-def haproxy(service_port: int, folder: Path) -> Iterator[int]:
+def haproxy(service_port: int, folder: Path, *, plain: int | None = None) -> Iterator[int]:
     path, port, certificate = find_tool("haproxy"), free_port(), folder / "site.pem"
     certificate.write_text(SELF_SIGNED)
     config = folder / "haproxy.cfg"
@@ -101,7 +113,9 @@ def haproxy(service_port: int, folder: Path) -> Iterator[int]:
         substitute(
             (DEPLOY / "haproxy" / "haproxy.cfg").read_text(encoding="utf-8"),
             {
-                "bind :443": f"bind 127.0.0.1:{port}",
+                "bind :::80 v4v6": f"bind 127.0.0.1:{plain or free_port()}",
+                "bind :::443 v4v6": f"bind 127.0.0.1:{port}",
+                **({} if os.geteuid() == 0 else dict.fromkeys(RIGHTS, "")),
                 "/etc/haproxy/tornado-idv.pem": str(certificate),
                 "server idv1 127.0.0.1:8080": f"server idv1 127.0.0.1:{service_port}",
                 "inter 2s": "inter 50ms",
@@ -226,15 +240,92 @@ def test_request_whose_connection_times_out_is_passed_on(
     assert "upstream timed out" in (tmp_path / "error.log").read_text()
 
 
-def test_request_that_nginx_cannot_parse_gets_the_error_record(
+HOST = b"POST / HTTP/1.1\r\nHost: idv.example\r\n"
+MALFORMED: dict[str, tuple[bytes, ApiError]] = {
+    "no request line": (b"GARBAGE\r\n\r\n", ApiError.BAD_REQUEST),
+    "no host": (b"GET / HTTP/1.1\r\n\r\n", ApiError.BAD_REQUEST),
+    "bad length": (HOST + b"Content-Length: x\r\n\r\n", ApiError.BAD_REQUEST),
+    "two framings": (
+        HOST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        ApiError.BAD_REQUEST,
+    ),
+    "bad chunk": (HOST + b"Transfer-Encoding: chunked\r\n\r\nx\r\n", ApiError.BAD_REQUEST),
+    "other encoding": (HOST + b"Transfer-Encoding: gzip\r\n\r\n", ApiError.BAD_REQUEST),
+    "other version": (b"GET / HTTP/7.0\r\nHost: a\r\n\r\n", ApiError.BAD_REQUEST),
+    "trace": (b"TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", ApiError.METHOD),
+    "large body": (HOST + b"Content-Length: 9000000\r\n\r\n", ApiError.BODY_TOO_LARGE),
+    "long target": (b"GET /%b HTTP/1.1\r\n" % (b"x" * 40_000), ApiError.URI_TOO_LONG),
+    "large header": (HOST + b"X-A: %b\r\n" % (b"x" * 40_000), ApiError.HEADERS_TOO_LARGE),
+}
+
+
+def exchange(client: socket.socket, request: bytes) -> tuple[int, dict[str, str | None], bytes]:
+    client.sendall(request)
+    with closing(http.client.HTTPResponse(client)) as response:
+        response.begin()
+        return response.status, {each: response.headers[each] for each in FIELDS}, response.read()
+
+
+def test_requests_that_nginx_rejects_get_the_error_records_of_the_service(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    with nginx(service.port, tmp_path) as port, connect(port) as client:
-        client.connect()
-        client.sock.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n")
-        response = http.client.HTTPResponse(client.sock)
-        response.begin()
-        assert (response.status, json.loads(response.read())["code"]) == (400, "bad_request")
+    """The last one is sent without TLS."""
+    with nginx(service.port, tmp_path) as port:
+        replies = {}
+        for name, (request, _) in MALFORMED.items():
+            with connect(port) as client:
+                client.connect()
+                replies[name] = exchange(client.sock, request)
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+            replies["no TLS"] = exchange(plain, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    expected = {name: error for name, (_, error) in MALFORMED.items()}
+    for name, error in (expected | {"no TLS": ApiError.BAD_REQUEST}).items():
+        status, fields, body = replies[name]
+        assert (name, status, body) == (name, error.status, error.body)
+        assert len(fields.pop("X-Request-ID") or "") == 32
+        assert fields == {
+            "Content-Type": "application/json",
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "WWW-Authenticate": None,
+            "Allow": "POST" if error is ApiError.METHOD else None,
+            "Retry-After": None,
+        }
+
+
+@PROXIES
+def test_plain_requests_are_redirected_to_https(proxy: Proxy, tmp_path: Path) -> None:
+    plain = free_port()
+    with proxy(UNUSED, tmp_path, plain=plain):
+        eventually(lambda: listens(plain))
+        with closing(http.client.HTTPConnection("127.0.0.1", plain, timeout=10)) as client:
+            client.request("POST", "/a?b=c", headers={"Host": "idv.example"})
+            response = client.getresponse()
+    assert (response.status, response.headers["Location"]) == (308, "https://idv.example/a?b=c")
+
+
+def test_files_listen_on_ipv6_too() -> None:
+    site = (DEPLOY / "nginx" / "tornado-idv.conf").read_text(encoding="utf-8")
+    assert {"listen [::]:80;", "listen [::]:443 ssl;"} <= {*map(str.strip, site.splitlines())}
+    text = (DEPLOY / "haproxy" / "haproxy.cfg").read_text(encoding="utf-8")
+    assert text.count("bind :::") == text.count("v4v6") == 2
+
+
+def test_haproxy_gives_up_its_rights(service: ServiceProcess, tmp_path: Path) -> None:
+    text = (DEPLOY / "haproxy" / "haproxy.cfg").read_text(encoding="utf-8")
+    assert all(line in text for line in RIGHTS)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give up rights")
+    with haproxy(service.port, tmp_path):
+        (found,) = (
+            path.parent
+            for path in Path("/proc").glob("[0-9]*/cmdline")
+            if str(tmp_path / "haproxy.cfg") in path.read_bytes().decode(errors="replace")
+        )
+        (owners,) = re.findall(r"^Uid:(.*)", (found / "status").read_text(), re.MULTILINE)
+        root = (found / "root").resolve()
+    assert {pwd.getpwuid(int(owner)).pw_name for owner in owners.split()} == {"haproxy"}
+    assert root == Path("/var/lib/haproxy")
 
 
 def test_haproxy_checks_the_health_of_the_service(service: ServiceProcess, tmp_path: Path) -> None:
