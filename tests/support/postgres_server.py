@@ -59,7 +59,10 @@ host all all 127.0.0.1/32 scram-sha-256
 
 
 def binaries() -> Path | None:
-    """Return the folder of the newest installed server, if there is one."""
+    """Return the folder in ``POSTGRES_BIN``, or that of the newest installed server, if any."""
+    chosen = os.environ.get("POSTGRES_BIN")
+    if chosen:
+        return Path(chosen)
     folders = sorted(
         Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name)
     )
@@ -216,6 +219,38 @@ class PostgresServer:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def copy_from(self, primary: PostgresServer) -> None:
+        """Become a standby of a running server, which has ``pg_basebackup`` only in some cases."""
+        primary.run("SELECT pg_backup_start('standby', true)")
+        command("cp", "-a", primary.data, self.data, user=None)
+        label = primary.run("SELECT labelfile FROM pg_backup_stop(false)")
+        (self.data / "postmaster.pid").unlink()
+        files = {
+            "backup_label": f"{label}\n",
+            "standby.signal": "",
+            "postgresql.auto.conf": "primary_conninfo = "
+            f"'host=127.0.0.1 port={primary.port} user=postgres'\n",
+        }
+        for name, text in files.items():
+            path = self.data / name
+            path.write_text(text)
+            user = server_user()
+            if user is not None:
+                shutil.chown(path, user)
+
+    def wait_for_replay(self, primary: PostgresServer) -> None:
+        """Wait until this standby has all that was committed at its primary."""
+        rows = primary.run(
+            "BEGIN; SET LOCAL synchronous_commit = on;"
+            "SELECT pg_logical_emit_message(true, 'idv', ''); COMMIT;"  # flushes what was before
+            "SELECT pg_current_wal_flush_lsn()"
+        )
+        replayed = f"SELECT pg_last_wal_replay_lsn() >= '{rows.splitlines()[-1]}'"
+        deadline = time.monotonic() + 30
+        while self.run(replayed) != "t":
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.01)
+
     def install_certificate(self, chain: bytes, key: bytes) -> None:
         """Turn TLS on."""
         for name, content in {"server.crt": chain, "server.key": key}.items():
@@ -233,7 +268,9 @@ class PostgresServer:
         if database not in self._sessions:
             address = ("-h", str(self.folder), "-p", str(self.port))
             login = ("-U", "postgres", "-d", database)
-            self._sessions[database] = Psql([str(self.bin / "psql"), *address, *login])
+            client = self.bin / "psql"  # not with every server
+            psql = str(client) if client.exists() else "psql"
+            self._sessions[database] = Psql([psql, *address, *login])
         return self._sessions[database].run(script)
 
     def end_session(self, database: str) -> None:
