@@ -55,9 +55,14 @@ def _has_length(headers: MultiMapping[str]) -> bool:
     return "Content-Length" in headers or "Transfer-Encoding" in headers
 
 
+def too_long() -> Broken:
+    """Return the error of a response that exceeds a limit."""
+    return Broken(f"a response of more than {MAX_BODY} bytes")
+
+
 def _check_length(body: bytes) -> None:
     if len(body) > MAX_BODY:
-        raise Broken(f"a response of more than {MAX_BODY} bytes")
+        raise too_long()
 
 
 def _decompress(body: bytes, coding: str) -> bytes:

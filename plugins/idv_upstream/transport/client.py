@@ -14,6 +14,7 @@ import aiohttp
 from yarl import URL
 
 from idv_upstream.response.raw import MAX_BODY, Response, decode_body
+from idv_upstream.transport.bounded import bound_responses
 from idv_upstream.transport.resolver import ThreadResolver
 from idv_upstream.transport.tls import Tls
 from tornado_idv import Broken, LookupFailed, Unavailable
@@ -123,12 +124,14 @@ class Client:
     async def open(self) -> None:
         """Create the pool; no connection is established before the first request."""
         await self._tls.open()
+        connector = _Connector(
+            limit=self._limit,
+            keepalive_timeout=_KEEPALIVE_TIMEOUT,
+            resolver=ThreadResolver(CONNECT_TIMEOUT),
+        )
+        bound_responses(connector)
         self._session = aiohttp.ClientSession(
-            connector=_Connector(
-                limit=self._limit,
-                keepalive_timeout=_KEEPALIVE_TIMEOUT,
-                resolver=ThreadResolver(CONNECT_TIMEOUT),
-            ),
+            connector=connector,
             headers=HEADERS,
             cookie_jar=_NoCookies(),
             auto_decompress=False,

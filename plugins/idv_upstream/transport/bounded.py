@@ -1,0 +1,53 @@
+"""Bounds the bytes of a response from its first one, interim responses (1xx) included.
+
+The only module that uses what is not public in aiohttp, which bounds neither them nor the framing
+of a body. With an aiohttp that has changed it, lookups work, and responses are not bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+import aiohttp
+
+from idv_upstream.response.raw import MAX_BODY, too_long
+
+MAX_RESPONSE = 2 * MAX_BODY
+"""Bytes: a body with its framing, its head, and the interim responses before."""
+
+_log = logging.getLogger(__name__)
+
+
+def bound_responses(connector: aiohttp.BaseConnector) -> None:
+    """Make connections of ``connector`` fail with `Broken` after `MAX_RESPONSE` bytes."""
+    factory: Any = getattr(connector, "_factory", None)
+    protocol: Any = getattr(factory, "func", None)
+    if not hasattr(protocol, "set_response_params"):
+        _log.warning(
+            "aiohttp %s: interim responses of upstreams are not bounded", aiohttp.__version__
+        )
+        return
+
+    class Bounded(protocol):  # type: ignore[misc]
+        _left = MAX_RESPONSE
+
+        def set_response_params(self, **params: Any) -> None:
+            """Begin to count: a request is about to be sent."""
+            self._left = MAX_RESPONSE
+            super().set_response_params(**params)
+
+        def data_received(self, data: bytes) -> None:
+            left, self._left = self._left, self._left - len(data)
+            if left < 0:
+                return
+            super().data_received(data[:left])
+            if self._left < 0:
+                payload = self._payload
+                self.close()
+                self.set_exception(too_long())
+                if payload is not None:
+                    payload.set_exception(too_long())
+
+    connector._factory = partial(Bounded, *factory.args, **factory.keywords)  # type: ignore[assignment]  # noqa: SLF001
