@@ -26,6 +26,8 @@ from tornado_idv.units import DURATION, SIZE, parse_duration, parse_size
 from tornado_idv.yaml_loader import FileText
 
 _TEN_YEARS = 10 * 365 * 86400.0
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.ASCII | re.DOTALL)
+_LIKE_URL = re.compile(r"(?!\.{0,2}/[^/]).*(?::/|:.*@|=)", re.DOTALL)
 _DIGITS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
@@ -86,9 +88,20 @@ def _secret(value: object) -> object:
 
 
 def _key_store(value: object, info: ValidationInfo) -> object:
-    is_url = isinstance(value, str) and "://" in value
-    secret = _secret(value) if is_url else _absolute(value, info)
-    return SecretStr(secret) if isinstance(secret, str) else secret
+    if isinstance(value, str) and _URL.fullmatch(value):
+        secret = _secret(value)
+        return SecretStr(secret) if isinstance(secret, str) else secret
+    if isinstance(value, str) and is_like_url(value):
+        raise ValueError(
+            "neither a path nor a URL; write postgresql://user:password@host/database, or a path "
+            "with ./ in front"
+        )
+    return _absolute(value, info)
+
+
+def is_like_url(path: str) -> bool:
+    """Return whether text in place of a path may be a mistyped URL, with a password."""
+    return _LIKE_URL.match(path) is not None
 
 
 WholeNumber = Annotated[int, Field(strict=True), _from_text(_whole_number)]

@@ -59,9 +59,12 @@ class Connector:
                         timeout=self._timeout,
                         **arguments,
                     )
-                except Exception as error:
-                    if isinstance(to_lookup_failed(error), Broken):
-                        raise
+                except Exception as error:  # noqa: BLE001 - each is mapped, or raised
+                    failure = to_lookup_failed(error)
+                    if isinstance(failure, Broken):
+                        # Only the server's errors do not repeat parts of the URI.
+                        is_safe = isinstance(error, asyncpg.PostgresError)
+                        raise (error if is_safe else failure) from None
                     errors.append(error)
                 else:
                     self._last = number

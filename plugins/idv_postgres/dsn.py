@@ -1,15 +1,21 @@
 """A connection URI of PostgreSQL, as its hosts are tried one by one.
 
-No error repeats any part of it: it contains a password.
+No error repeats any part of it: it contains a password, and a character in it that is not
+percent-encoded makes the parts that follow look like a host or a database.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 _ROLES = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
+_HOST = r"(?:\[[^\]@/?#,]*\]|[^@/?#,:\[\]]*)(?::[0-9]{0,5})?"
+_URI = re.compile(
+    rf"((?i:postgres(?:ql)?)://(?:[^@/?#\[\]]*@)?)({_HOST}(?:,{_HOST})*)(/[^@?#]*)?((?:\?[^@#]*)?)"
+)
 _TLS_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
@@ -28,25 +34,23 @@ class Dsn:
     @classmethod
     def parse(cls, text: str) -> Dsn:
         """Parse a URI; raises `ValueError`."""
+        parts = _URI.fullmatch(text)
         try:
-            parts = urlsplit(text)
-            query = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
+            options = urlsplit(text).query
+            query = parse_qs(options, strict_parsing=True) if options else {}
         except ValueError:
-            parts, query = SplitResult("", "", "", "", ""), {}
-        if parts.scheme not in {"postgres", "postgresql"} or parts.fragment:
+            parts = None
+        if parts is None:
             raise ValueError(
                 "not a connection URI; write postgresql://user:password@host:5432/database, and "
-                "percent-encode special characters in the password"
+                "percent-encode special characters in the password (@ as %40, / as %2F)"
             )
         role = _one_of(_ROLES, query, "target_session_attrs", "any")
         _one_of(_TLS_MODES, query, "sslmode", "prefer")
-        # asyncpg ends the user info at the first @, too.
-        user, at, hosts = parts.netloc.rpartition("@")
-        if "@" in user:
-            raise ValueError("an @ in the user name or password must be written %40")
-        uris = [parts._replace(netloc=f"{user}{at}{host}").geturl() for host in hosts.split(",")]
+        start, hosts, path, options = parts.groups("")
+        uris = [f"{start}{host}{path}{options}" for host in hosts.split(",")]
         roles = ("standby", "any") if role == "prefer-standby" else (role,)
-        return cls(uris, roles, f"postgresql://{hosts}{parts.path}")
+        return cls(uris, roles, f"postgresql://{hosts}{path}")
 
 
 def _one_of(allowed: Sequence[str], query: dict[str, list[str]], name: str, default: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
@@ -22,6 +23,11 @@ IN_CLUSTER = (
 )
 """The reason of a failure: one node can lose what others have no part of."""
 _MIN_SECRET = 32
+_URL = re.compile(
+    r"(?:rediss?://(?:[^@/?#\[\]]*@)?(?:\[[^\]@/?#]+\]|[^@/?#:\[\]]+)(?::[0-9]+)?(?:/[0-9]*/?)?"
+    r"|unix://(?:[^@/?#]*@)?/[^@?#]+)(?:\?[^@#]*)?"
+)
+"""A character in a password that is not percent-encoded makes what follows look like a host."""
 
 
 def _url(secret: SecretStr) -> SecretStr:
@@ -32,15 +38,14 @@ def _url(secret: SecretStr) -> SecretStr:
 def check_url(text: str) -> None:
     """Raise `ValueError`, without any part of the text, for what is no URL of a Redis server."""
     try:
-        parts = urlsplit(text)
-        named = bool(parts.path if parts.scheme == "unix" else parts.hostname)
-        valid = parts.scheme in {"redis", "rediss", "unix"} and named and (parts.port or 1) > 0
+        valid = _URL.fullmatch(text) is not None and urlsplit(text).port != 0
     except ValueError:
         valid = False
     if not valid:
         raise ValueError(
             "not a URL of a Redis server; write redis://user:password@host:6379/0, rediss:// for "
-            "TLS or unix:///path, and percent-encode special characters in the password"
+            "TLS or unix:///path, and percent-encode special characters in the password (@ as %40, "
+            "/ as %2F)"
         )
 
 

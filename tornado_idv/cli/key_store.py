@@ -26,6 +26,7 @@ from tornado_idv.keys.location import KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.options import is_like_url
 from tornado_idv.registry import key_stores, plugin_manager
 from tornado_idv.server.logs import LogFormat, configure_logging
 from tornado_idv.signals import ignore_signals
@@ -147,7 +148,7 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
     Raises `StartError` for a wrong configuration, and `KeyCommandError` for one without a store.
     """
     if store_path is not None:
-        if ":/" in str(store_path):  # a Path has no double slash
+        if is_like_url(str(store_path)):
             text = "--store: must be a file; set a URL, which may hold a password, as auth.store"
             raise KeyCommandError(text)
         return Target(KeyStoreFile(store_path), as_json)

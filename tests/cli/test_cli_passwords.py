@@ -1,0 +1,151 @@
+"""Passwords in URLs that are not percent-encoded, or whose scheme is mistyped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.process import Invoke
+from support.reloads import config as service_config
+from support.reloads import reloadable
+
+SECRETS = ("Zeugma", "Ocelot")
+PASSWORDS = [each.join(SECRETS) for each in ":/?#[]@%, "]
+PASSWORDS += [f"12{each}{SECRETS[0]}" for each in ":/?#@"]  # which looks like a port
+SERVER = "://idv:{}@127.0.0.1:1/0"
+SHARED = "kind: redis, secret: 0123456789abcdef0123456789abcdef"
+YAML = "name: a, kind: yaml, path: users.yaml"
+MAPPED = "response: {plan: a, card_number: b, nickname: c}"
+# The template of a URL, a backend, and further settings with it.
+SETTINGS: dict[str, tuple[str, str, str]] = {
+    "auth.store": (f"postgresql{SERVER}", YAML, "auth: {store: URL}"),
+    "dsn": (f"postgres{SERVER}", "name: a, kind: postgres, dsn: URL", ""),
+    "notify.dsn": (
+        f"postgresql{SERVER}",
+        "name: a, kind: postgres, dsn: 'postgresql://127.0.0.1:1/', notify: {dsn: URL}",
+        "",
+    ),
+    "url": (f"redis{SERVER}", "name: a, kind: redis, url: URL", ""),
+    "url of a socket": ("unix://idv:{}@/nowhere", "name: a, kind: redis, url: URL", ""),
+    "sentinels": (
+        f"rediss{SERVER}",
+        "name: a, kind: redis, url: 'redis://a', sentinels: [URL], service: a",
+        "",
+    ),
+    "shared_cache.url": (f"redis{SERVER}", YAML, f"shared_cache: {{{SHARED}, url: URL}}"),
+    "shared_limits.url": (f"redis{SERVER}", YAML, f"shared_limits: {{{SHARED}, url: URL}}"),
+    "base_url": (f"http{SERVER}", "name: a, kind: upstream, base_url: URL", ""),
+    "request": (
+        "https://idv:x{}@127.0.0.1:1/{{nickname}}",
+        f"name: a, kind: upstream, by_nickname: {{url: URL}}, {MAPPED}",
+        "",
+    ),
+    "token_url": (
+        f"http{SERVER}",
+        (
+            "name: a, kind: upstream, base_url: 'http://127.0.0.1:1', "
+            "auth: {kind: oauth2, token_url: URL, client_id: a, client_secret: b}"
+        ),
+        "",
+    ),
+}
+COMMANDS = (
+    "check",
+    "check --json",
+    "check --config-only",
+    "lookup @alice --explain",
+    "keys list",
+    "keys issue shop --json",
+    "users count --from a",
+    "users export --from a",
+    "upstream try a @alice",
+    "postgres init --apply",
+    "status",
+    "reload",
+    "serve",
+)
+
+
+def write(folder: Path, template: str, backend: str, more: str) -> Path:
+    path = folder / "config.yaml"
+    quoted = "'{}'".format(template.replace("'", "''"))
+    text = (
+        f"profile_sites: [https://profiles.example]\nadmin: {{port: 1}}\n"
+        f"{more}\nbackends: [{{{backend}}}]\n"
+    )
+    path.write_text(text.replace("URL", quoted), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def reported(invoke: Invoke, folder: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., str]:
+    """Run all commands with this URL, and return what they print, log and raise."""
+
+    def run(setting: str, url: str) -> str:
+        path = write(folder, url, *SETTINGS[setting][1:])
+        texts: list[str] = []
+        for command in COMMANDS:
+            if command != "serve" or not texts[0].startswith("check: 0"):
+                result = invoke(*command.split(), "-c", path)
+                texts.append(f"{command}: {result.exit_code} {result.output}")
+        return "\n".join([*texts, caplog.text])
+
+    caplog.set_level(logging.DEBUG)
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_no_command_shows_a_part_of_a_password(reported: Callable[..., str], setting: str) -> None:
+    """Whether or not it is percent-encoded where it must be."""
+    for password in PASSWORDS:
+        text = reported(setting, SETTINGS[setting][0].format(password))
+        for secret in SECRETS:
+            assert secret not in text, (password, text)
+
+
+@pytest.mark.parametrize("setting", ["auth.store", "dsn", "url", "base_url"])
+@pytest.mark.parametrize(
+    "start", ["postgesql://", "redis:/", "postgresql//", "http:", "postgres=", "//", ""]
+)
+def test_no_command_shows_a_url_with_a_mistyped_scheme(
+    reported: Callable[..., str], setting: str, start: str
+) -> None:
+    for password in (SECRETS[0], "/".join(SECRETS)):
+        text = reported(setting, f"{start}idv:{password}@127.0.0.1:1/0")
+        for secret in SECRETS:
+            assert secret not in text, text
+
+
+def test_url_as_a_file_of_keys_is_refused_without_its_password(invoke: Invoke) -> None:
+    for start in ("postgresql://", "postgres//", "//"):
+        result = invoke("keys", "list", "--store", f"{start}idv:{SECRETS[0]}@127.0.0.1:1/0")
+        assert result.exit_code == 1
+        assert result.output.startswith("--store: must be a file")
+        assert SECRETS[0] not in result.output
+
+
+@pytest.mark.parametrize("name", ["keys.db", "./a=b@c:d.db", "a@b.db", "x/keys.db", "a:b.db"])
+def test_path_of_a_key_store_may_have_any_form(invoke: Invoke, folder: Path, name: str) -> None:
+    path = write(folder, name, YAML, "auth: {store: URL}")
+    (folder / "x").mkdir()
+    assert invoke("keys", "issue", "shop", "--create", "-c", path).exit_code == 0
+    assert (folder / name).exists()
+
+
+async def test_reload_reports_no_part_of_a_password(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with reloadable(folder, service_config()) as harness:
+        for start in ("postgresql://", "postgesql://", "postgresql:/", "postgresql:"):
+            url = f"{start}idv:{'/'.join(SECRETS)}@127.0.0.1:1/0"
+            new = service_config().replace("auth: {", f"auth: {{store: '{url}', ")
+            result = await harness.reload(new)
+            assert result.code is not None
+            shown = f"{result} {harness.service.reloader.last} {caplog.text}"
+            for secret in SECRETS:
+                assert secret not in shown

@@ -1,0 +1,98 @@
+"""URLs of PostgreSQL and Redis servers: what is one, and how messages call it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from idv_postgres.dsn import Dsn
+from idv_redis.options import check_url
+from support.process import Invoke
+
+DSNS: dict[str, tuple[list[str], str]] = {
+    "postgresql://h": (["postgresql://h"], "postgresql://h"),
+    "postgres://h/x": (["postgres://h/x"], "postgresql://h/x"),
+    "POSTGRESQL://u@h:5432/": (["POSTGRESQL://u@h:5432/"], "postgresql://h:5432/"),
+    "postgresql:///x?host=/run": (["postgresql:///x?host=/run"], "postgresql:///x"),
+    "postgresql://u:p:q@h,k:2,[::1]:3/x?sslmode=require": (
+        [f"postgresql://u:p:q@{each}/x?sslmode=require" for each in ("h", "k:2", "[::1]:3")],
+        "postgresql://h,k:2,[::1]:3/x",
+    ),
+    "postgresql://u:%2F%40%3f@%2Fvar%2Frun/a%2Fb": (
+        ["postgresql://u:%2F%40%3f@%2Fvar%2Frun/a%2Fb"],
+        "postgresql://%2Fvar%2Frun/a%2Fb",
+    ),
+    "postgresql://u:!$&'()*+,;=~ é@h?password=a/b?c": (
+        ["postgresql://u:!$&'()*+,;=~ é@h?password=a/b?c"],
+        "postgresql://h",
+    ),
+}
+NO_DSNS = (
+    *("h", "//h", "postgresql:/h", "postgresql:h", "mysql://h", "postgresql+x://h", " postgresql://h"),
+    *("postgresql://u:p", "postgresql://h:p/x", "postgresql://h:123456/x", "postgresql://h,k:p/x"),
+    *("postgresql://u:p@k@h/x", "postgresql://u:p/q@h/x", "postgresql://u:p?q@h/x"),
+    *("postgresql://u:1/q@h/x", "postgresql://u:1?q=1@h/x", "postgresql://u:p#q@h/x"),
+    *("postgresql://u:p[q@h/x", "postgresql://u:p]q@h/x", "postgresql://u:p@h/x#", "postgresql://[h"),
+    *("postgresql://u:p@k?q=1@h/x", "postgresql://u:p@k/q@h/x", "postgresql://h?p", "postgresql://[[]"),
+    *("postgresql://h/x?sslmode=on", "postgresql://h/x?target_session_attrs=master"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DSNS)
+def test_uri_of_postgresql_is_tried_host_by_host_and_named_without_its_user(text: str) -> None:
+    dsn = Dsn.parse(text)
+    assert (list(dsn.uris), dsn.name) == DSNS[text]
+
+
+@pytest.mark.parametrize("text", NO_DSNS)
+def test_anything_else_is_no_uri_of_postgresql(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^not a connection URI|^\w+ must be one of") as caught:
+        Dsn.parse(text)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("redis://h", "rediss://h:1", "redis://:p@h/0", "redis://u:p:q@h:65535/15", "redis://h/"),
+        *("redis://u:%2F%40@[::1]:6379/0?socket_timeout=1", "redis://h?password=a/b?c"),
+        *("unix:///run/redis", "unix://u:p@/run/redis?db=1", "redis://u:!$&'()*+,;=~ é@h.example"),
+    ],
+)
+def test_url_of_redis_is_accepted(text: str) -> None:
+    check_url(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("h", "//h", "redis:/h", "http://h", "REDIS://h", "redis://", "redis://:p@", "redis:///0"),
+        *("redis://u:p", "redis://h:p/0", "redis://h:0", "redis://h:65536", "redis://h/x"),
+        *("redis://u:p@k@h", "redis://u:p/q@h", "redis://u:1/q@h", "redis://u:1/2@h"),
+        *("redis://u:p?q@h", "redis://u:1?q@h", "redis://u:p#q@h", "redis://h/0#", "redis://h/0@k"),
+        *("redis://u:p[q@h", "redis://u:p]q@h", "redis://[h", "unix://", "unix://h", "unix://p/q@/r"),
+        *("unix:///a@b", "unix:///a#b", "redis://h?p=q@k"),
+    ],
+)  # fmt: skip
+def test_anything_else_is_no_url_of_redis(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^not a URL of a Redis server"):
+        check_url(text)
+
+
+@pytest.mark.parametrize(
+    "query", ["port=zeugma", "host=h:zeugma", "ssl_min_protocol_version=zeugma"]
+)
+@pytest.mark.parametrize("command", ["users count --from a", "postgres init --apply", "check"])
+def test_part_of_a_uri_that_the_driver_refuses_is_not_shown(
+    tmp_path: Path, invoke: Invoke, command: str, query: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "profile_sites: [https://profiles.example]\n"
+        f"backends: [{{name: a, kind: postgres, dsn: 'postgresql:///x?{query}&sslmode=require'}}]\n"
+    )
+    result = invoke(*command.split(), "-c", path)
+    assert result.exit_code != 0
+    assert "the dsn cannot be used" in result.output
+    assert "zeugma" not in result.output
