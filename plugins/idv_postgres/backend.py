@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from idv_postgres.batches import Batches, BatchFailed, BatchTimedOut, Rows
-from idv_postgres.options import PostgresOptions
+from idv_postgres.options import NOT_INSTALLED, PostgresOptions
 from tornado_idv import (
     Backend,
     Broken,
@@ -50,8 +50,8 @@ class PostgresBackend(Backend[PostgresOptions]):
         try:
             # They import asyncpg.
             from idv_postgres import database, errors, listener, table  # noqa: PLC0415
-        except ModuleNotFoundError as error:
-            raise _not_installed(self.name, error) from None
+        except ModuleNotFoundError:
+            raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
         self._errors, self._to_user = errors, table.to_user
         self._database = database.Database(options)
         self._lookups: Mapping[type[Query], Callable[[str], Awaitable[Rows]]] | None = None
@@ -83,8 +83,8 @@ class PostgresBackend(Backend[PostgresOptions]):
             )
         try:
             from idv_postgres.store import PostgresUserStore  # noqa: PLC0415 - imports asyncpg
-        except ModuleNotFoundError as error:
-            raise _not_installed(options.name, error) from None
+        except ModuleNotFoundError:
+            raise StartError(f"backend {options.name}: {NOT_INSTALLED}") from None
         return PostgresUserStore(options)
 
     @property
@@ -217,9 +217,3 @@ class PostgresBackend(Backend[PostgresOptions]):
         error.counts_against_breaker = False
         self._error, self._lookups = error, None
         self._database.terminate()
-
-
-def _not_installed(name: str, error: ModuleNotFoundError) -> StartError:
-    return StartError(
-        f"backend {name}: {error.name} is not installed; pip install 'tornado-idv[postgres]'"
-    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from idv_postgres.options import PostgresOptions
+from idv_postgres.options import NOT_INSTALLED, PostgresOptions
 from idv_postgres.schema import VERSION, script, version_query
 from tornado_idv import CommandTools, Exit, LoadedConfig, StartError
 
@@ -49,8 +49,7 @@ async def _apply(options: PostgresOptions) -> int:
         from idv_postgres.database import Connector  # noqa: PLC0415 - asyncpg may be missing
         from idv_postgres.errors import to_lookup_failed  # noqa: PLC0415
     except ModuleNotFoundError:
-        text = "asyncpg is not installed; pip install 'tornado-idv[postgres]'"
-        raise StartError(text) from None
+        raise StartError(NOT_INSTALLED) from None
     notify = options.notify
     dsn = options.dsn if notify is None or notify.dsn is None else notify.dsn
     connector = Connector(dsn, timeout=_TIMEOUT, roles=("primary",))

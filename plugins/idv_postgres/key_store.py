@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import SecretStr
 
 from idv_postgres.dsn import Dsn
+from idv_postgres.options import NOT_INSTALLED
 from tornado_idv import KeyStoreError, KeyStoreLocation
 
 if TYPE_CHECKING:
@@ -27,9 +28,8 @@ class PostgresKeyStore(KeyStoreLocation):
             raise KeyStoreError(str(error)) from None
         try:
             from idv_postgres import key_database, key_schema  # noqa: PLC0415 - they import asyncpg
-        except ModuleNotFoundError as error:
-            text = f"{error.name} is not installed; pip install 'tornado-idv[postgres]'"
-            raise KeyStoreError(text) from None
+        except ModuleNotFoundError:
+            raise KeyStoreError(NOT_INSTALLED) from None
         self._schema = key_schema
         self._connect = key_database.KeyDatabase
         self._database: KeyDatabase | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -9,6 +10,10 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from idv_postgres.dsn import Dsn
 from tornado_idv import BackendOptions, Options, Secret, WholeNumber
 
+NOT_INSTALLED = (
+    f"asyncpg is not installed; install it with: {sys.executable} -m pip install 'asyncpg>=0.30,<1'"
+)
+"""The advice names the library, since this project publishes no package."""
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$")]
 Query = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from idv_redis.options import IN_CLUSTER, RedisOptions
+from idv_redis.options import IN_CLUSTER, NOT_INSTALLED, RedisOptions
 from tornado_idv import (
     Backend,
     Broken,
@@ -41,11 +41,8 @@ class RedisBackend(Backend[RedisOptions]):
         super().__init__(options)
         try:
             from idv_redis import client, cluster  # noqa: PLC0415 - they import redis-py
-        except ModuleNotFoundError as error:
-            raise StartError(
-                f"backend {self.name}: {error.name} is not installed; "
-                "pip install 'tornado-idv[redis]'"
-            ) from None
+        except ModuleNotFoundError:
+            raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
         self._cluster = cluster.Cluster(options) if options.cluster else None
         self._client = (
             client.Client(options, timeout=options.timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
@@ -17,6 +18,10 @@ from tornado_idv import (
     WholeNumber,
 )
 
+NOT_INSTALLED = (
+    f"redis is not installed; install it with: {sys.executable} -m pip install 'redis>=6,<9'"
+)
+"""The advice names the library, since this project publishes no package."""
 IN_CLUSTER = (
     "the server is a node of a Redis Cluster; use one server, or one behind Sentinel; "
     "only a backend can have cluster: true"

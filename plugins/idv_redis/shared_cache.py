@@ -19,7 +19,7 @@ import time
 from contextlib import aclosing
 from typing import Any, ClassVar
 
-from idv_redis.options import RedisCacheOptions
+from idv_redis.options import NOT_INSTALLED, RedisCacheOptions
 from idv_redis.purge_log import PurgeLog, covers
 from idv_redis.sealed import Sealer
 from tornado_idv import (
@@ -72,10 +72,8 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         super().__init__(options)
         try:
             from idv_redis import client  # noqa: PLC0415 - it imports redis-py
-        except ModuleNotFoundError as error:
-            raise StartError(
-                f"shared_cache: {error.name} is not installed; pip install 'tornado-idv[redis]'"
-            ) from None
+        except ModuleNotFoundError:
+            raise StartError(f"shared_cache: {NOT_INSTALLED}") from None
         self._client = client.Client(options, timeout=_CONNECT_TIMEOUT)
         self._sealer = Sealer(options.secret)
         self._generation_key = f"{options.prefix}generation"

@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Sequence
 from functools import lru_cache
 
-from idv_redis.options import RedisLimitsOptions
+from idv_redis.options import NOT_INSTALLED, RedisLimitsOptions
 from tornado_idv import LimitUse, SharedLimits, StartError
 
 _TIMEOUT = 0.5
@@ -50,10 +50,8 @@ class RedisSharedLimits(SharedLimits[RedisLimitsOptions]):
         super().__init__(options)
         try:
             from idv_redis import client  # noqa: PLC0415 - it imports redis-py
-        except ModuleNotFoundError as error:
-            raise StartError(
-                f"shared_limits: {error.name} is not installed; pip install 'tornado-idv[redis]'"
-            ) from None
+        except ModuleNotFoundError:
+            raise StartError(f"shared_limits: {NOT_INSTALLED}") from None
         self._client = client.Client(options, timeout=_TIMEOUT)
 
     async def exchange(self, since: float, uses: Sequence[LimitUse]) -> Sequence[float]:
