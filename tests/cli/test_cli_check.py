@@ -283,6 +283,33 @@ def test_a_slow_regular_expression_gives_a_warning(
     assert [each["path"] for each in record["warnings"]] == ["identifiers.nickname_pattern"]
 
 
+PLAIN = "{host: %s, port: 0}"
+
+
+@pytest.mark.parametrize(
+    ("server", "warns"),
+    [
+        *((PLAIN % host, True) for host in ("0.0.0.0", "'::'", "192.0.2.1", "10.1.2.3", "idv.a")),
+        *((PLAIN % host, False) for host in ("127.0.0.1", "127.9.9.9", "'::1'", "LocalHost")),
+        ("{port: 0}", False),
+        ("{host: 0.0.0.0, trusted_proxies: [10.0.0.1]}", False),
+        ("{host: 0.0.0.0, tls: {cert_file: tls.pem, key_file: tls.pem}}", False),
+    ],
+)  # fmt: skip
+def test_plain_http_on_a_network_gives_a_warning(
+    invoke: Invoke, config: Callable[..., Path], folder: Path, server: str, *, warns: bool
+) -> None:
+    (folder / "tls.pem").write_text(SELF_SIGNED, encoding="utf-8")
+    path = config(USERS, more=f"server: {server}\n")
+    for options in ((), ("--config-only",)):
+        result = invoke("check", "-c", path, *options)
+        assert result.exit_code == 0
+        assert (
+            result.stderr.startswith(f"warning: {path}:2:10: server.host: plain HTTP on ") is warns
+        )
+        assert bool(result.stderr) is warns
+
+
 @pytest.fixture
 def unindexed(folder: Path) -> str:
     """A table in which a lookup reads every row."""

@@ -54,6 +54,15 @@ def test_serve_prints_its_address_and_backends(config: Config) -> None:
     assert "Traceback" not in service.read_log()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_plain_http_on_a_network_is_logged_once_at_the_start(config: Config, workers: int) -> None:
+    server = f"server: {{host: 0.0.0.0, port: 0, workers: {workers}}}\n"
+    with running(config(USERS, more=server)) as service:
+        service.send_signal()
+        assert service.wait() == 0
+    assert service.read_log().count("plain HTTP on 0.0.0.0: anyone on the network") == 1
+
+
 @pytest.mark.parametrize("base_path", ["", "/identity"])
 def test_the_line_of_a_demo_works_when_pasted(config: Config, base_path: str) -> None:
     server = f'server: {{port: 0, base_path: "{base_path}"}}\n'

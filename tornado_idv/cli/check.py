@@ -18,7 +18,7 @@ from tornado_idv.cli.common import (
     json_option,
     print_json,
 )
-from tornado_idv.cli.dry_run import DryRun, dry_run, pattern_warnings
+from tornado_idv.cli.dry_run import DryRun, dry_run, setting_warnings
 from tornado_idv.commands import Exit
 from tornado_idv.config.load import load, load_without_references
 from tornado_idv.config.summary import summary
@@ -58,7 +58,7 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
     rows = _absent(absent)
     if settings is not None:
         rows = summary(settings, datetime.now(UTC)) + rows
-        result.warnings.extend(pattern_warnings(config_path, settings))
+        result.warnings.extend(setting_warnings(config_path, settings))
     if as_json:
         _print_record(rows, result)
     else:

@@ -78,9 +78,12 @@ def _try_key_store(path: Path, auth: AuthSettings, offered: Offered, result: Dry
     result.warnings.extend(_problem(path, "auth", "store", message=each) for each in warnings)
 
 
-def pattern_warnings(path: Path, settings: Settings) -> list[Problem]:
-    """Return a warning for each regular expression that some nickname makes slow."""
-    return [_problem(path, *steps, message=_SLOW) for steps in slow_patterns(settings)]
+def setting_warnings(path: Path, settings: Settings) -> Iterator[Problem]:
+    """Yield a warning for plain HTTP, and for each regular expression that is slow."""
+    if settings.server.warning is not None:
+        yield _problem(path, "server", "host", message=settings.server.warning)
+    for steps in slow_patterns(settings):
+        yield _problem(path, *steps, message=_SLOW)
 
 
 def _problem(path: Path, *steps: int | str, message: str) -> Problem:

@@ -56,6 +56,8 @@ def serve(config_path: Path) -> None:
 
 def _try_to_announce(settings: Settings, service: Announced) -> None:
     """Announce the service, which goes on serving where standard output cannot be written."""
+    if settings.server.warning is not None:
+        _log.warning("%s", settings.server.warning)
     try:
         announce(service, settings)
     except OSError as error:

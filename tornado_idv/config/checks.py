@@ -7,13 +7,12 @@ once. Malformed values are left to the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
 from tornado_idv import yaml_loader
-from tornado_idv.config.types import is_host, is_ip_address
+from tornado_idv.config.types import is_host, is_loopback
 from tornado_idv.errors import Problem
 from tornado_idv.keys.token import digest, is_token68
 
@@ -118,4 +117,4 @@ def _is_loopback(host: Any) -> bool:
     """Whether only this machine can connect; malformed values as in `_is_true`."""
     if not isinstance(host, yaml_loader.Text) or not is_host(host):
         return True
-    return ip_address(host).is_loopback if is_ip_address(host) else host.lower() == "localhost"
+    return is_loopback(host)

@@ -33,6 +33,7 @@ from tornado_idv.config.types import (
     Timeout,
     Workers,
     check_order,
+    is_loopback,
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
@@ -120,6 +121,16 @@ class ServerSettings(Options):
     """How the service stops."""
     watch_config: bool = False
     """Whether the configuration is reloaded when this file changes."""
+
+    @property
+    def warning(self) -> str | None:
+        """What an operator should change: keys must not cross a network in plain text."""
+        if self.tls or self.trusted_proxies or is_loopback(self.host):
+            return None
+        return (
+            f"plain HTTP on {self.host}: anyone on the network between can read keys and users; "
+            "set server.tls, or server.trusted_proxies for a proxy with TLS in front"
+        )
 
 
 class MissLimitSettings(Options):

@@ -70,6 +70,11 @@ def is_ip_address(text: str) -> bool:
     return True
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to a listener on ``host``."""
+    return ip_address(host).is_loopback if is_ip_address(host) else host.lower() == "localhost"
+
+
 def is_host(text: str) -> bool:
     """Whether ``text`` is an IP address or a valid host name."""
     return is_ip_address(text) or _HOST_NAME.fullmatch(text) is not None

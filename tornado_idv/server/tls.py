@@ -11,7 +11,7 @@ from tornado_idv.files import read_file
 
 
 def tls_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the server's TLS context: TLS 1.2 or newer.
+    """Return the server's TLS context: TLS 1.2 with AEAD cipher suites, or TLS 1.3.
 
     Raises `StartError` unless the files hold a certificate and its unencrypted key.
     """
@@ -23,6 +23,7 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
             raise StartError(f"{file}: cannot be read: {error.strerror}") from None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("@SECLEVEL=2:ECDHE+AESGCM:ECDHE+CHACHA20")
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(*files, password=_refuse_password)
