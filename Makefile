@@ -99,34 +99,40 @@ faults: $(VENV)/.dev
 clean:
 	rm -rf .demo.yaml $(VENV) $(PEERS) $(RECIPES) $(LINTERS) $(MODULES) bench.json build dist plugins/*.egg-info .coverage .*_cache .hypothesis
 
-$(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) \
-	  || { echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+VERSION := import sys; sys.exit(1) if sys.version_info < (3, 11) else print(sys.version.split()[0])
 
-$(VENV)/.run: setup.py | $(VENV)/bin/python
+# Made anew if PYTHON is named and has another version; a failed one must not stay.
+$(VENV)/.python: FORCE
+	@has=$$($(BIN)/python -c 'import pip; $(VERSION)' 2>/dev/null); \
+	wanted=$(if $(filter file,$(origin PYTHON)),$$has); \
+	[ -n "$$wanted" ] || wanted=$$($(PYTHON) -c '$(VERSION)') \
+	  || { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }; \
+	[ "$$has" = "$$wanted" ] || $(PYTHON) -m venv --clear $(VENV) \
+	  || { rm -rf $(VENV); echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }; \
+	[ "$$has" = "$$wanted" -a -e $@ ] || touch $@
+
+$(VENV)/.run: setup.py $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.dev: setup.py | $(VENV)/bin/python
+$(VENV)/.dev: setup.py $(VENV)/.python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.run
 
 # A peer that cannot be installed is skipped and reported; the others are still measured.
-$(PEERS)/.installed: benchmarks/peers/requirements.txt | $(VENV)/bin/python
+$(PEERS)/.installed: benchmarks/peers/requirements.txt | $(VENV)/.python
 	@$(BIN)/python -m venv $(PEERS)
 	-@while read -r peer; do case $$peer in '#'*|'') ;; *) \
 	  $(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $$peer;; esac; done < $<
 	@touch $@
 
-$(RECIPES)/.installed: tests/recipes/requirements.txt | $(VENV)/bin/python
+$(RECIPES)/.installed: tests/recipes/requirements.txt | $(VENV)/.python
 	@$(BIN)/python -m venv $(RECIPES)
 	@$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
 # One that cannot be installed is reported, and its tests are skipped.
-$(LINTERS)/.installed: tests/deploy/requirements.txt | $(VENV)/bin/python
+$(LINTERS)/.installed: tests/deploy/requirements.txt | $(VENV)/.python
 	@$(BIN)/python -m venv $(LINTERS)
 	-@while read -r tool; do case $$tool in '#'*|'') ;; *) \
 	  $(LINTERS)/bin/python -m pip install --quiet --disable-pip-version-check $$tool;; esac; done < $<
