@@ -198,10 +198,10 @@ def test_the_documents_have_configurations() -> None:
 def test_documented_plugin_passes_its_documented_suite(pytester: pytest.Pytester) -> None:
     plugin, suite = code_blocks(PLUGINS, "python")
     pytester.makepyfile(idv_csv=plugin, test_idv_csv=suite)
-    pytester.makeini("[pytest]\naddopts = -W ignore::Warning")
-    # Installed plugins of pytest are found by new interpreters only.
-    outcome = pytester.runpytest_inprocess("-q", "-p", "pytest_tornasync.plugin")
-    outcome.assert_outcomes(passed=18)
+    pytester.makepyprojecttoml(code_blocks(PLUGINS, "toml")[0])
+    # Installed plugins of pytest are found, and warn, in new interpreters only.
+    outcome = pytester.runpytest_subprocess("-q", "-p", "no:anyio")
+    outcome.assert_outcomes(passed=18, warnings=0)
 
 
 @pytest.mark.slow
@@ -438,3 +438,41 @@ def anchors(text: str) -> set[str]:
 
 def test_readme_is_short() -> None:
     assert len(README.splitlines()) <= 150
+
+
+def all_commands(group: click.Group, *before: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command with its name, also those within groups."""
+    for name in group.list_commands(click.Context(group)):
+        found = group.get_command(click.Context(group), name)
+        if isinstance(found, click.Group):
+            yield from all_commands(found, *before, name)
+        elif found is not None:
+            yield " ".join((*before, name)), found
+
+
+def test_readme_names_every_command_without_json() -> None:
+    (sentence,) = re.findall(r"all but ((?:.|\n)*?) take\s`--json`", README)
+    assert set(re.findall("`([^`]+)`", sentence)) == {
+        name
+        for name, found in all_commands(main)
+        if not any("--json" in each.opts for each in found.params)
+    }
+
+
+@pytest.mark.parametrize("page", [README, PERFORMANCE], ids=["README", "performance"])
+def test_relative_rates_fit_the_rates_beside_them(page: str) -> None:
+    table = page.partition("| server | responses/s | relative |\n")[2].partition("\n\n")[0]
+    rows = [row.strip("| ").replace("*", "").split(" | ") for row in table.splitlines()[1:]]
+    rates = {name: int(rate.replace(",", "")) for name, rate, _ in rows}
+    assert {name: relative for name, _, relative in rows} == {
+        name: f"{rate / rates['this service']:.2f}" for name, rate in rates.items()
+    }
+    assert table.splitlines()[1:] == [
+        row for row in PERFORMANCE.splitlines() if row in table.splitlines()[1:]
+    ]
+
+
+def test_first_screen_says_how_to_run_and_test_it_and_on_which_systems() -> None:
+    first = "\n".join(README.splitlines()[:25])
+    for said in ("Python 3.11 or newer", "make run ", "make test ", "Linux", "macOS", "WSL 2"):
+        assert said in first

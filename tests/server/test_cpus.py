@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from tornado_idv.server.cpus import usable_cpus
+from tornado_idv.errors import SettingError
+from tornado_idv.server.cpus import usable_cpus, worker_count
 
 V2 = "0::/service"
 V1 = "9:name=systemd:/\n4:cpu,cpuacct:/docker/1\n3:memory:/docker/1\n0::/"
@@ -71,3 +74,14 @@ def test_quota_limits_the_affinity(
 def test_this_machine_has_cpus(tmp_path: Path) -> None:
     assert usable_cpus() >= 1
     assert usable_cpus(tmp_path / "missing") >= 1
+
+
+def test_macos_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not say which CPUs a process may use, and gives one socket all connections."""
+    assert worker_count("auto") == usable_cpus()
+    assert worker_count(3) == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert worker_count("auto") == worker_count(1) == 1
+    with pytest.raises(SettingError, match="several workers need Linux; write 1 or auto"):
+        worker_count(2)

@@ -14,7 +14,7 @@ import click
 
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import print_message
-from tornado_idv.commands import CommandTools, LoadedConfig
+from tornado_idv.commands import CommandTools, Exit, LoadedConfig
 from tornado_idv.registry import plugin_manager
 
 _SUMMARIES = {
@@ -33,6 +33,10 @@ _SUMMARIES = {
     "users": "Import, export, count and compare the users of backends.",
 }
 """Our commands: each is in the module of its name."""
+_WINDOWS = (
+    "tornado-idv does not run on Windows: uvloop and POSIX signals are missing there; run it in "
+    "WSL 2 or in a container"
+)
 
 
 class Commands(click.Group):
@@ -52,6 +56,9 @@ class Commands(click.Group):
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
+        if sys.platform == "win32":
+            print_message(_WINDOWS)
+            sys.exit(Exit.COULD_NOT_TELL)
         with _exit_on_interrupt():
             return super().invoke(ctx)
 

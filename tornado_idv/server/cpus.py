@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
+
+from tornado_idv.errors import SettingError
 
 _CGROUPS = Path("/proc/self/cgroup")
 _MOUNT = Path("/sys/fs/cgroup")
 
 
 def worker_count(workers: int | Literal["auto"]) -> int:
-    """Return how many workers a setting asks for."""
-    return usable_cpus() if workers == "auto" else workers
+    """Return how many workers a setting asks for; raises `SettingError` where one is the most.
+
+    Only Linux spreads connections over the sockets of several processes.
+    """
+    if sys.platform == "linux":
+        return usable_cpus() if workers == "auto" else workers
+    if workers not in (1, "auto"):
+        raise SettingError("several workers need Linux; write 1 or auto", "server", "workers")
+    return 1
 
 
 def usable_cpus(cgroups: Path = _CGROUPS, mount: Path = _MOUNT) -> int:
