@@ -125,8 +125,18 @@ def walk(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Walk]:
             "kind: postgres,": "kind: postgres, timeout: 20s,",
             "kind: sqlite,": "kind: sqlite, timeout: 20s,",
         }
+        # Peer authentication would allow the role postgres to the system's user of that name alone.
+        (tmp_path / "sudo").write_text(
+            '#!/bin/sh\n[ "$1 $2" = "--user postgres" ] || exit 1\n'
+            'shift 2; PGUSER=postgres exec "$@"\n'
+        )
+        (tmp_path / "sudo").chmod(0o755)
         path = os.pathsep.join([str(tmp_path), str(postgres_server.bin), os.environ["PATH"]])
-        login = {"PGHOST": str(postgres_server.folder), "PGPORT": str(postgres_server.port)}
+        login = {
+            "PGUSER": "nobody",
+            "PGHOST": str(postgres_server.folder),
+            "PGPORT": str(postgres_server.port),
+        }
         try:
             yield Walk(tmp_path, replaced, {**os.environ, **login, "PATH": path}, commands)
         finally:
