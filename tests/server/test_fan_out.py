@@ -30,7 +30,7 @@ def reply(process: Process, **outcome: object) -> Message:
 
 
 def test_command_is_done_when_every_process_has_replied(done: list[Replies]) -> None:
-    fan_out, (first, second) = FanOut(), (Process(1), Process(2))
+    fan_out, (first, second) = FanOut(lambda: 0.0), (Process(1), Process(2))
     fan_out.send([first, second], "purge", {"all": True}, 5.0, done.append)
     assert first.received == [{"op": "do", "id": 1, "command": "purge", "args": {"all": True}}]
     fan_out.on_reply(second, reply(second, result=None))
@@ -45,7 +45,7 @@ def test_command_is_done_when_every_process_has_replied(done: list[Replies]) -> 
 
 
 def test_process_that_ends_is_not_waited_for(done: list[Replies]) -> None:
-    fan_out, (first, second) = FanOut(), (Process(1), Process(2))
+    fan_out, (first, second) = FanOut(lambda: 0.0), (Process(1), Process(2))
     fan_out.send([first, second], "purge", {}, 5.0, done.append)
     fan_out.on_reply(second, reply(second, result=None))
     fan_out.on_exit(first)
@@ -53,7 +53,7 @@ def test_process_that_ends_is_not_waited_for(done: list[Replies]) -> None:
 
 
 def test_process_without_a_reply_in_time_is_an_error(done: list[Replies]) -> None:
-    fan_out, process = FanOut(), Process(1)
+    fan_out, process = FanOut(lambda: 0.0), Process(1)
     fan_out.send([process], "purge", {}, 5.0, done.append)
     assert fan_out.next_deadline == 5.0
     fan_out.expire(4.9)
@@ -65,7 +65,7 @@ def test_process_without_a_reply_in_time_is_an_error(done: list[Replies]) -> Non
 
 
 def test_second_reply_of_a_process_counts_for_no_other(done: list[Replies]) -> None:
-    fan_out, (first, second) = FanOut(), (Process(1), Process(2))
+    fan_out, (first, second) = FanOut(lambda: 0.0), (Process(1), Process(2))
     fan_out.send([first, second], "purge", {}, 5.0, done.append)
     fan_out.on_reply(second, reply(second, result=None))
     fan_out.on_reply(second, reply(second, result=None))
@@ -73,5 +73,5 @@ def test_second_reply_of_a_process_counts_for_no_other(done: list[Replies]) -> N
 
 
 def test_command_without_recipients_is_done_at_once(done: list[Replies]) -> None:
-    FanOut().send([], "purge", {}, 5.0, done.append)
+    FanOut(lambda: 0.0).send([], "purge", {}, 5.0, done.append)
     assert done == [[]]

@@ -57,7 +57,7 @@ class Harness:
         self.replaced: list[Process] = []
         self.results: list[ReloadResult] = []
         self.counters = Counters()
-        self.fan_out = FanOut()
+        self.fan_out = FanOut(lambda: 0.0)
         self.used: list[Settings] = []
         self.reloads = ReloadAll(
             self.current,
@@ -140,20 +140,22 @@ def test_process_that_ends_while_it_prepares_fails_the_reload(harness: Harness) 
     """The configuration may have ended it, and would end its successors."""
     first, second = harness.processes
     harness.start()
-    assert first.preparing
+    second.preparing = True
     harness.processes.remove(second)
     harness.fan_out.on_exit(second)
     harness.reply(first)
     assert first.commands == ["prepare", "abort"]
-    assert not first.preparing
     problem = "worker 2 (pid 2): ended while it prepared the configuration"
     assert harness.results[0].problems == (problem,)
     assert harness.used == []
 
 
-def test_process_that_ends_during_its_start_is_not_waited_for(harness: Harness) -> None:
+@pytest.mark.parametrize("phase", ["starting", "ready"])
+def test_process_that_ends_before_it_prepares_is_not_waited_for(
+    harness: Harness, phase: str
+) -> None:
     first, second = harness.processes
-    second.phase = "starting"
+    second.phase = phase
     harness.start()
     harness.processes.remove(second)
     harness.fan_out.on_exit(second)
@@ -235,3 +237,26 @@ def test_watched_file_is_reloaded_once_it_rests(harness: Harness) -> None:
     assert harness.processes[0].asked == []
     harness.reloads.poll(4.0)
     assert harness.processes[0].commands == ["prepare"]
+
+
+def test_change_while_the_file_is_read_is_noticed_by_the_watch(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which compares the file with what it was before it was read."""
+    watched = CONFIG.replace("workers: 2", "workers: 2, watch_config: true")
+    read = ConfigFile.read
+
+    def read_and_change(path: Path) -> ConfigFile:
+        file = read(path)
+        path.write_text(watched.replace("profiles", "later"))
+        return file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConfigFile, "read", read_and_change)
+        harness.start(watched)
+    for _ in range(2):
+        harness.reply(*harness.processes)
+    for now in (10.0, 11.0, 12.0):
+        harness.reloads.poll(now)
+    assert harness.processes[0].commands == ["prepare", "commit", "prepare"]
+    assert "later" in harness.processes[0].asked[-1]["args"]["content"]

@@ -226,3 +226,24 @@ async def test_file_is_followed_only_while_that_is_enabled(
         await asyncio.wait_for(polls.acquire(), 10)
     assert applied.contents == [b"22"]
     watching.cancel()
+
+
+async def test_change_while_the_file_is_read_is_noticed_by_the_watch(
+    path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which compares the file with what it was before it was read."""
+    reloader, applied = make()
+    read = ConfigFile.read
+
+    def read_and_change(path: Path) -> ConfigFile:
+        file = read(path)
+        path.write_text("a later one")
+        return file
+
+    path.write_text("another")
+    with monkeypatch.context() as patch:
+        patch.setattr(ConfigFile, "read", read_and_change)
+        await end(reloader.reload("test"))
+    for _ in range(3):
+        await reloader.poll()
+    assert applied.contents == [b"another", b"a later one"]

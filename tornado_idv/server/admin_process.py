@@ -154,7 +154,7 @@ class WorkerOperations:
 
     async def _prepare(self, file: ConfigFile) -> _Prepared:
         settings = await DaemonThread("configuration")(file.load, self._kinds, os.environ)
-        with file.located():
+        with self._channel.preparing(), file.located():
             configured = map(api_key, settings.auth.keys)
             keys = await self._keys.prepare(configured, settings.auth.store)
         return _Prepared(self, settings, keys)

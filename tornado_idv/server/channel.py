@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from tornado_idv.errors import StartError, format_traceback
@@ -46,6 +46,15 @@ class Channel(asyncio.Protocol):
         """Report that the process serves."""
         self._starting = None
         self.send({"op": "ready", "keys": key_count})
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Report that backends are opened within, which may block the event loop."""
+        self.send({"op": "preparing", "now": True})
+        try:
+            yield
+        finally:
+            self.send({"op": "preparing", "now": False})
 
     async def close(self) -> None:
         """Send what is left, and close."""

@@ -31,7 +31,6 @@ class Child:
         self.name = name
         self.pid = pid
         self.phase: Phase = "starting"
-        self.started = now
         self.started_at = time.time()
         self.heard = now
         self.report: Message | None = None
@@ -41,7 +40,7 @@ class Child:
         self.kill_at = math.inf
         """When it is killed unless it has ended: it was asked to stop."""
         self.preparing = False
-        """Whether it opens what another configuration needs."""
+        """Whether it opens what another configuration needs, which may block its event loop."""
         self.disconnected = False
         """Whether it has closed its end, as it does before it ends."""
         self._socket = sock
@@ -113,6 +112,10 @@ class Child:
     def close(self) -> None:
         """Close the socket to it."""
         self._socket.close()
+
+
+Fork = Callable[[str, Callable[[socket.socket], int], float], Child]
+"""Starts a process; see `fork`."""
 
 
 def fork(name: str, run: Callable[[socket.socket], int], now: float) -> Child:

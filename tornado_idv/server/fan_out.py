@@ -37,10 +37,11 @@ class FanOut:
     """Sends a command to several processes, and collects their replies.
 
     ``done`` is called once with all of them: when the last has replied or ended, or at the
-    deadline.
+    deadline. ``clock`` gives monotonic seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._ids = count(1)
         self._pending: dict[int, _Pending] = {}
 
@@ -49,13 +50,13 @@ class FanOut:
         recipients: Iterable[Recipient],
         command: str,
         args: Message,
-        deadline: float,
+        timeout: float,
         done: Callable[[Replies], object],
     ) -> None:
         """Send a command to all recipients."""
         number = next(self._ids)
         waiting = {each.pid: each for each in recipients}
-        self._pending[number] = _Pending(waiting, deadline, done)
+        self._pending[number] = _Pending(waiting, self._clock() + timeout, done)
         for each in tuple(waiting.values()):
             each.send({"op": "do", "id": number, "command": command, "args": args})
         self._finish_if_complete(number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 
 from tornado_idv.admin.reload import ReloadResult
@@ -29,11 +28,12 @@ class Relay:
         workers: Callable[[], Iterable[Child]],
         overview: Callable[[], Message],
         reloads: ReloadAll,
+        clock: Callable[[], float],
     ) -> None:
         self._workers = workers
         self._overview = overview
         self._reloads = reloads
-        self.fan_out = FanOut()
+        self.fan_out = FanOut(clock)
 
     def on_command(self, admin: Child, message: Message) -> None:
         """Begin a command; the reply is sent once the workers have replied."""
@@ -59,5 +59,4 @@ class Relay:
             sent = {"op": "reply", "id": message["id"], "replies": replies, "overview": overview}
             admin.send(sent)
 
-        deadline = time.monotonic() + timeout
-        self.fan_out.send(workers, command, message["args"], deadline, reply)
+        self.fan_out.send(workers, command, message["args"], timeout, reply)

@@ -115,15 +115,11 @@ class ReloadAll:
             return
 
         asked = [child for child in self._processes() if child.phase != "draining"]
-        serving = {child.pid for child in asked if child.phase == "ready"}
-        for child in asked:
-            child.preparing = True
 
         def on_prepared(replies: Replies) -> None:
-            for child in asked:
-                child.preparing = False
+            preparing = {child.pid for child in asked if child.preparing}
             for each in replies:
-                if "ended" in each and each["pid"] in serving:
+                if "ended" in each and each["pid"] in preparing:
                     each["error"] = "ended while it prepared the configuration"
             self._on_prepared(Configuration(file, settings), replies)
 
@@ -157,7 +153,7 @@ class ReloadAll:
         self, command: str, args: dict[str, Any], timeout: float, done: Callable[[Replies], object]
     ) -> None:
         recipients = [child for child in self._processes() if child.phase != "draining"]
-        self._fan_out.send(recipients, command, args, time.monotonic() + timeout, done)
+        self._fan_out.send(recipients, command, args, timeout, done)
 
     def _fail(self, code: str, problems: tuple[str, ...]) -> None:
         self._finish(ReloadResult(time.time(), code=code, problems=problems))

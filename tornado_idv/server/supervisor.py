@@ -18,7 +18,7 @@ from typing import Any
 from tornado_idv.config.settings import DrainSettings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.server import start_error
-from tornado_idv.server.child import Child, fork
+from tornado_idv.server.child import Child, Fork, fork
 from tornado_idv.server.control import Message
 from tornado_idv.server.logs import AUDIT
 from tornado_idv.server.relay import Relay
@@ -55,7 +55,7 @@ class Supervisor:
     ``on_ready`` is called with the number of keys once all processes serve. ``release`` closes the
     public sockets in this process, so that none is open once the workers have closed theirs.
     ``drain`` returns the settings in force; ``counters`` take the counts of processes that have
-    ended, as they last reported them, and of reloads.
+    ended, as they last reported them, and of reloads. ``clock`` gives monotonic seconds.
     """
 
     def __init__(
@@ -68,15 +68,19 @@ class Supervisor:
         *,
         on_ready: Callable[[int], object],
         release: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
+        fork: Fork = fork,
     ) -> None:
         self._slots = {slot.name: slot for slot in slots}
         self._drain_limits = drain
         self._notifier = notifier
         self._on_all_ready = on_ready
         self._release = release
+        self._clock = clock
+        self._fork = fork
         self._signals = SignalQueue(_SIGNALS)
         self._children: list[Child] = []
-        self._relay = Relay(self._workers, self._overview, reloads)
+        self._relay = Relay(self._workers, self._overview, reloads, clock)
         self._started_at = time.time()
         self._ended = counters
         self._reloads = reloads
@@ -86,7 +90,7 @@ class Supervisor:
         self._hangup = self._signals.hangup_was_held
         """Whether to reload; during the start, once it is over."""
         self._drained = True
-        self._stepped = self._alive_at = time.monotonic()
+        self._stepped = self._alive_at = clock()
 
     def run(self) -> bool:
         """Supervise until the stop; return whether every request was answered.
@@ -106,7 +110,7 @@ class Supervisor:
     def _step(self) -> None:
         self._start_due()
         readable, writable = self._wait()
-        now = time.monotonic()
+        now = self._clock()
         if now - self._stepped > _TICK + _PAUSED:
             for child in self._children:
                 child.heard = now
@@ -138,7 +142,7 @@ class Supervisor:
         connected = {each.fileno(): each for each in self._children if not each.disconnected}
         for child in connected.values():
             poll.register(child, select.POLLIN | (select.POLLOUT if child.has_unsent else 0))
-        now = time.monotonic()
+        now = self._clock()
         due = [now + _TICK, self._relay.fan_out.next_deadline]
         due += [slot.start_at for slot in self._slots.values() if slot.child is None]
         if self._notifier.watchdog is not None:
@@ -151,12 +155,12 @@ class Supervisor:
         )
 
     def _start_due(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         for slot in self._slots.values():
             if slot.child is None and slot.start_at <= now and not self._stopping:
                 try:
                     with self._signals.blocked():
-                        slot.child = fork(slot.name, partial(self._run_in_child, slot), now)
+                        slot.child = self._fork(slot.name, partial(self._run_in_child, slot), now)
                 except OSError as error:
                     slot.start_at = now + _FORK_PAUSE
                     _log.error("%s cannot be started: %s", slot.name, error.strerror)
@@ -187,6 +191,8 @@ class Supervisor:
                 self._on_ready(child)
             case "failed":
                 self._slots[child.name].error = start_error.from_record(message["error"])
+            case "preparing":
+                child.preparing = message["now"]
             case "retire":
                 self._restart(child)
             case "reply":
@@ -223,7 +229,7 @@ class Supervisor:
         slot = self._slots[child.name]
         if slot.child is child and not self._stopping:
             _log.info("%s is replaced", child)
-            slot.child, slot.start_at = None, time.monotonic()
+            slot.child, slot.start_at = None, self._clock()
             if child.phase == "starting":
                 self._drain(child, delay=False)
 
@@ -233,7 +239,7 @@ class Supervisor:
             child.send({"op": "drain", "delay": delay})
             limits = self._drain_limits()
             seconds = limits.timeout + (limits.delay if delay else 0.0)
-            child.kill_at = time.monotonic() + seconds + _STOP_GRACE
+            child.kill_at = self._clock() + seconds + _STOP_GRACE
 
     def _on_exit(self, child: Child, code: int, now: float) -> None:
         self._receive(child, now)
@@ -252,7 +258,7 @@ class Supervisor:
         elif slot.child is child and not self._stopping:
             pause = slot.on_exit(child, reason, now)
             self._restarts += 1
-            error = f" ({slot.error})" if slot.error and child.ready_at is None else ""
+            error = f" ({slot.error})" if slot.error else ""
             _log.error("%s ended: %s%s; restart in %g s", child, reason, error, pause)
 
     def _kill_overdue(self, now: float) -> None:
@@ -308,7 +314,7 @@ class Supervisor:
 
     def _overview(self) -> Message:
         """Return the state of all workers as last reported, for the admin process."""
-        order, now = list(self._slots), time.monotonic()
+        order, now = list(self._slots), self._clock()
         workers = sorted(self._workers(), key=lambda each: order.index(each.name))
         serving = {each.name for each in workers if each.phase == "ready"}
         return {

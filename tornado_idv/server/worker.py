@@ -87,7 +87,8 @@ class _Worker:
         return UNANSWERED
 
     async def _prepare(self, file: ConfigFile) -> Prepared:
-        return await prepare_file(self._service.result(), self._kinds, file)
+        with self._channel.preparing():
+            return await prepare_file(self._service.result(), self._kinds, file)
 
     def _report(self, *, take_lag: bool = False) -> Message | None:
         if not self._service.done():
