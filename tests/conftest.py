@@ -7,6 +7,7 @@ import inspect
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -30,6 +31,10 @@ from tornado_idv.cli import main
 from tornado_idv.registry import backend_kinds, plugin_manager
 
 pytest_plugins = ["pytester"]
+
+# Not UTC, which hides a local time in place of it; New Zealand's, without a database of zones.
+os.environ["TZ"] = "NZST-12NZDT,M9.5.0,M4.1.0/3"
+time.tzset()
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "50"))
 # Without a deadline, since a busy machine is no failure.

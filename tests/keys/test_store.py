@@ -173,13 +173,15 @@ def test_store_that_cannot_be_read_is_reported_in_a_sentence(path: Path, fault: 
     assert list(read(path)) == ["shop"]
 
 
-def test_store_of_another_user_is_reported() -> None:
+def test_store_that_the_user_may_not_read_is_reported() -> None:
     with public_directory() as folder:
-        make_store(folder / "keys.db", "shop")
+        path = folder / "keys.db"
+        make_store(path, "shop")
+        path.chmod(0)
         with (
             unprivileged(),
             pytest.raises(KeyStoreError, match="needs permission"),
-            open_store(folder / "keys.db"),
+            open_store(path),
         ):
             pass
 

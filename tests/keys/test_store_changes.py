@@ -178,6 +178,18 @@ def test_withdrawn_first_token_leaves_no_key(place: KeyStoreLocation) -> None:
     assert read(place) == {}
 
 
+def test_key_whose_first_token_is_withdrawn_keeps_one_that_was_added_since(
+    place: KeyStoreLocation,
+) -> None:
+    make_store(place, "shop")
+    token = Token(digest("new"), CREATED + 9)
+    with open_store(place) as store:
+        shop = store.find("shop")
+        store.rotate("shop", token, overlap=100.0, expires=None)
+        store.withdraw(shop.tokens[0].digest, None, shop)
+    assert read(place) == {"shop": replace(shop, tokens=(token,))}
+
+
 def test_revoked_key_stays_revoked_and_listed(place: KeyStoreLocation) -> None:
     make_store(place, "shop")
     with open_store(place) as store:
