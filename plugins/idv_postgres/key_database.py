@@ -105,12 +105,7 @@ class KeyDatabase:
         now = {row[1]: tuple(row) for row in self.execute(sql)}
         if before is None:
             return None, now.values(), now
-        changed = {
-            row[0]
-            for rows, others in ((now, before), (before, now))
-            for digest, row in rows.items()
-            if others.get(digest) != row
-        }
+        changed = {row[0] for _, row in now.items() ^ before.items()}
         return changed, [row for row in now.values() if row[0] in changed], now
 
     def script(self, sql: str) -> None:

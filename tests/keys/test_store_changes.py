@@ -15,6 +15,7 @@ from support.key_stores import CREATED, add, make_store, open_store, postgres_pl
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.location import KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord, Token
+from tornado_idv.keys.rows import EMPTY
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
@@ -255,3 +256,53 @@ def test_store_is_created_once_by_commands_at_once(place: KeyStoreLocation) -> N
     with ThreadPoolExecutor(4) as threads:
         assert sorted(threads.map(create, range(4))) == [False, False, False, True]
     assert read(place) == {}
+
+
+ADD = "INSERT INTO tokens SELECT ?, '{}', created, NULL FROM keys WHERE id = 'other'"
+CHANGES = {
+    "a token is replaced by another one": (
+        "DELETE FROM tokens WHERE id = 'shop'",
+        ADD.format("shop"),
+    ),
+    "a token is another one": ("UPDATE tokens SET digest = ? WHERE id = 'shop'",),
+    "a token is added": (ADD.format("shop"),),
+    "a second token is that of another key": (
+        "UPDATE tokens SET id = 'shop' WHERE id = 'more'",
+        "DELETE FROM keys WHERE id = 'more'",
+    ),
+    "a token expires": ("UPDATE tokens SET expires = 1 WHERE id = 'shop'",),
+    "a key is replaced by another one": (
+        "DELETE FROM tokens WHERE id = 'shop'",
+        "DELETE FROM keys WHERE id = 'shop'",
+        (
+            "INSERT INTO keys SELECT 'new', created, owner, scopes, not_before, expires, requests,"
+            " misses, note, disabled, revoked FROM keys WHERE id = 'other'"
+        ),
+        ADD.format("new"),
+    ),
+    "a key is disabled": ("UPDATE keys SET disabled = true WHERE id = 'shop'",),
+    "a key is revoked": ("UPDATE keys SET revoked = 1 WHERE id = 'shop'",),
+    "a key expires": ("UPDATE keys SET expires = 1 WHERE id = 'shop'",),
+    "a key is not valid yet": ("UPDATE keys SET not_before = 9e9 WHERE id = 'shop'",),
+    "a scope is taken away": ("UPDATE keys SET scopes = 'identify:url' WHERE id = 'shop'",),
+    "a limit": ("UPDATE keys SET requests = '5/second', misses = '1/minute' WHERE id = 'shop'",),
+}
+
+
+@pytest.mark.parametrize("statements", CHANGES.values(), ids=CHANGES)
+def test_what_is_read_after_a_change_is_what_a_first_read_gives(
+    place: KeyStoreLocation, statements: tuple[str, ...]
+) -> None:
+    """Also if one is removed and one added between two reads; other keys are the same objects."""
+    make_store(place, "other", "shop", "more")
+    with open_store(place) as store:
+        before = store.api_keys(EMPTY)
+    with place.connected(busy_timeout=1.0, read_only=False) as database, database.writing():
+        for statement in statements:
+            database.execute(statement, [digest("new")] * statement.count("?"))
+    with open_store(place) as store:
+        after = store.api_keys(before)
+        assert after.keys == store.api_keys(EMPTY).keys
+    assert after.keys != before.keys
+    other = {each.id: each for each in before.keys.values()}["other"]
+    assert next(each for each in after.keys.values() if each.id == "other") is other

@@ -81,6 +81,47 @@ def test_revision_differs_after_each_change_of_a_key_only(
         assert len(seen) == 4
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO keys VALUES ('new', 1, '', 'identify:url', NULL, NULL, NULL, NULL, '', false)",
+        "UPDATE keys SET note = 'new'",
+        "DELETE FROM keys WHERE id = 'bare'",
+        "TRUNCATE keys CASCADE",
+        "INSERT INTO tokens VALUES (sha256('new'), 'shop', 1)",
+        "UPDATE tokens SET expires = 1",
+        "DELETE FROM tokens",
+        "TRUNCATE tokens",
+    ],
+)
+def test_revision_differs_after_each_kind_of_statement(
+    place: PostgresKeyStore, database: Database, statement: str
+) -> None:
+    """Whatever an operator does without our commands is effective."""
+    make_store(place, "shop")
+    database.run(
+        "SET search_path = idv_keys; INSERT INTO keys "
+        "SELECT 'bare', 1, '', 'identify:url', NULL, NULL, NULL, NULL, '', false, NULL"
+    )
+    with open_store(place) as store:
+        before = store.revision()
+        database.run(statement)
+        assert store.revision() != before
+
+
+def test_all_reads_of_one_transaction_see_the_same_state(place: PostgresKeyStore) -> None:
+    """Otherwise a token could be read without its key, which was removed meanwhile."""
+    make_store(place, "shop")
+    with (
+        closing(PostgresKeyStore(place.setting)) as other,
+        other.connected(busy_timeout=1.0, read_only=True) as connection,
+        connection.reading(),
+    ):
+        tokens = list(connection.execute("SELECT id FROM tokens"))
+        add(place, record("partner", "partner"))
+        assert list(connection.execute("SELECT id FROM keys")) == tokens
+
+
 def test_change_that_waits_too_long_for_another_one_is_refused(
     place: PostgresKeyStore, database: Database
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.directories import ALICE, DOWN, OTHER_ALICE, QUERY, counts, failure
-from support.fakes import FakeBackend, Ticker
+from support.fakes import FakeBackend, Ticker, running
 from support.http_server import until
 from support.shared_caches import FakeSharedCache, shared_directory
 from tornado_idv.errors import Broken
@@ -128,6 +128,37 @@ async def test_shared_cache_is_used_within_5_s_after_a_long_outage(
         await both.find_in_first()
         await both.second.find(QUERY)
         assert counts(both.backends)[1] == 0
+
+
+async def test_a_probe_that_is_cancelled_lets_the_next_lookup_probe(ticker: Ticker) -> None:
+    """Otherwise the shared cache would never be used again."""
+    async with replicas(ticker) as both:
+        get, probing = both.cache.get, asyncio.Event()
+        both.cache.error = OSError()
+        for _ in range(5):
+            both.first.cache.purge()
+            await both.find_in_first()
+        both.cache.error = None
+        assert both.tier.breaker == "open"
+
+        async def hang(*_: object) -> SharedResult:
+            probing.set()
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        ticker.now += 10
+        both.cache.get = hang  # type: ignore[method-assign]
+        both.first.cache.purge()
+        await asyncio.wait([caller := asyncio.ensure_future(both.first.find(QUERY))], timeout=0)
+        await probing.wait()
+        assert both.tier.breaker == "half_open"
+        for task in running(both.first.cache):
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        both.cache.get = get  # type: ignore[method-assign]
+        await both.find_in_first()
+        assert both.tier.breaker == "closed"
 
 
 async def test_a_slow_shared_cache_delays_a_lookup_by_its_timeout(ticker: Ticker) -> None:

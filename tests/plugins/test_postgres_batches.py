@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.batches import Batches, BatchFailed, BatchTimedOut, Rows
 from support.http_server import until
@@ -116,12 +117,18 @@ async def test_a_value_that_fails_the_query_fails_its_own_lookup_alone(
 
 @pytest.mark.parametrize("prepared", ["true", "false"])
 async def test_a_slow_row_fails_its_own_lookup_alone(
-    database: Database, serving: Callable[..., Any], prepared: str
+    database: Database,
+    serving: Callable[..., Any],
+    prepared: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The others are repeated within the timeout, and count as no failure.
 
     The server stops the shared query because it was asked to, and not by its own time limit.
     """
+    # On a busy machine: 200 ms and 600 ms, and time enough for the others.
+    monkeypatch.setattr(database_module, "_BATCH_SHARE", 1 / 15)
+    monkeypatch.setattr(database_module, "_SERVER_SHARE", 0.2)
     database.clear(
         "CREATE TABLE people (nickname text PRIMARY KEY, card_number text UNIQUE);"
         "INSERT INTO people SELECT 'u' || i, i FROM generate_series(1, 32) AS i;"
@@ -129,13 +136,12 @@ async def test_a_slow_row_fails_its_own_lookup_alone(
         "  $$ BEGIN IF $1 = 'u7' THEN PERFORM pg_sleep(3); END IF; RETURN 'Free'; END $$;"
         "CREATE VIEW users AS SELECT *, slow(nickname) AS plan FROM people"
     )
-    async with serving(timeout="600ms", prepared_statements=prepared) as backend:
+    async with serving(timeout="3s", prepared_statements=prepared) as backend:
         queries = [ByNickname(f"u{number}") for number in range(1, 33)]
         logged = len(database.server.log)
         ended = await asyncio.gather(*(outcome(backend, query) for query in queries))
         await until(lambda: "due to user request" in database.server.log[logged:])
-    slow = ended.pop(6)
-    assert slow == "timed out" or slow.startswith("unavailable: ")
+    assert ended.pop(6).startswith("unavailable: the query took too long and was stopped")
     assert ended == ["found"] * 31
 
 

@@ -268,11 +268,11 @@ async def test_a_slow_query_is_stopped_by_the_server_and_leaves_no_trace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its connection goes on, except in a pooler's transaction, and the server is probed."""
-    monkeypatch.setattr(database_module, "_SERVER_SHARE", 0.5)  # on a busy machine
+    monkeypatch.setattr(database_module, "_SERVER_SHARE", 0.05)  # on a busy machine
     backend = backend_of(
         by_nickname=SLOW,
         by_card="SELECT * FROM users WHERE card_number = $1",
-        timeout="300ms",
+        timeout="3s",
         prepared_statements=prepared,
         pool={"max": "1"},
     )

@@ -161,12 +161,16 @@ async def test_a_pooler_that_ignores_startup_parameters_hides_no_row(
         await backend_of(tmp_path, dsn=pooled).open()
     database.clear("CREATE TABLE hidden (); ALTER TABLE hidden ENABLE ROW LEVEL SECURITY")
 
-    def read() -> None:
-        with closing(KeyDatabase(SecretStr(pooled), "keys")) as keys, keys.reading():
+    def read(*, writing: bool) -> None:
+        with (
+            closing(KeyDatabase(SecretStr(pooled), "keys")) as keys,
+            keys.writing("SELECT 1") if writing else keys.reading(),
+        ):
             keys.execute("SELECT FROM hidden")
 
-    with pytest.raises(KeyStoreError, match="row-level security hides rows"):
-        await asyncio.to_thread(read)
+    for writing in (False, True):
+        with pytest.raises(KeyStoreError, match="row-level security hides rows"):
+            await asyncio.to_thread(read, writing=writing)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,223 @@
+"""The pool of connections for lookups in PostgreSQL, with connections that are faked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from idv_postgres.pool import Pool
+
+
+class Connection:
+    """A connection that records how it is closed; `close` waits for ``closing``."""
+
+    def __init__(self) -> None:
+        self.ended: str | None = None
+        self.closing = asyncio.Event()
+        self.closing.set()
+
+    def is_closed(self) -> bool:
+        return self.ended is not None
+
+    def terminate(self) -> None:
+        self.ended = self.ended or "terminated"
+
+    async def close(self, *, timeout: float) -> None:  # noqa: ASYNC109 - asyncpg's signature
+        assert timeout > 0
+        await self.closing.wait()
+        self.ended = self.ended or "closed"
+
+
+class Server:
+    """Connects at once, not before ``accepting`` is set, or with an error."""
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+        self.accepting = asyncio.Event()
+        self.accepting.set()
+        self.error: Exception | None = None
+
+    async def connect(self) -> Any:
+        await self.accepting.wait()
+        if self.error is not None:
+            raise self.error
+        self.connections.append(Connection())
+        return self.connections[-1]
+
+
+async def started(pool: Pool) -> asyncio.Task[Any]:
+    """Begin to acquire a connection, up to where that waits."""
+    acquiring = asyncio.create_task(pool.acquire())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return acquiring
+
+
+async def test_connection_that_was_returned_last_is_used_next() -> None:
+    """So that others stay unused; each is opened only when all are in use."""
+    server = Server()
+    pool = Pool(server.connect, 3)
+    first, second = await pool.acquire(), await pool.acquire()
+    assert first is not second
+    pool.release(first)
+    pool.release(second)
+    assert await pool.acquire() is second
+    assert await pool.acquire() is first
+    assert len(server.connections) == 2
+
+
+async def test_lookup_beyond_the_size_waits_until_a_connection_is_returned() -> None:
+    server = Server()
+    pool = Pool(server.connect, 2)
+    first, _ = await pool.acquire(), await pool.acquire()
+    waiting = await started(pool)
+    assert not waiting.done()
+    pool.release(first)
+    assert await waiting is first
+    assert len(server.connections) == 2
+
+
+@pytest.mark.parametrize("end", ["cancelled", "failed"])
+async def test_connect_that_does_not_end_well_uses_up_no_slot(end: str) -> None:
+    server = Server()
+    pool = Pool(server.connect, 1)
+    server.accepting.clear()
+    acquiring = await started(pool)
+    if end == "cancelled":
+        acquiring.cancel()
+    else:
+        server.error = ConnectionRefusedError()
+        server.accepting.set()
+    with pytest.raises((asyncio.CancelledError, ConnectionRefusedError)):
+        await acquiring
+    server.error = None
+    server.accepting.set()
+    assert await asyncio.wait_for(pool.acquire(), 5) is server.connections[0]
+
+
+async def test_lookup_that_is_cancelled_while_it_waits_leaves_the_slot_to_the_next() -> None:
+    pool = Pool(Server().connect, 1)
+    connection = await pool.acquire()
+    cancelled, waiting = await started(pool), await started(pool)
+    cancelled.cancel()
+    pool.release(connection)
+    assert await asyncio.wait_for(waiting, 5) is connection
+    last = await started(pool)
+    assert not last.done()
+    last.cancel()
+
+
+async def test_connection_that_was_closed_meanwhile_is_not_used_again() -> None:
+    """Neither one that was closed while it was in use, nor one that was closed since."""
+    pool = Pool(Server().connect, 2)
+    first, second = await pool.acquire(), await pool.acquire()
+    first.terminate()
+    pool.release(first)
+    pool.release(second)
+    second.terminate()
+    assert pool.is_empty
+    third, fourth = await pool.acquire(), await pool.acquire()
+    assert not {first, second} & {third, fourth}
+    assert not pool.is_empty
+
+
+async def test_connection_that_is_being_closed_is_not_used_again() -> None:
+    """Its lookup timed out; the slot is free at once, also if the server never responds."""
+    server = Server()
+    pool = Pool(server.connect, 1)
+    connection = await pool.acquire()
+    connection.closing.clear()
+    pool.stop(connection)
+    pool.release(connection)
+    other = await asyncio.wait_for(pool.acquire(), 5)
+    assert other is not connection
+    pool.release(other)
+    connection.closing.set()
+    await pool.close()
+    assert (connection.ended, other.ended) == ("closed", "closed")
+
+
+async def test_failure_to_close_a_stopped_connection_is_no_error_of_the_pool() -> None:
+    pool = Pool(Server().connect, 1)
+    connection = await pool.acquire()
+
+    async def fail(**_: object) -> None:
+        connection.terminate()
+        raise TimeoutError
+
+    connection.close = fail
+    pool.stop(connection)
+    pool.release(connection)
+    await pool.close()
+    assert pool.is_empty
+    assert pool._stopping == {}
+
+
+async def test_connections_in_use_stay_when_idle_ones_are_dropped() -> None:
+    pool = Pool(Server().connect, 2)
+    used, idle = await pool.acquire(), await pool.acquire()
+    pool.release(idle)
+    pool.drop_idle()
+    assert (idle.ended, used.ended) == ("terminated", None)
+    pool.release(used)
+    assert await pool.acquire() is used
+    assert await pool.acquire() is not idle
+
+
+async def test_close_ends_idle_connections_and_then_terminates_those_in_use() -> None:
+    """A clean end is in the server's log as such."""
+    server = Server()
+    pool = Pool(server.connect, 3)
+    await pool.fill(2)
+    used = await pool.acquire()
+    await pool.close()
+    assert sorted(str(each.ended) for each in server.connections) == ["closed", "terminated"]
+    assert used.ended == "terminated"
+    assert pool.is_empty
+    with pytest.raises(ConnectionAbortedError):
+        await pool.acquire()
+    assert all(each.ended for each in server.connections)
+
+
+async def test_idle_connection_that_fails_to_close_leaves_no_other_one_open() -> None:
+    server = Server()
+    pool = Pool(server.connect, 2)
+    await pool.fill(2)
+    broken, other = server.connections
+
+    async def fail(**_: object) -> None:
+        raise TimeoutError
+
+    broken.close = fail  # type: ignore[method-assign]
+    await pool.close()
+    assert (broken.ended, other.ended) == ("terminated", "closed")
+
+
+async def test_fill_opens_that_many_connections_and_leaves_them_to_lookups() -> None:
+    server = Server()
+    pool = Pool(server.connect, 3)
+    await pool.fill(2)
+    assert len(server.connections) == 2
+    assert {await pool.acquire(), await pool.acquire()} == set(server.connections)
+
+
+async def test_fill_that_fails_connects_no_further() -> None:
+    server = Server()
+    hanging = asyncio.Event()
+
+    async def connect() -> Any:
+        if server.connections:
+            raise ConnectionRefusedError
+        server.connections.append(Connection())
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            hanging.set()
+            raise
+
+    pool = Pool(connect, 2)
+    with pytest.raises(ConnectionRefusedError):
+        await pool.fill(2)
+    await asyncio.wait_for(hanging.wait(), 5)
