@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-from support.admin import ADMIN_KEY, KEY, OPEN_TO_ALL, AdminReply, ask_admin
+from support.admin import ADMIN_KEY, KEY, OPEN_TO_ALL, AdminReply, admin_port, ask_admin
 from support.service import EXPIRED_KEY, FIXTURE, Client, serving
 from tornado_idv.admin.listener import FILE_ROUTES, ROUTES
 from tornado_idv.server.service import Service
@@ -144,21 +145,36 @@ def test_head_has_the_fields_of_get_without_the_body(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "status", "code"),
     [
-        b"POST /cache/purge HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n",
-        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
-        b"\0\r\n\r\n",
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 16385\r\n\r\n", 413, "body_too_large"),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 431, "headers_too_large"),
+        (b"\0\r\n\r\n", 400, "bad_request"),
     ],
     ids=["body", "head", "no request"],
 )
-def test_requests_beyond_the_limits_end_the_connection(service: Service, sent: bytes) -> None:
-    assert service.admin_url is not None
-    port = int(service.admin_url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
-        sock.sendall(sent)
-        assert b" 200 " not in sock.makefile("rb").read()
+def test_requests_beyond_the_limits_end_the_connection(
+    service: Service, sent: bytes, status: int, code: str
+) -> None:
+    (reply,) = Client(admin_port(service)).until_closed(sent)
+    assert (reply.status, reply.code) == (status, code)
     assert ask_admin(service, "/health/live").status == 200
+
+
+def test_idle_connections_do_not_keep_new_ones_out(service: Service) -> None:
+    """The oldest of 64 is closed for the next one."""
+    with ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            sock = socket.create_connection(("127.0.0.1", admin_port(service)), timeout=10)
+            return stack.enter_context(sock)
+
+        idle = [connect() for _ in range(64)]
+        assert ask_admin(service, "/health/live").status == 200
+        with suppress(ConnectionResetError):
+            assert idle[0].recv(1) == b""
+        idle[1].sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert idle[1].recv(12) == b"HTTP/1.1 200"
 
 
 def test_public_listener_has_no_admin_endpoints(service: Service) -> None:

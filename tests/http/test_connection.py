@@ -7,11 +7,12 @@ import gc
 import socket
 import weakref
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
-from support.http_server import POST, connected_client, until
+from support.http_server import LIMITS, POST, connected_client, until
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 from tornado_idv.http.state import State
@@ -85,6 +86,34 @@ async def test_silent_connection_times_out(sent: bytes, seconds: float, reported
         assert (await client.rest())[:12] == reported
         client.clock.forward(1.5)
         await client.forgotten()
+
+
+@pytest.mark.parametrize(
+    ("sent", "seconds", "reported"),
+    [(b"", 75.0, b""), (POST[:20], 10.0, b"HTTP/1.1 408")],
+    ids=["nothing", "half a head"],
+)
+async def test_keep_alive_timeout_is_the_time_between_two_requests(
+    sent: bytes, seconds: float, reported: bytes
+) -> None:
+    """Not the time to complete the next one."""
+    async with connected_client(replace(LIMITS, keep_alive_timeout=75.0)) as client:
+        client.send(POST)
+        assert await client.status() == 200
+        client.send(sent)
+        (connection,) = client.connections
+        await until(lambda: (connection.state is State.IDLE) is (sent == b""))
+        await client.clock.advance(seconds - 1.0)
+        assert connection.state is not State.CLOSING
+        client.clock.forward(1.5)
+        assert (await client.rest())[:12] == reported
+
+
+async def test_keep_alive_timeout_is_not_for_the_first_request() -> None:
+    async with connected_client(replace(LIMITS, keep_alive_timeout=75.0)) as client:
+        await until(lambda: client.connections)
+        client.clock.forward(10.5)
+        assert await client.rest() == b""
 
 
 async def test_client_that_does_not_read_is_closed_eventually() -> None:

@@ -7,7 +7,8 @@ import json
 import resource
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ import uvloop
 from tornado.testing import bind_unused_port
 from tornado.web import Application
 
-from support.http_server import reject
+from support.http_server import LIMITS, POST, connected_client, reject, until
 from support.process import eventually
 from support.service import KEY, Client, Reply, serving
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
+from tornado_idv.http.state import State
 
 CONFIG = f"""\
 profile_sites: [https://profiles.example]
@@ -93,7 +95,7 @@ def test_existing_connections_are_served_at_the_limit(
 @pytest.mark.parametrize(
     ("descriptors", "wanted", "given"),
     [
-        (1024, 4000, 896),
+        (1024, 4000, 832),
         (1024, 100, 100),
         (100_000, 4000, 4000),
         (100, 4000, 1),
@@ -104,10 +106,61 @@ def test_existing_connections_are_served_at_the_limit(
 def test_connections_are_bounded_by_descriptors(
     monkeypatch: pytest.MonkeyPatch, descriptors: int, wanted: int, given: int
 ) -> None:
-    """Out of descriptors a loop spins; 128 are kept for files, backends and logs."""
+    """192 are kept for files, backends, logs, and the connections of the admin listener."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
     limits = HttpLimits(max_body=1, max_connections=wanted).within_descriptors()
     assert limits == HttpLimits(max_body=1, max_connections=given)
+
+
+REPLACING = replace(LIMITS, max_connections=2, replace_idle=True)
+
+
+@pytest.mark.parametrize("sent", [b"", POST[:20], POST[:-1], POST], ids=["-", "head", "body", "1"])
+async def test_a_new_connection_replaces_the_oldest_without_a_request(sent: bytes) -> None:
+    """It may have sent nothing, a part of a request, or have had a response."""
+    async with connected_client(REPLACING) as client:
+        idle, writer = client.reader, client.writer
+        client.send(sent)
+        if sent == POST:
+            assert await client.status() == 200
+        elif sent:
+            await until(lambda: any(each.state is State.READING for each in client.connections))
+        await client.connect()
+        client.send(POST)
+        assert await client.status() == 200
+        kept, keeper = client.reader, client.writer
+        await client.connect()
+        client.send(POST)
+        assert await client.status() == 200
+        with suppress(ConnectionResetError):
+            assert await asyncio.wait_for(idle.read(), 5) == b""
+        writer.close()
+        client.reader, client.writer, writer = kept, keeper, client.writer
+        client.send(POST)
+        assert await client.status() == 200
+        writer.close()
+
+
+async def test_connections_with_requests_are_not_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A further client gets 503, and its connection is closed without delay."""
+    async with connected_client(REPLACING) as client:
+        client.control.may_answer.clear()
+        client.send(POST)
+        _, other = await asyncio.open_connection("127.0.0.1", client.port)
+        other.write(POST)
+        await until(lambda: len(client.control.asked) == 2)
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503 ")
+        await until(lambda: len(client.connections) == 2)
+        client.control.may_answer.set()
+        assert await client.status() == 200
+        other.close()
+        writer.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        "limit of 2 connections of the admin listener reached: closing idle ones"
+    ]
 
 
 def test_several_connections_are_accepted_per_iteration() -> None:

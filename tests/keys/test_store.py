@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import stat
@@ -26,6 +27,7 @@ from support.key_stores import (
     without_log,
 )
 from support.permissions import public_directory, unprivileged
+from support.process_limits import descriptors
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys import store_file
 from tornado_idv.keys.rows import EMPTY
@@ -171,6 +173,16 @@ def test_store_that_cannot_be_read_is_reported_in_a_sentence(path: Path, fault: 
         if fault is deleted:
             assert not path.exists()
     assert list(read(path)) == ["shop"]
+
+
+def test_exhausted_descriptors_are_reported(path: Path) -> None:
+    """As they are, and not as a lack of permission."""
+    make_store(path, "shop")
+    lowest = os.dup(0)
+    os.close(lowest)
+    reason = re.escape(f"{path}: the key store cannot be opened: Too many open files")
+    with descriptors(lowest), pytest.raises(KeyStoreError, match=f"^{reason}$"):
+        read_whole(path)
 
 
 def test_store_that_the_user_may_not_read_is_reported() -> None:

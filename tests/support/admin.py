@@ -20,13 +20,19 @@ OPEN_TO_ALL = (
     )
     + f"{USERS}admin: {{host: 0.0.0.0, port: 0}}\n"
 )
-__all__ = ["ADMIN_KEY", "KEY", "OPEN_TO_ALL", "WITH_ADMIN", "AdminReply", "ask_admin"]
+__all__ = ["ADMIN_KEY", "KEY", "OPEN_TO_ALL", "WITH_ADMIN", "AdminReply", "admin_port", "ask_admin"]
 
 
 class HasAdmin(Protocol):
     """A service, of this process or another."""
 
     admin_url: str | None
+
+
+def admin_port(service: HasAdmin) -> int:
+    """Return the port of the admin listener."""
+    assert service.admin_url is not None
+    return int(service.admin_url.rpartition(":")[2])
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def running(
             yield service
         finally:
             net.cancel()
-            workers = _children(process.pid)
+            workers = children(process.pid)
             process.kill()
             process.wait(TIMEOUT)
             for pid in workers:  # they would drain, and be seen in the next test
@@ -99,7 +99,7 @@ def running(
                     os.kill(pid, signal.SIGKILL)
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     except (FileNotFoundError, ProcessLookupError):  # it has ended

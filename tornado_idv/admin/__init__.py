@@ -1,4 +1,4 @@
 """The operator's listener: health, metrics, status, cache purge and explain.
 
-Plain `tornado.web` handlers on `tornado.httpserver`, apart from the public API.
+Plain `tornado.web` handlers on `tornado_idv.http`, apart from the public API.
 """

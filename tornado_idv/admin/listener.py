@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 
-from tornado.httpserver import HTTPServer
 from tornado.web import Application
 
 from tornado_idv.admin.handler import AdminHandler, NoSuchRouteHandler
@@ -24,6 +23,9 @@ from tornado_idv.admin.handlers import (
 from tornado_idv.admin.history import sampled
 from tornado_idv.admin.operations import Operations
 from tornado_idv.admin.page import PAGE_FILES, PageFileHandler, PageHandler
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
+from tornado_idv.web.app import make_reject
 
 ROUTES: dict[str, type[AdminHandler]] = {
     "/health/live": LiveHandler,
@@ -39,11 +41,12 @@ ROUTES: dict[str, type[AdminHandler]] = {
 FILE_ROUTES: dict[str, type[AdminHandler]] = {
     f"/status/{name}": PageFileHandler for name in PAGE_FILES
 }
-_MAX_BODY = 16 * 1024
-_MAX_HEADERS = 16 * 1024
-_IDLE_TIMEOUT = 75.0
-"""Seconds: longer than the usual interval of scrapes and health checks."""
-_BODY_TIMEOUT = 5.0
+_LIMITS = HttpLimits(
+    max_connections=64,
+    replace_idle=True,
+    idle_timeout=5.0,
+    keep_alive_timeout=75.0,  # longer than the usual interval of scrapes and health checks
+)
 
 
 @asynccontextmanager
@@ -58,19 +61,12 @@ async def admin_listening(
             "host": host,
             "needs_key": not all(_is_loopback(each) for each in sockets),
         }
-        server = HTTPServer(
-            _application(arguments),
-            idle_connection_timeout=_IDLE_TIMEOUT,
-            body_timeout=_BODY_TIMEOUT,
-            max_body_size=_MAX_BODY,
-            max_header_size=_MAX_HEADERS,
-        )
-        server.add_sockets(sockets)
+        server = HttpServer(_application(arguments), make_reject(None), _LIMITS)
+        await server.listen(sockets)
         try:
             yield
         finally:
-            server.stop()
-            await server.close_all_connections()
+            server.close()
 
 
 def _application(arguments: dict[str, object]) -> Application:

@@ -289,7 +289,8 @@ class Connection(asyncio.Protocol):
         if self._eof and self.state is IDLE:
             self._linger_close()
             return
-        self._set_timeout(self._limits.idle_timeout)
+        keep_alive = self._limits.keep_alive_timeout if self.state is IDLE else None
+        self._set_timeout(keep_alive or self._limits.idle_timeout)
         self._resume_reading()
         if self.state is not IDLE:
             self._enqueue()

@@ -9,7 +9,8 @@ from collections import Counter
 from math import inf
 from typing import Protocol
 
-from tornado_idv.http.state import State
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.state import IDLE, READING, State
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +52,11 @@ class TimedConnection(Protocol):
 class ConnectionTable:
     """Counts connections up to ``max_connections`` and calls those whose deadline has passed."""
 
-    def __init__(self, loop: AbstractEventLoop, max_connections: int) -> None:
+    def __init__(self, loop: AbstractEventLoop, limits: HttpLimits) -> None:
         self._loop = loop
-        self._max_connections = max_connections
+        self._limits = limits
         self._connections: dict[TimedConnection, None] = {}  # in the order of arrival
-        self._rejected: set[TimedConnection] = set()
+        self._rejected: set[TimedConnection] = set()  # and those that were replaced
         self._empty = asyncio.Event()
         self._empty.set()
         self._warned_at = -inf
@@ -69,17 +70,20 @@ class ConnectionTable:
     def register(self, connection: TimedConnection) -> bool:
         """Add a connection; return whether it may be served."""
         served = len(self._connections) - len(self._rejected)
+        idle = None
+        if is_full := served >= self._limits.max_connections:
+            self._warn_throttled()
+            idle = self._oldest_idle() if self._limits.replace_idle else None
+            self._rejected.add(idle or connection)
         self._connections[connection] = None
         self._empty.clear()
-        if served < self._max_connections:
-            return True
-        self._rejected.add(connection)
-        self._warn_throttled()
-        return False
+        if idle is not None:
+            idle.abort()
+        return not is_full or idle is not None
 
-    def update(self, max_connections: int) -> None:
-        """Change the limit, and let each connection use the server's present context."""
-        self._max_connections = max_connections
+    def update(self, limits: HttpLimits) -> None:
+        """Change the limits, and let each connection use the server's present context."""
+        self._limits = limits
         for connection in self._connections:
             connection.update_context()
 
@@ -93,7 +97,7 @@ class ConnectionTable:
     @property
     def overloaded(self) -> bool:
         """Whether rejected connections are to be closed at once."""
-        return len(self._rejected) > _MAX_REJECTED
+        return self._limits.replace_idle or len(self._rejected) > _MAX_REJECTED
 
     def unregister(self, connection: TimedConnection) -> None:
         """Remove a closed connection."""
@@ -115,13 +119,19 @@ class ConnectionTable:
         for connection in tuple(self._connections):
             connection.abort()
 
+    def _oldest_idle(self) -> TimedConnection | None:
+        for each in self._connections:
+            if each.state in (IDLE, READING) and each not in self._rejected:
+                return each
+        return None
+
     def _warn_throttled(self) -> None:
         if self._loop.time() - self._warned_at >= _WARN_INTERVAL:
             self._warned_at = self._loop.time()
-            _log.warning(
-                "server.max_connections reached (%d): new connections get 503",
-                self._max_connections,
-            )
+            text = "server.max_connections reached (%d): new connections get 503"
+            if self._limits.replace_idle:
+                text = "limit of %d connections of the admin listener reached: closing idle ones"
+            _log.warning(text, self._limits.max_connections)
 
     def _sweep(self) -> None:
         """Look at a batch of connections, and schedule the next batch."""

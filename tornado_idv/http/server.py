@@ -60,7 +60,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         writable = loop.create_future()
         writable.set_result(None)
-        self._connections = ConnectionTable(loop, limits.max_connections)
+        self._connections = ConnectionTable(loop, limits)
         self._context = ServerContext(
             app=app,
             reject=reject,
@@ -124,7 +124,7 @@ class HttpServer:
             fast_path=fast_path,
             proxies=proxies,
         )
-        self._connections.update(limits.max_connections)
+        self._connections.update(limits)
         for listener in self._listeners:
             if tls is not None and isinstance(listener, TlsAcceptor):
                 listener.update(tls, self._handshake_timeout)

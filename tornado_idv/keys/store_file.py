@@ -255,7 +255,18 @@ def _clear_errors(path: Path) -> Iterator[None]:
         if code is None:  # text that is not UTF-8
             raise KeyStoreError(f"{path}: {_DAMAGED}") from None
         reason = _REASONS.get(code & 0xFF, f"SQLite fails with {error.sqlite_errorname}")
+        if code & 0xFF == sqlite3.SQLITE_CANTOPEN:
+            reason = _descriptor_error() or reason
         raise KeyStoreError(f"{path}: {reason}") from None
+
+
+def _descriptor_error() -> str | None:
+    """Return why no file can be opened now, which SQLite does not say."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return f"the key store cannot be opened: {error.strerror}"
+    return None
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
