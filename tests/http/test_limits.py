@@ -141,6 +141,21 @@ async def test_a_new_connection_replaces_the_oldest_without_a_request(sent: byte
         writer.close()
 
 
+async def test_a_new_connection_replaces_one_that_waits_for_its_client_to_close() -> None:
+    """As all those do that were idle for too long at the same time."""
+    async with connected_client(REPLACING) as client:
+        waiting = []
+        for _ in range(3):
+            client.send(b"none\r\n\r\n")
+            assert await client.status() == 400
+            waiting.append(client.writer)
+            await client.connect()
+        client.send(POST)
+        assert await client.status() == 200
+        for writer in waiting:
+            writer.close()
+
+
 async def test_connections_with_requests_are_not_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -10,7 +10,7 @@ from math import inf
 from typing import Protocol
 
 from tornado_idv.http.limits import HttpLimits
-from tornado_idv.http.state import IDLE, READING, State
+from tornado_idv.http.state import CLOSING, IDLE, READING, State
 
 _log = logging.getLogger(__name__)
 
@@ -120,9 +120,11 @@ class ConnectionTable:
             connection.abort()
 
     def _oldest_idle(self) -> TimedConnection | None:
-        for each in self._connections:
-            if each.state in (IDLE, READING) and each not in self._rejected:
-                return each
+        """Return the oldest connection without a request, or else the oldest that is closing."""
+        for states in ((IDLE, READING), (CLOSING,)):
+            for each in self._connections:
+                if each.state in states and each not in self._rejected:
+                    return each
         return None
 
     def _warn_throttled(self) -> None:
