@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -303,20 +304,33 @@ def test_first_request_of_the_readme_gets_its_response(tmp_path: Path) -> None:
 def test_walkthrough_of_your_users_works(
     tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`init`, a table from the page's SQL, the page's backend, `check`, and a lookup."""
+    """`init`, the page's CSV and the import, or its SQL; the backend, `check`, and a lookup."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "my-directory"
     assert invoke("init", "my-directory").exit_code == 0
-    (sql,), (backends,) = code_blocks(YOUR_USERS, "sql"), code_blocks(YOUR_USERS, "yaml")
-    with closing(sqlite3.connect(folder / "people.db")) as connection:
-        connection.executescript(sql)
     config = folder / "config.yaml"
     kept, _, _ = config.read_text(encoding="utf-8").partition("backends:")
-    config.write_text(kept + backends, encoding="utf-8")
-    done = invoke("check", "--config", "my-directory/config.yaml")
-    assert (done.exit_code, done.stdout[:3]) == (0, "ok:")
-    done = invoke("lookup", "@alice", "--config", config)
-    assert (done.exit_code, "4000123412341234" in done.stdout) == (0, True)
+    (csv,), (sql,) = code_blocks(YOUR_USERS, "csv"), code_blocks(YOUR_USERS, "sql")
+    imported, stored = code_blocks(YOUR_USERS, "yaml")
+
+    def check_and_look_up() -> None:
+        done = invoke("check", "--config", "my-directory/config.yaml")
+        assert (done.exit_code, done.stdout[:3]) == (0, "ok:")
+        done = invoke("lookup", "@alice", "--config", config)
+        assert (done.exit_code, "4000123412341234" in done.stdout) == (0, True)
+
+    config.write_text(kept + imported, encoding="utf-8")
+    (tmp_path / "people.csv").write_text(csv, encoding="utf-8")
+    (command,) = (each for each in code_blocks(YOUR_USERS, "sh") if " import " in each)
+    done = invoke(*shlex.split(command.replace("\\\n", ""))[1:])
+    assert done.exit_code == 0
+    assert f"`{done.stdout.strip()}`" in YOUR_USERS
+    check_and_look_up()
+    (folder / "people.db").unlink()
+    with closing(sqlite3.connect(folder / "people.db")) as connection:
+        connection.executescript(sql)
+    config.write_text(kept + stored, encoding="utf-8")
+    check_and_look_up()
 
 
 def test_every_command_for_keys_is_documented_with_its_options() -> None:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     )
     from tornado_idv.shared_cache import Purge, SharedCache, SharedCacheOptions, SharedResult
     from tornado_idv.shared_limits import LimitUse, SharedLimits, SharedLimitsOptions
-    from tornado_idv.user_store import NumberedUser, RejectRows, UserStore
+    from tornado_idv.user_store import ImportResult, NumberedUser, ReviewImport, UserStore
 
 _MODULES = {
     "Answer": "model",
@@ -60,6 +60,7 @@ _MODULES = {
     "ConfigPath": "options",
     "Duration": "options",
     "FileSignature": "files",
+    "ImportResult": "user_store",
     "KeyStoreLocation": "keys.location",
     "LimitUse": "shared_limits",
     "NumberedUser": "user_store",
@@ -67,7 +68,7 @@ _MODULES = {
     "Pattern": "options",
     "Purge": "shared_cache",
     "Query": "model",
-    "RejectRows": "user_store",
+    "ReviewImport": "user_store",
     "Secret": "options",
     "SharedAnswer": "model",
     "SharedCache": "shared_cache",
@@ -97,6 +98,7 @@ __all__ = [
     "Exit",
     "FileSignature",
     "IdvError",
+    "ImportResult",
     "InvalidFormat",
     "KeyStoreError",
     "KeyStoreLocation",
@@ -110,7 +112,7 @@ __all__ = [
     "Problem",
     "Purge",
     "Query",
-    "RejectRows",
+    "ReviewImport",
     "Secret",
     "SharedAnswer",
     "SharedCache",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from tornado_idv.model import User
 from tornado_idv.signals import ignore_signals
@@ -14,8 +15,20 @@ from tornado_idv.signals import ignore_signals
 NumberedUser = tuple[int, User]
 """A user and the line of the imported file that it comes from."""
 
-RejectRows = Callable[[Iterable[tuple[int, str]]], None]
-"""Takes the lines that are not imported, each with a reason that contains no value of the line."""
+ReviewImport = Callable[[Iterable[tuple[int, str]], int, int], None]
+"""Takes the rejected lines, the number of users to be removed, and that of all stored before.
+
+Each line has a reason that contains no value of it. Raises an error to refuse the import.
+"""
+
+
+class ImportResult(NamedTuple):
+    """The number of users that were read and not rejected, and what changed in the store."""
+
+    imported: int
+    added: int
+    updated: int
+    removed: int
 
 
 class UserStore(ABC):
@@ -46,17 +59,17 @@ class UserStore(ABC):
         """
 
     @abstractmethod
-    def replace(self, users: Iterable[NumberedUser], reject: RejectRows) -> int:
-        """Replace all users by these, and return their number.
+    def replace(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
+        """Replace all users by these.
 
-        A user whose nickname or card number is that of an earlier line is passed to ``reject``,
-        which is called once, before anything is changed. If it raises, or the iteration of
-        ``users`` does, or the process ends, then nothing is changed. Raises `Unavailable`, with a
-        reason that says so, if it could not be determined whether users were changed.
+        A user whose nickname or card number is that of an earlier line is rejected. ``review`` is
+        called once, before the commit. If it raises, or the iteration of ``users`` does, or the
+        process ends, then nothing is changed. Raises `Unavailable`, with a reason that says so,
+        if it could not be determined whether users were changed.
         """
 
     @abstractmethod
-    def merge(self, users: Iterable[NumberedUser], reject: RejectRows) -> int:
+    def merge(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
         """Add these users, in place of those with the same nicknames; as `replace` otherwise.
 
         One with the card number of a stored user whose nickname is not among ``users`` is

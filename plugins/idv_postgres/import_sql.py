@@ -39,7 +39,9 @@ class ImportSql:
         fold = 'lower({} COLLATE "C")' if options.folds_nicknames else '{} COLLATE "C"'
         self._key, self._other_key = fold.format("s.nickname"), fold.format("t.nickname")
         self._stored_key = fold.format(nickname)
-        self._same_nickname = f"{self._stored_key} = {self._key}"
+        same_nickname = f"{self._stored_key} = {self._key}"
+        self._same_nickname = same_nickname
+        self._same = f"SELECT FROM idv_staged AS s WHERE {same_nickname}"
         self._same_card = f'{card} COLLATE "C" = s.card_number'
 
     create = """
@@ -68,6 +70,11 @@ class ImportSql:
     def is_empty(self) -> str:
         """Return the query whether the table has no row."""
         return f"SELECT NOT EXISTS (SELECT FROM {self._table})"  # noqa: S608 - quoted
+
+    @property
+    def count(self) -> str:
+        """Return the query for the number of rows in the table."""
+        return f"SELECT count(*) FROM {self._table}"  # noqa: S608 - quoted
 
     @property
     def lock(self) -> str:
@@ -108,14 +115,15 @@ class ImportSql:
         given = f"{self._key} IN (SELECT unnest($1::text[]))"
         return f"DELETE FROM idv_staged AS s WHERE {given} RETURNING s.line", _TAKEN_CARD  # noqa: S608 - quoted
 
-    def changes(self, *, replaces: bool) -> Iterable[str]:
-        """Return the statements that change the table."""
-        table, same = self._table, f"SELECT FROM idv_staged AS s WHERE {self._same_nickname}"
-        gone = (
-            f"NOT EXISTS ({same} AND {self._same_card})"
-            if replaces
-            else f"EXISTS ({same} AND NOT ({self._same_card}))"
-        )
+    @property
+    def delete_others(self) -> str:
+        """Return the statement that deletes the users that are not staged."""
+        return f"DELETE FROM {self._table} AS u WHERE NOT EXISTS ({self._same})"  # noqa: S608 - quoted
+
+    @property
+    def changes(self) -> Iterable[str]:
+        """Return the statements that delete users with another card number, update and insert."""
+        table = self._table
         kept = [(column, field) for column, field in self._fields if field != "card_number"]
         assigned = ", ".join(
             f"{quoted(column.name)} = {_value(column, field)}" for column, field in kept
@@ -124,7 +132,10 @@ class ImportSql:
             f'u.{quoted(column.name)}::text COLLATE "C" IS DISTINCT FROM s.{field}'
             for column, field in kept
         )
-        yield f"DELETE FROM {table} AS u WHERE {gone}"  # noqa: S608 - quoted
+        yield (
+            f"DELETE FROM {table} AS u "  # noqa: S608 - quoted
+            f"WHERE EXISTS ({self._same} AND ({self._same_card}) IS NOT TRUE)"
+        )
         yield (
             f"UPDATE {table} AS u SET {assigned} FROM idv_staged AS s "  # noqa: S608 - quoted
             f"WHERE {self._same_nickname} AND ({differs})"

@@ -26,7 +26,15 @@ from idv_postgres.options import PostgresOptions
 from idv_postgres.session import Session
 from idv_postgres.staging import Staging
 from idv_postgres.table import read_columns, rejects_duplicates, to_user
-from tornado_idv import Broken, NumberedUser, RejectRows, Unavailable, User, UserStore
+from tornado_idv import (
+    Broken,
+    ImportResult,
+    NumberedUser,
+    ReviewImport,
+    Unavailable,
+    User,
+    UserStore,
+)
 
 _CONNECT_TIMEOUT = 10.0
 _CLOSE_TIMEOUT = 1.0
@@ -90,15 +98,15 @@ class PostgresUserStore(UserStore):
             finally:
                 runner.run(_close(chunks))
 
-    def replace(self, users: Iterable[NumberedUser], reject: RejectRows) -> int:
+    def replace(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
         """Replace all users, in one transaction."""
-        return self._run(self._write(users, reject, replaces=True))
+        return self._run(self._write(users, review, replaces=True))
 
-    def merge(self, users: Iterable[NumberedUser], reject: RejectRows) -> int:
+    def merge(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
         """Add or update users, in one transaction."""
-        return self._run(self._write(users, reject, replaces=False))
+        return self._run(self._write(users, review, replaces=False))
 
-    def _run(self, write: Coroutine[Any, Any, int]) -> int:
+    def _run(self, write: Coroutine[Any, Any, ImportResult]) -> ImportResult:
         self._is_committing = False
         with asyncio.Runner() as runner, _mapped_errors(self._options.table):
             try:
@@ -110,8 +118,8 @@ class PostgresUserStore(UserStore):
                 raise
 
     async def _write(
-        self, users: Iterable[NumberedUser], reject: RejectRows, *, replaces: bool
-    ) -> int:
+        self, users: Iterable[NumberedUser], review: ReviewImport, *, replaces: bool
+    ) -> ImportResult:
         async with self._transaction() as session:
             connection, wait = session.connection, session.wait
             sql = ImportSql(self._options, await wait(read_columns(connection, self._options)))
@@ -125,21 +133,28 @@ class PostgresUserStore(UserStore):
                 await wait(connection.execute(sql.analyze))
                 for each in sql.duplicates:
                     rejected += await wait(_delete(connection, each))
+            stored = removed = moved = updated = 0
             if not is_empty:
                 await wait(connection.execute(sql.lock))
                 if not replaces:
                     blocked = _blocked(await wait(connection.fetch(sql.card_moves)))
                     rejected += await wait(_delete(connection, sql.taken_cards, blocked))
-            reject(rejected)
+                stored = await wait(connection.fetchval(sql.count))
+                removed = await wait(_execute(connection, sql.delete_others)) if replaces else 0
+            review(rejected, removed, stored)
+            imported = added = int(
+                await wait(connection.fetchval("SELECT count(*) FROM idv_staged"))
+            )
             if is_empty:
                 await wait(staging.insert())
             else:
-                for statement in sql.changes(replaces=replaces):
-                    await wait(connection.execute(statement))
+                moved, updated, added = [
+                    await wait(_execute(connection, each)) for each in sql.changes
+                ]
             if self._options.notify is not None:
                 channel = self._options.notify.channel
                 await wait(connection.execute("SELECT pg_notify($1::text, '*')", channel))
-            return int(await wait(connection.fetchval("SELECT count(*) FROM idv_staged")))
+            return ImportResult(imported, added - moved, updated + moved, removed)
 
     async def _lock_empty(self, connection: asyncpg.Connection, sql: ImportSql) -> bool:
         """Lock the table if it is empty; return whether it was, and stays so."""
@@ -208,6 +223,11 @@ async def _delete(
 ) -> list[tuple[int, str]]:
     statement, reason = selection
     return [(row["line"], reason) for row in await connection.fetch(statement, *values)]
+
+
+async def _execute(connection: asyncpg.Connection, statement: str) -> int:
+    """Return the number of rows that a statement has changed, the end of its command tag."""
+    return int((await connection.execute(statement)).split()[-1])
 
 
 def _blocked(moves: Iterable[Sequence[str | None]]) -> list[str | None]:

@@ -39,6 +39,11 @@ class Staging:
         self._options = options
         self._table = f"target.{quoted(options.table)}"
         self._nickname, self._card = quoted(columns.nickname), quoted(columns.card_number)
+        # The other index is unique, so SQLite would prefer it, and read a row for each of its keys.
+        self._same = (
+            "SELECT 1 FROM staged AS s INDEXED BY staged_nickname "  # noqa: S608 - quoted
+            f"WHERE s.nickname = u.{self._nickname}"
+        )
         self._names = {
             self._nickname: "nickname",
             self._card: "card_number",
@@ -163,36 +168,41 @@ class Staging:
             _TAKEN_CARD,
         )
 
-    def apply(self, *, replaces: bool) -> None:
-        """Change the table, in a transaction; ``replaces`` deletes users that are not staged."""
+    def begin(self) -> int:
+        """Lock other writers out, and return the number of users in the table."""
+        self._run("BEGIN IMMEDIATE")
+        ((count,),) = self._run(f"SELECT count(*) FROM {self._table}")  # noqa: S608 - quoted
+        return int(count)
+
+    def delete_others(self) -> int:
+        """Delete the users that are not staged, and return their number."""
+        return self._run(f"DELETE FROM {self._table} AS u WHERE NOT EXISTS ({self._same})").rowcount  # noqa: S608 - quoted
+
+    def apply(self) -> tuple[int, int]:
+        """Update and add users, and return the numbers of added and of updated ones."""
         table, nickname = self._table, self._nickname
-        # The other index is unique, so SQLite would prefer it, and read a row for each of its keys.
-        staged = "staged AS s INDEXED BY staged_nickname"
-        same = f"SELECT 1 FROM {staged} WHERE s.nickname = u.{nickname}"  # noqa: S608 - quoted
-        gone = (
-            f"NOT EXISTS ({same} AND s.card_number = u.{self._card})"
-            if replaces
-            else f"EXISTS ({same} AND s.card_number <> u.{self._card})"
-        )
         kept = {name: source for name, source in self._names.items() if name != self._card}
         assigned = ", ".join(f"{name} = s.{source}" for name, source in kept.items())
         differs = " OR ".join(
             f"u.{name} COLLATE BINARY IS NOT s.{source}" for name, source in kept.items()
         )
-        self._run("BEGIN IMMEDIATE")
-        self._run(f"DELETE FROM {table} AS u WHERE {gone}")  # noqa: S608 - quoted
-        self._run(
+        moved = self._run(
+            f"DELETE FROM {table} AS u "  # noqa: S608 - quoted
+            f"WHERE EXISTS ({self._same} AND s.card_number IS NOT u.{self._card})"
+        ).rowcount
+        updated = self._run(
             f"UPDATE {table} AS u SET {assigned} FROM staged AS s "  # noqa: S608 - quoted
             f"WHERE s.nickname = u.{nickname} AND ({differs})"
-        )
-        self._run(
+        ).rowcount
+        inserted = self._run(
             f"INSERT INTO {table} ({', '.join(self._names)}) "  # noqa: S608 - quoted
             f"SELECT {', '.join(self._names.values())} FROM staged AS s WHERE s.nickname NOT IN "
             f"(SELECT {nickname} FROM {table} WHERE {nickname} IS NOT NULL) ORDER BY s.nickname"
-        )
+        ).rowcount
+        return inserted - moved, updated + moved
 
     def commit(self) -> None:
-        """Commit what `apply` has changed."""
+        """Commit what has been changed since `begin`."""
         self._run("COMMIT")
 
     def _rows(

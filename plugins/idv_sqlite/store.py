@@ -21,7 +21,7 @@ from idv_sqlite.options import SqliteOptions
 from idv_sqlite.replacement import Replacement, is_missing
 from idv_sqlite.staging import Staging
 from idv_sqlite.table import quoted, to_user
-from tornado_idv import NumberedUser, RejectRows, StartError, User, UserStore
+from tornado_idv import ImportResult, NumberedUser, ReviewImport, StartError, User, UserStore
 
 _BUSY_TIMEOUT = 10.0
 """Seconds to wait for another writer."""
@@ -59,15 +59,17 @@ class SqliteUserStore(UserStore):
                 for row in chunk:
                     yield to_user(row)
 
-    def replace(self, users: Iterable[NumberedUser], reject: RejectRows) -> int:
+    def replace(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
         """Replace all users, in a new file unless the file is in WAL mode."""
-        return self._write(users, reject, replaces=True)
+        return self._write(users, review, replaces=True)
 
-    def merge(self, users: Iterable[NumberedUser], reject: RejectRows) -> int:
+    def merge(self, users: Iterable[NumberedUser], review: ReviewImport) -> ImportResult:
         """Add or update users, in one transaction."""
-        return self._write(users, reject, replaces=False)
+        return self._write(users, review, replaces=False)
 
-    def _write(self, users: Iterable[NumberedUser], reject: RejectRows, *, replaces: bool) -> int:
+    def _write(
+        self, users: Iterable[NumberedUser], review: ReviewImport, *, replaces: bool
+    ) -> ImportResult:
         # The file itself is replaced, not a link that leads to it.
         path = self._options.path.resolve()
         is_new = is_missing(path)
@@ -79,40 +81,35 @@ class SqliteUserStore(UserStore):
             with closing(Staging(self._options, url)) as staging:
                 rejected = staging.fill(users)
                 if is_new:
-                    self._create_file(staging, path, rejected, reject)
-                    return staging.count
+                    return self._create_file(staging, path, rejected, review)
                 rejected += staging.delete_duplicates()
-                if not replaces:
-                    staging.attach(path)
-                    rejected += staging.card_conflicts()
-                reject(rejected)
                 if replaces and _journal_mode(path) != "wal":
-                    self._replace_file(staging, path)
-                else:
-                    staging.attach(path)
-                    staging.apply(replaces=replaces)
-                    self.ignore_signals()
-                    staging.commit()
-                return staging.count
+                    with Replacement(path, is_new=False) as replacement:
+                        staging.attach(replacement.path, is_private=True)
+                        result = _apply(staging, rejected, review, replaces=True)
+                        staging.commit()
+                        self._commit(staging, replacement)
+                    return result
+                staging.attach(path)
+                if not replaces:
+                    rejected += staging.card_conflicts()
+                result = _apply(staging, rejected, review, replaces=replaces)
+                self.ignore_signals()
+                staging.commit()
+                return result
 
     def _create_file(
-        self, staging: Staging, path: Path, rejected: list[tuple[int, str]], reject: RejectRows
-    ) -> None:
+        self, staging: Staging, path: Path, rejected: list[tuple[int, str]], review: ReviewImport
+    ) -> ImportResult:
         with Replacement(path, is_new=True) as replacement:
             staging.attach(replacement.path, is_private=True)
             # Mostly there are no duplicates: the indexes of the new table are the only ones then.
             if not staging.write_new():
                 rejected += staging.delete_duplicates()
                 staging.write_new()
-            reject(rejected)
+            review(rejected, 0, 0)
             self._commit(staging, replacement)
-
-    def _replace_file(self, staging: Staging, path: Path) -> None:
-        with Replacement(path, is_new=False) as replacement:
-            staging.attach(replacement.path, is_private=True)
-            staging.apply(replaces=True)
-            staging.commit()
-            self._commit(staging, replacement)
+        return ImportResult(imported=staging.count, added=staging.count, updated=0, removed=0)
 
     def _commit(self, staging: Staging, replacement: Replacement) -> None:
         staging.detach()
@@ -149,6 +146,16 @@ class SqliteUserStore(UserStore):
             with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT)) as connection:
                 connection.execute("PRAGMA trusted_schema = OFF")
                 yield connection
+
+
+def _apply(
+    staging: Staging, rejected: list[tuple[int, str]], review: ReviewImport, *, replaces: bool
+) -> ImportResult:
+    stored = staging.begin()
+    removed = staging.delete_others() if replaces else 0
+    review(rejected, removed, stored)
+    added, updated = staging.apply()
+    return ImportResult(staging.count, added, updated, removed)
 
 
 @contextmanager

@@ -6,6 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+
+from support.process import Invoke
+from support.user_lists import ANY_LIST
 
 FIXTURE = """\
 users:
@@ -29,6 +33,34 @@ def config(folder: Path) -> Callable[..., Path]:
         entries = "".join(f"  - {{{each}}}\n" for each in backends)
         text = f"profile_sites: [https://profiles.example]\n{more}backends:\n{entries}"
         path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def users(invoke: Invoke, config: Callable[..., Path]) -> Callable[..., Result]:
+    """Runs one of the commands with the backends people, other and demo; imports any list."""
+    file = config(
+        "name: people, kind: sqlite, path: people.db",
+        "name: other, kind: sqlite, path: other.db",
+        "name: demo, kind: yaml, path: users.yaml",
+    )
+
+    def run(name: str, *arguments: object) -> Result:
+        options = ANY_LIST if name == "import" else ()
+        return invoke("users", name, *options, *arguments, "--config", file)
+
+    return run
+
+
+@pytest.fixture
+def source(folder: Path) -> Callable[..., Path]:
+    """Writes a file to import."""
+
+    def write(text: str, name: str = "list.csv") -> Path:
+        path = folder / name
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
         return path
 
     return write

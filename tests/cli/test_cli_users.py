@@ -6,9 +6,10 @@ import json
 import os
 import signal
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import IO
 
 import pytest
 from click.testing import Result
@@ -18,47 +19,18 @@ from support import sqlite_databases
 from support.directory_sync import fail_directory_sync
 from support.forked_commands import start
 from support.sqlite_databases import ALICE, BOB
+from support.user_lists import ANY_LIST, HEADER, csv_row
 from tornado_idv import User
+from tornado_idv.cli.users_formats import Format, write_users
 from tornado_idv.cli.users_generate import generated_users
 
-HEADER = "nickname,card_number,plan,profile_url\n"
-ALICE_ROW, BOB_ROW = (
-    ",".join([user.nickname, user.card_number, user.plan, user.profile_url or ""]) + "\n"
-    for user in (ALICE, BOB)
-)
+ALICE_ROW, BOB_ROW = csv_row(ALICE), csv_row(BOB)
 Users = Callable[..., Result]
 
 
 @pytest.fixture
 def path(folder: Path) -> Path:
     return folder / "people.db"
-
-
-@pytest.fixture
-def users(invoke: Callable[..., Result], config: Callable[..., Path]) -> Users:
-    """Runs one of the commands with the backends people, other and demo."""
-    file = config(
-        "name: people, kind: sqlite, path: people.db",
-        "name: other, kind: sqlite, path: other.db",
-        "name: demo, kind: yaml, path: users.yaml",
-    )
-
-    def run(name: str, *arguments: object) -> Result:
-        return invoke("users", name, *arguments, "--config", file)
-
-    return run
-
-
-@pytest.fixture
-def source(folder: Path) -> Callable[..., Path]:
-    """Writes a file to import."""
-
-    def write(text: str, name: str = "list.csv") -> Path:
-        path = folder / name
-        path.write_bytes(text.encode("utf-8", "surrogateescape"))
-        return path
-
-    return write
 
 
 def rows(path: Path) -> list[tuple[str, ...]]:
@@ -73,7 +45,8 @@ def test_import_replaces_all_users_and_export_writes_them_again(
     path.chmod(0o640)
     csv = source(HEADER + ALICE_ROW + BOB_ROW)
     done = users("import", csv, "--to", "people", "--json")
-    assert json.loads(done.stdout) == {"ok": True, "imported": 2, "rejected": 0}
+    numbers = {"imported": 2, "added": 2, "updated": 0, "removed": 2, "rejected": 0}
+    assert json.loads(done.stdout) == {"ok": True, **numbers}
     assert [row[0] for row in rows(path)] == ["alice", "bob"]
     assert path.stat().st_mode & 0o777 == 0o640
     assert users("count", "--from", "people").stdout == "2\n"
@@ -123,7 +96,8 @@ def test_each_wrong_row_is_rejected_with_its_line_and_no_value(
     assert (done.exit_code, done.stdout) == (0, "")
     rejected = Path(f"{csv}.rejected")
     assert done.stderr == (
-        f"Imported {1 + len(valid)} users into people.\n"
+        f"Imported {1 + len(valid)} users into people: {1 + len(valid)} added, 0 updated, "
+        "0 removed.\n"
         f"Rejected {len(REJECTED)} rows; see {rejected}.\n"
     )
     reasons = dict(
@@ -142,7 +116,8 @@ def test_each_line_of_a_csv_row_that_spans_lines_is_rejected(
 ) -> None:
     csv = source(f'{HEADER}{ALICE_ROW}carl,1,"Free\nand\r\nmore",\n{BOB_ROW}')
     done = users("import", csv, "--to", "people", "--json")
-    assert json.loads(done.stdout) == {"ok": True, "imported": 2, "rejected": 3}
+    numbers = json.loads(done.stdout)
+    assert (numbers["imported"], numbers["rejected"]) == (2, 3)
     assert [row[0] for row in rows(path)] == ["alice", "bob"]
     reasons = Path(f"{csv}.rejected").read_text()
     assert [line.split(":")[1] for line in reasons.splitlines()] == ["3", "4", "5"]
@@ -151,9 +126,9 @@ def test_each_line_of_a_csv_row_that_spans_lines_is_rejected(
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (f"{HEADER}{ALICE_ROW}x y,1,Free,\n", ["--strict"], "1 rows are rejected"),
-        (HEADER + ALICE_ROW + ALICE_ROW, ["--strict"], "1 rows are rejected"),
-        (f'{HEADER}x,1,"Free,\n{ALICE_ROW}y,2,Free",\n', ["--strict"], "1 rows are rejected"),
+        (f"{HEADER}{ALICE_ROW}x y,1,Free,\n", ["--strict"], "1 of 2 rows are rejected"),
+        (HEADER + ALICE_ROW + ALICE_ROW, ["--strict"], "1 of 2 rows are rejected"),
+        (f'{HEADER}x,1,"Free,\n{ALICE_ROW}y,2,Free",\n', ["--strict"], "1 of 3 rows are rejected"),
         (HEADER, [], "has no valid user"),
         (f"{HEADER}x y,1,Free,\n", [], "has no valid user"),
     ],
@@ -219,7 +194,8 @@ def test_card_number_of_a_stored_user_whose_row_is_rejected_is_not_taken(
     pairs = ["fay,1", "alice,2", "bob,3", "dora,5", "emil,4", "gina,6"]
     csv = source("nickname,card_number,plan\n" + "".join(f"{pair},Pro\n" for pair in pairs))
     done = users("import", csv, "--to", "people", "--merge", "--json")
-    assert json.loads(done.stdout) == {"ok": True, "imported": 3, "rejected": 3}
+    numbers = {"imported": 3, "added": 1, "updated": 2, "removed": 0, "rejected": 3}
+    assert json.loads(done.stdout) == {"ok": True, **numbers}
     kept = [("alice", "1"), ("bob", "2"), ("carl", "3")]
     assert [row[:2] for row in rows(path)] == [*kept, ("dora", "5"), ("emil", "4"), ("gina", "6")]
     rejected = Path(f"{csv}.rejected").read_text().splitlines()
@@ -257,7 +233,7 @@ def test_import_of_users_that_are_all_rejected_by_the_table_changes_nothing(
     )
     csv = source(HEADER + BOB_ROW)
     file = config("name: people, kind: sqlite, path: people.db")
-    done = invoke("users", "import", csv, "--to", "people", "--config", file)
+    done = invoke("users", "import", *ANY_LIST, csv, "--to", "people", "--config", file)
     assert done.exit_code == 1
     assert "has no valid user" in done.stderr
     assert "nothing was changed" in done.stderr
@@ -281,7 +257,7 @@ def test_other_tables_and_names_of_columns_are_kept(
         "columns: {nickname: nick, card_number: card no, plan: tier}"
     )
     csv = source(HEADER + ALICE_ROW + BOB_ROW)
-    done = invoke("users", "import", csv, "--to", "people", "--config", file)
+    done = invoke("users", "import", *ANY_LIST, csv, "--to", "people", "--config", file)
     assert done.exit_code == 0
     assert ":3: profile_url: the table has no column" in Path(f"{csv}.rejected").read_text()
     with closing(sqlite3.connect(path)) as connection:
@@ -302,7 +278,9 @@ def test_folded_nicknames_are_one_user(
         more="identifiers: {nickname_case: fold}\n",
     )
     csv = source(f"{HEADER}{ALICE_ROW}ALICE,1,Free,\n")
-    assert invoke("users", "import", csv, "--to", "people", "--config", file).exit_code == 0
+    assert (
+        invoke("users", "import", *ANY_LIST, csv, "--to", "people", "--config", file).exit_code == 0
+    )
     assert [row[0] for row in rows(path)] == ["alice"]
 
 
@@ -322,6 +300,59 @@ def test_compare_reports_each_difference(
     assert (done.exit_code, "only in people: 1" in done.stdout) == (1, True)
     done = users("compare", "other", "demo", "--sample", 5)  # which has another plan
     assert done.exit_code == 1
+
+
+def test_two_exports_to_one_file_at_the_same_time_are_both_complete(
+    users: Users, folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One runs as a whole while the other one is writing; the last one to end has the name."""
+    sqlite_databases.write(path, ALICE, BOB)
+    sqlite_databases.write(folder / "other.db", ALICE)
+    file = folder / "all.csv"
+    between: list[str] = []
+
+    def write_slowly(text: IO[str], form: Format, records: Iterable[User]) -> None:
+        if not between:
+            between.append("")
+            text.write("half of a row")
+            text.flush()
+            assert users("export", "--from", "other", file).exit_code == 0
+            between[0] = file.read_text()
+            text.seek(0)
+        write_users(text, form, records)
+
+    monkeypatch.setattr("tornado_idv.cli.users.write_users", write_slowly)
+    assert users("export", "--from", "people", file).exit_code == 0
+    assert between == [HEADER + ALICE_ROW]
+    assert file.read_text() == HEADER + ALICE_ROW + BOB_ROW
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_export_uses_nothing_that_was_prepared_in_the_folder(
+    users: Users, folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The name is another one then, and its file is new and private."""
+    sqlite_databases.write(path, ALICE)
+    victim = folder / "victim"
+    victim.write_text("before")
+    seen: list[Path] = []
+    create = os.open
+
+    def prepare_and_create(name: str, flags: int, mode: int = 0o777) -> int:
+        if Path(name).parent == folder and flags & os.O_CREAT:
+            seen.append(Path(name))
+            if len(seen) == 1:
+                os.link(victim, name) if kind == "file" else seen[0].symlink_to(victim)
+            descriptor = create(name, flags, mode)
+            assert os.fstat(descriptor).st_mode & 0o777 == 0o600
+            return descriptor
+        return create(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", prepare_and_create)
+    assert users("export", "--from", "people", folder / "all.csv").exit_code == 0
+    assert (folder / "all.csv").read_text() == HEADER + ALICE_ROW
+    assert victim.read_text() == "before"
+    assert [each.exists() for each in seen] == [True, False]
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "yaml"])
@@ -363,7 +394,10 @@ def test_nickname_with_a_control_character_is_rejected_with_any_pattern(
         json.dumps({"nickname": name, "card_number": "1", "plan": "x"}) for name in ("a\nb", "c")
     ]
     users = source("\n".join(lines), "list.jsonl")
-    assert invoke("users", "import", users, "--to", "people", "--config", file).exit_code == 0
+    assert (
+        invoke("users", "import", *ANY_LIST, users, "--to", "people", "--config", file).exit_code
+        == 0
+    )
     assert [row[0] for row in rows(path)] == ["c"]
     assert ":1: nickname: contains a control character" in Path(f"{users}.rejected").read_text()
 
@@ -375,6 +409,11 @@ def test_wrong_use_names_what_is_right(users: Users, source: Callable[..., Path]
         (["import", csv, "--to", "demo"], "of the kind yaml"),
         (["import", source("", "list.txt"), "--to", "people"], "add --format"),
         (["import", csv, "--to", "people", "--map", "a=b"], "the fields are nickname"),
+        (["import", csv, "--to", "people", "--delimiter", ":"], "is not one of ',', ';'"),
+        *(
+            (["import", csv, "--to", "people", f"--max-rejected={text}"], "from 0% to 100%")
+            for text in ("5", "101%", "100.5%", "-1%", "nan%", "5 %", "")
+        ),
     ]:
         done = users(*arguments)
         assert (done.exit_code, done.stdout) == (2, "")
@@ -387,7 +426,7 @@ def test_unreadable_source_or_database_changes_nothing(
     for file, message in [
         (
             source("carl,1,Free\n", "bare.csv"),
-            ":1: the header has no column nickname, card_number, plan",
+            ":1: the header has no column nickname, card_number, plan, and may be a user",
         ),
         (source("a: 1", "list.yaml"), "has no list of users"),
         (
@@ -401,7 +440,7 @@ def test_unreadable_source_or_database_changes_nothing(
         (source("count: 2\nusers: []", "cut.yaml"), "the file may be truncated"),
     ]:
         done = users("import", file, "--to", "people")
-        assert done.exit_code == 3
+        assert done.exit_code == 1
         assert message in done.stderr
         assert "carl" not in done.stderr
         assert not path.exists()
@@ -463,7 +502,7 @@ def test_signal_after_the_commit_does_not_hide_that_the_users_are_changed(
 
     monkeypatch.setattr(Staging, "close", close_with_signal)
     done = users("import", source(HEADER + BOB_ROW), "--to", "people", *option)
-    assert (done.exit_code, done.stderr) == (0, "Imported 1 users into people.\n")
+    assert (done.exit_code, done.stderr.partition(":")[0]) == (0, "Imported 1 user into people")
     assert [row[0] for row in rows(path)][-1] == "bob"
 
 

@@ -30,7 +30,7 @@ def test_import_shows_its_progress_on_a_terminal(folder: Path, config: Callable[
     )
     shown, _, left = seen.rpartition("\x1b[2K")  # the line is erased
     assert re.search(rf"{ROWS:,} rows, [\d,]+/s .*0:00:00", shown)
-    assert left.strip() == f"Imported {ROWS} users into people."
+    assert left.strip() == f"Imported {ROWS} users into people: {ROWS} added, 0 updated, 0 removed."
 
 
 def on_terminal(*arguments: object) -> str:

@@ -217,7 +217,7 @@ def prepare(walk: Walk) -> None:
     (walk.folder / "replica.yaml").write_text(replica)
     (walk.folder / "admin.yaml").write_text(admin)
     said = walk.run(*walk.blocks("## 3. "))
-    assert f"Imported {USERS + 1} users into new." in said
+    assert f"Imported {USERS + 1} users into new: {USERS + 1} added" in said
     assert "Copied 2 keys" in said
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +18,7 @@ from tornado_idv.cli.common import config_option, json_option, print_json, repor
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.cli.users_compare import compare
 from tornado_idv.cli.users_formats import (
+    DELIMITERS,
     FIELDS,
     Format,
     format_of,
@@ -29,6 +33,13 @@ from tornado_idv.cli.users_validation import importable, validated
 from tornado_idv.commands import Exit
 from tornado_idv.errors import StartError
 from tornado_idv.model import User
+
+
+def _percentage(_context: click.Context, _parameter: click.Parameter, text: str) -> Decimal:
+    if not re.fullmatch(r"(\d{1,2}(\.\d+)?|100)%", text, re.ASCII):
+        raise click.BadParameter("write a percentage from 0% to 100%, such as 5%")
+    return Decimal(text.removesuffix("%"))
+
 
 _from_option = click.option("--from", "name", required=True, metavar="NAME", help="The backend.")
 
@@ -59,7 +70,26 @@ users.add_command(compare)
     help="The column of FILE that has one of our fields; may be repeated.",
 )
 @click.option("--merge", is_flag=True, help="Keep the users that are not in FILE.")
+@click.option(
+    "--delimiter",
+    metavar="CHARACTER",
+    default=",",
+    show_default=True,
+    type=click.Choice(list(DELIMITERS)),
+    help="Between the fields of CSV.",
+)
+@click.option(
+    "--max-rejected",
+    metavar="PERCENT",
+    default="1%",
+    show_default=True,
+    callback=_percentage,
+    help="Change nothing if more rows are rejected, such as 5%.",
+)
 @click.option("--strict", is_flag=True, help="Change nothing if any row is rejected.")
+@click.option(
+    "--allow-shrink", is_flag=True, help="Also if fewer than 80% of the stored users stay."
+)
 @config_option
 @json_option
 def import_users(
@@ -69,7 +99,10 @@ def import_users(
     form: Format | None,
     pairs: Sequence[str],
     merge: bool,
+    delimiter: str,
+    max_rejected: Decimal,
     strict: bool,
+    allow_shrink: bool,
     config_path: Path,
     as_json: bool,
 ) -> None:
@@ -80,6 +113,8 @@ def import_users(
     has their lines, with the reasons. All other rows become visible at once, or, after an error
     or an interruption, none.
     """
+    if form is None and file.lower().endswith(".xlsx"):
+        form = "csv"  # its reader says what to do with a workbook
     form = _format(file, form)
     columns = _columns(pairs)
     with reporting(name, as_json=as_json):
@@ -87,7 +122,10 @@ def import_users(
         store = stores.store(name)
         source = "standard input" if file == "-" else file
         rejected = RejectedRows(
-            source, Path("stdin.rejected" if file == "-" else f"{file}.rejected"), strict
+            source,
+            Path("stdin.rejected" if file == "-" else f"{file}.rejected"),
+            Decimal(0) if strict else max_rejected,
+            allow_shrink,
         )
         rejected.start()
         with (
@@ -95,15 +133,18 @@ def import_users(
             open_source(file, stdin=sys.stdin.buffer) as text,
             progress(text, is_file=file != "-") as advance,
         ):
-            rows = read_rows(text, form, source, columns)
+            rows = read_rows(text, form, source, columns, delimiter)
             numbered = validated(rows, stores.identifiers, rejected, advance)
             write = store.merge if merge else store.replace
-            imported = write(numbered, rejected.add_all)
-        result = f"Imported {imported} users into {name}."
+            result = write(numbered, rejected.review)
+        done = (
+            f"Imported {_counted(result.imported, 'user')} into {name}: {result.added} added, "
+            f"{result.updated} updated, {result.removed} removed."
+        )
         if rejected.count:
-            result += f"\nRejected {rejected.count} rows; see {rejected.path}."
-        record = {"ok": True, "imported": imported, "rejected": rejected.count}
-        report(result, record, as_json=as_json)
+            done += f"\nRejected {_counted(rejected.count, 'row')}; see {rejected.path}."
+        record = {"ok": True, **result._asdict(), "rejected": rejected.count}
+        report(done, record, as_json=as_json)
 
 
 @users.command()
@@ -159,6 +200,10 @@ def _format(file: str, form: Format | None) -> Format:
     return form
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _columns(pairs: Sequence[str]) -> dict[str, str]:
     """Return the column of each of our fields."""
     columns = {field: field for field in FIELDS}
@@ -181,22 +226,22 @@ def _print_users(form: Format, records: Iterable[User]) -> None:
         sys.exit(Exit.COULD_NOT_TELL)
 
 
-def _open_private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read: it has card numbers."""
-    return os.open(path, flags, 0o600)
-
-
 @contextmanager
 def _renamed(path: Path) -> Iterator[IO[str]]:
-    """Open a file beside this one, which is renamed over it at the end."""
-    beside = path.with_name(f".{path.name}.export")
+    """Open a new file in the folder of this one, which is renamed over it at the end.
+
+    Only its owner can read it, since it has card numbers, and its name is random.
+    """
     try:
-        with open(beside, "w", encoding="utf-8", newline="", opener=_open_private) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        descriptor, beside = tempfile.mkstemp(prefix=".export-", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            Path(beside).replace(path)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise StartError(f"{path}: cannot be written: {error.strerror}") from None
-    finally:
-        beside.unlink(missing_ok=True)

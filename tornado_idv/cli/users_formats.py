@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from operator import itemgetter
 from pathlib import PurePath
 from typing import IO, Any, Literal, TypeVar
@@ -14,7 +16,9 @@ from typing import IO, Any, Literal, TypeVar
 import click
 
 from tornado_idv import strict_json, yaml_loader
-from tornado_idv.errors import ConfigError, StartError
+from tornado_idv.cli.users_stores import RefusedError
+from tornado_idv.commands import printable
+from tornado_idv.errors import ConfigError
 from tornado_idv.model import User
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -26,8 +30,16 @@ Row = tuple[int, Fields | str]
 
 FIELDS = ("nickname", "card_number", "plan", "profile_url")
 REQUIRED = FIELDS[:3]
+DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
+"""What separates the fields of CSV, by its name on the command line."""
 _LINES_AT_ONCE = 200
 _NOT_CSV = "not CSV: a quote is not closed on its line, or followed by text, or a field is too long"
+_SHOWN = 500
+"""Characters of a header that an error shows."""
+_WORKBOOKS = ("PK\x03\x04", "\udcd0\udccf\x11")
+"""How an ``.xlsx`` begins, and an ``.xls`` that was opened as text."""
+# A card number begins like this, also as spreadsheets write it: ="0012", 4E+15, 4000 1234.
+_VALUE = re.compile(r"[\W_]*\d|@|https?://")
 _EXTENSIONS: Mapping[str, Format] = {
     ".csv": "csv",
     ".jsonl": "jsonl",
@@ -42,14 +54,16 @@ def format_of(name: str) -> Format | None:
     return _EXTENSIONS.get(PurePath(name).suffix.lower())
 
 
-def read_rows(file: IO[str], form: Format, name: str, columns: Mapping[str, str]) -> Iterator[Row]:
+def read_rows(
+    file: IO[str], form: Format, name: str, columns: Mapping[str, str], delimiter: str
+) -> Iterator[Row]:
     """Yield the rows of a file that was opened with ``errors="surrogateescape"``.
 
-    ``columns`` are the names that our fields have in the file. Raises `StartError` for a file
+    ``columns`` are the names that our fields have in the file. Raises `RefusedError` for a file
     that is not of this format at all.
     """
     if form == "csv":
-        return _read_csv(file, name, columns)
+        return _read_csv(file, name, columns, DELIMITERS[delimiter])
     return _read_jsonl(file, columns) if form == "jsonl" else _read_yaml(file, name, columns)
 
 
@@ -72,25 +86,24 @@ def _fields(user: User) -> dict[str, str]:
     return fields if user.profile_url is None else {**fields, "profile_url": user.profile_url}
 
 
-def _read_csv(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator[Row]:
+def _read_csv(
+    file: IO[str], name: str, columns: Mapping[str, str], delimiter: str
+) -> Iterator[Row]:
     csv.field_size_limit(min(sys.maxsize, 2**17))
-    header = _parse_line(file.readline())
-    if header is None:
-        raise StartError(f"{name}:1: the header is {_NOT_CSV}")
-    missing = [columns[field] for field in REQUIRED if columns[field] not in header]
-    if missing:
-        # The columns that there are may be a user's values, in a file without a header.
-        raise StartError(
-            f"{name}:1: the header has no column {', '.join(missing)}; name the columns of the "
-            "file with --map, like --map nick=nickname"
-        )
+    line = file.readline()
+    header = _parse_line(line, delimiter)
+    error = _file_error(line)
+    if header is None or error:
+        raise RefusedError(f"{name}:1: {error or f'the header is {_NOT_CSV}'}")
+    if error := _header_error(line, header, columns):
+        raise RefusedError(f"{name}:1: {printable(error)}")
     width = len(header)
     # Only the last field may have no column: it is read from a cell that is added to each row.
     header.append(columns[FIELDS[-1]])
     select = itemgetter(*(header.index(columns[field]) for field in FIELDS))
     first = 2
     while lines := list(islice(file, _LINES_AT_ONCE)):
-        for number, cells in enumerate(_parse_lines(lines), start=first):
+        for number, cells in enumerate(_parse_lines(lines, delimiter), start=first):
             if cells is None:
                 yield number, _NOT_CSV
             elif len(cells) == width:
@@ -101,22 +114,55 @@ def _read_csv(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator[
         first += len(lines)
 
 
-def _parse_lines(lines: Sequence[str]) -> Sequence[list[str] | None]:
+def _file_error(line: str) -> str | None:
+    """Return why a file with this first line cannot be CSV."""
+    if line.startswith(_WORKBOOKS):
+        return "this is an Excel workbook; save it as CSV UTF-8"
+    if "\0" in line:
+        return "this is UTF-16; save it as CSV UTF-8, or convert it: iconv -f UTF-16 -t UTF-8"
+    return None if line else "the file is empty"
+
+
+def _header_error(line: str, header: Sequence[str], columns: Mapping[str, str]) -> str | None:
+    """Return why a line is not a header with these columns; contains no value of a user."""
+    missing = [columns[field] for field in REQUIRED if columns[field] not in header]
+    for option, delimiter in DELIMITERS.items():
+        if missing and len(_parse_line(line, delimiter) or ()) > len(header):
+            return f"the fields are separated by {option!r}; add --delimiter {shlex.quote(option)}"
+    folded = {name.strip().casefold(): name for name in header}
+    pairs = [
+        f"--map {shlex.quote(f'{folded[column.casefold()]}={field}')}"
+        for field, column in columns.items()
+        if column not in header and column.casefold() in folded
+    ]
+    if pairs:
+        return f"case and blanks count in the names of columns; add {' '.join(pairs)}"
+    if missing:
+        problem = f"the header has no column {', '.join(missing)}"
+        if any(not name.strip() or _VALUE.match(name.strip()) for name in header):
+            return f"{problem}, and may be a user; write the names of the columns into line 1"
+        found = ", ".join(header)[:_SHOWN]
+        return f"{problem}; it has {found}; name them with --map, like --map nick=nickname"
+    twice = [one for one, other in pairwise(sorted(header)) if one == other != ""]
+    return f"the header has two columns {twice[0]}" if twice else None
+
+
+def _parse_lines(lines: Sequence[str], delimiter: str) -> Sequence[list[str] | None]:
     """Return the cells of each line, ``None`` for one that is no row by itself.
 
     A field never continues on the next line: one stray quote would remove the users that follow.
     All at once where each line is a row, which takes a fifth of the time (CPython 3.11).
     """
     try:
-        rows = list(csv.reader(lines, strict=True))
+        rows = list(csv.reader(lines, strict=True, delimiter=delimiter))
     except csv.Error:
         rows = []
-    return rows if len(rows) == len(lines) else [_parse_line(line) for line in lines]
+    return rows if len(rows) == len(lines) else [_parse_line(line, delimiter) for line in lines]
 
 
-def _parse_line(line: str) -> list[str] | None:
+def _parse_line(line: str, delimiter: str) -> list[str] | None:
     try:
-        return next(csv.reader([line], strict=True))
+        return next(csv.reader([line], strict=True, delimiter=delimiter))
     except csv.Error:
         return None
 
@@ -138,14 +184,14 @@ def _read_yaml(file: IO[str], name: str, columns: Mapping[str, str]) -> Iterator
     try:
         root = yaml_loader.read(content, name, quotes_span_lines=False)
     except ConfigError as error:
-        raise StartError(str(error)) from None
+        raise RefusedError(str(error)) from None
     members: Mapping[Any, Any] = root if isinstance(root, yaml_loader.Mapping) else {}
     items = members.get("users")
     if not isinstance(items, yaml_loader.Items):
-        raise StartError(f"{name}: has no list of users; write a mapping with the member users")
+        raise RefusedError(f"{name}: has no list of users; write a mapping with the member users")
     count = members.get("count")
     if count is not None and count != str(len(items)):
-        raise StartError(f"{name}: count is not the number of users; the file may be truncated")
+        raise RefusedError(f"{name}: count is not the number of users; the file may be truncated")
     for item in items:
         is_user = isinstance(item, yaml_loader.Mapping)
         yield item.mark.line, _by_field(item, columns) if is_user else "not a mapping"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import IO, TextIO
 
@@ -23,16 +24,19 @@ Advance = Callable[[int], None]
 class RejectedRows:
     """The file of rejected rows: a line number and a reason each, and no value.
 
-    It is created with the first row, and one of an earlier import is deleted. With ``strict`` the
-    import is refused because of any row, after all have been read. ``valid`` is the number of
-    users that were read and not rejected.
+    It is created with the first row, and one of an earlier import is deleted. If more than
+    ``max_percent`` of the rows are rejected, the import is refused after all have been read, and
+    without ``allow_shrink`` if fewer than 80 % of the stored users would stay. ``valid`` is the
+    number of users that were read and not rejected.
     """
 
     source: str
     path: Path
-    strict: bool
+    max_percent: Decimal
+    allow_shrink: bool
     count: int = 0
     valid: int = 0
+    _first: str = field(default="", repr=False)
     _file: IO[str] | None = field(default=None, repr=False)
 
     def start(self) -> None:
@@ -45,11 +49,12 @@ class RejectedRows:
         with self._located():
             if self._file is None:
                 self._file = self.path.open("w", encoding="utf-8")
+                self._first = f"; the first for line {line}: {reason}; see {self.path}"
             self._file.write(f"{self.source}:{line}: {reason}\n")
         self.count += 1
 
-    def add_all(self, rows: Iterable[tuple[int, str]]) -> None:
-        """Write rows that were valid, as the last ones, and refuse the import where `check` does.
+    def review(self, rows: Iterable[tuple[int, str]], removed: int, stored: int) -> None:
+        """Write rows that were valid, as the last ones; refuse an import that should not be made.
 
         The file is complete then: what cannot be written is an error before users are changed.
         """
@@ -58,20 +63,26 @@ class RejectedRows:
             self.valid -= 1
         self.close()
         self.check()
+        if removed * 5 > stored and not self.allow_shrink:
+            raise RefusedError(
+                f"{self.source}: {removed} of {stored} users would be removed, and only "
+                f"{stored - removed} stay; nothing was changed; if that is right, add "
+                "--allow-shrink, or --merge to keep them"
+            )
 
     def check(self) -> None:
-        """Raise `RefusedError` for rejected rows with ``--strict``, and where no user is left.
+        """Raise `RefusedError` where too many rows are rejected, or no user is left.
 
         To replace all users by none is no import, but a wrong or truncated file.
         """
-        if self.strict and self.count:
-            raise RefusedError(
-                f"{self.source}: {self.count} rows are rejected, see {self.path}; "
-                "nothing was changed"
-            )
-        if not self.valid:
-            more = f"; see {self.path}" if self.count else ""
-            raise RefusedError(f"{self.source}: has no valid user{more}; nothing was changed")
+        rows = self.valid + self.count
+        if self.count * 100 > self.max_percent * rows:
+            problem = f"{self.count} of {rows} rows are rejected, more than {self.max_percent}%"
+        elif not self.valid:
+            problem = "has no valid user"
+        else:
+            return
+        raise RefusedError(f"{self.source}: {problem}{self._first}; nothing was changed")
 
     def close(self) -> None:
         """Close the file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeGuard
@@ -21,6 +22,7 @@ from tornado_idv.model import User
 from tornado_idv.user_store import NumberedUser
 
 _BATCH_ROWS = 200
+_EXPONENT = re.compile(r"\d([.,]\d+)?[eE]\+?\d+")
 
 
 def validated(
@@ -114,4 +116,11 @@ def _invalid_identifier(user: User, identifiers: Identifiers) -> str:
         identifiers.parse_nickname(user.nickname)
     except InvalidFormat:
         return "nickname: not in a valid format; see identifiers.nickname_pattern"
+    if re.search(r"\s", user.card_number):
+        return "card_number: contains blanks; only digits are allowed"
+    if _EXPONENT.fullmatch(user.card_number):
+        return (
+            "card_number: in exponential notation, by which a spreadsheet has lost digits; export "
+            "the column as text"
+        )
     return "card_number: not in a valid format; see identifiers.card_length"
