@@ -283,6 +283,56 @@ async def test_memoized_failure_holds_no_traceback(
         await cache.fetch(ALICE, ask, TIMEOUT, as_is)
 
 
+async def test_failures_are_as_few_as_absences(cache: AnswerCache) -> None:
+    """Guesses during an outage grow no memory."""
+    queries = [ByCard(str(number)) for number in range(10)]
+    for query in queries:
+        await failure(cache, Source(Unavailable("down")), query)
+    remembered = [cache.describe(query) for query in queries]
+    assert remembered == ["absent"] * 7 + ["failure"] * 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "states"),
+    [
+        (FOUND, {0: "found", 299.9: "found", 300: "stale", 3899.9: "stale", 3900: "absent"}),
+        (ABSENT, {0: "not_found", 29.9: "not_found", 30: "absent"}),
+    ],
+    ids=["found", "not found"],
+)
+async def test_description_is_of_what_would_be_served(
+    cache: AnswerCache, ticker: Ticker, answer: Answer, states: dict[float, str]
+) -> None:
+    await remember(cache, ALICE, answer)
+    for seconds, state in states.items():
+        ticker.now = 1000.0 + seconds
+        assert cache.describe(ALICE) == state
+        assert (cache.get(ALICE) is not None) == (state in {"found", "not_found"})
+        assert (cache.get_stale(ALICE) is not None) == (state in {"found", "stale"})
+
+
+async def test_answer_that_must_not_be_stored_replaces_a_found_one(
+    cache: AnswerCache, ticker: Ticker
+) -> None:
+    await remember(cache, ALICE, FOUND)
+    ticker.now += 300
+    await remember(cache, ALICE, structs.replace(FOUND, storable=False))
+    assert cache.describe(ALICE) == "absent"
+
+
+async def test_stale_answer_from_elsewhere_replaces_none(
+    cache: AnswerCache, ticker: Ticker
+) -> None:
+    cache.keep_stale(ALICE, ELSEWHERE, 60)
+    assert cache.get(ALICE) is None
+    assert cache.get_stale(ALICE) == structs.replace(ELSEWHERE, stale=True)
+    ticker.now += 60
+    assert cache.get_stale(ALICE) is None
+    await remember(cache, ALICE, FOUND)
+    cache.keep_stale(ALICE, ELSEWHERE, 60)
+    assert cache.get(ALICE) is FOUND
+
+
 async def test_failure_that_expires_between_two_reads_is_no_error() -> None:
     """Real time goes on within one call."""
     cache = AnswerCache(LIMITS, Hurrying(0.25))

@@ -117,6 +117,23 @@ def test_chance_spreads_each_time_by_a_fifth_at_most(
         breaker.failed(Permit.PROBE)
 
 
+def test_its_state_is_half_open_from_when_a_probe_may_come_until_that_ends(
+    breaker: CircuitBreaker, ticker: Ticker
+) -> None:
+    assert (breaker.state, breaker.next_probe) == ("closed", 0)
+    fail(breaker)
+    assert (breaker.state, breaker.next_probe) == ("open", 5)
+    ticker.now += 4
+    assert (breaker.state, breaker.next_probe) == ("open", 1)
+    for _ in range(2):
+        ticker.now += 1
+        assert (breaker.state, breaker.next_probe) == ("half_open", 0)
+    probe = entered(breaker)
+    assert (breaker.state, breaker.next_probe) == ("half_open", 0)
+    breaker.failed(probe)
+    assert (breaker.state, breaker.next_probe) == ("open", 10)
+
+
 def test_one_caller_at_a_time_probes(breaker: CircuitBreaker, ticker: Ticker) -> None:
     fail(breaker)
     ticker.now += 5
@@ -162,6 +179,7 @@ def test_a_late_success_from_before_the_opening_does_not_close_it(
         open_time(breaker, ticker)
     breaker.succeeded(late)
     assert breaker.try_acquire() is None
+    assert breaker.failures == 5
 
 
 def test_late_ends_from_before_the_opening_leave_its_time_alone(

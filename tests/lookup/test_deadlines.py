@@ -1,8 +1,10 @@
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from support.fakes import LoopClock
+from support.stepped_loop import SteppedLoop
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
 
 
@@ -155,6 +157,45 @@ async def test_a_deadline_can_be_taken_back_when_it_is_over() -> None:
     await _a_turn()
     deadlines.discard("late")
     assert reported == ["late"]
+
+
+async def test_a_key_is_reported_also_when_there_were_none_for_a_while() -> None:
+    reported: list[str] = []
+    deadlines, clock = DeadlineQueue(reported.append), LoopClock()
+    for key in ("first", "second"):
+        deadlines.add(key, clock() + 10)
+        clock.forward(10)
+        await _a_turn()
+    assert reported == ["first", "second"]
+
+
+def test_deadlines_close_together_cause_few_scans() -> None:
+    """And each that is earlier than the others replaces their timer."""
+    loop = SteppedLoop()
+    reported: list[float] = []
+
+    async def run() -> None:
+        timers: list[asyncio.TimerHandle] = []
+        call_at = loop.call_at
+
+        def record(when: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+            timers.append(call_at(when, callback))
+            return timers[-1]
+
+        loop.call_at = record  # type: ignore[method-assign, assignment]
+        deadlines, start = DeadlineQueue(reported.append), loop.now
+        for number in range(100, 0, -1):
+            deadlines.add(number / 10_000, start + number / 10_000)
+        assert sum(not each.cancelled() for each in timers) == 1
+        timers.clear()
+        for step in range(1, 200):
+            loop.now = start + step / 10_000
+            await asyncio.sleep(0)
+        assert len(timers) <= 3
+
+    loop.run_until_complete(run())
+    loop.close()
+    assert sorted(reported) == [number / 10_000 for number in range(1, 101)]
 
 
 def after(seconds: float) -> Timeout:

@@ -46,6 +46,15 @@ def test_a_purge_of_a_user_drops_what_a_scan_finds() -> None:
     assert entries._other_texts._entries == {}
 
 
+def test_nothing_is_left_of_entries_that_were_cleared() -> None:
+    entries = Entries(8, counters := Counters())
+    entries["@a"] = entry(User("Free", "1", "a"))
+    entries.clear()
+    assert not entries
+    assert entries._other_texts._entries == {}
+    assert counters.evictions == 0
+
+
 def test_purges_of_users_take_no_longer_among_many_entries() -> None:
     entries = Entries(5000, Counters())
     for number in range(5000):

@@ -134,3 +134,13 @@ async def test_timed_out_waiter_does_not_end_a_later_lookup(cache: AnswerCache) 
     assert later.asked == 1
     old.release()
     await early
+
+
+async def test_lookup_that_is_cancelled_before_it_begins_is_not_waited_for(
+    cache: AnswerCache,
+) -> None:
+    caller = begin(cache, Source(FOUND))
+    (flight,) = running(cache)
+    flight.cancel()
+    await asyncio.wait_for(cache.join(), 5)
+    caller.cancel()

@@ -151,7 +151,6 @@ class AnswerCache:
                 self._epochs[backend] = epoch
             else:
                 epoch.expired = True
-        other._epochs = defaultdict(Epoch)
 
     async def join(self) -> None:
         """Wait until no lookup is running."""
@@ -166,7 +165,7 @@ class AnswerCache:
                 return "found" if entry.answer.found else "not_found"
             if now < entry.stale_until:
                 return "stale"
-        return "failure" if self._failures.find(text) else "absent"
+        return "failure" if self._failures.get(text) else "absent"
 
     def fetch(
         self, query: Query, lookup: Lookup, timeout: float, finish: Finish
@@ -177,7 +176,7 @@ class AnswerCache:
         raised, or a `TimeoutError` after ``timeout`` seconds. A `LookupFailed` is repeated
         for ``failure_memo`` seconds without a lookup.
         """
-        failure = self._failures.find(query.text)
+        failure = self._failures.get(query.text)
         if failure is None:
             return self._single_flight.add(query, lookup, timeout, finish)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -253,7 +252,6 @@ class AnswerCache:
         if not answer.storable:
             # What was cached before is out of date, and must not be served stale either.
             self._found.pop(text, None)
-            self._negative.pop(text, None)
             return
         ttl = self.ttl(answer) * (1 - limits.jitter * self._chance())
         fresh_until = refresh_at = stale_until = now + ttl

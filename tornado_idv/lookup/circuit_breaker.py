@@ -50,7 +50,7 @@ class CircuitBreaker:
         """Whether calls are let through: all, a probe, or none."""
         if self._open_until is None:
             return "closed"
-        return "half_open" if self._probing or not self.next_probe else "open"
+        return "open" if self.next_probe else "half_open"
 
     @property
     def next_probe(self) -> float:

@@ -57,7 +57,7 @@ class _OtherTexts:
             entries = self._entries.setdefault(other, text)
             if isinstance(entries, set):
                 entries.add(text)
-            elif entries != text:
+            else:
                 self._entries[other] = {entries, text}
 
     def remove(self, text: str, user: User | None) -> None:
@@ -130,9 +130,6 @@ class Entries(LRUCache[str, Entry]):
 
 class Failures(TTLCache[str, LookupFailed | None]):
     """Recent failures by the text of their query."""
-
-    def find(self, text: str) -> LookupFailed | None:
-        return self[text] if Cache.__contains__(self, text) else None
 
     def __missing__(self, key: str) -> None:
         """Return ``None`` for an expired one."""

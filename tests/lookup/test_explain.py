@@ -1,0 +1,92 @@
+"""The explanation of a lookup: what each backend says, past the cache."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from support.directories import ALICE, BROKEN, DOWN, QUERY, OwnDispatch, chain, counts, directory
+from support.fakes import CardsOnly, FakeBackend
+from tornado_idv.model import Answer, ByCard
+
+
+@pytest.mark.parametrize(
+    ("answers", "result", "ends"),
+    [
+        ((None, ALICE, ALICE), "found", ["not_found", "found"]),
+        ((None, None), "not_found", ["not_found", "not_found"]),
+        ((None, DOWN, ALICE), "could_not_tell", ["not_found", "unavailable"]),
+        ((BROKEN, ALICE), "could_not_tell", ["broken"]),
+        ((), "could_not_tell", []),
+    ],
+    ids=["found", "not found", "unavailable", "broken", "no backend"],
+)
+async def test_backends_are_called_up_to_the_one_that_decides(
+    answers: tuple[object, ...], result: str, ends: list[str]
+) -> None:
+    explanation = await directory(*chain(*answers)).explain(QUERY)
+    assert (explanation.result, [each.result for each in explanation.calls]) == (result, ends)
+
+
+@pytest.mark.parametrize(("last", "result"), [(ALICE, "found"), (None, "could_not_tell")])
+async def test_backend_that_may_be_skipped_leaves_the_rest_to_the_others(
+    last: object, result: str
+) -> None:
+    """Without a user, it might have known one."""
+    asked = directory(*chain(DOWN, last, on_unavailable="continue"))
+    explanation = await asked.explain(QUERY)
+    assert explanation.result == result
+    assert [each.backend for each in explanation.calls] == ["a", "b"]
+
+
+async def test_backend_that_does_not_serve_the_query_is_not_called() -> None:
+    cards = CardsOnly(None, "cards")
+    asked = directory(cards, FakeBackend(ALICE))
+    assert [each.backend for each in (await asked.explain(QUERY)).calls] == ["crm"]
+    assert counts([cards]) == [0]
+    assert [each.backend for each in (await asked.explain(ByCard("4000"))).calls] == [
+        "cards",
+        "crm",
+    ]
+
+
+async def test_not_found_is_undetermined_where_a_plugin_may_know_the_user() -> None:
+    own = OwnDispatch(Answer(ALICE, "own"))
+    asked = directory(backend := FakeBackend(None), plugins=[own])
+    assert (await asked.explain(QUERY)).result == "could_not_tell"
+    assert own.source.asked == 0
+    backend.source.answer = ALICE
+    assert (await asked.explain(QUERY)).result == "found"
+
+
+async def test_nothing_is_cached_and_the_cache_is_not_read() -> None:
+    asked = directory(backend := FakeBackend(None))
+    assert (await asked.find(QUERY)).user is None
+    backend.source.answer = ALICE
+    assert (await asked.explain(QUERY)).result == "found"
+    assert (await asked.find(QUERY)).user is None
+
+
+async def test_backend_that_hangs_ends_with_the_timeout_of_a_lookup() -> None:
+    asked = directory(backend := FakeBackend(ALICE, timeout=60), timeout=0.2)
+    backend.source.hold()
+    explanation = await asyncio.wait_for(asked.explain(QUERY), 5)
+    assert explanation.result == "could_not_tell"
+    assert [each.backend for each in explanation.calls] == ["crm"]
+
+
+async def test_directory_can_be_joined_once_explanations_have_ended() -> None:
+    """Also one whose client left: the backend must not be closed under it."""
+    asked = directory(backend := FakeBackend(ALICE))
+    await asked.explain(QUERY)
+    await asyncio.wait_for(asked.join(), 5)
+    backend.source.hold()
+    explaining = asyncio.create_task(asked.explain(QUERY))
+    await asyncio.wait_for(backend.source.begun.wait(), 5)
+    joining = asyncio.create_task(asked.join())
+    await asyncio.sleep(0)
+    assert not joining.done()
+    backend.source.release()
+    await asyncio.wait_for(joining, 5)
+    assert (await explaining).result == "found"

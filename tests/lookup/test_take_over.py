@@ -1,0 +1,163 @@
+"""A cache that takes the answers of another one over, as after a reload."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec import structs
+
+from support.caches import (
+    ABSENT,
+    ALICE,
+    BOB,
+    ELSEWHERE,
+    FOUND,
+    FOUND_BOB,
+    LIMITS,
+    begin,
+    failure,
+    held,
+    remember,
+)
+from support.directories import ALICE as USER
+from support.directories import QUERY, directory
+from support.fakes import FakeBackend, Source, Ticker, steady_cache
+from tornado_idv.errors import Unavailable
+from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.model import ByCard
+
+
+@pytest.fixture
+def new(ticker: Ticker) -> AnswerCache:
+    return steady_cache(LIMITS, ticker)
+
+
+async def test_found_answers_of_kept_backends_alone_are_taken(
+    cache: AnswerCache, new: AnswerCache
+) -> None:
+    await remember(cache, ALICE, ELSEWHERE)
+    await remember(cache, BOB, FOUND_BOB)
+    await remember(cache, ByCard("77"), ABSENT)
+    new.take_over(cache, ["members"])
+    assert new.get(BOB) is FOUND_BOB
+    assert [new.describe(each) for each in (ALICE, ByCard("77"))] == ["absent"] * 2
+    assert new.get_stale(ALICE) is None
+
+
+async def test_a_purge_of_a_kept_backend_drops_what_was_taken(
+    cache: AnswerCache, new: AnswerCache
+) -> None:
+    await remember(cache, BOB, FOUND_BOB)
+    new.take_over(cache, ["members"])
+    new.purge_backend("members")
+    assert new.get(BOB) is None
+
+
+async def test_what_the_old_cache_still_stores_is_not_in_the_new_one(
+    cache: AnswerCache, new: AnswerCache
+) -> None:
+    source = Source(FOUND)
+    caller = await held(cache, source)
+    new.take_over(cache, ["members"])
+    source.release()
+    assert await caller is FOUND
+    assert new.get(ALICE) is None
+
+
+async def test_running_lookup_may_end_with_the_stale_answer_that_was_there(
+    cache: AnswerCache, new: AnswerCache, ticker: Ticker
+) -> None:
+    """Also of a backend that is not kept, but not with one that was purged."""
+    for query, answer in ((ALICE, ELSEWHERE), (BOB, FOUND_BOB), (ByCard("2"), FOUND_BOB)):
+        await remember(cache, query, answer)
+    ticker.now += 301
+    cache.purge_backend("crm")
+    source = Source(Unavailable("down"))
+    callers = [await held(cache, source), begin(cache, source, BOB)]
+    new.take_over(cache, [])
+    assert cache.get_stale(ALICE) is None
+    assert cache.get_stale(BOB) == structs.replace(FOUND_BOB, stale=True)
+    assert cache.get_stale(ByCard("2")) is None
+    source.release()
+    assert [str(each) for each in await asyncio.gather(*callers, return_exceptions=True)] == [
+        "down"
+    ] * 2
+
+
+async def test_refreshes_that_wait_are_done_by_the_new_cache(
+    cache: AnswerCache, new: AnswerCache, ticker: Ticker
+) -> None:
+    """An entry asks for one only once."""
+    await remember(cache, BOB, FOUND_BOB)
+    ticker.now += 250
+    assert cache.get(BOB) is FOUND_BOB
+    new.take_over(cache, ["members"])
+    assert new.refresh_queue.get_nowait() == BOB
+    with pytest.raises(asyncio.QueueEmpty):
+        cache.refresh_queue.get_nowait()
+
+
+async def test_failures_are_not_taken(cache: AnswerCache, new: AnswerCache) -> None:
+    await failure(cache, Source(Unavailable("down")))
+    new.take_over(cache, ["members"])
+    assert new.describe(ALICE) == "absent"
+
+
+async def test_directory_without_kept_backends_takes_no_answer(ticker: Ticker) -> None:
+    """Its cache may have other limits."""
+    backend = FakeBackend(USER)
+    previous = directory(backend, ticker=ticker)
+    await previous.find(QUERY)
+    after = directory(backend, ticker=ticker, previous=previous)
+    after.replace(previous, [])
+    assert after.cache.sizes["found"] == 0
+    kept = directory(backend, ticker=ticker, previous=after)
+    await after.find(QUERY)
+    kept.replace(after, ["crm"])
+    assert kept.get_cached(QUERY) is not None
+
+
+async def test_directory_refreshes_if_the_one_before_did(ticker: Ticker) -> None:
+    """And that one does no more; what was queued there is refreshed here."""
+    backend = FakeBackend(USER)
+    previous = directory(backend, ticker=ticker)
+    after = directory(backend, ticker=ticker, previous=previous)
+    before = asyncio.all_tasks()
+    async with previous.refreshing():
+        workers = asyncio.all_tasks() - before
+        await previous.find(QUERY)
+        ticker.now += 250
+        backend.source.begun.clear()
+        assert previous.get_cached(QUERY) is not None
+        after.replace(previous, ["crm"])
+        await asyncio.wait_for(backend.source.begun.wait(), 5)
+        await asyncio.wait(workers, timeout=5)
+        assert all(each.cancelled() for each in workers)
+        assert backend.source.asked == 2
+    await asyncio.gather(*after.stop_refreshing(), return_exceptions=True)
+    assert asyncio.all_tasks() == before
+
+
+async def test_directory_does_not_refresh_if_the_one_before_did_not(ticker: Ticker) -> None:
+    backend = FakeBackend(USER)
+    previous = directory(backend, ticker=ticker)
+    before = asyncio.all_tasks()
+    directory(backend, ticker=ticker, previous=previous).replace(previous, ["crm"])
+    assert asyncio.all_tasks() == before
+
+
+async def test_changes_are_followed_by_the_new_directory_once_it_replaces_the_old(
+    ticker: Ticker,
+) -> None:
+    """Not before: its configuration may never be in force."""
+    backend = FakeBackend(USER)
+    previous = directory(backend, ticker=ticker)
+    after = directory(backend, ticker=ticker, previous=previous)
+    await previous.find(QUERY)
+    backend.notify_changed()
+    assert previous.get_cached(QUERY) is None
+    after.replace(previous, ["crm"])
+    await after.find(QUERY)
+    backend.notify_changed()
+    assert after.get_cached(QUERY) is None
