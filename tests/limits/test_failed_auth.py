@@ -115,3 +115,24 @@ def test_which_addresses_share_a_place_cannot_be_predicted(clock: Ticker) -> Non
     assert [one._find_places(each) for each in addresses] != [
         other._find_places(each) for each in addresses
     ]
+
+
+def test_another_rate_forgets_the_failures_that_were_counted(limiter: FailedAuthLimiter) -> None:
+    addresses = [f"192.0.2.{i}" for i in range(8)]
+    for address in addresses:
+        failures(limiter, address)
+    limiter.configure(Rate(5, 60))
+    assert [failures(limiter, address) for address in addresses] == [5] * 8
+
+
+def test_equal_rate_keeps_the_failures_that_were_counted(limiter: FailedAuthLimiter) -> None:
+    failures(limiter, "192.0.2.1")
+    limiter.configure(Rate(60, 60))
+    assert failures(limiter, "192.0.2.1") == 0
+
+
+def test_limit_can_be_switched_off_and_on(limiter: FailedAuthLimiter) -> None:
+    limiter.configure(None)
+    assert failures(limiter, "192.0.2.1") == 100
+    limiter.configure(MINUTE)
+    assert failures(limiter, "192.0.2.1") == 60

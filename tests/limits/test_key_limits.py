@@ -229,8 +229,20 @@ def test_own_limits_replace_the_general_ones(clock: Ticker) -> None:
     own.charge_miss()
     assert allowed(own, 1) == 1
     own.charge_miss()
+    clock.now += 5
     assert allowed(own, 1) == 0  # its misses have no log_only
     assert allowed(limits_of(limiter, "other"), 150) == 100
+
+
+def test_log_only_of_own_misses_is_no_log_only_of_the_general_ones(clock: Ticker) -> None:
+    limiter = KeyLimiter(misses=Rate(1, 3600), clock=clock)
+    own = limits_of(limiter, "own", misses=Rate(1, 3600), misses_log_only=True)
+    other = limits_of(limiter, "other", misses_log_only=True)
+    for each in (own, other):
+        each.charge_miss()
+    assert (own.acquire(), own.spent_misses()) == (None, None)
+    assert other.acquire() is not None
+    assert other.spent_misses() is not None
 
 
 def test_own_limits_apply_without_general_ones(clock: Ticker) -> None:
@@ -252,6 +264,82 @@ def test_a_changed_key_keeps_what_it_has_used(clock: Ticker) -> None:
     other_token = limiter.of(ApiKey("shop", b"another token"))
     assert other_token is not None
     assert allowed(other_token, 1) == 0
+
+
+STRICT, GENEROUS = Rate(1, 86400), Rate(100, 1)
+
+
+def test_key_that_has_used_up_a_stricter_limit_is_allowed_one_event_of_the_new_one(
+    clock: Ticker,
+) -> None:
+    """Where the general limit was changed, and where the key was."""
+    limiter = KeyLimiter(STRICT, STRICT, clock=clock)
+    assert allowed(limits_of(limiter, requests=STRICT), 2) == 1
+    assert allowed(limits_of(limiter, requests=GENEROUS), 2) == 1
+    spent = limits_of(limiter, "other")
+    spent.charge_miss()
+    assert allowed(spent, 2) == 0
+    limiter.configure(GENEROUS, GENEROUS, misses_log_only=False)
+    limits = limits_of(limiter, "other")
+    assert allowed(limits, 2) == 2
+    limits.charge_miss()
+    assert allowed(limits, 1) == 0
+    clock.now += 0.01
+    assert allowed(limits, 1) == 1
+
+
+@pytest.mark.parametrize("between", [None, STRICT], ids=["without a limit", "another one"])
+def test_limit_of_long_ago_does_not_block_a_key(clock: Ticker, between: Rate | None) -> None:
+    """Whether or not it was used under the limits between that one and the present one."""
+    limiter = KeyLimiter(Rate(1, 864000), clock=clock)
+    for name in ("used", "unused"):
+        assert allowed(limits_of(limiter, name), 2) == 1
+    limiter.configure(between, Rate(100, 1), misses_log_only=False)
+    limits_of(limiter, "used").acquire()
+    limiter.configure(GENEROUS, Rate(100, 1), misses_log_only=False)
+    for name in ("used", "unused"):
+        assert allowed(limits_of(limiter, name), 2) == 1
+
+
+def test_more_generous_wait_of_an_unused_key_is_not_extended(clock: Ticker) -> None:
+    """A new limit never takes away what the key has not used."""
+    limiter = KeyLimiter(STRICT, clock=clock)
+    limits_of(limiter)
+    limiter.configure(HUNDRED, None, misses_log_only=False)
+    assert allowed(limits_of(limiter), 150) == 100
+
+
+def test_equal_limits_keep_what_was_used(clock: Ticker) -> None:
+    limiter = KeyLimiter(HUNDRED, Rate(5, 3600), clock=clock)
+    assert allowed(limits_of(limiter), 150) == 100
+    limiter.configure(HUNDRED, Rate(6, 3600), misses_log_only=False)
+    assert allowed(limits_of(limiter), 1) == 0
+
+
+def test_limits_of_a_key_that_was_used_before_are_changed(clock: Ticker) -> None:
+    limiter, one = KeyLimiter(HUNDRED, clock=clock), key()
+    assert limiter.of(one) is not None
+    limiter.configure(Rate(5, 5), None, misses_log_only=False)
+    limits = limiter.of(one)
+    assert limits is not None
+    assert allowed(limits, 10) == 5
+
+
+def test_log_only_alone_can_be_changed(clock: Ticker) -> None:
+    limiter = KeyLimiter(misses=Rate(1, 3600), misses_log_only=True, clock=clock)
+    limits_of(limiter).charge_miss()
+    assert allowed(limits_of(limiter), 1) == 1
+    limiter.configure(None, Rate(1, 3600), misses_log_only=False)
+    assert allowed(limits_of(limiter), 1) == 0
+
+
+def test_general_limits_can_be_removed(clock: Ticker) -> None:
+    limiter = KeyLimiter(STRICT, STRICT, clock=clock)
+    limits_of(limiter)
+    limiter.configure(None, None, misses_log_only=False)
+    assert limiter.of(key()) is None
+    limiter.configure(None, HUNDRED, misses_log_only=False)
+    assert limiter.of(key()) is not None
 
 
 def test_the_limits_of_one_key_are_one_object(clock: Ticker) -> None:
@@ -284,7 +372,9 @@ def test_memory_is_bounded_however_many_keys_come_and_go(clock: Ticker) -> None:
     limiter = KeyLimiter(HUNDRED, clock=clock, capacity=4)
     for i in range(50):
         limiter.of(key(f"key-{i}"))
-    assert len(limiter._by_digest) <= 4
+        if i % 7 == 0:
+            limiter.configure(Rate(i + 1, 1), None, misses_log_only=False)
+        assert len(limiter._by_digest) + len(limiter._before) <= 4
 
 
 @pytest.mark.slow

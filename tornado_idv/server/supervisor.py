@@ -109,7 +109,7 @@ class Supervisor:
 
     def _step(self) -> None:
         self._start_due()
-        readable, writable = self._wait()
+        ready = self._wait()
         now = self._clock()
         if now - self._stepped > _TICK + _PAUSED:
             for child in self._children:
@@ -117,9 +117,8 @@ class Supervisor:
         self._stepped = now
         for number in self._signals.read():
             self._on_signal(number)
-        for child in writable:
+        for child in ready:
             child.flush()
-        for child in readable:
             self._receive(child, now)
         for child in tuple(self._children):
             if (code := child.reap()) is not None:
@@ -135,8 +134,8 @@ class Supervisor:
             self._alive_at = now + self._notifier.watchdog
             self._notifier.alive()
 
-    def _wait(self) -> tuple[list[Child], list[Child]]:
-        """Return the processes that have sent something, and those that can be sent more."""
+    def _wait(self) -> list[Child]:
+        """Return the processes that have sent something, or can be sent more."""
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         connected = {each.fileno(): each for each in self._children if not each.disconnected}
@@ -148,11 +147,7 @@ class Supervisor:
         if self._notifier.watchdog is not None:
             due.append(self._alive_at)
         events = poll.poll(max(0.0, min(due) - now) * 1000)
-        ready = [(connected[number], event) for number, event in events if number in connected]
-        return (
-            [child for child, event in ready if event & ~select.POLLOUT],
-            [child for child, event in ready if event & select.POLLOUT],
-        )
+        return [connected[number] for number, _ in events if number in connected]
 
     def _start_due(self) -> None:
         now = self._clock()
