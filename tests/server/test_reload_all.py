@@ -129,7 +129,8 @@ def test_configuration_that_one_cannot_prepare_is_aborted(
 
 
 def test_process_that_does_not_reply_in_time_fails_the_reload(harness: Harness) -> None:
-    first, _ = harness.processes
+    first, second = harness.processes
+    second.preparing = True
     harness.start()
     harness.reply(first)
     harness.fan_out.expire(harness.fan_out.next_deadline)
@@ -220,6 +221,7 @@ def test_stop_ends_a_reload_and_allows_no_other(harness: Harness) -> None:
     assert harness.processes[0].commands == ["prepare", "abort"]
     harness.start()
     assert [each.problems for each in harness.results] == [("the service is stopping",)] * 2
+    assert harness.processes[0].commands == ["prepare", "abort"]
     assert harness.site == "https://profiles.example"
 
 

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from support.key_stores import add, make_store, record
+from support.key_stores import CREATED, add, make_store, read, record
 from support.reloads import B, config, reloadable
 from support.service import KEY
 from tornado_idv.admin.reload import FAILED, INVALID
-from tornado_idv.keys.token import issue
+from tornado_idv.errors import SettingError
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.token import digest, issue
+from tornado_idv.server.keys import Keys, PreparedKeys
 
 
 def with_store(name: str, backend: str = B, key: str = KEY, key_id: str = "caller") -> str:
@@ -121,3 +125,68 @@ async def test_aborted_preparation_changes_nothing(tmp_path: Path, store: Path) 
         assert harness.service.settings is settings
         assert (await harness.ask("@alice", key=token)).status == 401
         assert (await harness.ask("@alice")).record["plan"] == "A"
+
+
+class Stores:
+    """The keys of a service, and the names of the stores that were closed."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.keys = Keys({})
+        self.closed: list[str] = []
+
+        def close(location: KeyStoreFile) -> None:
+            self.closed.append(Path(location.name).name)
+
+        patch.setattr(KeyStoreFile, "close", close)
+
+    async def prepare(self, name: str | None, *configured: ApiKey) -> PreparedKeys:
+        return await self.keys.prepare(configured, self.folder / name if name else None)
+
+    async def use(self, name: str | None) -> None:
+        self.keys.replace(await self.prepare(name))
+
+
+@pytest.fixture
+def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
+    for name in ("first", "second"):
+        make_store(tmp_path / name, name)
+    return Stores(tmp_path, monkeypatch)
+
+
+async def test_store_is_closed_that_was_opened_for_an_aborted_configuration(
+    stores: Stores,
+) -> None:
+    await stores.use("first")
+    same = await stores.prepare("first")
+    await stores.keys.abort(same)
+    assert stores.closed == []
+    none = await stores.prepare(None)
+    await stores.keys.abort(none)
+    assert stores.closed == []
+    other = await stores.prepare("second")
+    await stores.keys.abort(other)
+    assert stores.closed == ["second"]
+    await stores.keys.close()
+    assert stores.closed == ["second", "first"]
+
+
+async def test_store_is_closed_that_has_a_configured_key(stores: Stores) -> None:
+    await stores.use("first")
+    with pytest.raises(SettingError, match="has a key second, too; remove this one"):
+        await stores.prepare("second", ApiKey("second", digest("token")))
+    assert stores.closed == ["second"]
+    await stores.keys.close()
+
+
+@pytest.mark.parametrize("other", ["second", None])
+async def test_store_that_is_replaced_gets_the_last_uses_and_is_closed(
+    stores: Stores, tmp_path: Path, other: str | None
+) -> None:
+    await stores.use("first")
+    stores.keys.ring.last_used["first"] = CREATED + 7
+    await stores.use("first")
+    await stores.use(other)
+    await stores.keys.close()
+    assert sorted(stores.closed) == ["first", *filter(None, [other])]
+    assert read(tmp_path / "first")["first"].last_used == CREATED + 7

@@ -553,6 +553,7 @@ def test_worker_that_hangs_while_a_reload_is_asked_for_is_replaced_in_time(
     service.advance(0.1)
     assert service.counters.reloads == {"ok": 1, "failed": 0}
     assert service.worker(2).operations == service.admin.operations == ["prepare", "commit"]
+    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
     assert service.current.settings.profile_sites == ("https://other.example",)
     service.advance(10.0)
     assert not service.worker().has_ended
