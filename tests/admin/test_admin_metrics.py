@@ -148,6 +148,13 @@ def test_open_connections_are_shown_by_state(service: Service) -> None:
     assert value("idv_connections", state="idle") == 1
 
 
+def test_event_loop_lag_is_the_longest_since_the_last_scrape(service: Service) -> None:
+    service.state.counters.max_lag = 1000.0
+    ask_admin(service, "/status.json")
+    assert scrape(service)("idv_event_loop_lag_seconds") == 1000.0
+    assert scrape(service)("idv_event_loop_lag_seconds") < 1000.0
+
+
 def test_openmetrics_is_sent_where_it_is_accepted(service: Service) -> None:
     Client(service.port).by_input("@alice")
     plain, other = (

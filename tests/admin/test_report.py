@@ -84,6 +84,15 @@ def test_a_circuit_that_is_not_closed_and_a_problem_of_any_worker_are_degraded()
     assert Report("ready", 1, 0.0, report, Counters()).degraded() == ["backend crm"]
 
 
+def test_open_circuit_of_one_worker_is_shown_though_another_failed_later() -> None:
+    reports = [
+        ProcessReport([backend("open", 10.0, "connection refused", 30.0)]),
+        ProcessReport([backend("half_open", 20.0, "timeout", 40.0)]),
+    ]
+    assert [each.breaker for each in merge(reports).backends] == ["open"]
+    assert [each.breaker for each in merge(reports[1:]).backends] == ["half_open"]
+
+
 def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:
     report = merge(
         [

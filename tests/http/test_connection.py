@@ -89,20 +89,25 @@ async def test_silent_connection_times_out(sent: bytes, seconds: float, reported
 
 
 @pytest.mark.parametrize(
-    ("sent", "seconds", "reported"),
-    [(b"", 75.0, b""), (POST[:20], 10.0, b"HTTP/1.1 408")],
-    ids=["nothing", "half a head"],
+    ("first", "then", "seconds", "reported"),
+    [
+        (POST, b"", 75.0, b""),
+        (POST, POST[:20], 10.0, b"HTTP/1.1 408"),
+        (POST + POST[:20], b"", 10.0, b"HTTP/1.1 408"),
+    ],
+    ids=["nothing", "half a head", "at once"],
 )
 async def test_keep_alive_timeout_is_the_time_between_two_requests(
-    sent: bytes, seconds: float, reported: bytes
+    first: bytes, then: bytes, seconds: float, reported: bytes
 ) -> None:
     """Not the time to complete the next one."""
     async with connected_client(replace(LIMITS, keep_alive_timeout=75.0)) as client:
-        client.send(POST)
+        client.send(first)
         assert await client.status() == 200
-        client.send(sent)
+        client.send(then)
         (connection,) = client.connections
-        await until(lambda: (connection.state is State.IDLE) is (sent == b""))
+        state = State.READING if reported else State.IDLE
+        await until(lambda: connection.state is state)
         await client.clock.advance(seconds - 1.0)
         assert connection.state is not State.CLOSING
         client.clock.forward(1.5)
@@ -143,6 +148,22 @@ async def test_streamed_response_waits_for_its_reader() -> None:
         client.control.answer = LARGE
         client.send(POST.replace(b"/", b"/parts", 1) + POST)
         assert [await client.status(), await client.status()] == [200, 200]
+
+
+async def test_streamed_response_has_time_between_its_parts() -> None:
+    """Also after its client has been slow to read, which the idle timeout bounds."""
+    async with connected_client(receive=1024) as client:
+        client.control.answer = LARGE
+        client.control.may_continue.clear()
+        client.send(POST.replace(b"/", b"/parts", 1).replace(b"Host", b"Connection: close\r\nHost"))
+        await until(lambda: any(each._writable for each in client.connections))
+        begin = await asyncio.wait_for(client.reader.readexactly(len(LARGE)), 5)
+        await until(lambda: not any(each._writable for each in client.connections))
+        await client.clock.advance(30.0)
+        client.control.may_continue.set()
+        response = begin + await client.rest()
+        assert response.count(b"HTTP/1.1 ") == 1
+        assert response.endswith(LARGE + LARGE)
 
 
 async def test_last_response_is_sent_completely() -> None:
@@ -260,6 +281,21 @@ async def test_data_after_a_rejected_request_is_discarded() -> None:
         assert client.control.asked == []
 
 
+async def test_client_that_sends_ahead_of_a_rejected_request_gets_its_response() -> None:
+    """Reading goes on where it was paused; a reset would discard what the client has not read."""
+    async with connected_client() as client:
+        sock = client.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        client.writer.transport.set_write_buffer_limits(0)
+        client.control.may_answer.clear()
+        client.send(POST + b"NONSENSE\r\n\r\n" + LARGE)
+        await until(lambda: any(not each._transport.is_reading() for each in client.connections))
+        client.control.may_answer.set()
+        await asyncio.wait_for(client.writer.drain(), 5)
+        response = await client.rest()
+        assert response.count(b"HTTP/1.1 200 ") == response.count(b"HTTP/1.1 400 ") == 1
+
+
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\nHost: x\n\n", b"\n"])
 async def test_lines_without_cr_are_rejected_before_they_end(sent: bytes) -> None:
     async with connected_client() as client:
@@ -314,6 +350,27 @@ async def test_drain_closes_the_connection_after_the_current_response() -> None:
         client.control.may_answer.set()
         answers = await client.rest()
         assert answers.count(b"Connection: close\r\n") == answers.count(b"HTTP/1.1 200") == 1
+        client.writer.close()
+        await asyncio.wait_for(drained, 5)
+
+
+class KeepAlive:
+    """A fast path that knows every request."""
+
+    def respond(self, segment: bytes) -> bytes | None:
+        return b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" if segment else None
+
+    def store(self, exchange: Exchange) -> None:
+        raise AssertionError
+
+
+async def test_drain_closes_a_connection_whose_first_request_the_fast_path_knows() -> None:
+    async with connected_client(fast_path=lambda _: KeepAlive()) as client:
+        await until(lambda: client.connections)
+        drained = asyncio.ensure_future(client.server.drain())
+        await until(lambda: client.server._connections.draining)
+        client.send(POST)
+        assert b"Connection: close\r\n" in await client.rest()
         client.writer.close()
         await asyncio.wait_for(drained, 5)
 

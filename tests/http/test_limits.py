@@ -161,6 +161,7 @@ async def test_connections_with_requests_are_not_replaced(
 ) -> None:
     """A further client gets 503, and its connection is closed without delay."""
     async with connected_client(REPLACING) as client:
+        client.clock.stop()
         client.control.may_answer.clear()
         client.send(POST)
         _, other = await asyncio.open_connection("127.0.0.1", client.port)

@@ -33,6 +33,11 @@ class LoopClock:
     def __call__(self) -> float:
         return self._time() + self._ahead
 
+    def stop(self) -> None:
+        """Let time pass by `forward` and `advance` alone."""
+        now = self._time()
+        self._time = lambda: now
+
     def forward(self, seconds: float) -> None:
         self._ahead += seconds
 

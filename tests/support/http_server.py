@@ -17,6 +17,8 @@ from tornado.web import Application, RequestHandler
 
 from support.fakes import LoopClock
 from tornado_idv.http.connection import Connection
+from tornado_idv.http.exchange import Peer
+from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 
@@ -35,6 +37,8 @@ class HandlerControl:
         self.may_answer.set()
         self.left = asyncio.Event()
         self.ended = asyncio.Event()
+        self.may_continue = asyncio.Event()
+        self.may_continue.set()
         self.answer = b"{}"
         self.asked: list[bytes] = []
 
@@ -62,6 +66,7 @@ class Handler(RequestHandler):
             self.set_header("Content-Length", 2 * len(self.control.answer))
             self.write(self.control.answer)
             await self.flush()
+            await self.control.may_continue.wait()
             self.write(self.control.answer)
             await self.flush()
         elif self.request.path == "/fails":
@@ -127,13 +132,14 @@ async def connected_client(
     limits: HttpLimits = LIMITS,
     server_tls: ssl.SSLContext | None = None,
     timer: Callable[[], float] = time.perf_counter,
+    fast_path: Callable[[Peer], FastPath] | None = None,
     **connected: Any,
 ) -> AsyncIterator[Client]:
     """A client that is connected; with ``server_tls`` it is to name its own context as ``tls``."""
     control = HandlerControl()
     acts = Handler, {"control": control}
     app = Application([(path, *acts) for path in ("/", "/parts", "/fails")], log_function=ignore)
-    server = HttpServer(app, reject, limits, timer=timer)
+    server = HttpServer(app, reject, limits, fast_path=fast_path, timer=timer)
     sock, port = bind_unused_port()
     await server.listen([sock], server_tls)
     client = Client(control, server, port)

@@ -7,9 +7,9 @@ import json
 import socket
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -138,19 +138,26 @@ def _message(method: str, path: str, headers: dict[str, str], body: bytes) -> by
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-@contextmanager
-def serving(config: str, folder: Path) -> Iterator[Service]:
-    """Runs the service of this configuration, written into ``folder``."""
+@asynccontextmanager
+async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
+    """Runs the service of this configuration, written into ``folder``, in the running loop."""
     path = folder / "config.yaml"
     path.write_text(config, encoding="utf-8")
+    manager = plugin_manager()
+    file = ConfigFile.read(path)
+    settings = file.load(backend_kinds(manager), {})
+    async with listening(file, settings, manager) as service:
+        yield service
+
+
+@contextmanager
+def serving(config: str, folder: Path) -> Iterator[Service]:
+    """Runs the service of this configuration in a thread."""
     started: Future[tuple[Service, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
-        manager = plugin_manager()
-        file = ConfigFile.read(path)
-        settings = file.load(backend_kinds(manager), {})
         stop = asyncio.Event()
-        async with listening(file, settings, manager) as service:
+        async with serving_here(config, folder) as service:
             started.set_result((service, asyncio.get_running_loop(), stop))
             await stop.wait()
 

@@ -1,0 +1,96 @@
+"""The admin listener by its address and its timeouts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from support.admin import WITH_ADMIN, admin_port
+from support.fakes import LoopClock
+from support.service import FIXTURE, serving_here
+from tornado_idv.admin.listener import admin_listening
+from tornado_idv.server.service import Service
+from tornado_idv.server.sockets import bind, port_of
+
+GET = b"GET /health/live HTTP/1.1\r\nHost: %s\r\n\r\n"
+
+
+@asynccontextmanager
+async def listening_on(
+    service: Service, addresses: Sequence[str], host: str
+) -> AsyncIterator[list[int]]:
+    """An admin listener of a service on these addresses, and its ports."""
+    sockets = [sock for each in addresses for sock in bind("admin", each, 0)]
+    async with admin_listening(sockets, host, service.state):
+        yield [port_of([each]) for each in sockets]
+
+
+async def status(port: int, host: bytes = b"localhost") -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GET % host)
+    line = await asyncio.wait_for(reader.readline(), 5)
+    writer.close()
+    return int(line.split()[1])
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[Service]:
+    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    async with serving_here(WITH_ADMIN, folder) as service:
+        yield service
+
+
+@pytest.mark.parametrize(
+    ("addresses", "expected"),
+    [
+        (["127.0.0.1", "127.0.0.1"], 200),
+        (["127.0.0.1", "0.0.0.0"], 401),
+        (["0.0.0.0", "127.0.0.1"], 401),
+        (["0.0.0.0"], 401),
+    ],
+    ids=["loopback", "other last", "other first", "other"],
+)
+async def test_key_is_needed_unless_every_address_is_on_loopback(
+    tmp_path: Path, addresses: list[str], expected: int
+) -> None:
+    """As where the name of a host has an address on loopback beside its own."""
+    async with served(tmp_path) as service, listening_on(service, addresses, "name") as ports:
+        assert [await status(port) for port in ports] == [expected] * len(ports)
+
+
+async def test_configured_host_is_a_name_in_any_case(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path) as service,
+        listening_on(service, ["127.0.0.1"], "Admin.Internal") as (port,),
+    ):
+        for host in (b"Admin.Internal", b"admin.internal", b"ADMIN.INTERNAL:8081"):
+            assert await status(port, host) == 200
+        assert await status(port, b"admin.external") == 421
+
+
+async def seconds_until_closed(reader: asyncio.StreamReader, clock: LoopClock) -> int:
+    for second in range(100):
+        await clock.advance(1.0)
+        for _ in range(20):  # the close arrives
+            await asyncio.sleep(0)
+        if reader.at_eof():
+            return second
+    raise AssertionError
+
+
+async def test_connection_is_closed_without_a_first_or_a_further_request(tmp_path: Path) -> None:
+    """The first has to come within seconds; scrapers may keep their connections open."""
+    async with served(tmp_path) as service:
+        clock, port = LoopClock(), admin_port(service)
+        reader, silent = await asyncio.open_connection("127.0.0.1", port)
+        assert 4 <= await seconds_until_closed(reader, clock) <= 8
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET % b"localhost")
+        await asyncio.wait_for(reader.readuntil(b'{"status":"ok"}'), 5)
+        assert 70 <= await seconds_until_closed(reader, clock) <= 80
+        silent.close()
+        writer.close()
