@@ -35,6 +35,7 @@ NO_DSNS = (
     *("postgresql://u:1/q@h/x", "postgresql://u:1?q=1@h/x", "postgresql://u:p#q@h/x"),
     *("postgresql://u:p[q@h/x", "postgresql://u:p]q@h/x", "postgresql://u:p@h/x#", "postgresql://[h"),
     *("postgresql://u:p@k?q=1@h/x", "postgresql://u:p@k/q@h/x", "postgresql://h?p", "postgresql://[[]"),
+    *("postgresql://u:p[::1]q@h/x", "postgresql://h?sslmode=require#p"),
     *("postgresql://h/x?sslmode=on", "postgresql://h/x?target_session_attrs=master"),
 )  # fmt: skip
 

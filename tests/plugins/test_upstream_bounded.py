@@ -42,6 +42,29 @@ async def test_response_with_its_interim_ones_is_bounded_to_the_byte(status: int
     assert len(upstream.requests) == 4
 
 
+async def test_byte_over_the_bound_may_come_later() -> None:
+    async with asked(interim(MAX_RESPONSE)) as (upstream, made):
+        waiting = asyncio.ensure_future(failure_of(made))
+        await upstream.asked()
+        (transport,) = (each.transport for each in upstream.writers)
+        while transport.get_write_buffer_size():
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        transport.write(b"H")
+        assert (await waiting).reason == TOO_LONG
+
+
+async def test_response_beyond_the_bound_is_not_parsed() -> None:
+    async with asked(interim(MAX_RESPONSE) + http(404)) as (_, made):
+        with pytest.raises(Broken, match=TOO_LONG):
+            await ask(made, wants_body=lambda _status: False)
+
+
+def test_bound_is_as_documented() -> None:
+    assert MAX_RESPONSE == 128 * 1024
+
+
 async def test_bound_is_for_each_response_and_not_for_a_connection() -> None:
     answer = http(200, b"0" * 60_000)
     async with asked(answer) as (upstream, made):
