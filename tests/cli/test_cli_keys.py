@@ -19,6 +19,7 @@ from support.key_stores import add, execute, make_store, open_store, read, recor
 from support.process import Invoke
 from tornado_idv.cli import token_output
 from tornado_idv.errors import UncertainChangeError
+from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import check_token, digest
@@ -95,6 +96,24 @@ def test_point_in_time_is_a_duration_or_a_date(
 ) -> None:
     run("issue", "shop", "--create", "--expires", text)
     assert read(path)["shop"].expires == moment
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "is_valid"),
+    [
+        ("--not-before", "1970-01-01", True),
+        ("--not-before", "1969-12-31T23:59:59Z", False),
+        ("--expires", "9998-12-31T23:59:59Z", True),
+        ("--expires", "9999-01-01", False),
+    ],
+)
+def test_points_in_time_are_from_1970_on_and_before_9999(
+    run: Run, path: Path, option: str, text: str, *, is_valid: bool
+) -> None:
+    result = run("issue", "shop", "--create", option, text)
+    assert path.exists() == is_valid
+    message = f"{option}: must be a time from 1970 on and before the year 9999\n"
+    assert result.stderr == (f"Created the key store {path}.\n" if is_valid else message)
 
 
 NO_DATE = "neither a duration nor a date; write it like 90d, 2027-01-01 or 2027-01-01T00:00:00Z"
@@ -365,6 +384,51 @@ def test_key_is_shown_without_its_digest(run: Run, varied: Path) -> None:
     assert shown["expires"] == "2026-11-29T00:00:00Z"
     assert [each["expires"] for each in shown["tokens"]].count(None) == 1
     assert digest("new").hex() not in text + as_json
+
+
+def test_every_attribute_of_a_key_is_shown(run: Run, path: Path) -> None:
+    make_store(path)
+    tokens = (Token(digest("a"), NOW, NOW + 60), Token(digest("b"), NOW + 1))
+    shop = KeyRecord(
+        "shop",
+        NOW,
+        tokens,
+        "web shop",
+        ("admin",),
+        not_before=NOW + 2,
+        expires=NOW + 3,
+        requests=Rate(100, 1),
+        note="old",
+        revoked=NOW + 4,
+    )
+    add(path, shop, record("other", "c", misses=Rate(300, 600), disabled=True))
+    with open_store(path) as store:
+        store.write_last_used({"shop": NOW + 5})
+    assert json.loads(run("show", "shop", "--json").stdout) == {
+        "id": "shop",
+        "state": "revoked",
+        "owner": "web shop",
+        "scopes": ["admin"],
+        "not_before": "2026-11-22T00:00:02Z",
+        "expires": "2026-11-22T00:00:03Z",
+        "requests": "100/second",
+        "misses": None,
+        "note": "old",
+        "disabled": False,
+        "revoked": "2026-11-22T00:00:04Z",
+        "created": "2026-11-22T00:00:00Z",
+        "last_used": "2026-11-22T00:00:05Z",
+        "tokens": [
+            {"created": "2026-11-22T00:00:00Z", "expires": "2026-11-22T00:01:00Z"},
+            {"created": "2026-11-22T00:00:01Z", "expires": None},
+        ],
+    }
+    other = json.loads(run("show", "other", "--json").stdout)
+    assert (other["requests"], other["misses"], other["state"]) == (
+        None,
+        "300/10 minutes",
+        "disabled",
+    )
 
 
 @pytest.mark.parametrize("name", ["issue", "rotate"])

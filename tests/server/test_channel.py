@@ -23,7 +23,10 @@ def control() -> Iterator[ControlEnd]:
 
 
 async def run(control: ControlEnd, serve: Serve) -> int:
-    return await asyncio.wait_for(supervised(control.theirs, serve), 10)
+    task = asyncio.create_task(supervised(control.theirs, serve))
+    await asyncio.wait([task], timeout=10)
+    assert task.done()  # `wait_for` would cancel it, which it could take for a stop
+    return task.result()
 
 
 async def until_stopped(channel: Channel) -> int:

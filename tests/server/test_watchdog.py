@@ -43,6 +43,44 @@ def test_blocked_loop_is_logged_once_with_its_stack(caplog: pytest.LogCaptureFix
     assert "test_watchdog.py" in line.getMessage()
 
 
+def test_loop_that_is_blocked_from_the_beginning_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watched = Watched()
+    watched.forward(0.95, beating=False)
+    assert not caplog.records
+    watched.forward(0.15, beating=False)
+    assert len(caplog.records) == 1
+
+
+def test_blocked_loop_is_looked_at_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    """The watching thread does not take time from what blocks."""
+    watched = Watched()
+    waits = []
+    for _ in range(5):
+        watched.ticker.now += 1.0
+        waits.append(watched.watchdog.check())
+    assert waits == pytest.approx([1.0] * 5)
+    assert len(caplog.records) == 1
+
+
+def test_next_check_is_when_the_latest_heartbeat_is_a_second_old() -> None:
+    watched = Watched()
+    watched.ticker.now += 0.75
+    watched.watchdog.beat()
+    watched.ticker.now += 0.25
+    assert watched.watchdog.check() == pytest.approx(0.75)
+
+
+def test_block_after_the_process_was_stopped_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched()
+    watched.ticker.now += 60
+    assert watched.watchdog.check() == pytest.approx(1.0)
+    watched.ticker.now += 1.0
+    watched.watchdog.check()
+    assert len(caplog.records) == 1
+
+
 def test_end_of_a_block_is_logged_with_its_duration(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched()
     for _ in range(2):

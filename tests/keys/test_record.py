@@ -1,0 +1,89 @@
+"""When a stored key is valid, and with which tokens; the list agrees with what is accepted."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tornado_idv.keys.record import KeyRecord, Token, check_text
+
+FIRST, SECOND = Token(b"1" * 32, 10.0), Token(b"2" * 32, 20.0)
+
+
+def key(*tokens: Token, **more: Any) -> KeyRecord:
+    return KeyRecord("shop", 10.0, tokens or (FIRST,), **more)
+
+
+@pytest.mark.parametrize(
+    ("record", "now", "state"),
+    [
+        (key(), 0.0, "valid"),
+        (key(not_before=100.0), 99.9, "not valid yet"),
+        (key(not_before=100.0), 100.0, "valid"),
+        (key(expires=200.0), 199.9, "valid"),
+        (key(expires=200.0), 200.0, "expired"),
+        (key(Token(b"1", 10.0, 50.0)), 49.9, "valid"),
+        (key(Token(b"1", 10.0, 50.0)), 50.0, "expired"),
+        (key(Token(b"1", 10.0, 50.0), SECOND), 60.0, "valid"),
+        (key(Token(b"1", 10.0, 50.0), Token(b"2", 20.0, 90.0)), 89.9, "valid"),
+        (key(Token(b"1", 10.0, 50.0), Token(b"2", 20.0, 90.0)), 90.0, "expired"),
+        (key(Token(b"1", 10.0, 50.0), SECOND, expires=55.0), 55.0, "expired"),
+        (key(disabled=True, not_before=100.0), 0.0, "disabled"),
+        (key(disabled=True, expires=5.0), 10.0, "disabled"),
+        (key(disabled=True, revoked=50.0), 60.0, "revoked"),
+        (key(revoked=50.0, expires=55.0), 60.0, "revoked"),
+        (key(not_before=100.0, expires=50.0), 70.0, "expired"),
+    ],
+)
+def test_state_of_a_key(record: KeyRecord, now: float, state: str) -> None:
+    assert record.state(now) == state
+
+
+TIMES = st.none() | st.integers(0, 9).map(float)
+
+
+@given(st.lists(TIMES, min_size=1, max_size=3), TIMES, TIMES, st.booleans(), TIMES)
+def test_key_is_listed_as_valid_exactly_while_one_of_its_tokens_is_accepted(
+    ends: list[float | None],
+    not_before: float | None,
+    expires: float | None,
+    disabled: bool,  # noqa: FBT001 - drawn
+    revoked: float | None,
+) -> None:
+    tokens = (Token(bytes([i]) * 32, 0.0, each) for i, each in enumerate(ends))
+    record = key(
+        *tokens, not_before=not_before, expires=expires, disabled=disabled, revoked=revoked
+    )
+    api_keys = list(record.api_keys())
+    assert [each.digest for each in api_keys] == [each.digest for each in record.tokens]
+    for now in range(11):
+        is_accepted = any(each.is_valid(float(now)) for each in api_keys)
+        assert is_accepted == (record.state(float(now)) == "valid")
+
+
+@pytest.mark.parametrize(
+    ("more", "rejected"),
+    [
+        ({}, None),
+        ({"disabled": True}, "disabled"),
+        ({"revoked": 5.0}, "revoked"),
+        ({"revoked": 5.0, "disabled": True}, "revoked"),
+    ],
+)
+def test_key_that_is_rejected_at_any_time_says_why(
+    more: dict[str, Any], rejected: str | None
+) -> None:
+    (api_key,) = key(expires=inf, **more).api_keys()
+    assert api_key.rejected == rejected
+    assert api_key.is_valid(0.0) == (rejected is None)
+
+
+def test_text_has_at_most_200_printable_characters() -> None:
+    assert check_text("ü" * 200) == "ü" * 200
+    for text in ("ü" * 201, "a\nb", "a\x1b[31m"):
+        with pytest.raises(ValueError, match="at most 200 printable characters"):
+            check_text(text)
