@@ -431,6 +431,45 @@ def test_every_attribute_of_a_key_is_shown(run: Run, path: Path) -> None:
     )
 
 
+def test_key_is_shown_line_by_line(run: Run, path: Path) -> None:
+    make_store(path)
+    add(path, record("shop", "shop", NOW, disabled=True, scopes=("admin", "identify:url")))
+    assert run("show", "shop").stdout.splitlines() == [
+        "id:         shop",
+        "state:      disabled",
+        "owner:      -",
+        "scopes:     admin identify:url",
+        "not_before: -",
+        "expires:    -",
+        "requests:   -",
+        "misses:     -",
+        "note:       -",
+        "disabled:   yes",
+        "revoked:    -",
+        "created:    2026-11-22T00:00:00Z",
+        "last_used:  -",
+        "token:      created 2026-11-22T00:00:00Z",
+    ]
+
+
+def test_control_characters_in_a_store_do_not_reach_the_terminal(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    execute(path, "UPDATE keys SET note = 'a' || char(27) || '[31mb', owner = char(10)")
+    for command in (["show", "shop"], ["list"]):
+        assert "\x1b" not in run(*command).stdout
+    assert len(run("list").stdout.splitlines()) == 2
+
+
+def test_key_whose_last_token_expires_is_listed_as_expiring(run: Run, path: Path) -> None:
+    make_store(path)
+    ends = {"soon": (NOW + DAY, NOW + 2 * DAY), "later": (NOW + DAY, NOW + 20 * DAY)}
+    for name, (first, second) in ends.items():
+        tokens = (Token(digest(f"{name} 1"), NOW, first), Token(digest(f"{name} 2"), NOW, second))
+        add(path, KeyRecord(name, NOW, tokens, expires=NOW + 90 * DAY))
+    listed = json.loads(run("list", "--expiring", "14d", "--json").stdout)
+    assert [each["id"] for each in listed] == ["soon"]
+
+
 @pytest.mark.parametrize("name", ["issue", "rotate"])
 def test_json_has_the_token_and_the_key(run: Run, path: Path, name: str) -> None:
     make_store(path, *(["shop"] if name == "rotate" else []))

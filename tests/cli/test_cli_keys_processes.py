@@ -42,7 +42,14 @@ def test_token_that_cannot_be_printed_is_withdrawn(
     done = start(tmp_path / "logs", "keys", *arguments.split(), "--store", path, output=output)
     assert done.wait() == 1
     assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("standard output ")
+    *audited, reason = done.stderr.splitlines()
+    assert reason.startswith("standard output ")
+    command, key_id, *_ = arguments.split()
+    changes = [] if output == CLOSED else [f"keys {command}", f"keys {command}: withdrawn"]
+    logged = [json.loads(line) for line in audited]
+    assert [(each["command"], each["key"]) for each in logged] == [
+        (each, key_id) for each in changes
+    ]
     assert read(path) == known
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from tornado_idv.server.control import Message
@@ -75,3 +77,16 @@ def test_second_reply_of_a_process_counts_for_no_other(done: list[Replies]) -> N
 def test_command_without_recipients_is_done_at_once(done: list[Replies]) -> None:
     FanOut(lambda: 0.0).send([], "purge", {}, 5.0, done.append)
     assert done == [[]]
+
+
+def test_command_with_the_earliest_deadline_is_ended_first(done: list[Replies]) -> None:
+    fan_out, process = FanOut(lambda: 100.0), Process(1)
+    assert fan_out.next_deadline == inf
+    for timeout in (5.0, 0.5, 2.0):
+        fan_out.send([process], "report", {}, timeout, done.append)
+    for count, deadline in enumerate([100.5, 102.0, 105.0]):
+        assert fan_out.next_deadline == deadline
+        fan_out.expire(deadline - 0.1)
+        assert len(done) == count
+        fan_out.expire(deadline)
+        assert len(done) == count + 1
