@@ -11,6 +11,7 @@ from aiohttp import connector
 from idv_upstream.transport import client
 from idv_upstream.transport.bounded import MAX_RESPONSE
 from idv_upstream.transport.credentials import ClientCredentials
+from support.http_server import until
 from support.scripted_server import http, serving
 from support.upstream_transport import ask, asked, failure_of
 from tornado_idv import Broken
@@ -47,8 +48,7 @@ async def test_byte_over_the_bound_may_come_later() -> None:
         waiting = asyncio.ensure_future(failure_of(made))
         await upstream.asked()
         (transport,) = (each.transport for each in upstream.writers)
-        while transport.get_write_buffer_size():
-            await asyncio.sleep(0)
+        await until(lambda: not transport.get_write_buffer_size())
         for _ in range(100):
             await asyncio.sleep(0)
         transport.write(b"H")

@@ -44,7 +44,7 @@ def bound_responses(connector: aiohttp.BaseConnector) -> None:
                 return
             super().data_received(data[:left])
             if self._left < 0:
-                payload = self._payload
+                payload = getattr(self, "_payload", None)
                 self.close()
                 self.set_exception(too_long())
                 if payload is not None:
