@@ -20,7 +20,7 @@ class Exit(IntEnum):
     DONE = 0
     NO = 1
     WRONG_USE = 2
-    COULD_NOT_TELL = 3
+    UNDETERMINED = 3
 
 
 @dataclass(frozen=True)

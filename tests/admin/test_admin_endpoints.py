@@ -201,7 +201,7 @@ def test_explain_is_undetermined_where_a_backend_fails(tmp_path: Path, chain: st
         (tmp_path / "first.db").write_bytes(b"")
         found = ask_admin(service, "/explain", {"input": "@bob"}).json
         record = ask_admin(service, "/explain", {"input": "@carol"}).json
-    assert (found["result"], record["result"]) == ("found", "could_not_tell")
+    assert (found["result"], record["result"]) == ("found", "undetermined")
     assert [each["backend"] for each in record["backends"]] == ["first", "second"]
 
 

@@ -46,7 +46,7 @@ def test_reload_applies_the_file(
     assert after["idv_requests_total ok url"] == 2  # counters survive
     (audit,) = [vars(each) for each in caplog.records if each.name == "tornado_idv.audit"]
     assert (audit["msg"], audit["result"], audit["trigger"]) == ("reloaded", "ok", "admin")
-    assert (audit["remote"], audit["key"]) == ("127.0.0.1", None)
+    assert (audit["client"], audit["key"]) == ("127.0.0.1", None)
     assert audit["needs_restart"] == ["logging.level"]
 
 

@@ -60,7 +60,7 @@ def test_a_failed_lookup_prints_the_reason(invoke: Invoke, config: Config) -> No
     result = invoke("lookup", "@alice", "-c", config(NOBODY_LISTENS), "--json")
     assert result.exit_code == 3
     record = json.loads(result.stdout)
-    assert record["status"] == "could_not_tell"
+    assert record["status"] == "undetermined"
     assert record["reason"].startswith("origin: ")
 
 
@@ -151,7 +151,7 @@ def test_a_backend_that_cannot_be_opened_is_reported_as_json(
     result = invoke("lookup", "@alice", "-c", config(backend), "--json")
     assert (result.exit_code, result.stderr) == (3, "")
     record = json.loads(result.stdout)
-    assert record["status"] == "could_not_tell"
+    assert record["status"] == "undetermined"
     assert [each["line"] for each in record["problems"]] == [line]
     assert record["problems"][0]["message"] in record["reason"]
 

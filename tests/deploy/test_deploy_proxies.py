@@ -212,7 +212,7 @@ def test_address_of_the_client_is_logged(
         assert client.getresponse().status == 404
     eventually(lambda: mark in service.read_log())
     (line,) = (line for line in service.read_log().splitlines() if mark in line)
-    assert json.loads(line)["remote"] == "127.0.0.9"
+    assert json.loads(line)["client"] == "127.0.0.9"
 
 
 @PROXIES

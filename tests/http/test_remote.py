@@ -26,7 +26,7 @@ HEADERS = {
         (b"X-Forwarded-For: 203.0.113.5", b"Accept: */*", b"X-Forwarded-For: 10.0.0.1"),
         "203.0.113.5",
     ),
-    "garbage": ((b'X-Forwarded-For: ", "remote": "1.2.3.4',), "127.0.0.1"),
+    "garbage": ((b'X-Forwarded-For: ", "client": "1.2.3.4',), "127.0.0.1"),
     "another header": ((b"X-Real-IP: 203.0.113.5", b"Forwarded: for=203.0.113.5"), "127.0.0.1"),
 }
 
@@ -49,7 +49,7 @@ async def remotes(
     async with listening(file, settings, manager, access_log) as service:
         await _ask(host, service.port, *fields)
     access_log.flush()
-    return [json.loads(line)["remote"] for line in "".join(written).splitlines()]
+    return [json.loads(line)["client"] for line in "".join(written).splitlines()]
 
 
 async def _ask(host: str, port: int, *fields: bytes) -> None:

@@ -16,9 +16,9 @@ from tornado_idv.model import Answer, ByCard
     [
         ((None, ALICE, ALICE), "found", ["not_found", "found"]),
         ((None, None), "not_found", ["not_found", "not_found"]),
-        ((None, DOWN, ALICE), "could_not_tell", ["not_found", "unavailable"]),
-        ((BROKEN, ALICE), "could_not_tell", ["broken"]),
-        ((), "could_not_tell", []),
+        ((None, DOWN, ALICE), "undetermined", ["not_found", "unavailable"]),
+        ((BROKEN, ALICE), "undetermined", ["broken"]),
+        ((), "undetermined", []),
     ],
     ids=["found", "not found", "unavailable", "broken", "no backend"],
 )
@@ -29,7 +29,7 @@ async def test_backends_are_called_up_to_the_one_that_decides(
     assert (explanation.result, [each.result for each in explanation.calls]) == (result, ends)
 
 
-@pytest.mark.parametrize(("last", "result"), [(ALICE, "found"), (None, "could_not_tell")])
+@pytest.mark.parametrize(("last", "result"), [(ALICE, "found"), (None, "undetermined")])
 async def test_backend_that_may_be_skipped_leaves_the_rest_to_the_others(
     last: object, result: str
 ) -> None:
@@ -54,7 +54,7 @@ async def test_backend_that_does_not_serve_the_query_is_not_called() -> None:
 async def test_not_found_is_undetermined_where_a_plugin_may_know_the_user() -> None:
     own = OwnDispatch(Answer(ALICE, "own"))
     asked = directory(backend := FakeBackend(None), plugins=[own])
-    assert (await asked.explain(QUERY)).result == "could_not_tell"
+    assert (await asked.explain(QUERY)).result == "undetermined"
     assert own.source.asked == 0
     backend.source.answer = ALICE
     assert (await asked.explain(QUERY)).result == "found"
@@ -72,7 +72,7 @@ async def test_backend_that_hangs_ends_with_the_timeout_of_a_lookup() -> None:
     asked = directory(backend := FakeBackend(ALICE, timeout=60), timeout=0.2)
     backend.source.hold()
     explanation = await asyncio.wait_for(asked.explain(QUERY), 5)
-    assert explanation.result == "could_not_tell"
+    assert explanation.result == "undetermined"
     assert [each.backend for each in explanation.calls] == ["crm"]
 
 

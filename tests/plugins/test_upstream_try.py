@@ -146,7 +146,7 @@ def test_every_step_to_a_user_is_shown(try_: Try, directory: Directory) -> None:
 def test_json_output_is_one_record(try_: Try) -> None:
     record = try_.record("@alice")
     assert record["request"]["method"] == "GET"
-    assert record["answer"]["status"] == 200
+    assert record["response"]["status"] == 200
     assert [each["for"] for each in record["expressions"]][-3:] == [
         "plan",
         "card_number",
@@ -159,7 +159,7 @@ def test_json_output_is_one_record(try_: Try) -> None:
         "nickname": "@alice",
         "profile_url": None,
     }
-    assert record["remembered_s"] == 120
+    assert record["cache_ttl_s"] == 120
 
 
 def test_not_known_when_is_shown(try_: Try, directory: Directory) -> None:
@@ -346,9 +346,9 @@ def test_ttl_of_the_backend_overrides_that_of_the_cache(try_: Try, directory: Di
     text = try_.config.read_text(encoding="utf-8")
     own = "    cache_ttl: 1m\n    negative_ttl: 7s\n    response:\n"
     try_.config.write_text(text.replace("    response:\n", own), encoding="utf-8")
-    assert try_.record("@alice")["remembered_s"] == 60
+    assert try_.record("@alice")["cache_ttl_s"] == 60
     directory.reply = Reply(404, b"{}", {})
-    assert try_.record("@alice")["remembered_s"] == 7
+    assert try_.record("@alice")["cache_ttl_s"] == 7
 
 
 def test_not_found_is_no_failure(try_: Try, directory: Directory) -> None:
@@ -379,12 +379,12 @@ def test_reason_of_a_failure_is_shown(
     result = try_("@alice")
     assert result.exit_code == 3
     (outcome,) = [line for line in result.stdout.splitlines() if line.startswith("outcome")]
-    assert outcome.startswith("outcome      could not tell: ")
+    assert outcome.startswith("outcome      undetermined: ")
     assert reported in outcome
     assert "cached" not in result.stdout
     record = try_.record("@alice")
-    assert (record["outcome"], record["user"], record["remembered_s"]) == (
-        "could not tell",
+    assert (record["outcome"], record["user"], record["cache_ttl_s"]) == (
+        "undetermined",
         None,
         0,
     )
@@ -402,8 +402,8 @@ def test_upstream_that_is_down_is_a_failure(try_: Try, directory: Directory) -> 
     directory.server_close()
     result = try_("@alice")
     assert result.exit_code == 3
-    assert "outcome      could not tell: connection failed" in result.stdout
-    assert try_.record("@alice")["answer"] is None
+    assert "outcome      undetermined: connection failed" in result.stdout
+    assert try_.record("@alice")["response"] is None
 
 
 SAVED = {
@@ -421,7 +421,7 @@ def test_saved_response_is_read_without_a_request(
 ) -> None:
     path = try_.folder / "answer.txt"
     path.write_bytes(content)
-    result = try_("@alice", "--answer", str(path))
+    result = try_("@alice", "--response", str(path))
     assert result.exit_code == 0
     assert directory.asked == []
 
@@ -429,14 +429,14 @@ def test_saved_response_is_read_without_a_request(
 def test_saved_refusal_is_read_as_one(try_: Try) -> None:
     path = try_.folder / "answer.txt"
     path.write_bytes(b"HTTP/1.1 401 Unauthorized\r\n\r\n")
-    record = try_.record("@alice", "--answer", str(path))
+    record = try_.record("@alice", "--response", str(path))
     assert record["reason"] == "our credentials are refused (status 401)"
 
 
 def test_saved_response_that_is_too_long_is_rejected(try_: Try) -> None:
     path = try_.folder / "answer.txt"
     path.write_bytes(b" " * 200_000)
-    result = try_("@alice", "--answer", str(path))
+    result = try_("@alice", "--response", str(path))
     assert result.exit_code == 3
     assert "longer than any response that is read" in result.stderr
 
@@ -481,7 +481,7 @@ def test_control_characters_are_escaped(try_: Try, directory: Directory, body: b
     result = try_("@alice")
     assert result.exit_code == 3
     assert all(line.isprintable() for line in result.stdout.splitlines())
-    assert try_.record("@alice")["outcome"] == "could not tell"
+    assert try_.record("@alice")["outcome"] == "undetermined"
 
 
 @pytest.mark.parametrize("status", [404, 503, 401])
@@ -491,8 +491,8 @@ def test_response_whose_body_is_not_read_has_the_same_outcome(
     """Also where the body is too long to be shown."""
     directory.reply = Reply(status, b"<html>" + b" " * 100_000, {})
     record = try_.record("@alice")
-    assert record["answer"]["status"] == status
-    assert record["outcome"] == ("not known" if status == 404 else "could not tell")
+    assert record["response"]["status"] == status
+    assert record["outcome"] == ("not known" if status == 404 else "undetermined")
     assert (record["reason"] is None) is (status == 404)
     assert status == 404 or f"status {status}" in record["reason"]
 

@@ -369,7 +369,7 @@ async def test_an_access_line_holds_nothing_of_the_input(
     fields = json.loads(line)
     assert (fields["method"], fields["route"], fields["status"]) == (reported, "none", 200)
     assert (fields["key"], fields["request_id"]) == ("caller", "some-id")
-    assert fields["remote"] == "192.0.2.7"
+    assert fields["client"] == "192.0.2.7"
     assert fields["ms"] == 12.5
     assert "tweety" not in line.lower()
 

@@ -122,7 +122,7 @@ def test_overview_has_the_age_of_the_heartbeats(service: Simulation) -> None:
 
 def test_reload_is_replied_to_once_it_is_effective(service: Simulation) -> None:
     service.path.write_text(CONFIG.replace("profiles", "other"))
-    result = service.ask("reload", key="operator", remote="127.0.0.1")["result"]
+    result = service.ask("reload", key="operator", client="127.0.0.1")["result"]
     assert (result["code"], result["needs_restart"]) == (None, [])
     assert service.worker().operations == ["prepare", "commit"]
     assert service.overview()["last_reload"]["at"] == result["at"]

@@ -90,7 +90,7 @@ async def test_failure_is_counted_logged_and_audited(
     reloader, applied = make()
     applied.error = error
     with caplog.at_level(logging.INFO):
-        result = await end(reloader.reload("admin", remote="::1", key=None))
+        result = await end(reloader.reload("admin", client="::1", key=None))
     assert result == ReloadResult(1000.0, code=code, problems=(problem,)) == reloader.last
     counters = reloader._counters
     assert counters.reloads == {"ok": 0, "failed": 1}
@@ -102,7 +102,7 @@ async def test_failure_is_counted_logged_and_audited(
         "reloaded",
         "failed",
     )
-    assert (line["trigger"], line["remote"], line["problem"]) == ("admin", "::1", problem)
+    assert (line["trigger"], line["client"], line["problem"]) == ("admin", "::1", problem)
     assert "canary" not in caplog.text
     applied.error = None
     assert (await end(reloader.reload("admin"))).code is None

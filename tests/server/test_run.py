@@ -139,7 +139,7 @@ def test_every_answer_up_to_the_stop_is_in_the_log(
 
     serve(announce, level=level)
     callers[0].join(10)
-    assert "".join(access).count('"answered"') == lines
+    assert "".join(access).count('"request"') == lines
 
 
 class Opening(Backend[BackendOptions]):

@@ -513,7 +513,7 @@ def test_stop_drains_every_worker(tmp_path: Path, notified: list[str]) -> None:
         assert process.wait() == 0
     lines = log_lines(service)
     assert (lines[-1]["event"], lines[-1]["drained"]) == ("stopped", True)
-    assert sum(line["event"] == "answered" for line in lines) > 0
+    assert sum(line["event"] == "request" for line in lines) > 0
     assert notified.count("STOPPING=1") > stops
 
 

@@ -68,14 +68,14 @@ async def test_a_line_for_machines_is_json(key_id: str | None) -> None:
     record = json.loads(written.lines[0])
     assert re.fullmatch(TIMESTAMP, record.pop("timestamp"))
     assert record == {
-        "event": "answered",
+        "event": "request",
         "level": "info",
         "logger": "tornado_idv.access",
         "method": "POST",
         "route": "identify/url",
         "status": 200,
         "ms": 12.35,
-        "remote": "192.0.2.7",
+        "client": "192.0.2.7",
         "key": key_id,
         "request_id": "a-1",
     }
@@ -88,7 +88,7 @@ async def test_a_line_for_people_is_plain() -> None:
     log.flush()
     (line,) = written.lines
     said = (
-        "answered method=POST route=identify/url status=200 ms=12.35 remote=192.0.2.7 key=caller "
+        "request method=POST route=identify/url status=200 ms=12.35 client=192.0.2.7 key=caller "
         "request_id=a-1"
     )
     assert re.fullmatch(rf"{TIMESTAMP} \[info     \] {said}", line)

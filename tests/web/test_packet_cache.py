@@ -119,7 +119,7 @@ async def test_a_response_is_in_the_access_log(harness: Harness) -> None:
     harness.log.flush()
     fields = json.loads(harness.written[0])
     assert (fields["method"], fields["route"], fields["status"]) == ("POST", "identify/url", 200)
-    assert (fields["key"], fields["remote"]) == ("caller", "192.0.2.7")
+    assert (fields["key"], fields["client"]) == ("caller", "192.0.2.7")
     assert response is not None
     assert f"X-Request-ID: {fields['request_id']}\r\n".encode() in response
 

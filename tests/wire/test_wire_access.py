@@ -38,14 +38,14 @@ def test_rejected_request_is_logged(harness: Harness, sent: bytes, status: int, 
     assert f"X-Request-ID: {line.pop('request_id')}\r\n".encode() in client.socket.sent
     line.pop("timestamp")
     assert line == {
-        "event": "answered",
+        "event": "request",
         "level": "info",
         "logger": "tornado_idv.access",
         "method": "-",
         "route": "-",
         "status": status,
         "ms": 0.0,
-        "remote": "192.0.2.7",
+        "client": "192.0.2.7",
         "key": None,
         "code": code,
     }

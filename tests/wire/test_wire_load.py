@@ -76,7 +76,7 @@ def answer(sock: socket.socket) -> tuple[int, HTTPResponse, bytes]:
 def errors(service: ServiceProcess) -> Counter[str]:
     """How often each line was logged, those of answers and of start and stop aside."""
     events = [json.loads(line)["event"] for line in service.read_log().splitlines()]
-    return Counter(each for each in events if each not in ("answered", "started", "stopped"))
+    return Counter(each for each in events if each not in ("request", "started", "stopped"))
 
 
 class KeepAliveClient:
@@ -205,7 +205,7 @@ def test_client_that_never_reads_is_closed_with_bounded_unsent_data(tmp_path: Pa
         good.ask()
         service.send_signal()
         assert service.wait() == 0
-        answers = sum('"event":"answered"' in line for line in service.read_log().splitlines())
+        answers = sum('"event":"request"' in line for line in service.read_log().splitlines())
         assert 100 < answers < MOST_OWED // LENGTH_OF_AN_ANSWER
 
 
@@ -293,7 +293,7 @@ def test_stop_under_load_answers_every_request_that_was_read(tmp_path: Path) -> 
             assert all(each.closed_by_header or each.left for each in clients)
             assert service.wait() == 0
             closed += sum(each.closed_by_header for each in clients)
-        answers = sum('"event":"answered"' in line for line in service.read_log().splitlines())
+        answers = sum('"event":"request"' in line for line in service.read_log().splitlines())
         assert answers == sum(each.answered for each in clients)
         assert "unanswered" not in service.read_log()
     assert closed

@@ -284,7 +284,7 @@ def test_same_bytes_of_different_clients_are_logged_with_their_own_addresses(
     for data in (first, second, first, first, second):
         proxy.send(data)
         another.send(data)
-    remotes = re.findall(r'"remote":"([^"]*)"', "".join(harness.access()))
+    remotes = re.findall(r'"client":"([^"]*)"', "".join(harness.access()))
     proxied = [f"192.0.2.{number}" for number in (1, 2, 1, 1, 2)]
     assert remotes[::2] == proxied
     assert {*remotes[1::2]} == {"192.0.2.9"}

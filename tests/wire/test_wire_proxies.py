@@ -132,7 +132,7 @@ def answered(service: ServiceProcess) -> set[str]:
 def access(service: ServiceProcess) -> list[dict[str, Any]]:
     """The lines of the access log up to now."""
     lines = map(json.loads, service.read_log().splitlines())
-    return [line for line in lines if line["event"] == "answered"]
+    return [line for line in lines if line["event"] == "request"]
 
 
 @contextmanager
@@ -214,7 +214,7 @@ def test_behind_a_proxy_the_client_address_is_logged(
                 hear(port, f"{data}Connection: close\r\n\r\n".encode(), ip)
                 asked[mark] = ip
     answered(service)
-    reported = {line["request_id"]: line["remote"] for line in access(service)}
+    reported = {line["request_id"]: line["client"] for line in access(service)}
     assert {mark: reported[mark] for mark in asked} == asked
 
 

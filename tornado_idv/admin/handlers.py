@@ -104,7 +104,7 @@ class PurgeHandler(AdminHandler):
 
     async def _purge(self, record: Record, purged: str, **fields: str) -> None:
         delivered = await self.operations.purge(record)
-        fields = {"purged": purged, **fields, "remote": self.request.remote_ip or ""}
+        fields = {"purged": purged, **fields, "client": self.request.remote_ip or ""}
         _audit.info("cache purged", extra={**fields, "key": self.key_id})
         if not delivered:
             raise AdminError(503, "purge_pending", _PURGE_PENDING)
@@ -117,7 +117,7 @@ class ReloadHandler(AdminHandler):
     allowed = ("POST",)
 
     async def post(self) -> None:
-        result = await self.operations.reload(remote=self.request.remote_ip, key=self.key_id)
+        result = await self.operations.reload(client=self.request.remote_ip, key=self.key_id)
         if result.code is None:
             self.send({"status": "ok", "needs_restart": result.needs_restart})
         else:

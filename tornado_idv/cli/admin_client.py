@@ -95,7 +95,7 @@ def admin_client(config_path: Path, token_file: Path | None) -> AdminClient:
 
 def status_or_exit(config_path: Path, token_file: Path | None, *, as_json: bool) -> Record:
     """Return the record of ``/status.json``; exit with 3 where there is none."""
-    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json):
+    with exit_on_error(Exit.UNDETERMINED, as_json=as_json):
         _, record = admin_client(config_path, token_file).request("GET", "/status.json")
     return record
 
@@ -104,7 +104,7 @@ def post_or_exit(
     path: str, body: Record, config_path: Path, token_file: Path | None, *, as_json: bool
 ) -> Record:
     """Return the record of a response; exit with 2 for a value that is not valid, else with 3."""
-    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json):
+    with exit_on_error(Exit.UNDETERMINED, as_json=as_json):
         status, record = admin_client(config_path, token_file).request("POST", path, body)
     if status == http.client.UNPROCESSABLE_ENTITY:
         with exit_on_error(Exit.WRONG_USE, as_json=as_json):

@@ -58,7 +58,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         if sys.platform == "win32":
             print_message(_WINDOWS)
-            sys.exit(Exit.COULD_NOT_TELL)
+            sys.exit(Exit.UNDETERMINED)
         with _exit_on_interrupt():
             return super().invoke(ctx)
 

@@ -42,4 +42,4 @@ def explain(*, who: str, config_path: Path, token_file: Path | None, as_json: bo
         for each in record["backends"]:
             click.echo(printable(f"asked {each['backend']}: {each['outcome']} ({each['ms']} ms)"))
         click.echo(f"result: {_RESULTS.get(record['result'], 'could not be determined')}")
-    sys.exit(_CODES.get(record["result"], Exit.COULD_NOT_TELL))
+    sys.exit(_CODES.get(record["result"], Exit.UNDETERMINED))

@@ -26,7 +26,7 @@ def health(*, config_path: Path, token_file: Path | None, as_json: bool) -> None
 
     Exit codes: 0 ready, also if degraded; 1 starting or draining; 3 no response.
     """
-    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json):
+    with exit_on_error(Exit.UNDETERMINED, as_json=as_json):
         status, record = admin_client(config_path, token_file).request("GET", "/health/ready")
     if as_json:
         print_json(record)

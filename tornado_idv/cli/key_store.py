@@ -129,7 +129,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
             try:
                 command(find_store(config_path, store_path, as_json=as_json), **parameters)
             except UncertainChangeError:
-                with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json):
+                with exit_on_error(Exit.UNDETERMINED, as_json=as_json):
                     raise
 
     store_option = click.option(

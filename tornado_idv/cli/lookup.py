@@ -48,7 +48,7 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
     """
     keep_out_secrets()
     calls: list[BackendCall] = []
-    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json, record=_failure_record):
+    with exit_on_error(Exit.UNDETERMINED, as_json=as_json, record=_failure_record):
         settings, manager = load_settings(config_path)
         try:
             query = settings.make_identifiers().parse_any(who)
@@ -71,7 +71,7 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
 
 
 def _failure_record(error: IdvError) -> Record:
-    return {"status": "could_not_tell", "reason": str(error), **failure(error)}
+    return {"status": "undetermined", "reason": str(error), **failure(error)}
 
 
 def _refuse(message: str, *, as_json: bool) -> NoReturn:
@@ -113,7 +113,7 @@ async def _find(
         try:
             answer = await directory.find(query)
         except LookupFailed as error:
-            return Exit.COULD_NOT_TELL, {"status": "could_not_tell", "reason": str(error)}
+            return Exit.UNDETERMINED, {"status": "undetermined", "reason": str(error)}
     record = json.loads(answer.body)
     if answer.found:
         record["backend"] = answer.backend

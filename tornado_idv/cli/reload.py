@@ -26,7 +26,7 @@ def reload(*, config_path: Path, token_file: Path | None, as_json: bool) -> None
     Exit codes: 0 done; 1 the configuration is wrong, and the old one stays in force; 3 could not
     be determined: no response, or a file or backend that cannot be opened.
     """
-    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json, config_code=Exit.NO):
+    with exit_on_error(Exit.UNDETERMINED, as_json=as_json, config_code=Exit.NO):
         client = admin_client(config_path, token_file)
         status, record = client.request("POST", "/reload", timeout=_TIMEOUT)
     if as_json:

@@ -37,7 +37,7 @@ def serve(config_path: Path) -> None:
     Exit codes: 0 stopped; 1 the configuration is wrong; 3 a file, a backend or the port cannot
     be opened; 128 plus the signal's number: ended by a second SIGTERM or SIGINT.
     """
-    with hold_hangups(), exit_on_error(Exit.COULD_NOT_TELL, config_code=Exit.NO):
+    with hold_hangups(), exit_on_error(Exit.UNDETERMINED, config_code=Exit.NO):
         manager = plugin_manager()
         file = ConfigFile.read(config_path)
         settings = file.load(backend_kinds(manager), os.environ)

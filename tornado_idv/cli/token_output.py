@@ -88,6 +88,6 @@ def print_token(token: str, record: Record, *, as_json: bool) -> None:
 
 
 def _exit_uncertain() -> NoReturn:
-    """Exit with `COULD_NOT_TELL`, also if a signal is pending: its code would mean "not done"."""
+    """Exit with `UNDETERMINED`, also if a signal is pending: its code would mean "not done"."""
     ignore_signals()  # discards a pending one, too
-    sys.exit(Exit.COULD_NOT_TELL)
+    sys.exit(Exit.UNDETERMINED)

@@ -223,7 +223,7 @@ def _print_users(form: Format, records: Iterable[User]) -> None:
     except OSError as error:
         discard_output()
         print_message(f"standard output cannot be written: {error.strerror}")
-        sys.exit(Exit.COULD_NOT_TELL)
+        sys.exit(Exit.UNDETERMINED)
 
 
 @contextmanager

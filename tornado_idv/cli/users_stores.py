@@ -68,7 +68,7 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
     """
     keep_out_secrets()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    with exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json), mute_own_logger():
+    with exit_on_error(Exit.UNDETERMINED, as_json=as_json), mute_own_logger():
         try:
             yield
         except LookupFailed as error:

@@ -28,7 +28,7 @@ _MAX_REFRESHES = 4
 class Explanation(NamedTuple):
     """The result of a lookup, and how each backend call ended, in order."""
 
-    result: Literal["found", "not_found", "could_not_tell"]
+    result: Literal["found", "not_found", "undetermined"]
     calls: list[BackendCall]
 
 
@@ -135,7 +135,7 @@ class Directory:
         if "found" in results:
             return Explanation("found", calls)
         decided = results == {"not_found"} and not self._identify_hooks
-        return Explanation("not_found" if decided else "could_not_tell", calls)
+        return Explanation("not_found" if decided else "undetermined", calls)
 
     @asynccontextmanager
     async def refreshing(self) -> AsyncIterator[None]:

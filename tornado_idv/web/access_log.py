@@ -55,7 +55,7 @@ class AccessRecord(Struct, gc=False, omit_defaults=True):
     route: str
     status: int
     ms: float
-    remote: str
+    client: str
     key: str | None
     request_id: str
     cache: CacheResult | None = None
@@ -125,7 +125,7 @@ class AccessLog:
                 self._timestamp,
                 "info",
                 "tornado_idv.access",
-                "answered",
+                "request",
                 method,
                 route,
                 status,

@@ -23,12 +23,12 @@ def commands(tools: CommandTools) -> list[click.Command]:
     @click.argument("who", metavar="@NICK|URL|DIGITS")
     @tools.config_option
     @click.option(
-        "--answer",
+        "--response",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         help="Read this saved response (a body, or the output of curl -i), and send no request.",
     )
     @tools.json_option
-    def try_(name: str, who: str, config_path: Path, answer: Path | None, as_json: bool) -> None:  # noqa: FBT001 click's way
+    def try_(name: str, who: str, config_path: Path, response: Path | None, as_json: bool) -> None:  # noqa: FBT001 click's way
         """Look one user up in the upstream NAME, and show every step.
 
         The request as it is sent, the response, the result of each expression, the user or
@@ -37,6 +37,6 @@ def commands(tools: CommandTools) -> list[click.Command]:
         """
         from idv_upstream.cli.try_upstream import try_upstream  # noqa: PLC0415 - not for `--help`
 
-        try_upstream(tools, config_path, name, who, answer, as_json=as_json)
+        try_upstream(tools, config_path, name, who, response, as_json=as_json)
 
     return [upstream]

@@ -23,7 +23,7 @@ def as_record(run: DryRun, seconds_cached: float, mask: Masker) -> dict[str, Any
             "headers": mask(run.headers),
             "body": mask(_text(run.body)),
         },
-        "answer": response
+        "response": response
         and {
             "status": response.status,
             "headers": mask(dict(response.headers)),
@@ -33,16 +33,16 @@ def as_record(run: DryRun, seconds_cached: float, mask: Masker) -> dict[str, Any
             {
                 "for": step.name,
                 "expression": mask(step.expression),
-                "gave": mask(step.result),
-                "failed": mask(step.error or None),
+                "result": mask(step.result),
+                "error": mask(step.error or None),
             }
             for step in run.steps
         ],
         "outcome": _outcome(run),
         "reason": None if run.failure is None else mask(run.failure.reason),
         "user": _user(run.user, mask) if run.failure is None else None,
-        "remembered_s": seconds_cached,
-        "shortened": not run.storable or run.ttl == seconds_cached,
+        "cache_ttl_s": seconds_cached,
+        "ttl_reduced": not run.storable or run.ttl == seconds_cached,
     }
 
 
@@ -53,7 +53,7 @@ def as_lines(record: dict[str, Any]) -> list[str]:
 
 def _outcome(run: DryRun) -> str:
     if run.failure is not None:
-        return "could not tell"
+        return "undetermined"
     return "not known" if run.user is None else "found"
 
 
@@ -73,7 +73,7 @@ def _text(body: bytes | None) -> str | None:
 
 
 def _lines(record: dict[str, Any]) -> Iterator[str]:
-    request, response = record["request"], record["answer"]
+    request, response = record["request"], record["response"]
     yield f"request      {request['method']} {request['url']}"
     yield from _headers(request["headers"])
     yield from _body(request["body"])
@@ -82,7 +82,7 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         yield from _headers(response["headers"])
         yield from _body(response["body"])
     for step in record["expressions"]:
-        result = step["failed"] or dumps(step["gave"], ensure_ascii=False)
+        result = step["error"] or dumps(step["result"], ensure_ascii=False)
         yield f"{step['for']:12} {step['expression']}  ->  {_cut(result)}"
     reason = record["reason"]
     yield f"outcome      {record['outcome']}" + (f": {reason}" if reason else "")
@@ -90,12 +90,12 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
         if value is not None:
             yield f"             {name}: {value}"
     if reason is None:
-        yield f"cached       {_duration(record['remembered_s'], shortened=record['shortened'])}"
+        yield f"cached       {_duration(record['cache_ttl_s'], reduced=record['ttl_reduced'])}"
 
 
-def _duration(seconds: float, *, shortened: bool) -> str:
+def _duration(seconds: float, *, reduced: bool) -> str:
     duration = f"for at most {seconds:g} s" if seconds else "not at all"
-    return f"{duration}, by its Cache-Control (see cache_control)" if shortened else duration
+    return f"{duration}, by its Cache-Control (see cache_control)" if reduced else duration
 
 
 def _headers(headers: dict[str, str]) -> Iterator[str]:

@@ -24,13 +24,13 @@ from tornado_idv import CommandTools, Exit, InvalidFormat, LoadedConfig, Query
 
 
 def try_upstream(
-    tools: CommandTools, path: Path, name: str, who: str, answer: Path | None, *, as_json: bool
+    tools: CommandTools, path: Path, name: str, who: str, response: Path | None, *, as_json: bool
 ) -> NoReturn:
     """Look the user up, print each step, and exit with 0, 1 (not found) or 3 (not determined)."""
-    with tools.exit_on_error(Exit.COULD_NOT_TELL, as_json=as_json), _warnings_on_stderr():
+    with tools.exit_on_error(Exit.UNDETERMINED, as_json=as_json), _warnings_on_stderr():
         config = tools.read(path)
         options, query = _options(config, name), _query(config, who)
-        saved = None if answer is None else read_saved_response(answer)
+        saved = None if response is None else read_saved_response(response)
         run = asyncio.run(_run(options, query, config, saved))
     mask = Masker(config.reference_values | run.secrets)
     record = as_record(run, _seconds_cached(run, options, config), mask)
@@ -94,5 +94,5 @@ def _seconds_cached(run: DryRun, options: UpstreamOptions, config: LoadedConfig)
 
 def _exit_code(run: DryRun) -> Exit:
     if run.failure is not None:
-        return Exit.COULD_NOT_TELL
+        return Exit.UNDETERMINED
     return Exit.NO if run.user is None else Exit.DONE

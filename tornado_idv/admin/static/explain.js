@@ -7,7 +7,7 @@ import {node} from "./panels.js";
 const RESULTS = {
   found: "The user was found.",
   not_found: "There is no such user.",
-  could_not_tell: "It could not be determined whether the user exists.",
+  undetermined: "It could not be determined whether the user exists.",
 };
 const CACHE = {
   found: "The answer “found” is cached.",
