@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.directories import ALICE, DOWN, QUERY, directory, failure, lifetime
+from support.directories import ALICE, DOWN, QUERY, chain, counts, directory, failure, lifetime
 from support.fakes import FakeBackend, Ticker
 from tornado_idv.errors import Broken
 from tornado_idv.model import BackendResult, User
@@ -72,3 +72,14 @@ async def test_what_is_not_fresh_may_be_served_stale() -> None:
     assert backend.source.asked == 2
     backend.source.answer = DOWN
     assert (await asked.find(QUERY)).stale
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_not_found_is_not_remembered_if_one_backend_forbids_it(place: int) -> None:
+    answers: list[BackendResult | None] = [None, BackendResult(None, ttl=20), None]
+    answers[place] = BackendResult(None, storable=False)
+    backends = chain(*answers)
+    asked = directory(*backends)
+    for _ in range(2):
+        assert not (await asked.find(QUERY)).found
+    assert counts(backends) == [2, 2, 2]

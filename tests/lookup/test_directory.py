@@ -480,6 +480,14 @@ async def test_get_cached_returns_fresh_answers_alone_and_calls_no_backend() -> 
     assert backend.source.asked == 1
 
 
+async def test_callers_who_share_a_failure_get_one_each() -> None:
+    """The traceback of one would grow with every caller."""
+    asked = directory(FakeBackend(DOWN))
+    ends = await asyncio.gather(*(asked.find(QUERY) for _ in range(3)), return_exceptions=True)
+    assert [str(each) for each in ends] == ["crm: down"] * 3
+    assert len(set(map(id, ends))) == 3
+
+
 # Refreshes
 
 
@@ -513,6 +521,7 @@ async def test_what_is_hit_late_in_its_life_is_asked_for_ahead_of_its_end() -> N
     answer = await asked.find(QUERY)
     assert (answer.user, answer.since) == (OTHER_ALICE, 1250.0)
     assert backend.source.asked == 2
+    assert asked.cache.counters.refreshes == {"ok": 1, "failed": 0}
 
 
 @pytest.mark.parametrize("error", [DOWN, BROKEN, KeyError("alice")], ids=repr)
@@ -520,6 +529,7 @@ async def test_a_refresh_that_fails_leaves_what_is_remembered_to_its_end(error: 
     ticker, backend = Ticker(), FakeBackend(ALICE)
     asked = directory(backend, ticker=ticker)
     await refreshed(asked, backend, ticker, error)
+    assert asked.cache.counters.refreshes == {"ok": 0, "failed": 1}
     ticker.now += 49
     answer = await asked.find(QUERY)
     assert (answer.user, answer.stale, backend.source.asked) == (ALICE, False, 2)

@@ -99,3 +99,17 @@ async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_when_no_caller_can_w
     await asyncio.wait([lookup], timeout=1)
     assert lookup.done()
     assert own.source.under_way == 0
+
+
+async def test_cancelled_lookup_is_no_failure_of_the_plugin(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    own = OwnDispatch(Answer(ALICE, "own"))
+    own.source.hold()
+    asked = directory(plugins=[own])
+    caller = await begin(asked, own.source)
+    (lookup,) = running(asked.cache)
+    lookup.cancel()
+    await asyncio.wait([lookup, caller], timeout=5)
+    assert (lookup.cancelled(), caller.cancelled()) == (True, True)
+    assert not caplog.records

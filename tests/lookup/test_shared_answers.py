@@ -466,6 +466,23 @@ async def test_a_refresh_ahead_calls_the_backend(ticker: Ticker) -> None:
         assert counts(both.backends) == [2, 0]
 
 
+async def test_a_refresh_ahead_uses_what_another_replica_refreshed(ticker: Ticker) -> None:
+    """If it is fresh for longer than the answer here, which is refreshed in its last 60 s."""
+    async with replicas(ticker) as both:
+        await both.find_in_first()
+        ticker.now += 100
+        both.cache.entries.clear()
+        await both.second.find(QUERY)
+        await both.stored()
+        ticker.now += 150
+        async with both.first.refreshing():
+            both.first.get_cached(QUERY)
+            await until(lambda: both.first.cache.counters.refreshes["ok"])
+        assert counts(both.backends) == [1, 1]
+        assert await lifetime(both.first, ticker, 149)
+        assert not await lifetime(both.first, ticker, 1)
+
+
 async def test_stop_needs_no_purge_that_ends_when_it_is_cancelled(
     ticker: Ticker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.limits.key_limits import KeyLimiter
 from tornado_idv.log_format import json_lines
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.metrics.counters import Durations
 from tornado_idv.model import Answer, ByNickname, Query, User
 from tornado_idv.web import packet_cache
 from tornado_idv.web.access_log import AccessLog
@@ -68,12 +69,23 @@ class Harness:
         key: ApiKey = KEY,
     ) -> None:
         """Complete a request on the normal path; its head may have been sent in another segment."""
+        connection = self.cache.connect(PEER)
+        connection.respond(segment)
+        connection.store(self.exchange(segment, query, route, head=head, key=key))
+
+    def exchange(
+        self,
+        segment: bytes,
+        query: Query = ALICE,
+        route: str = "identify/url",
+        *,
+        head: bytes = b"",
+        key: ApiKey = KEY,
+    ) -> Exchange:
         data = head or segment[: segment.find(b"\r\n\r\n") + 4]
         exchange = Exchange(cast(ResponseSink, None), parse_head(data, 1 << 20), PEER, segment)
         exchange.cacheable = CacheableRequest(route, key, query, repeated=True)
-        connection = self.cache.connect(PEER)
-        connection.respond(segment)
-        connection.store(exchange)
+        return exchange
 
     def respond(self, segment: bytes) -> bytes | None:
         """The response on a new connection, ``None`` for the normal path."""
@@ -256,6 +268,35 @@ async def test_the_oldest_head_is_evicted(
         harness.store(each)
     harness.store(packets[2])
     assert [harness.respond(each) is not None for each in packets] == [False, True, True]
+
+
+async def test_head_that_two_connections_store_is_one(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It evicts no other; of two heads on a connection each has its own meaning."""
+    monkeypatch.setattr(packet_cache, "_MAX_HEADS", 2)
+    first, second = packet(b"X-A: 1"), packet(b"X-A: 2")
+    connections = [harness.cache.connect(PEER) for _ in range(2)]
+    for segment in (first, second):
+        assert [each.respond(segment) for each in connections] == [None, None]
+    for segment in (first, second):
+        for each in connections:
+            each.store(harness.exchange(segment))
+    assert harness.respond(first)
+    assert harness.respond(second)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.3], ids=["fast", "slow"])
+async def test_response_is_counted_with_its_time(harness: Harness, seconds: float) -> None:
+    """As one of the normal path is."""
+    harness.store(packet())
+    times = iter([50.0, 50.0 + seconds])
+    harness.cache.timer = lambda: next(times)
+    assert harness.respond(packet())
+    counted, expected = harness.cache.counters.packet_hits_of("identify/url", "ok"), Durations()
+    expected.add(seconds)
+    assert counted.buckets() == expected.buckets()
+    assert counted.seconds == pytest.approx(seconds)
 
 
 async def test_the_oldest_bodies_are_evicted(
