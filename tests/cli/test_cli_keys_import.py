@@ -89,6 +89,10 @@ WRONG = {
     "digest": (line("x", sha256="00"), "sha256: must be 64 hexadecimal digits"),
     "duplicate member": ('{"id": "x", "id": "y"}', "not a line of JSON"),
     "unknown member": (line("x", token="idv_x"), "token: is no member of a key"),
+    "unknown member that may be a token": (
+        line("x", idv_shop_QFmcf6EWP9QahxDlTtEjbVgTfpXCotL8_133ca667=1),
+        "is no member of a key",
+    ),
     "scope": (line("x", scopes=["all"]), "scopes[0]: Input should be"),
     "no scope": (line("x", scopes=[]), "scopes: "),
     "no zone": (line("x", expires="2027-01-01T00:00:00"), "expires: the time zone is missing"),

@@ -185,6 +185,41 @@ def test_exhausted_descriptors_are_reported(path: Path) -> None:
         read_whole(path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "keys SET scopes = ''",
+        "keys SET scopes = 'identify:url everything'",
+        "keys SET not_before = 'soon'",
+        "keys SET expires = 'soon'",
+        "keys SET revoked = 'soon'",
+        "keys SET requests = 'fast'",
+        "keys SET misses = '1/year'",
+        "tokens SET digest = x'00'",
+        "tokens SET expires = 'soon'",
+    ],
+)
+def test_row_that_this_service_would_not_have_written_is_reported(path: Path, change: str) -> None:
+    """It is never taken for a key without that attribute."""
+    make_store(path, "shop", "other")
+    execute(path, f"UPDATE {change} WHERE id = 'shop'")
+    reason = re.escape(f"{path}: a key in it is not valid: shop")
+    with open_store(path) as store:
+        with pytest.raises(KeyStoreError, match=f"^{reason}$"):
+            list(store.records())
+        with pytest.raises(KeyStoreError, match=f"^{reason}$"):
+            store.api_keys(EMPTY)
+        assert store.find("other").id == "other"
+
+
+@pytest.mark.parametrize("change", ["keys SET created = 'x'", "tokens SET created = 'x'"])
+def test_wrong_time_of_creation_is_reported_where_it_is_shown(path: Path, change: str) -> None:
+    make_store(path, "shop")
+    execute(path, f"UPDATE {change}")
+    with pytest.raises(KeyStoreError, match="a key in it is not valid: shop"):
+        read(path)
+
+
 def test_store_that_the_user_may_not_read_is_reported() -> None:
     with public_directory() as folder:
         path = folder / "keys.db"
