@@ -75,6 +75,20 @@ def test_each_kind_of_text_is_checked(tmp_path: Path) -> None:
     assert [line for line, _ in words(path)] == [1, 2, 3, 4, 5, 6, 10]
 
 
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    """A question says less than a statement, in as many words."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [
+        f"{path.relative_to(ROOT)}:{text}"
+        for area in ("tornado_idv", "plugins")
+        for path in files(area)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, kinds) and (text := ast.get_docstring(node))
+        if re.match(r"(What|Whether|Where|How|Which)\b", text)
+    ]
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize(
     "text", ["amend", "tell them apart", "a recommendation", "the message told_", "wholesome"]
 )

@@ -1,4 +1,4 @@
-"""What plugin authors import; everything else in this package is its own business.
+"""Public API for plugin authors; everything else in this package is its own business.
 
 What needs pydantic or msgspec is imported when it is first used: `tornado-idv --help` needs none.
 """

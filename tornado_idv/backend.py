@@ -62,7 +62,7 @@ class BackendOptions(Options):
 
     @property
     def folds_nicknames(self) -> bool:
-        """Whether ``identifiers.nickname_case`` is ``fold``.
+        """Return whether ``identifiers.nickname_case`` is ``fold``.
 
         The backend is then asked for nicknames in lower case, and finds those that are
         stored in another case too.
@@ -112,7 +112,7 @@ class Backend(ABC, Generic[OptionsT]):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the source, such as a rejected edit or a lost connection.
+        """Problem with the source, such as a rejected edit or a lost connection.
 
         It makes the service degraded. No value of a user may be in it. Read as `user_count`.
         """

@@ -25,7 +25,7 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """What a configuration file says that a plugin's command may need.
+    """Parts of a configuration file for the commands of plugins.
 
     ``backends`` are the options of each, in order. ``parse`` reads what a person types for
     a nickname, a profile URL or a card number, and raises `InvalidFormat`. ``ttl`` and
@@ -49,7 +49,7 @@ class ErrorReporter(Protocol):
 
 @dataclass(frozen=True)
 class CommandTools:
-    """What all commands share, so that those of plugins behave like ours.
+    """Common parts of all commands, so that those of plugins behave like ours.
 
     ``config_option`` and ``json_option`` are decorators that add the parameters ``config_path``
     and ``as_json``. ``read`` loads a configuration file; it raises `StartError`.

@@ -101,7 +101,7 @@ class MissingKeyStoreError(KeyStoreError):
 
 
 class UncertainChangeError(KeyStoreError):
-    """Whether a change of the key store was committed, or is effective, could not be determined."""
+    """A change of the key store that may or may not be committed, or effective."""
 
 
 class StartError(IdvError):

@@ -91,7 +91,7 @@ class FileSecret(SecretStr):
         self._signature: FileSignature | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Whether both follow the same file, whatever each has read from it."""
+        """Return whether both follow the same file, whatever each has read from it."""
         return isinstance(other, FileSecret) and self._path == other._path
 
     def __hash__(self) -> int:

@@ -60,7 +60,7 @@ Query = ByNickname | ByCard
 
 
 class BackendResult(_Record, frozen=True):
-    """What a backend found, with how long that may be cached.
+    """Result of a backend, with how long that may be cached.
 
     ``user`` is ``None`` for "not known here". ``ttl`` is in seconds and can only shorten the
     configured time; ``None`` leaves it as configured. With ``storable=False`` the result is

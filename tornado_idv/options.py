@@ -1,4 +1,4 @@
-"""What settings and the options of plugins are made of: a strict model, and types of scalars.
+"""Building blocks of settings and of plugins' options: a strict model, and types of scalars.
 
 Every YAML scalar is read as text; these types say what the text means.
 """

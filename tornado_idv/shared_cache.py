@@ -22,7 +22,7 @@ class SharedCacheOptions(Options):
 
 
 class Purge(NamedTuple):
-    """What is purged: the answers of backends, those of users, or without either everything.
+    """A purge of the answers of backends, those of users, or without either everything.
 
     Each also purges every "not found".
     """
@@ -32,7 +32,7 @@ class Purge(NamedTuple):
 
 
 class SharedResult(NamedTuple):
-    """What is stored for a query, if anything, and the generation at that time.
+    """Stored answer to a query, if any, and the generation at that time.
 
     The generation changes with each purge: an answer that is stored with an earlier one is never
     returned if the purge names it.

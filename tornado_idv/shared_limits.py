@@ -17,7 +17,7 @@ class SharedLimitsOptions(Options):
 
 
 class LimitUse(NamedTuple):
-    """How many seconds of a limit were used: its events, times the seconds between two of them.
+    """Use of a limit, in seconds: its events, times the seconds between two of them.
 
     ``name`` is different for each key, limit and rate; it contains the key id.
     """

@@ -48,7 +48,7 @@ def loads(document: bytes | str, *, max_depth: int = 256, keep_numbers: bool = F
 
 
 def is_unicode(text: str) -> bool:
-    """Whether ``text`` can be encoded in UTF-8: it holds no lone surrogate."""
+    """Return whether ``text`` can be encoded in UTF-8: it holds no lone surrogate."""
     if text.isascii():
         return True
     try:

@@ -1,4 +1,4 @@
-"""What plugin authors test with: the suite that every backend passes.
+"""Tests for plugin authors: the suite that every backend passes.
 
 Import it in tests only: it needs pytest and pytest-tornasync.
 """

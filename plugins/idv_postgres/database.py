@@ -113,7 +113,7 @@ class Database:
 
     @property
     def has_connections(self) -> bool:
-        """Whether a connection for lookups is open."""
+        """Return whether a connection for lookups is open."""
         return not self._pool.is_empty
 
     async def probe(self) -> None:

@@ -100,5 +100,5 @@ class PostgresOptions(BackendOptions):
 
     @property
     def has_queries(self) -> bool:
-        """Whether lookups are the operator's own queries."""
+        """Return whether lookups are the operator's own queries."""
         return self.by_nickname is not None or self.by_card is not None

@@ -31,7 +31,7 @@ class Pool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no connection is open."""
+        """Return whether no connection is open."""
         return all(each.is_closed() for each in self._open)
 
     async def fill(self, count: int) -> None:

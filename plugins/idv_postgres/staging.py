@@ -45,7 +45,7 @@ class Staging:
 
     @property
     def is_inserted(self) -> bool:
-        """Whether all rows are in the table already; there are no duplicates then."""
+        """Return whether all rows are in the table already; there are no duplicates then."""
         return self._inserts
 
     async def fill(self, rows: Rows) -> None:

@@ -1,4 +1,4 @@
-"""Whether a user who is not found in a Redis Cluster may have been lost.
+"""Users of a Redis Cluster that may have been lost: markers in each of its slots.
 
 A node can lose its data alone, and a slot can be given to a node that never had its data: a restart
 without persistence, a replica that copied an empty primary, ``redis-cli --cluster fix``. So each

@@ -67,7 +67,7 @@ RedisUrl = Annotated[Secret, AfterValidator(_url)]
 
 
 class RedisServer(Options):
-    """Where the Redis server is: one server, or one behind Sentinel."""
+    """Address of the Redis server: one server, or one behind Sentinel."""
 
     url: RedisUrl
     """The URL: ``redis://user:password@host:6379/0``, ``rediss://…`` for TLS, ``unix:///path``."""

@@ -34,7 +34,7 @@ class PurgeLog:
             self._everything = max(self._everything, dropped)
 
     def is_valid(self, generation: int, answer: SharedAnswer) -> bool:
-        """Whether no purge after this generation names the answer; each names "not found"."""
+        """Return whether no later purge names the answer; each of them names "not found"."""
         if answer.user is None:
             return generation >= self._any
         names = f"@{answer.user.nickname}", answer.user.card_number
@@ -46,7 +46,7 @@ class PurgeLog:
 
 
 def covers(purges: Iterable[Purge], purge: Purge) -> bool:
-    """Whether these purges together name all that this one does."""
+    """Return whether these purges together name all that this one does."""
     backends, queries = set(purge.backends), set(purge.queries)
     for each in purges:
         if not any(each):

@@ -29,7 +29,7 @@ CHECKED_SIZE = 64 * 1024**2
 
 
 class State(NamedTuple):
-    """What is compared from one check to the next."""
+    """State of a file that is compared from one check to the next."""
 
     signature: FileSignature
     data_version: int

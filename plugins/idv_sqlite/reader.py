@@ -174,7 +174,7 @@ class _Request:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether its caller is still waiting."""
+        """Return whether its caller is still waiting."""
         return not self.rows.done()
 
     def give(self, rows: list[Row]) -> None:

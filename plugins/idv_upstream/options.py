@@ -81,7 +81,7 @@ class UpstreamOptions(BackendOptions):
 
     @property
     def is_native(self) -> bool:
-        """Whether the upstream is another instance of this service."""
+        """Return whether the upstream is another instance of this service."""
         return self.by_nickname is None and self.by_card is None
 
     @property
@@ -112,7 +112,7 @@ class UpstreamOptions(BackendOptions):
 
     @property
     def follows_hints(self) -> bool:
-        """Whether the upstream may shorten how long its responses are cached.
+        """Return whether the upstream may shorten how long its responses are cached.
 
         Another instance sends ``no-store`` to every client, which is not meant for a cache.
         """
@@ -120,7 +120,7 @@ class UpstreamOptions(BackendOptions):
 
     @property
     def has_credential(self) -> bool:
-        """Whether there is a credential or a client certificate; a request may carry its own."""
+        """Return whether there is a credential or client certificate; a request may have one."""
         return not isinstance(self.auth, NoCredential) or self.tls.cert_file is not None
 
     @property

@@ -1,4 +1,4 @@
-"""What all handlers of the admin listener share: access, JSON, error records."""
+"""Base of all handlers of the admin listener: access, JSON, error records."""
 
 from __future__ import annotations
 

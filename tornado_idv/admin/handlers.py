@@ -25,14 +25,14 @@ _PURGE_PENDING = (
 
 
 class LiveHandler(AdminHandler):
-    """Whether the process responds; nothing else is looked at, so no outage restarts it."""
+    """Liveness: the process responds; nothing else is looked at, so no outage restarts it."""
 
     async def get(self) -> None:
         self.send({"status": "ok"})
 
 
 class ReadyHandler(AdminHandler):
-    """Whether requests may be sent here: 503 while the service starts or drains.
+    """Readiness for requests: 503 while the service starts or drains.
 
     A backend that is down makes it *degraded*, not unready: other instances have the same backend,
     and this one still responds from its cache.
@@ -126,7 +126,7 @@ class ReloadHandler(AdminHandler):
 
 
 class ExplainHandler(AdminHandler):
-    """How each backend responds to a query, and what is cached; the user is not shown."""
+    """Responses of each backend to a query, and what is cached; the user is not shown."""
 
     allowed = ("POST",)
 

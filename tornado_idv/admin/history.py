@@ -1,4 +1,4 @@
-"""What the service did in the last 15 minutes, one sample a second, for the status page."""
+"""Activity of the service in the last 15 minutes, one sample a second, for the status page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
 
 
 class _Totals(NamedTuple):
-    """What was counted up to ``at``, in seconds of the timer."""
+    """Counts up to ``at``, in seconds of the timer."""
 
     at: float
     requests: int

@@ -1,4 +1,4 @@
-"""What the admin listener asks of the service, in this process or in its workers."""
+"""Operations of the service for the admin listener, in this process or in its workers."""
 
 from __future__ import annotations
 

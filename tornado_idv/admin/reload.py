@@ -11,7 +11,7 @@ FAILED = "reload_failed"
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """How a reload ended, ``at`` a Unix time.
+    """Result of a reload, ``at`` a Unix time.
 
     After success, ``needs_restart`` are the settings that differ from those the service was
     started with, and take effect when it is started again. After a failure the old configuration
@@ -25,7 +25,7 @@ class ReloadResult:
 
 
 class Reloads(Protocol):
-    """What reloads the configuration; ``last`` is the last result, if there is one."""
+    """Reloads the configuration; ``last`` is the last result, if there is one."""
 
     last: ReloadResult | None
 

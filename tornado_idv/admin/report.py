@@ -1,4 +1,4 @@
-"""What a process reports of itself to the admin listener, and several of them together."""
+"""Reports of processes to the admin listener, and their sum."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BackendReport(Struct):
 
     @property
     def available(self) -> bool:
-        """Whether the last calls did not fail."""
+        """Return whether the last calls did not fail."""
         return self.breaker == "closed" and self.failing_since is None
 
 
@@ -48,7 +48,7 @@ class PartReport(Struct):
 
 
 class ProcessReport(Struct):
-    """What is so in a process just now, beside its counters; ``max_lag`` is in seconds.
+    """Gauges of one process; ``max_lag`` is in seconds.
 
     ``pending_purges`` are those that the shared cache, if there is one, has not received yet.
     """
@@ -99,7 +99,7 @@ class Report(Struct):
 
     @property
     def parts(self) -> list[str]:
-        """What may be `degraded`, beside workers."""
+        """Names of the parts that may be `degraded`, beside workers."""
         others = [name for name, part in self._others() if part is not None]
         return [*self.process.sources, *others]
 

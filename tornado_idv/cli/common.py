@@ -1,4 +1,4 @@
-"""What the commands share: options, and how they print records and errors."""
+"""Common parts of the commands: options, and how they print records and errors."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _SLOW = (
 
 
 class DryRun(NamedTuple):
-    """What went wrong, each at the position of its setting."""
+    """Problems, each at the position of its setting."""
 
     problems: list[Problem]
     warnings: list[Problem]

@@ -1,4 +1,4 @@
-"""What the commands for keys share: which store, the audit log, points in time, the output."""
+"""Common parts of the commands for keys: the store, the audit log, points in time, the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a new token is printed: once, and one that cannot be printed is not valid."""
+"""Output of a new token: once, and one that cannot be printed is not valid."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Report:
 
     @property
     def differs(self) -> bool:
-        """Whether there is any difference."""
+        """Return whether there is any difference."""
         return any(self.counts.values())
 
     def add(self, one: User | None, other: User | None) -> None:

@@ -1,4 +1,4 @@
-"""What ``tornado-idv users import`` reads and reports: the file, its rejected rows, progress."""
+"""Input and report of ``tornado-idv users import``: the file, its rejected rows, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands for users share: the stores of configured backends, errors, signals."""
+"""Common parts of the commands for users: the stores of configured backends, errors, signals."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _allows_tokens(tree: Any) -> bool:
 
 
 def _is_true(value: Any) -> bool:
-    """Whether ``demo`` is on; a malformed value is reported itself, not with every key."""
+    """Return whether ``demo`` is on; a malformed value is reported itself, not with every key."""
     try:
         return value is not None and _BOOLEAN.validate_python(value)
     except ValidationError:
@@ -114,7 +114,7 @@ def _is_true(value: Any) -> bool:
 
 
 def _is_loopback(host: Any) -> bool:
-    """Whether only this machine can connect; malformed values as in `_is_true`."""
+    """Return whether only this machine can connect; malformed values as in `_is_true`."""
     if not isinstance(host, yaml_loader.Text) or not is_host(host):
         return True
     return is_loopback(host)

@@ -1,4 +1,4 @@
-"""What the commands for keys need of `config.yaml`, whether or not the rest of it is right.
+"""Settings of `config.yaml` for the commands for keys, whether or not the rest of it is right.
 
 The rest may refer to secrets that the operator who issues keys does not have.
 """

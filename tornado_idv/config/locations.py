@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"[a-z_][a-z0-9_]{0,39}", re.ASCII)
 
 
 def is_safe_to_print(step: str | int) -> bool:
-    """Whether a step of a path is an index, or looks like the name of a setting.
+    """Return whether a step of a path is an index, or looks like the name of a setting.
 
     Another name may contain a secret: without the space after a colon, YAML reads
     ``token:idv_...`` as one name.

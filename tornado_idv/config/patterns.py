@@ -53,7 +53,7 @@ def slow_patterns(settings: Settings) -> Iterator[tuple[int | str, ...]]:
 
 
 def is_slow(pattern: re.Pattern[str], prepare: Prepare) -> bool:
-    """Whether a text was found that takes longer than `SLOW` to match or to refuse."""
+    """Return whether a text was found that takes longer than `SLOW` to match or to refuse."""
     give_up_at = time.thread_time() + _BUDGET
     for prefix, unit in dict.fromkeys(_repetitions(pattern.pattern)):
         for tail in _TAILS:

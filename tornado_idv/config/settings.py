@@ -59,7 +59,7 @@ def _token(secret: SecretStr) -> SecretStr:
 
 
 class DrainSettings(Options):
-    """How the service stops."""
+    """Stop of the service."""
 
     delay: Duration = 0.0
     """How long new connections are still accepted after the signal to stop."""
@@ -124,7 +124,7 @@ class ServerSettings(Options):
 
     @property
     def warning(self) -> str | None:
-        """What an operator should change: keys must not cross a network in plain text."""
+        """Warning of keys that cross a network in plain text."""
         if self.tls or self.trusted_proxies or is_loopback(self.host):
             return None
         return (

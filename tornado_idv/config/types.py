@@ -62,7 +62,7 @@ def _site(text: str) -> str:
 
 
 def is_ip_address(text: str) -> bool:
-    """Whether ``text`` is an IPv4 or IPv6 address, the latter without brackets."""
+    """Return whether ``text`` is an IPv4 or IPv6 address, the latter without brackets."""
     try:
         ip_address(text)
     except ValueError:
@@ -71,12 +71,12 @@ def is_ip_address(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to a listener on ``host``."""
+    """Return whether only this machine can connect to a listener on ``host``."""
     return ip_address(host).is_loopback if is_ip_address(host) else host.lower() == "localhost"
 
 
 def is_host(text: str) -> bool:
-    """Whether ``text`` is an IP address or a valid host name."""
+    """Return whether ``text`` is an IP address or a valid host name."""
     return is_ip_address(text) or _HOST_NAME.fullmatch(text) is not None
 
 

@@ -31,7 +31,7 @@ _EXPIRE_PAUSE = 0.001
 
 
 class TimedConnection(Protocol):
-    """What the table needs of a connection; ``deadline`` is a time of the loop's clock."""
+    """Interface of a connection for the table; ``deadline`` is a time of the loop's clock."""
 
     deadline: float
     state: State
@@ -96,7 +96,7 @@ class ConnectionTable:
 
     @property
     def overloaded(self) -> bool:
-        """Whether rejected connections are to be closed at once."""
+        """Return whether rejected connections are to be closed at once."""
         return self._limits.replace_idle or len(self._rejected) > _MAX_REJECTED
 
     def unregister(self, connection: TimedConnection) -> None:

@@ -37,7 +37,7 @@ class Peer:
 
 
 class ResponseSink(Protocol):
-    """What an exchange needs of its connection."""
+    """Interface of a connection for its exchange."""
 
     def send(self, data: bytes) -> Future[None]:
         """Write bytes; the future is done when more may be written."""

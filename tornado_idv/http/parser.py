@@ -37,17 +37,17 @@ class RequestParser:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is buffered."""
+        """Return whether nothing is buffered."""
         return not self._buffer and self.head is None
 
     @property
     def has_started(self) -> bool:
-        """Whether a byte of a request was received; half an empty line is none."""
+        """Return whether a byte of a request was received; half an empty line is none."""
         return self.head is not None or (bool(self._buffer) and self._buffer != b"\r")
 
     @property
     def has_head(self) -> bool:
-        """Whether the head of the next request is complete."""
+        """Return whether the head of the next request is complete."""
         return self.head is not None or self._head_size > 0
 
     @property

@@ -1,4 +1,4 @@
-"""How much is read ahead of a client: reading pauses while too much of it is buffered."""
+"""Read-ahead limit of a client: reading pauses while too much of it is buffered."""
 
 from __future__ import annotations
 

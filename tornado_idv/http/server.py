@@ -134,7 +134,7 @@ class HttpServer:
         return min(_HANDSHAKE_TIMEOUT, self._context.limits.idle_timeout)
 
     def _has_room_for_handshake(self, pending: int) -> bool:
-        """Whether one more than ``pending`` handshakes are within limits and descriptors."""
+        """Return whether one more than ``pending`` handshakes are within limits and descriptors."""
         limit = self._context.limits.max_connections + _HANDSHAKES_ABOVE_LIMIT
         return pending < _MAX_HANDSHAKES and len(self._connections) + pending < limit
 

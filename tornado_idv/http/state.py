@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 
 class State(Enum):
-    """What a connection is doing.
+    """State of a connection.
 
     ::
 

@@ -1,4 +1,4 @@
-"""Which keys of another key store are copied: new ones, and those that were changed there."""
+"""Selection of keys to copy from another store: new ones, and those that were changed there."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _with_removed(source: KeyRecord, copy: KeyRecord, now: float) -> KeyRecord:
 
 
 def _is_same(one: KeyRecord, other: KeyRecord) -> bool:
-    """Whether they are equal but for last use, or both are revoked: nothing else matters then."""
+    """Return whether they are equal but for last use, or both revoked: no more matters then."""
     if one.revoked is not None and other.revoked is not None:
         return True
     return replace(one, last_used=None) == replace(other, last_used=None)

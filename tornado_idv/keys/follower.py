@@ -25,7 +25,7 @@ resolution, so that a second change within it may leave no trace."""
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """Whether the store can be read: ``error`` says why not, ``since`` is a Unix time."""
+    """Readability of the store: ``error`` says why it cannot be read, ``since`` is a Unix time."""
 
     error: str | None
     since: float

@@ -1,4 +1,4 @@
-"""Where a key store is: a file, or what a plugin opens for a URL."""
+"""Location of a key store: a file, or what a plugin opens for a URL."""
 
 from __future__ import annotations
 

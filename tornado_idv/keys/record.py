@@ -1,4 +1,4 @@
-"""What the key store keeps of a key: its attributes, and one or more tokens."""
+"""Record of a key in the key store: its attributes, and one or more tokens."""
 
 from __future__ import annotations
 

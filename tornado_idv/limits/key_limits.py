@@ -40,7 +40,7 @@ _shared_limit = lru_cache(maxsize=1024)(Limit)
 
 
 class KeyUse(NamedTuple):
-    """How many events of one of its limits a key has used."""
+    """Use of one of its limits by a key, in events."""
 
     limits: KeyLimits
     limit: Limit
@@ -130,7 +130,7 @@ class KeyLimits:
         self._tats[at] = max(self._tats[at], tat)
 
     def bound_wait(self, before: KeyLimits) -> None:
-        """Where a limit is not that of ``before``, allow one event now, and more as it says.
+        """Allow one event now, and more as the limit says, if it is not that of ``before``.
 
         With the wait of a stricter one the key would be blocked for long under a generous one.
         """

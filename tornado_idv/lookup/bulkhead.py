@@ -26,7 +26,7 @@ class Bulkhead:
 
     @property
     def can_queue(self) -> bool:
-        """Whether there is room for one more in `acquire`."""
+        """Return whether there is room for one more in `acquire`."""
         return len(self._queue) < self._queue_limit
 
     def try_acquire(self) -> bool:

@@ -21,7 +21,7 @@ BreakerState = Literal["closed", "half_open", "open"]
 
 
 class Permit(Enum):
-    """How a call was let through."""
+    """Permit for a call, to be reported on."""
 
     REGULAR = auto()
     PROBE = auto()
@@ -47,7 +47,7 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """Whether calls are let through: all, a probe, or none."""
+        """Calls that are let through: all, a probe, or none."""
         if self._open_until is None:
             return "closed"
         return "open" if self.next_probe else "half_open"

@@ -22,7 +22,7 @@ _RESOLUTION = 0.005
 
 
 def is_cancelled() -> bool:
-    """Whether the current task is cancelled; a `CancelledError` may also come from its own work."""
+    """Return whether the current task is cancelled: its own work may raise `CancelledError`."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -92,7 +92,7 @@ class SharedAnswers:
         return None
 
     def _is_valid(self, query: Query, shared: SharedAnswer) -> bool:
-        """Whether it can be an answer of this directory, and to this query."""
+        """Return whether it can be an answer of this directory, and to this query."""
         user = shared.user
         if user is None:
             return True

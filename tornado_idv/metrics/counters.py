@@ -1,4 +1,4 @@
-"""What one process has counted since its start; it knows nothing of how that is rendered.
+"""Counters of one process since its start; it knows nothing of how that is rendered.
 
 Only names from `config.yaml` and fixed words become keys here: no key, user or address does.
 """
@@ -24,7 +24,7 @@ SHARED_CACHE = "shared cache"
 
 
 class Durations:
-    """How many events took how long."""
+    """Histogram of the durations of events."""
 
     __slots__ = ("fast", "seconds", "slower")
 

@@ -55,7 +55,7 @@ class Child:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether `flush` is to be called once the socket can be written."""
+        """Return whether `flush` is to be called once the socket can be written."""
         return bool(self._unsent)
 
     def send(self, message: Message) -> None:

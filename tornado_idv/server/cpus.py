@@ -1,4 +1,4 @@
-"""How many CPUs this process may use: what `server.workers: auto` means."""
+"""Number of CPUs that this process may use: the meaning of `server.workers: auto`."""
 
 from __future__ import annotations
 

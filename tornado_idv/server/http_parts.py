@@ -1,4 +1,4 @@
-"""What the public listener is given by one configuration."""
+"""Parts of the public listener that depend on the configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tornado_idv.web.packet_cache import PacketCache
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """What stays while configurations change: keys, counts of limits, counters, the access log."""
+    """Parts that outlast a configuration: keys, counts of limits, counters, the access log."""
 
     ring: KeyRing
     limiters: Limiters

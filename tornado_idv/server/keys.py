@@ -59,7 +59,7 @@ class _Store:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where keys come from."""
+    """Source of keys."""
 
     configured: tuple[ApiKey, ...]
     store: _Store | None

@@ -25,7 +25,7 @@ class Fold:
 
 
 class Folding:
-    """Which lines are to be written, and how often the others were repeated.
+    """Deduplicates log events: a repeated event is suppressed and counted.
 
     An event is folded for 10 s after it is written. Then ``write`` is called if it was repeated,
     from a thread of its own, and another interval begins. Of too many different events, the

@@ -1,4 +1,4 @@
-"""Which settings a reload cannot change."""
+"""Settings that a reload cannot change."""
 
 from __future__ import annotations
 

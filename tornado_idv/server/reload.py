@@ -36,7 +36,7 @@ Raises an `IdvError`, with everything as it was, if that is not possible.
 
 
 class Watch:
-    """Whether a file is another one than ``file``, which was read last."""
+    """Detects that a file is another one than ``file``, which was read last."""
 
     def __init__(self, file: ConfigFile) -> None:
         self.path = file.path

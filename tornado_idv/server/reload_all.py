@@ -34,7 +34,7 @@ Done = Callable[[ReloadResult], object]
 
 @dataclass
 class Configuration:
-    """What new processes are started with."""
+    """Configuration with which new processes are started."""
 
     file: ConfigFile
     settings: Settings

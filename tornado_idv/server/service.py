@@ -69,7 +69,7 @@ class Announced(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a process has from its supervisor: bound sockets, and memory that all share."""
+    """Inheritance of a process from its supervisor: bound sockets, and memory that all share."""
 
     sockets: Sequence[socket.socket]
     limiters: Limiters

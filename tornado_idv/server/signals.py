@@ -1,4 +1,4 @@
-"""What signals do to a running service."""
+"""Handlers of signals to a running service."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hold_hangups() -> Iterator[None]:
 
 
 def was_held(handler: object) -> bool:
-    """Whether this handler of SIGHUP is that of `hold_hangups`, and was called."""
+    """Return whether this handler of SIGHUP is that of `hold_hangups`, and was called."""
     return isinstance(handler, _HeldHangup) and handler.called
 
 

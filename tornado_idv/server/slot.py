@@ -29,7 +29,7 @@ class Slot:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the process serves, and was not asked to stop."""
+        """Return whether the process serves, and was not asked to stop."""
         return self.child is not None and self.child.phase == "ready"
 
     def on_ready(self) -> None:

@@ -38,7 +38,7 @@ _audit = logging.getLogger(AUDIT)
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the service is; see `Announced`."""
+    """Addresses of the service; see `Announced`."""
 
     url: str
     host: str

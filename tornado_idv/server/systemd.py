@@ -1,4 +1,4 @@
-"""What the service manager is to know: `sd_notify(3)`, where ``NOTIFY_SOCKET`` is set."""
+"""Notifications of the service manager: `sd_notify(3)`, where ``NOTIFY_SOCKET`` is set."""
 
 from __future__ import annotations
 

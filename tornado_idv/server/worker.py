@@ -1,4 +1,4 @@
-"""What a worker process does: serve until its supervisor asks it to stop, or is gone."""
+"""A worker process: serves until its supervisor asks it to stop, or is gone."""
 
 from __future__ import annotations
 

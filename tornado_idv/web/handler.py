@@ -1,4 +1,4 @@
-"""What all handlers of the API share: one request in, one JSON response out."""
+"""Base of all handlers of the API: one request in, one JSON response out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What handlers use."""
+    """Services that handlers use."""
 
     directory: Directory
     identifiers: Identifiers

@@ -56,7 +56,7 @@ _Outcome = tuple[int, Failure | None, Durations]
 
 
 class CacheableRequest(Struct, frozen=True):
-    """What a handler understood of a request.
+    """Meaning of a request as its handler understood it.
 
     ``repeated`` says that the answer was cached, so that it had been asked for before.
     """
@@ -68,7 +68,7 @@ class CacheableRequest(Struct, frozen=True):
 
 
 class _KnownQuery(Struct, frozen=True, gc=False):
-    """What a body means, and how the access log names the user."""
+    """Meaning of a body, and how the access log names the user."""
 
     query: Query
     subject: str | None
@@ -94,7 +94,7 @@ class _QueryTable:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _KnownHead:
-    """What a head means, and the bodies that may follow it."""
+    """Meaning of a head, and the bodies that may follow it."""
 
     route: str
     key: ApiKey
@@ -107,7 +107,7 @@ class _KnownHead:
 
 
 class PacketCache:
-    """What requests mean, by their bytes; shared by all connections."""
+    """Meaning of requests by their bytes; shared by all connections."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ def _head_size(segment: bytes) -> int:
 
 
 def _is_cacheable(head: RequestHead, head_size: int, body_size: int) -> bool:
-    """Whether the bytes are exactly one request, and nothing in its head changes the response."""
+    """Return whether the bytes are one request whose head has nothing that changes the response."""
     start_line, headers = head.start_line, head.headers
     return (
         0 < head_size <= _MAX_HEAD

@@ -85,7 +85,7 @@ def _prefix(status: int, second: int) -> bytes:
 
 
 class _Prefixes(dict[int, bytes]):
-    """What responses begin with in one second, up to the request id, by their status.
+    """Beginnings of the responses of one second, up to the request id, by their status.
 
     `functools.lru_cache` would build a key of both for each response.
     """

@@ -1,1 +1,1 @@
-"""What is sent to an upstream: request templates, their encoding and URLs."""
+"""Requests to an upstream: templates, their encoding and URLs."""

@@ -37,7 +37,7 @@ _NO_PLACEHOLDERS = Placeholders(())
 
 
 def is_reserved(header: str) -> bool:
-    """Whether a header is set by the client, or by a credential."""
+    """Return whether a header is set by the client, or by a credential."""
     return _RESERVED_HEADER.fullmatch(header) is not None
 
 
@@ -59,7 +59,7 @@ def compile_path(url: str, known: Placeholders) -> Compiled:
 
 
 def has_dot_segment(path: str) -> bool:
-    """Whether a server may resolve a segment of the path as ``.`` or ``..``.
+    """Return whether a server may resolve a segment of the path as ``.`` or ``..``.
 
     Encoded slashes count too, since some servers decode a path before they split it, and
     some read a segment only up to a semicolon.
@@ -84,7 +84,7 @@ def compile_headers(members: Mapping[str, str], known: Placeholders) -> dict[str
 
 
 def is_header_value(text: str) -> bool:
-    """Whether ``text`` is received as it is sent."""
+    """Return whether ``text`` is received as it is sent."""
     return _HEADER_VALUE.fullmatch(text) is not None
 
 

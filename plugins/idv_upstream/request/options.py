@@ -49,7 +49,7 @@ class RequestOptions(Options):
 
     @property
     def is_absolute(self) -> bool:
-        """Whether it is sent without an endpoint."""
+        """Return whether it is sent without an endpoint."""
         return not self.url.startswith("/")
 
     @field_validator("method")

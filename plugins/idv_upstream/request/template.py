@@ -44,7 +44,7 @@ class RequestTemplate:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the request is the same for all queries."""
+        """Return whether the request is the same for all queries."""
         parts = (self.path, self.query, self.body, *self.headers.values())
         return not any(part.slots for part in parts if part is not None)
 

@@ -49,7 +49,7 @@ class Url:
 
 
 def _is_origin(text: str) -> bool:
-    """Whether the client accepts it: it checks ports and punycode hosts, but not IPv6."""
+    """Return whether the client accepts it: it checks ports and punycode hosts, but not IPv6."""
     if not _ORIGIN.fullmatch(text):
         return False
     try:

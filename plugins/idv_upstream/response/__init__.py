@@ -1,1 +1,1 @@
-"""What an upstream response means: its status, its body and the mapping to a user."""
+"""Interpretation of an upstream response: its status, its body and the mapping to a user."""

@@ -104,17 +104,17 @@ def _check_no_projection(text: str) -> str:
 
 
 def picks_an_element(text: str) -> bool:
-    """Whether the expression takes an element out of a list anywhere."""
+    """Return whether the expression takes an element out of a list anywhere."""
     return any(map(_is_pick, _nodes(_parse(text))))
 
 
 def ends_in_an_element(text: str) -> bool:
-    """Whether the result of the expression is an element, or a slice, of a list."""
+    """Return whether the result of the expression is an element, or a slice, of a list."""
     return any(map(_is_pick, _results(_parse(text))))
 
 
 def gives_all(text: str) -> bool:
-    """Whether the result of the expression, if any, is the value it is applied to."""
+    """Return whether the result of the expression, if any, is the value it is applied to."""
     return any(node["type"] == "current" for node in _results(_parse(text)))
 
 

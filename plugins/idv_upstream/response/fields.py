@@ -21,7 +21,7 @@ _SCALARS = (str, int, float, bool, type(None))
 
 
 class FieldOptions(Options):
-    """Where a field comes from."""
+    """Source of a field in a response."""
 
     path: ExpressionText | None = None
     """A JMESPath expression on the user's record."""

@@ -1,4 +1,4 @@
-"""How long a response may be cached, by its ``Cache-Control`` (RFC 9111)."""
+"""Freshness of a response by its ``Cache-Control`` (RFC 9111)."""
 
 from __future__ import annotations
 

@@ -49,11 +49,11 @@ class ResponseMapper:
 
     @property
     def reads_not_known(self) -> bool:
-        """Whether the body of a response whose status says "not known" must say so too."""
+        """Return whether the body of a response whose status says "not known" must say so too."""
         return self._not_known_when is not None
 
     def is_not_known(self, document: Any) -> bool:
-        """Whether the body of such a response says so; raises `Broken` if it is unclear."""
+        """Return whether the body of such a response says so; raises `Broken` if it is unclear."""
         expression = self._not_known_when
         return expression is None or not is_falsy(expression.evaluate(document))
 

@@ -20,7 +20,7 @@ from tornado_idv import ByNickname, Options, Query
 
 
 class ResponseOptions(Options):
-    """Where the user is in a response."""
+    """Position of the user in a response."""
 
     found_when: ExpressionText | None = None
     """An expression on the whole response; if its result is false, empty or null, the user is
@@ -61,7 +61,7 @@ class ResponseOptions(Options):
         return self
 
     def can_answer(self, kind: type[Query]) -> bool:
-        """Whether both fields are known for a query of this kind, which has one of them."""
+        """Return whether both fields are known for a query of this kind, which has one of them."""
         other = self.card_number if kind is ByNickname else self.nickname
         return self.check_echo or other is not None
 

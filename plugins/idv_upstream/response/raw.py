@@ -51,7 +51,7 @@ def decode_json(body: bytes) -> Any:
 
 
 def _has_length(headers: MultiMapping[str]) -> bool:
-    """Whether the response is framed; otherwise a lost connection looks like its end."""
+    """Return whether the response is framed; otherwise a lost connection looks like its end."""
     return "Content-Length" in headers or "Transfer-Encoding" in headers
 
 

@@ -1,4 +1,4 @@
-"""What the status of a response means, without its body."""
+"""Meaning of the status of a response, without its body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tornado_idv import WholeNumber
 
 
 class Outcome(StrEnum):
-    """How a response is handled."""
+    """Handling of a response."""
 
     READ = "read"
     NOT_KNOWN = "not_known"

@@ -1,1 +1,1 @@
-"""How requests are sent: connections, TLS, endpoints, retries and credentials."""
+"""Transport of requests: connections, TLS, endpoints, retries and credentials."""

@@ -35,7 +35,7 @@ Headers = Mapping[str, str]
 
 
 def is_token(text: str) -> bool:
-    """Whether it can follow ``Bearer``."""
+    """Return whether it can follow ``Bearer``."""
     return _TOKEN.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Whether and when a request may be repeated."""
+"""Retries of requests: their conditions, pauses and budget."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RetryBudget:
             self._left += 1
 
     def spend(self) -> bool:
-        """Whether one request may be repeated; then the retry is counted."""
+        """Return whether one request may be repeated; then the retry is counted."""
         if self._left < _PRICE:
             return False
         self._left -= _PRICE

@@ -25,7 +25,7 @@ _CHECK_INTERVAL = 1.0
 
 
 class TlsOptions(Options):
-    """Which certificates are trusted, and our own."""
+    """Trusted certificates, and our own."""
 
     ca_file: ConfigPath | None = None
     """Certificates of the trusted authorities, in PEM form, instead of the system's."""
