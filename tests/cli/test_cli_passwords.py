@@ -120,6 +120,18 @@ def test_no_command_shows_a_url_with_a_mistyped_scheme(
             assert secret not in text, text
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["host=a password=Zeugma", "postgresql:/a:Zeugma", "a:Zeugma@b?://c", "1://a:Zeugma@b"],
+)
+def test_no_command_shows_what_is_neither_a_path_nor_a_url(
+    reported: Callable[..., str], text: str
+) -> None:
+    shown = reported("auth.store", text)
+    assert "auth.store: neither a path nor a URL; write postgresql://" in shown
+    assert "Zeugma" not in shown
+
+
 def test_url_as_a_file_of_keys_is_refused_without_its_password(invoke: Invoke) -> None:
     for start in ("postgresql://", "postgres//", "//"):
         result = invoke("keys", "list", "--store", f"{start}idv:{SECRETS[0]}@127.0.0.1:1/0")

@@ -23,7 +23,7 @@ def tls_context(settings: TlsSettings) -> ssl.SSLContext:
             raise StartError(f"{file}: cannot be read: {error.strerror}") from None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_ciphers("@SECLEVEL=2:ECDHE+AESGCM:ECDHE+CHACHA20")
+    context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(*files, password=_refuse_password)
