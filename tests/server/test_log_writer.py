@@ -130,3 +130,26 @@ def test_a_text_is_written_whole_however_little_is_taken_at_once(
     writer.put("a ü and a \ud800\n")
     writer.close()
     assert reader.text == "a ü and a \\ud800\n"
+
+
+def test_only_lines_dropped_since_the_last_report_are_reported(
+    reader: Reader, writer: LogWriter
+) -> None:
+    for lines in (11, 12):
+        reader.blocked.clear()
+        stall_with_a_line(reader, writer)
+        writer.put(LINE * lines)
+        reader.go_on()
+        writer.flush()
+    assert reader.text == f"{LINE}11 lost\n{LINE}12 lost\n"
+    assert writer.dropped == 23
+
+
+def test_thread_ends_with_the_writer(reader: Reader) -> None:
+    before = set(threading.enumerate())
+    writer = LogWriter(reader.write, describe)
+    (thread,) = set(threading.enumerate()) - before
+    assert thread.daemon
+    writer.close()
+    thread.join(20)
+    assert not thread.is_alive()

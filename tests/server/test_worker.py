@@ -92,8 +92,23 @@ class Worker:
 
         with ControlEnd() as control, ThreadPoolExecutor(1) as thread:
             played = thread.submit(play, control)
-            current = Configuration(file, settings)
-            code = run_worker(current, manager, inherited, control.theirs)
+            # The timeout of pytest raises in a callback of the event loop, which goes on.
+            is_hung = threading.Event()
+
+            def interrupt() -> None:
+                is_hung.set()
+                os.kill(os.getpid(), signal.SIGINT)
+
+            timer = threading.Timer(2 * TIMEOUT, interrupt)
+            timer.start()
+            try:
+                current = Configuration(file, settings)
+                code = run_worker(current, manager, inherited, control.theirs)
+            except KeyboardInterrupt:
+                pytest.fail("the worker does not end")
+            finally:
+                timer.cancel()
+            assert not is_hung.is_set(), "the worker does not end by itself"
             return code, played.result(TIMEOUT)
 
 

@@ -388,6 +388,17 @@ def test_worker_that_starts_after_a_reload_has_the_new_configuration(service: Wo
         assert statuses == [200, 200, 429, 429]
 
 
+def test_reload_waits_for_no_stopped_worker(service: Workers) -> None:
+    """It is killed for want of a heartbeat, and its successor has the new configuration."""
+    stopped = service.pids()[0]
+    started = time.monotonic()
+    with Config(service) as config, stopped_process(stopped):
+        assert config.reload(OTHER).status == 200
+        eventually(lambda: service.has_replaced(stopped))
+        assert time.monotonic() - started < 30
+        assert profile_urls(service) == THERE
+
+
 def test_worker_that_is_terminated_twice_is_replaced_once_more(service: Workers) -> None:
     """The second time while its successor starts, which is then not waited for."""
     pids = service.pids()
