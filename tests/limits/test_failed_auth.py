@@ -117,7 +117,7 @@ def test_which_addresses_share_a_place_cannot_be_predicted(clock: Ticker) -> Non
     ]
 
 
-def test_another_rate_forgets_the_failures_that_were_counted(limiter: FailedAuthLimiter) -> None:
+def test_another_rate_discards_the_failures_that_were_counted(limiter: FailedAuthLimiter) -> None:
     addresses = [f"192.0.2.{i}" for i in range(8)]
     for address in addresses:
         failures(limiter, address)
