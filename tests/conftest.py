@@ -127,10 +127,10 @@ def invoke() -> Iterator[Invoke]:
     What a command does to the loggers and signals of this process is undone.
     """
 
-    def run(*arguments: object) -> Result:
+    def run(*arguments: object, stdin: bytes | None = None) -> Result:
         texts = [str(each) for each in arguments]
         try:
-            return CliRunner().invoke(main, texts, catch_exceptions=False)
+            return CliRunner().invoke(main, texts, input=stdin, catch_exceptions=False)
         finally:
             if threading.current_thread() is threading.main_thread():
                 handle_signals()

@@ -324,7 +324,7 @@ def test_walkthrough_of_your_users_works(
     (command,) = (each for each in code_blocks(YOUR_USERS, "sh") if " import " in each)
     done = invoke(*shlex.split(command.replace("\\\n", ""))[1:])
     assert done.exit_code == 0
-    assert f"`{done.stdout.strip()}`" in YOUR_USERS
+    assert done.stderr.strip() in YOUR_USERS
     check_and_look_up()
     (folder / "people.db").unlink()
     with closing(sqlite3.connect(folder / "people.db")) as connection:

@@ -52,7 +52,6 @@ class Staging:
         self._has_url = profile_url is not None
         if profile_url is not None:
             self._names[quoted(profile_url)] = "profile_url"
-        self._attached: Path | None = None
         self._connection = sqlite3.connect("", isolation_level=None, timeout=_BUSY_TIMEOUT)
         collation = "NOCASE" if options.folds_nicknames else "BINARY"
         self._run(f"PRAGMA cache_size = {_CACHE}")
@@ -97,10 +96,7 @@ class Staging:
 
     def attach(self, path: Path, *, is_private: bool = False) -> None:
         """Open the target; a private one needs no journal, as it is deleted after a failure."""
-        if self._attached == path:
-            return
         self._run("ATTACH ? AS target", str(path))
-        self._attached = path
         self._run(f"PRAGMA target.cache_size = {_CACHE}")
         if is_private:
             self._run("PRAGMA target.journal_mode = OFF")
@@ -109,7 +105,6 @@ class Staging:
     def detach(self) -> None:
         """Close the target."""
         self._run("DETACH target")
-        self._attached = None
 
     def close(self) -> None:
         """Roll back what is not committed, and delete the temporary database."""

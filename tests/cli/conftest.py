@@ -47,9 +47,9 @@ def users(invoke: Invoke, config: Callable[..., Path]) -> Callable[..., Result]:
         "name: demo, kind: yaml, path: users.yaml",
     )
 
-    def run(name: str, *arguments: object) -> Result:
+    def run(name: str, *arguments: object, stdin: bytes | None = None) -> Result:
         options = ANY_LIST if name == "import" else ()
-        return invoke("users", name, *options, *arguments, "--config", file)
+        return invoke("users", name, *options, *arguments, "--config", file, stdin=stdin)
 
     return run
 

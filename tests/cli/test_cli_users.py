@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -73,6 +74,9 @@ REJECTED = {
     "text after a quote": ('"carl"x,1,Free,', "not CSV: a quote is not closed on its line"),
     "not UTF-8": ("carl,1,a\udcffb,", "plan: not 1 to 256 characters"),
     "address": ("carl,1,Free,ftp://x", "profile_url: not an http:// or https:// URL"),
+    "address with a blank": ("carl,1,Free,https://x/a b", "profile_url: not an http:// or"),
+    "address that is not UTF-8": ("carl,1,Free,https://x/\udcff", "profile_url: not an http:// or"),
+    "two @": ("@@carl,1,Free,", "nickname: not in a valid format"),
     "few fields": ("carl,1,Free", "3 fields instead of 4"),
     "same nickname": ("@alice,1,Free,", "the nickname is that of an earlier line"),
     "same card": (f"carl,{ALICE.card_number},Free,", "the card number is that of an earlier line"),
@@ -284,24 +288,6 @@ def test_folded_nicknames_are_one_user(
     assert [row[0] for row in rows(path)] == ["alice"]
 
 
-def test_compare_reports_each_difference(
-    users: Users, source: Callable[..., Path], folder: Path
-) -> None:
-    sqlite_databases.write(folder / "people.db", ALICE, BOB, User("Free", "1", "carl"))
-    sqlite_databases.write(folder / "other.db", User("Pro", "2", "alice"), BOB, User("x", "3", "d"))
-    done = users("compare", "people", "other", "--json")
-    assert done.exit_code == 1
-    assert json.loads(done.stdout)["users"] == {
-        "different": ["@alice: card_number, plan"],
-        "only_in_first": ["@carl"],
-        "only_in_second": ["@d"],
-    }
-    done = users("compare", "people", "other", "--sample", 3)
-    assert (done.exit_code, "only in people: 1" in done.stdout) == (1, True)
-    done = users("compare", "other", "demo", "--sample", 5)  # which has another plan
-    assert done.exit_code == 1
-
-
 def test_two_exports_to_one_file_at_the_same_time_are_both_complete(
     users: Users, folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +362,7 @@ def test_export_of_a_user_that_an_import_would_reject_is_refused(
     file.write_text("before")
     done = users("export", "--from", "people", file)
     assert (done.exit_code, file.read_text()) == (1, "before")
+    assert list(folder.glob(".*")) == []
     assert done.stderr.startswith("user 2 in the order of nicknames: plan: not 1 to 256 characters")
     assert "bob" not in done.stderr
 
@@ -400,6 +387,35 @@ def test_nickname_with_a_control_character_is_rejected_with_any_pattern(
     )
     assert [row[0] for row in rows(path)] == ["c"]
     assert ":1: nickname: contains a control character" in Path(f"{users}.rejected").read_text()
+
+
+def test_export_that_does_not_reach_the_disk_leaves_the_file_as_it_was(
+    users: Users, folder: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_databases.write(path, ALICE)
+    file = folder / "all.csv"
+    file.write_text("before")
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    done = users("export", "--from", "people", file)
+    said = f"{file}: cannot be written: Input/output error\n"
+    assert (done.exit_code, done.stderr, file.read_text()) == (3, said, "before")
+    assert list(folder.glob(".*")) == []
+
+
+def test_standard_input_is_read_as_a_file(
+    users: Users, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a byte order mark, and bytes that are not UTF-8."""
+    monkeypatch.chdir(folder)
+    content = f"\ufeff{HEADER}{ALICE_ROW}carl,1,a\udcffb,\n".encode("utf-8", "surrogateescape")
+    done = users("import", "-", "--to", "people", "--format", "csv", stdin=content)
+    assert done.exit_code == 0
+    assert users("export", "--from", "people").stdout == HEADER + ALICE_ROW
+    assert Path("stdin.rejected").read_text().startswith("standard input:3: plan: not 1 to 256")
 
 
 def test_wrong_use_names_what_is_right(users: Users, source: Callable[..., Path]) -> None:

@@ -99,6 +99,9 @@ def test_import_replaces_all_users_and_export_writes_them_again(
     assert users("import", source(HEADER + ALICE_ROW + BOB_ROW), "--to", "file").exit_code == 0
     assert users("compare", "people", "file").exit_code == 0
     assert users("compare", "file", "people", "--sample", 2).exit_code == 0
+    query = "SELECT plan, card_number, nickname, profile_url FROM users WHERE nickname = $1"
+    only = f', by_nickname: "{query}"'
+    assert users("compare", "file", "people", "--sample", 2, more=only).exit_code == 0
 
 
 TABLES = {

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,35 @@ def test_case_of_a_nickname_is_changed_where_case_is_folded(
     assert rows == [("alice", "then"), ("BOB", "then")]
 
 
+@pytest.mark.parametrize(("fold", "order"), [(True, "aBc"), (False, "Bac")])
+def test_users_are_in_the_order_of_their_nicknames(store: Store, *, fold: bool, order: str) -> None:
+    store.create_loose("('c', '1', 'x', NULL), ('B', '2', 'x', NULL), ('a', '3', 'x', NULL)")
+    done = store.run("export", "--from", "people", fold=fold)
+    assert "".join(line[0] for line in done.stdout.splitlines()[1:]) == order
+
+
+def test_configured_columns_are_written_and_read(store: Store) -> None:
+    store.create_loose("('alice', '1', 'Free', NULL)")
+    columns = replace(store, settings=f"{store.settings}, columns: {{profile_url: since}}")
+    users = [User("Free", "1", "alice", f"{SITE}/a"), User("Pro", "2", "bob", f"{SITE}/b")]
+    assert numbers(columns.load(*users)) == (1, 1, 0, 0)
+    assert columns.export() == "".join(map(csv_row, users))
+    rows = store.execute("SELECT since FROM users ORDER BY plan")
+    assert rows == [(f"{SITE}/a",), (f"{SITE}/b",)]
+
+
+@pytest.mark.parametrize("options", MODES, ids=["replace", "merge"])
+def test_user_with_a_profile_url_is_rejected_where_the_table_has_no_column_for_it(
+    store: Store, options: tuple[str, ...]
+) -> None:
+    store.create_loose("('alice', '1', 'Free', NULL)")
+    users = [User("Free", "1", "alice"), User("Pro", "2", "bob", f"{SITE}/b")]
+    assert numbers(store.load(*users, options=(*options, *ANY_LIST))) == (0, 0, 0, 1)
+    assert store.export() == csv_row(users[0])
+    rejected = (store.folder / "list.csv.rejected").read_text()
+    assert "list.csv:3: profile_url: the table has no column for it" in rejected
+
+
 @pytest.mark.parametrize("options", MODES, ids=["replace", "merge"])
 def test_stored_rows_without_a_nickname_or_card_number_do_not_hide_users(
     store: Store, options: tuple[str, ...]
@@ -212,6 +241,14 @@ def test_import_with_too_many_rejected_rows_is_refused(store: Store) -> None:
     assert store.export() == before
     done = store.load(*users, bad, user(1), user(2), options=("import", "--max-rejected", "1.5%"))
     assert numbers(done) == (1, 0, 0, 3)
+
+
+def test_rejected_rows_are_in_the_order_of_the_list(store: Store) -> None:
+    """Whatever finds them."""
+    users = [user(0), user(1), User("Free", "0", "carl"), User("Free", "9", "user0")]
+    assert numbers(store.load(*users, User("", "8", "x"), options=("import", *ANY_LIST)))[3] == 3
+    lines = (store.folder / "list.csv.rejected").read_text().splitlines()
+    assert [line.partition("list.csv:")[2].partition(":")[0] for line in lines] == ["6", "4", "5"]
 
 
 def test_first_import_needs_no_option(store: Store) -> None:

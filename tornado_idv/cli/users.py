@@ -76,7 +76,7 @@ users.add_command(compare)
     default=",",
     show_default=True,
     type=click.Choice(list(DELIMITERS)),
-    help="Between the fields of CSV.",
+    help="Between the fields of CSV: , or ; or | or tab.",
 )
 @click.option(
     "--max-rejected",
@@ -111,7 +111,8 @@ def import_users(
     FILE may be - for standard input. Its fields are nickname, card_number, plan and, if a user
     has one of their own, profile_url. Rows that are not valid are not imported: FILE.rejected
     has their lines, with the reasons. All other rows become visible at once, or, after an error
-    or an interruption, none.
+    or an interruption, none. A list that looks truncated or wrong is refused: see --max-rejected
+    and --allow-shrink.
     """
     if form is None and file.lower().endswith(".xlsx"):
         form = "csv"  # its reader says what to do with a workbook

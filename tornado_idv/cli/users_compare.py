@@ -121,15 +121,14 @@ class Report:
 
     def different(self, one: User, other: User) -> list[str]:
         """Return the fields that a response for one user and for the other one differ in."""
-        # The profile URL is shown as responses show it, also where it is derived.
-        url = self.identifiers.profile_url
-        values = (
-            (self._nickname(one), self._nickname(other)),
-            (one.card_number, other.card_number),
-            (one.plan, other.plan),
-            (url(one), url(other)),
-        )
-        return [name for name, (a, b) in zip(_FIELDS, values, strict=True) if a != b]
+        values = zip(_FIELDS, self._shown(one), self._shown(other), strict=True)
+        return [name for name, a, b in values if a != b]
+
+    def _shown(self, user: User) -> tuple[str, str, str, str]:
+        """Return the fields as responses show them, also a profile URL that is derived."""
+        shown = User(user.plan, user.card_number, self._nickname(user), user.profile_url)
+        url = self.identifiers.profile_url(shown)
+        return shown.nickname, shown.card_number, shown.plan, url
 
     def _nickname(self, user: User) -> str:
         folds = self.identifiers.nickname_case == "fold"
