@@ -20,6 +20,7 @@ class Timer:
         self.harness = harness
         self.at = harness.now + delay
         self.call = call
+        self.daemon = False
 
     def start(self) -> None:
         self.harness.timers.append(self)
@@ -102,6 +103,16 @@ def test_each_error_has_its_own_interval(harness: Harness) -> None:
     harness.log("two", times=3)
     assert harness.advance(5) == [("two", 0), ("one", 1)]
     assert harness.advance(5) == [("two", 2)]
+    assert harness.timers == []
+
+
+def test_all_errors_have_one_timer(harness: Harness) -> None:
+    """A thread each would be too many; it does not hold up the end of the process."""
+    for event in ("one", "two", "three"):
+        harness.log(event, times=100)
+    (timer,) = harness.timers
+    assert timer.daemon
+    harness.folding.close()
     assert harness.timers == []
 
 
