@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.fakes import LoopClock
+from support.supervision import RecordingNotifier
 from tornado_idv.admin.reload import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import ConfigError, Problem, StartError
@@ -108,6 +109,71 @@ async def test_failure_is_counted_logged_and_audited(
     assert (await end(reloader.reload("admin"))).code is None
     assert counters.reloads == {"ok": 1, "failed": 1}
     assert counters.last_reload_success == 1000.0
+
+
+@pytest.mark.parametrize(
+    ("needs_restart", "message"),
+    [
+        ((), "configuration reloaded"),
+        (
+            ("server.port",),
+            "configuration reloaded; these settings take effect after a restart: server.port",
+        ),
+    ],
+    ids=["all in force", "restart"],
+)
+async def test_success_is_logged_and_audited(
+    path: Path, caplog: pytest.LogCaptureFixture, needs_restart: tuple[str, ...], message: str
+) -> None:
+    async def apply(_: ConfigFile) -> tuple[str, ...]:
+        return needs_restart
+
+    reloader = Reloader(ConfigFile.read(path), apply, Counters(), clock=lambda: 1000.0)
+    with caplog.at_level(logging.INFO):
+        result = await end(reloader.reload("admin", key="operator"))
+    assert result == ReloadResult(1000.0, needs_restart)
+    logged, audited = caplog.records
+    assert logged.message == message
+    assert logged.levelno == (logging.WARNING if needs_restart else logging.INFO)
+    line = vars(audited)
+    assert (line["result"], line["needs_restart"], line["key"]) == (
+        "ok",
+        list(needs_restart),
+        "operator",
+    )
+    assert "problem" not in line
+
+
+@pytest.mark.parametrize("error", [None, StartError("no file")], ids=["succeeds", "fails"])
+async def test_service_manager_is_notified_of_a_reload(path: Path, error: Exception | None) -> None:
+    applied = Applied()
+    applied.error = error
+    notifier = RecordingNotifier(lambda: 1000.0)
+    reloader = Reloader(ConfigFile.read(path), applied, Counters(), notifier)
+    await end(reloader.reload("signal"))
+    assert notifier.sent == ["RELOADING", "READY"]
+
+
+async def test_close_waits_for_the_end_of_a_reload(path: Path) -> None:
+    """What it has opened is closed before the service ends."""
+    done: list[str] = []
+    begun = asyncio.Event()
+
+    async def apply(_: ConfigFile) -> tuple[str, ...]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            done.append("closed")
+        return ()
+
+    reloader = Reloader(ConfigFile.read(path), apply, Counters())
+    reload = asyncio.create_task(reloader.reload("signal"))
+    await begun.wait()
+    await reloader.close()
+    assert done == ["closed"]
+    assert (await end(reload)).problems == ("the service is stopping",)
 
 
 async def test_missing_file_is_a_failure(path: Path, make: Make) -> None:

@@ -214,6 +214,9 @@ def test_configuration_is_prepared_and_put_in_force_by_command(worker: Worker) -
         assert [control.wait_for("preparing")["now"] for _ in range(2)] == [True, False]
         assert control.wait_for("reply")["result"] is None
         assert profile_url(worker) == HERE
+        for command in ("report", "purge_here", "purge_soon", "purge_shared"):
+            control.do(command, all=True, take_lag=False)
+        control.do("explain", input="@alice")
         control.do("commit")
         assert profile_url(worker) == THERE
         invalid = control.do("prepare", content=f"{OTHER}no_such: 1\n")["result"]
