@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -108,6 +109,27 @@ def test_names_of_other_hosts_are_rejected_on_loopback(service: Service, host: s
     )
 
 
+def test_media_type_is_checked_off_loopback_too(open_service: Service) -> None:
+    """And in any case, with parameters."""
+    key = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    for path in POSTS:
+        reply = ask_admin(open_service, path, {}, **key, **{"Content-Type": "text/plain"})
+        assert_error(reply, 415, "unsupported_media_type")
+    fields = {**key, "Content-Type": "Application/JSON; charset=utf-8"}
+    assert ask_admin(open_service, "/cache/purge", {"all": True}, **fields).status == 200
+
+
+def test_audit_log_names_the_key_and_the_client(
+    open_service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "tornado_idv.audit"):
+        for path in ("/cache/purge", "/reload"):
+            fields = {"Authorization": f"Bearer {ADMIN_KEY}"}
+            assert ask_admin(open_service, path, {"all": True}, **fields).status == 200
+    lines = [vars(each) for each in caplog.records if each.name == "tornado_idv.audit"]
+    assert [(each["remote"], each["key"]) for each in lines] == [("127.0.0.1", "operator")] * 2
+
+
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", ""])
 @pytest.mark.parametrize("path", POSTS)
 def test_post_needs_the_media_type_of_json(service: Service, path: str, media_type: str) -> None:
@@ -134,8 +156,12 @@ def test_wrong_method_is_rejected_with_the_right_ones(service: Service) -> None:
     assert reply.headers["Allow"] == "POST"
 
 
-def test_other_paths_have_no_route(service: Service) -> None:
-    assert_error(ask_admin(service, "/elsewhere"), 404, "no_such_route")
+def test_other_paths_have_no_route(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    """And are not logged, since anything may be in them."""
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):  # the first one has ended when the second is answered
+            assert_error(ask_admin(service, "/elsewhere?canary"), 404, "no_such_route")
+    assert "canary" not in caplog.text
 
 
 def test_head_has_the_fields_of_get_without_the_body(service: Service) -> None:

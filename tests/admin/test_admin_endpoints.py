@@ -37,10 +37,9 @@ def test_status_gives_an_overview(service: Service) -> None:
     assert status["status"] == "ready"
     assert status["requests"]["url"]["ok"] == 1
     assert status["cache"]["entries"] == {"found": 1, "negative": 0}
-    assert (status["backends"][0]["name"], status["backends"][0]["calls"]) == (
-        "users",
-        {"found": 1},
-    )
+    (backend,) = status["backends"]
+    assert (backend["name"], backend["calls"]) == ("users", {"found": 1})
+    assert (backend["last_error"], backend["last_error_at"]) == (None, None)
     assert status["keys"] == {"count": 3, "next_expiry": None, "expiring": []}
 
 

@@ -15,6 +15,8 @@ from support.admin import WITH_ADMIN, ask_admin
 from support.metrics import scrape
 from support.process import eventually
 from support.service import CONFIG, FIXTURE, KEY, Client, serving
+from tornado_idv.admin import metrics
+from tornado_idv.keys.token import issue
 from tornado_idv.server.service import Service
 
 pytestmark = pytest.mark.slow
@@ -153,6 +155,31 @@ def test_event_loop_lag_is_the_longest_since_the_last_scrape(service: Service) -
     ask_admin(service, "/status.json")
     assert scrape(service)("idv_event_loop_lag_seconds") == 1000.0
     assert scrape(service)("idv_event_loop_lag_seconds") < 1000.0
+
+
+def test_keys_that_have_expired_give_way_to_those_that_expire_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_MAX_KEYS", 1)
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    later = f"    - {{id: later, token: {issue('later')}, expires: 2100-01-01T00:00:00Z}}\n"
+    with serving(WITH_ADMIN.replace("backends:\n", f"{later}backends:\n"), tmp_path) as service:
+        value = scrape(service)
+    assert value("idv_key_expiry_timestamp_seconds", key="later") == 4102444800
+    assert value("idv_key_expiry_timestamp_seconds", key="expired") == 0
+
+
+def test_service_without_a_shared_cache_has_no_figures_of_it(service: Service) -> None:
+    text = ask_admin(service, "/metrics").body.decode()
+    samples = [each for each in text.splitlines() if each.startswith("idv_shared_cache_")]
+    assert samples == []
+
+
+def test_empty_fixture_is_shown_as_such(tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").write_text("users: []\n", encoding="utf-8")
+    with serving(WITH_ADMIN, tmp_path) as service:
+        text = ask_admin(service, "/metrics").body.decode()
+    assert 'idv_fixture_users{backend="users"} 0.0\n' in text
 
 
 def test_openmetrics_is_sent_where_it_is_accepted(service: Service) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from support.admin import ask_admin
 from support.fakes import Ticker
+from support.http_server import until
 from support.process import eventually
 from support.service import Client
-from tornado_idv.admin.history import History, Sample
+from tornado_idv.admin.history import History, Sample, sampled
 from tornado_idv.admin.listener import FILE_ROUTES
+from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
 from tornado_idv.metrics.counters import BOUNDS
 from tornado_idv.metrics.quantiles import quantile
@@ -133,9 +136,30 @@ def test_sample_describes_five_seconds(service: Service) -> None:
 
 def test_stale_answers_and_hits_are_shown(service: Service) -> None:
     counted = Counted(service)
-    counted.state.counters.cache_lookups.update(hit=6, stale=2, miss=1, coalesced=1)
+    counted.state.counters.cache_lookups.update(hit=6, stale=2, miss=1, coalesced=1, shared=2)
     sample = counted.second()
-    assert (sample.hit_ratio, sample.stale) == (0.6, 2)
+    assert (sample.hit_ratio, sample.stale) == (0.5, 2)
+
+
+class Unavailable:
+    """Operations of a service whose workers do not report."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def report(self) -> Report:
+        self.asked += 1
+        raise OperationFailed
+
+
+async def test_sample_is_left_out_while_there_is_no_report(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    operations = Unavailable()
+    async with sampled(cast("Operations", operations)) as history:
+        await until(lambda: operations.asked)
+    assert history.latest is None
+    assert caplog.messages == []
 
 
 def test_history_is_15_minutes_long(service: Service) -> None:
@@ -151,8 +175,10 @@ def test_latency_of_a_backend_is_that_of_the_last_minute(service: Service) -> No
     counted.state.counters.count_backend_call("users", "found", "", 0.2)
     counted.second()
     assert counted.history.backend_latency("users") == {"p50": 175.0, "p99": 248.5}
-    for _ in range(60):
+    for _ in range(59):
         counted.second()
+    assert counted.history.backend_latency("users")["p50"] == 175.0
+    counted.second()
     assert counted.history.backend_latency("users") == {"p50": None, "p99": None}
     assert counted.history.backend_latency("added-later") == {"p50": None, "p99": None}
 

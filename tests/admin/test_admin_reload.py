@@ -27,6 +27,7 @@ def test_reload_applies_the_file(
     service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = samples(service)
+    assert before["idv_config_last_reload_successful"] == 1
     Client(service.port).by_input("@alice")
     assert ask_admin(service, "/status.json").json["last_reload"] is None
     text = WITH_ADMIN.replace("https://profiles.example", "https://other.example")
@@ -43,6 +44,7 @@ def test_reload_applies_the_file(
     assert (before["idv_reloads_total ok"], after["idv_reloads_total ok"]) == (0, 1)
     timestamp = "idv_config_last_reload_success_timestamp_seconds"
     assert before[timestamp] < after[timestamp]
+    assert after["idv_config_last_reload_successful"] == 1
     assert after["idv_requests_total ok url"] == 2  # counters survive
     (audit,) = [vars(each) for each in caplog.records if each.name == "tornado_idv.audit"]
     assert (audit["msg"], audit["result"], audit["trigger"]) == ("reloaded", "ok", "admin")
@@ -64,6 +66,7 @@ def test_invalid_file_is_rejected_with_its_problems(service: Service, tmp_path: 
     status = ask_admin(service, "/status.json").json["last_reload"]
     assert (status["result"], status["problem"]) == ("failed", first)
     assert samples(service)["idv_reloads_total failed"] == 1
+    assert samples(service)["idv_config_last_reload_successful"] == 0
 
 
 def test_backend_that_cannot_be_opened_is_503(service: Service, tmp_path: Path) -> None:

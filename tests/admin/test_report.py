@@ -93,6 +93,12 @@ def test_open_circuit_of_one_worker_is_shown_though_another_failed_later() -> No
     assert [each.breaker for each in merge(reports[1:]).backends] == ["half_open"]
 
 
+def test_backend_that_fails_is_not_available_though_its_circuit_is_closed() -> None:
+    assert backend("closed", None, "timeout", 30.0).available
+    assert not backend("closed", 10.0, "timeout", 30.0).available
+    assert not backend("half_open", None, "timeout", 30.0).available
+
+
 def test_gauges_are_added_up_and_the_longest_lag_is_kept() -> None:
     report = merge(
         [

@@ -118,10 +118,19 @@ async def test_purge_is_done_only_if_the_shared_cache_has_received_it(
     assert asked == ["purge_shared", "purge_here" if status == 200 else "purge_soon"]
 
 
-async def test_explain_without_a_worker_is_503(tmp_path: Path) -> None:
-    ended = {"replies": [{"name": "worker 1", "pid": 11, "ended": True}]}
-    async with answering(tmp_path, lambda _: ended) as fetch:
+async def test_explain_without_a_worker_is_503(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which is no unhandled exception."""
+
+    def reply(message: Message) -> Message:
+        if message["command"] == "report":
+            return {"overview": overview("ready")}
+        return {"replies": [{"name": "worker 1", "pid": 11, "ended": True}]}
+
+    async with answering(tmp_path, reply) as fetch:
         assert (await fetch(*EXPLAIN)).code == 503
+    assert caplog.messages == []
 
 
 def overview(phase: str, *missing: str) -> Message:
@@ -163,6 +172,10 @@ async def test_readiness_is_that_of_at_least_one_worker(
         response = await fetch(*READY)
         assert (response.code, response.body) == (status, text)
         assert b'"worker_restarts":7' in (await fetch(*STATUS)).body
+        metrics = (await fetch("GET", "/metrics", None)).body
+    assert b"idv_worker_restarts_total 7.0" in metrics
+    shown = b'idv_degraded{part="worker 1"} 1.0' in metrics
+    assert shown is bool(missing)
 
 
 @pytest.mark.slow

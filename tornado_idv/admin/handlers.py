@@ -39,7 +39,7 @@ class ReadyHandler(AdminHandler):
     """
 
     async def get(self) -> None:
-        verbose = "verbose" in self.request.query_arguments or self.request.query == "verbose"
+        verbose = "verbose" in self.request.query_arguments
         report = await self.operations.report()
         self.send(health(report, verbose=verbose), 200 if report.phase == "ready" else _NOT_READY)
 
