@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 
+from support.control_channel import ControlEnd
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.metrics.counters import Counters
@@ -186,3 +187,30 @@ async def test_supervisor_that_does_not_respond_is_503(
     async with answering(tmp_path, lambda _: {"id": 0}) as fetch:
         response = await fetch(*READY)
     assert (response.code, b"The supervisor does not respond" in response.body) == (503, True)
+
+
+async def test_opening_the_key_store_of_another_configuration_is_reported(tmp_path: Path) -> None:
+    """Since it may block the event loop, the supervisor waits longer for a heartbeat then."""
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    kinds = backend_kinds(plugin_manager())
+    file = ConfigFile.read(tmp_path / "config.yaml")
+    channel = Channel(None)
+    with ControlEnd() as control:
+        loop = asyncio.get_running_loop()
+        await loop.create_unix_connection(lambda: channel, sock=control.theirs)
+        async with open_keys([], None, {}) as keys:
+            current = Configuration(file, file.load(kinds, {}))
+            operations = WorkerOperations(channel, current, kinds, keys)
+            content = CONFIG.replace("name: users", "name: members")
+            control.send("do", id=1, command="prepare", args={"content": content})
+            messages = [await asyncio.to_thread(control.receive) for _ in range(3)]
+            assert operations.backends == ["users"]
+            control.send("do", id=2, command="commit", args={})
+            await asyncio.to_thread(control.receive)
+            assert operations.backends == ["members"]
+        await channel.close()
+    assert messages == [
+        {"op": "preparing", "now": True},
+        {"op": "preparing", "now": False},
+        {"op": "reply", "id": 1, "result": None},
+    ]
