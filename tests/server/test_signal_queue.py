@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import socket
@@ -42,7 +41,7 @@ def test_signals_are_queued_in_their_order(queue: SignalQueue) -> None:
 
 def test_signals_wait_while_they_are_blocked(queue: SignalQueue) -> None:
     with queue.blocked():
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
         assert queue.read() == []
     assert queue.read() == [signal.SIGHUP]
 
