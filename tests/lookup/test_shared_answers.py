@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.directories import ALICE, DOWN, OTHER_ALICE, QUERY, counts, failure
-from support.fakes import FakeBackend, Ticker, running
+from support.fakes import FakeBackend, LoopClock, Ticker, running
 from support.http_server import until
 from support.shared_caches import FakeSharedCache, shared_directory
 from tornado_idv.errors import Broken
@@ -203,6 +203,7 @@ async def test_an_answer_that_must_not_be_cached_replaces_a_shared_one(ticker: T
         ticker.now += 301
         both.backends[0].source.answer = BackendResult(ALICE, storable=False)
         await both.find_in_first()
+        assert both.cache.entries["", QUERY].answer == SharedAnswer(None, None, 1301.0, 1301.0)
         both.backends[1].source.answer = DOWN
         await failure(both.second)
 
@@ -341,7 +342,7 @@ async def test_purges_that_wait_for_another_one_name_no_more_than_they_did(ticke
             delivered.append(each)
 
         both.cache.purge = purge  # type: ignore[method-assign]
-        both.first.purge(Purge(queries=(QUERY,)))
+        both.first.purge(Purge(queries=(ByCard("2"),)))
         await asyncio.sleep(0)
         named = [QUERY, ByCard("1"), QUERY]
         for query in named:
@@ -352,7 +353,7 @@ async def test_purges_that_wait_for_another_one_name_no_more_than_they_did(ticke
         both.first.purge(Purge())
         await both.stored()
         assert delivered == [
-            Purge(queries=(QUERY,)),
+            Purge(queries=(ByCard("2"),)),
             Purge(("crm",), (QUERY, ByCard("1"))),
             Purge(),
         ]
@@ -378,6 +379,83 @@ async def test_what_is_read_while_a_purge_is_delivered_is_not_used(ticker: Ticke
         both.cache.get, both.cache.purge = slow_get, slow_purge  # type: ignore[method-assign]
         both.first.purge(Purge())
         assert (await both.first.find(QUERY)).user is OTHER_ALICE
+
+
+async def test_what_was_read_before_a_purge_that_waits_is_not_used(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        await both.find_in_first()
+        both.backends[1].source.answer = OTHER_ALICE
+        get, reading, delivered = both.cache.get, asyncio.Event(), asyncio.Event()
+
+        async def slow_get(*arguments: Any) -> SharedResult:
+            result = await get(*arguments)
+            reading.set()
+            await asyncio.sleep(0)
+            return result
+
+        async def slow_purge(_: Purge) -> None:
+            await delivered.wait()
+
+        both.cache.get, both.cache.purge = slow_get, slow_purge  # type: ignore[method-assign]
+        caller = asyncio.create_task(both.second.find(QUERY))
+        await reading.wait()
+        both.tier.purge(Purge())
+        assert (await caller).user is OTHER_ALICE
+        delivered.set()
+
+
+async def test_a_purge_is_delivered_also_while_an_answer_is_stored(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        storing, go_on = asyncio.Event(), asyncio.Event()
+
+        async def put(*_: object) -> None:
+            storing.set()
+            await go_on.wait()
+
+        both.cache.put = put  # type: ignore[method-assign]
+        await both.first.find(QUERY)
+        await storing.wait()
+        both.first.purge(Purge())
+        await until(lambda: both.cache.generation == 2)
+        go_on.set()
+
+
+async def test_only_a_read_that_fails_is_a_failure_of_the_shared_cache(ticker: Ticker) -> None:
+    """An answer that is not stored makes none wrong or late."""
+    async with replicas(ticker) as both:
+
+        async def fail(*_: object) -> None:
+            raise OSError
+
+        both.cache.put = fail  # type: ignore[method-assign]
+        await both.find_in_first()
+        assert both.tier.counted.results == {"miss": 1, "not_stored": 1}
+        assert both.tier.counted.failing_since is None
+        both.cache.error = OSError()
+        await both.second.find(QUERY)
+        assert (both.tier.counted.failing_since, both.tier.counted.last_error) == (1000, "OSError")
+        both.cache.error = None
+        both.second.cache.purge()
+        await both.second.find(QUERY)
+        assert both.tier.counted.failing_since is None
+
+
+async def test_a_purge_that_fails_is_repeated_after_a_pause_or_with_the_next_one(
+    ticker: Ticker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.0)
+    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 60.0)
+    async with replicas(ticker) as both:
+        both.cache.error = OSError()
+        for attempts in (1, 2):
+            both.first.purge(Purge())
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert both.tier.counted.results["not_purged"] == attempts
+        both.cache.error = None
+        both.first.purge(Purge())
+        await both.stored()
+        assert both.tier.counted.results["purged"] == 3
 
 
 async def test_a_stale_answer_that_is_purged_while_it_is_read_is_not_kept(ticker: Ticker) -> None:
@@ -439,6 +517,37 @@ async def test_a_clock_that_is_ahead_does_not_prolong_a_life(ticker: Ticker) -> 
         assert not await lifetime(both.second, ticker, 301)
 
 
+async def test_a_clock_that_is_ahead_does_not_prolong_not_found(ticker: Ticker) -> None:
+    async with replicas(ticker) as both:
+        both.cache.entries["", QUERY] = SharedResult(1, SharedAnswer(None, None, 9999.0, 9999.0))
+        assert (await both.second.find(QUERY)).user is None
+        assert counts(both.backends) == [0, 0]
+        assert not await lifetime(both.second, ticker, 31)
+
+
+async def test_not_found_is_never_served_stale(ticker: Ticker) -> None:
+    """Nor is it kept for that: in the shared cache it ends with its time."""
+    async with replicas(ticker) as both:
+        both.backends[0].source.answer = None
+        await both.find_in_first()
+        stored = both.cache.entries["", QUERY].answer
+        assert stored == SharedAnswer(None, None, 1030.0, 1030.0)
+        both.cache.entries["", QUERY] = SharedResult(1, SharedAnswer(None, None, 0.0, 9999.0))
+        both.backends[1].source.answer = DOWN
+        await failure(both.second)
+
+
+async def test_a_user_that_this_directory_does_not_accept_is_a_miss(ticker: Ticker) -> None:
+    """Another process may have other patterns of nicknames."""
+    async with replicas(ticker) as both:
+        await both.find_in_first()
+        backend = FakeBackend(OTHER_ALICE)
+        strict = shared_directory(
+            both.tier, backend, ticker=ticker, accepts=lambda user: user != ALICE
+        )
+        assert (await strict.find(QUERY)).user is OTHER_ALICE
+
+
 async def test_a_clock_that_is_behind_does_not_prolong_a_stale_answer(ticker: Ticker) -> None:
     async with replicas(ticker) as both:
         both.cache.entries["", QUERY] = SharedResult(1, SharedAnswer(ALICE, "crm", 0.0, 9999.0))
@@ -488,17 +597,21 @@ async def test_stop_needs_no_purge_that_ends_when_it_is_cancelled(
 ) -> None:
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_PAUSE", 0.0)
     monkeypatch.setattr("tornado_idv.lookup.shared_tier._MIN_PURGE_PAUSE", 0.0)
-    monkeypatch.setattr("tornado_idv.lookup.shared_tier._PURGE_TIMEOUT", 0.02)
 
     async def purge(_: Purge) -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         raise OSError
 
-    async with asyncio.timeout(5), replicas(ticker) as both:
-        both.cache.purge = purge  # type: ignore[method-assign]
-        both.first.purge(Purge())
-        await asyncio.sleep(0)
+    clock, both = LoopClock(), Replicas(ticker)
+    both.cache.purge = purge  # type: ignore[method-assign]
+    both.first.purge(Purge())
+    await clock.advance(0.5)
+    closing = asyncio.create_task(both.tier.close())
+    await clock.advance(0.6)  # the purge is repeated
+    await until(lambda: both.tier.counted.results["not_purged"] == 1)
+    await clock.advance(0.5)
+    await asyncio.wait_for(closing, 5)
     assert len(asyncio.all_tasks()) == 1
 
 

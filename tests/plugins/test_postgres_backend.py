@@ -1,0 +1,318 @@
+"""The PostgreSQL backend as it finds its database down and there again, with one that is faked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asyncpg import (
+    PostgresError,
+    QueryCanceledError,
+    TooManyConnectionsError,
+    UndefinedTableError,
+)
+
+from idv_postgres.backend import PostgresBackend
+from idv_postgres.table import Lookups
+from support.fakes import LoopClock
+from support.outcomes import outcome
+from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable
+from tornado_idv.testing import make_backend
+
+ROW = ("Free", "1", "alice", None)
+REFUSED = ConnectionRefusedError(111, "Connection refused")
+LOST = "unavailable: the server cannot be reached: Connection refused"
+
+
+class Database:
+    """Opens, is probed and responds as a test says; an exception is raised."""
+
+    def __init__(self) -> None:
+        self.lookups: Lookups | Exception = Lookups({ByNickname: "nickname", ByCard: "card"})
+        self.rows: object = [ROW]
+        self.probing: Exception | None = None
+        self.has_connections = True
+        self.calls: list[str] = []
+
+    async def open(self) -> Lookups:
+        self.calls.append("open")
+        if isinstance(self.lookups, Exception):
+            raise self.lookups
+        return self.lookups
+
+    async def probe(self) -> None:
+        self.calls.append("probe")
+        if self.probing is not None:
+            raise self.probing
+
+    async def fetch(self, _sql: str, value: str) -> Any:
+        self.calls.append(value)
+        if isinstance(self.rows, Exception):
+            raise self.rows
+        return self.rows
+
+    def terminate(self) -> None:
+        self.calls.append("terminate")
+
+    async def close(self) -> None:
+        self.calls.append("close")
+
+
+class Harness:
+    def __init__(self, backend: PostgresBackend) -> None:
+        self.backend, self.database, self.clock = backend, Database(), LoopClock()
+        backend._database = self.database  # type: ignore[assignment]
+        self.available = 0
+        backend.on_available(self._on_available)
+
+    def _on_available(self) -> None:
+        self.available += 1
+
+    async def advance(self, seconds: float) -> None:
+        """Advance the clock in steps of a retry interval, which is 1 s."""
+        for _ in range(round(seconds * 4)):
+            await self.clock.advance(0.25)
+            await asyncio.sleep(0)
+
+    def count(self, call: str) -> int:
+        return self.database.calls.count(call)
+
+    async def lose(self) -> None:
+        """Lose the connection in a lookup, and find the server down."""
+        self.database.rows = self.database.probing = self.database.lookups = REFUSED
+        assert await outcome(self.backend) == LOST
+        await asyncio.sleep(0)
+
+    def repair(self) -> None:
+        self.database.rows, self.database.probing = [ROW], None
+        self.database.lookups = Lookups({ByNickname: "nickname", ByCard: "card"})
+
+
+async def hang(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Callable[..., Any]:
+    @asynccontextmanager
+    async def run(lookups: Lookups | Exception | None = None) -> AsyncIterator[Harness]:
+        dsn = "postgresql://idv@127.0.0.1:1/idv"
+        backend = make_backend(PostgresBackend, tmp_path, dsn=dsn, timeout="60s")
+        assert isinstance(backend, PostgresBackend)
+        harness = Harness(backend)
+        if lookups is not None:
+            harness.database.lookups = lookups
+        await backend.open()
+        try:
+            yield harness
+        finally:
+            await backend.close()
+
+    return run
+
+
+async def test_closed_backend_is_unavailable_and_does_nothing_more(
+    serving: Callable[..., Any],
+) -> None:
+    before = asyncio.all_tasks()
+    async with serving() as harness:
+        assert await outcome(harness.backend) == "found"
+    assert harness.database.calls[-1] == "close"
+    assert await outcome(harness.backend) == "unavailable: the backend is closed"
+    assert asyncio.all_tasks() == before
+
+
+async def test_table_that_cannot_be_served_stops_the_start(serving: Callable[..., Any]) -> None:
+    with pytest.raises(StartError, match="backend tested: the table is missing"):
+        async with serving(UndefinedTableError("gone")):
+            pass
+
+
+async def test_server_that_hangs_at_the_start_is_waited_for_5_s(tmp_path: Path) -> None:
+    backend = make_backend(PostgresBackend, tmp_path, dsn="postgresql://idv@127.0.0.1:1/idv")
+    assert isinstance(backend, PostgresBackend)
+    harness = Harness(backend)
+    harness.database.open = hang  # type: ignore[assignment]
+    opening = asyncio.create_task(backend.open())
+    await asyncio.sleep(0)
+    await harness.advance(4.75)
+    assert not opening.done()
+    await harness.advance(0.25)
+    await opening
+    assert await outcome(backend) == "unavailable: the server did not respond in time"
+    await backend.close()
+
+
+async def test_outage_is_logged_once_and_so_is_the_next_one(
+    serving: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving() as harness:
+        for _ in range(2):
+            await harness.lose()
+            await harness.advance(3.5)
+            assert await outcome(harness.backend) == LOST
+            harness.repair()
+            await harness.advance(1)
+            assert await outcome(harness.backend) == "found"
+    logged = [each.getMessage().partition(";")[0] for each in caplog.records]
+    down = "backend tested: the server cannot be reached: Connection refused"
+    assert logged == [down, "backend tested: connected"] * 2
+
+
+async def test_another_reason_of_an_outage_is_logged(
+    serving: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(REFUSED) as harness:
+        harness.database.lookups = UndefinedTableError("gone")
+        await harness.advance(2)
+        assert (await outcome(harness.backend)).startswith("broken: the table is missing")
+    assert [each.getMessage().split(": ")[1] for each in caplog.records] == [
+        "the server cannot be reached",
+        "the table is missing (SQLSTATE 42P01)",
+    ]
+
+
+async def test_server_is_connected_to_once_a_second_while_it_is_down(
+    serving: Callable[..., Any],
+) -> None:
+    """Lookups meanwhile do not call it, and do not count for the circuit breaker."""
+    async with serving() as harness:
+        await harness.lose()
+        before = harness.count("open")
+        for _ in range(3):
+            with pytest.raises(Unavailable) as caught:
+                await harness.backend.find(ByNickname("alice"))
+            assert not caught.value.counts_against_breaker
+        assert harness.count("alice") == 1
+        await harness.advance(5)
+        assert harness.count("open") - before == 5
+        assert harness.available == 0
+        harness.repair()
+        await harness.advance(1)
+        assert harness.available == 1
+        await harness.advance(5)
+        assert harness.count("open") - before == 6
+
+
+async def test_pool_is_closed_when_the_server_is_found_down(serving: Callable[..., Any]) -> None:
+    async with serving() as harness:
+        assert harness.count("terminate") == 0
+        await harness.lose()
+        assert harness.count("terminate") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "ending", "counts"),
+    [
+        (TimeoutError(), "the server did not respond in time", False),
+        (REFUSED, "the server cannot be reached: Connection refused", False),
+        (TooManyConnectionsError("x"), "the server has no connection left", False),
+        (QueryCanceledError("x"), "the query took too long", True),
+    ],
+    ids=["timeout", "lost", "full", "slow"],
+)
+async def test_server_is_probed_after_a_failure_of_the_connection_alone(
+    serving: Callable[..., Any], error: Exception, ending: str, *, counts: bool
+) -> None:
+    async with serving() as harness:
+        harness.database.rows = error
+        with pytest.raises((Unavailable, Broken), match=ending) as caught:
+            await harness.backend.find(ByNickname("alice"))
+        assert caught.value.counts_against_breaker is counts
+        await harness.advance(1)
+        assert (harness.count("probe"), harness.available) == (1, 1)
+        harness.database.rows = UndefinedTableError("x")
+        assert (await outcome(harness.backend)).startswith("broken: the table is missing")
+        await harness.advance(1)
+        assert harness.count("probe") == 1
+
+
+async def test_server_is_probed_after_a_lookup_that_is_cancelled(
+    serving: Callable[..., Any],
+) -> None:
+    """The guard cancels one that takes too long."""
+    async with serving() as harness:
+        harness.database.fetch = hang  # type: ignore[method-assign]
+        lookup = asyncio.create_task(harness.backend.find(ByNickname("alice")))
+        await asyncio.sleep(0)
+        lookup.cancel()
+        await asyncio.wait([lookup])
+        await harness.advance(1)
+        assert harness.count("probe") == 1
+
+
+async def test_server_is_probed_once_a_second_at_most(serving: Callable[..., Any]) -> None:
+    """And not again without another failure."""
+    async with serving() as harness:
+        harness.database.rows = TimeoutError()
+        for _ in range(3):
+            await outcome(harness.backend)
+        await harness.advance(0.25)
+        assert harness.count("probe") == 1
+        await outcome(harness.backend)
+        await harness.advance(0.5)
+        assert harness.count("probe") == 1
+        await harness.advance(0.5)
+        assert harness.count("probe") == 2
+        await harness.advance(3)
+        assert harness.count("probe") == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "has_connections", "is_down"),
+    [
+        (REFUSED, True, True),
+        (TimeoutError(), True, True),
+        (TooManyConnectionsError("x"), True, False),
+        (TooManyConnectionsError("x"), False, True),
+        (PostgresError("x"), True, False),
+    ],
+    ids=["refused", "hanging", "full with connections", "full without", "other"],
+)
+async def test_backend_is_down_if_the_probe_is_lost_or_no_connection_is_left(
+    serving: Callable[..., Any],
+    error: Exception,
+    *,
+    has_connections: bool,
+    is_down: bool,
+) -> None:
+    async with serving() as harness:
+        harness.database.rows, harness.database.probing = REFUSED, error
+        harness.database.has_connections = has_connections
+        await outcome(harness.backend)
+        await asyncio.sleep(0)
+        harness.database.rows = [ROW]
+        assert (await outcome(harness.backend) == "found") is not is_down
+        assert harness.available == 0
+
+
+async def test_nicknames_with_at_signs_are_looked_for_only_where_some_were_seen(
+    serving: Callable[..., Any],
+) -> None:
+    for seen in (False, True):
+        lookups = Lookups({ByNickname: "nickname", ByCard: "card"}, has_at_signs=seen)
+        async with serving(lookups) as harness:
+            harness.database.rows = []
+            assert await outcome(harness.backend) == "not found"
+            assert await outcome(harness.backend, ByCard("1")) == "not found"
+            queried = [each for each in harness.database.calls if each in {"alice", "@alice", "1"}]
+            assert queried == (["alice", "@alice", "1"] if seen else ["alice", "1"])
+
+
+async def test_what_is_seen_of_the_table_is_that_of_the_last_connect(
+    serving: Callable[..., Any],
+) -> None:
+    async with serving() as harness:
+        await harness.lose()
+        harness.repair()
+        harness.database.lookups = Lookups({ByNickname: "nickname"}, has_at_signs=True)
+        await harness.advance(1)
+        harness.database.rows = []
+        await outcome(harness.backend)
+        assert harness.count("@alice") == 1
