@@ -174,6 +174,7 @@ BAD_KEYS = {
     "basic": f"Basic {KEY}",
     "a colon": f"Bearer: {KEY}",
     "a tab": f"Bearer\t{KEY}",
+    "a blank and a tab": f"Bearer \t{KEY}",
     "an equals sign": f"Bearer={KEY}",
     "quotes": f'Bearer "{KEY}"',
     "two keys": f"Bearer {KEY} {KEY}",

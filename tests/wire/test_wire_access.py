@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.in_process import Harness, ask_for, harnesses
+from support.service import EXPIRED_KEY
 from tornado_idv.http.limits import HttpLimits
 
 
@@ -88,6 +89,17 @@ def test_line_says_that_an_answer_was_stale(harness: Harness) -> None:
     harness.loop.now += 301
     client.send(ask_for("alice"), ask_for("bob"))
     assert cache_fields(harness)[1:] == [(200, "stale", "users"), (503, "miss", "users")]
+
+
+def test_line_names_a_known_key_that_is_refused_for_too_many_failures() -> None:
+    """An operator sees whose clients use an expired key."""
+    with harnesses() as make:
+        harness = make(failed_auth="1/hour")
+        client = harness.call()
+        for key in (EXPIRED_KEY, EXPIRED_KEY, "B" * 40):
+            client.send(ask_for("alice", key=key))
+        refused = [(line["status"], line["key"]) for line in lines(harness)]
+    assert refused == [(401, "expired"), (429, "expired"), (429, None)]
 
 
 def test_timed_out_and_excess_connections_are_logged(harness: Harness) -> None:
