@@ -127,7 +127,7 @@ def test_audit_log_names_the_key_and_the_client(
             fields = {"Authorization": f"Bearer {ADMIN_KEY}"}
             assert ask_admin(open_service, path, {"all": True}, **fields).status == 200
     lines = [vars(each) for each in caplog.records if each.name == "tornado_idv.audit"]
-    assert [(each["remote"], each["key"]) for each in lines] == [("127.0.0.1", "operator")] * 2
+    assert [(each["client"], each["key"]) for each in lines] == [("127.0.0.1", "operator")] * 2
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", ""])

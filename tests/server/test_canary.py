@@ -63,7 +63,7 @@ def test_nothing_that_was_sent_is_logged_stored_or_in_an_error_or_a_metric(
     assert [text for text in secrets if text.lower().encode() in written.lower()] == []
     assert {200, 400, 401, 404, 408, 413, 414, 417, 422, 431} <= {*statuses}
     assert [text for text in secrets if text.lower() in log.lower()] == []
-    assert log.count("request") == len(statuses) + 1
+    assert log.count("request_id") == len(statuses) + 1
     assert log.count("subject") == (lookups + 1 if ids == "hash" else 0)
 
 

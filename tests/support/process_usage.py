@@ -21,14 +21,23 @@ def cpu_time(pids: Sequence[int]) -> float:
 
 
 def wait_until_idle(pids: Sequence[int]) -> None:
-    """Wait until processes take less than a tenth of a processor."""
+    """Wait until processes want less than a tenth of a processor, which others may occupy."""
 
     def are_idle() -> bool:
         before, started = cpu_time(pids), time.monotonic()
         time.sleep(_INTERVAL)
-        return cpu_time(pids) - before < _IDLE_SHARE * (time.monotonic() - started)
+        taken = (cpu_time(pids) - before) / (time.monotonic() - started)
+        return taken < _IDLE_SHARE and not any(map(_is_runnable, pids))
 
     eventually(are_idle)
+
+
+def _is_runnable(pid: int) -> bool:
+    """Return whether a thread runs, or waits for a processor."""
+    states = [
+        each.read_text().rpartition(")")[2] for each in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return any(each.split()[0] == "R" for each in states)
 
 
 def anonymous_memory(pid: int) -> int:
