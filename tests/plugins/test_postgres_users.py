@@ -226,6 +226,49 @@ def test_refused_import_changes_nothing(
     assert (done.exit_code, "find single users" in done.stderr) == (3, True)
 
 
+def test_import_that_the_server_refuses_at_the_commit_is_not_uncertain(
+    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
+) -> None:
+    database.clear(
+        f"{USERS} {GRANT}; CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE check_violation USING CONSTRAINT = 'paid'; END $$;"
+        "CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON users DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    done = users("import", source(HEADER + ALICE_ROW), "--to", "people")
+    said = "people: the table refuses the users: they violate the constraint paid\n"
+    assert (done.exit_code, done.stderr) == (3, said)
+    assert rows(database) == []
+
+
+def test_import_notifies_services_by_the_connection_for_notifications(
+    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
+) -> None:
+    """The other one may lead to a pooler; here it wants TLS, which the server does not have."""
+    database.clear(USERS + GRANT)
+    database.run("LISTEN idv_users")
+    more = f", notify: {{dsn: '{database.dsn}', channel: idv_users}}"
+    csv = source(HEADER + ALICE_ROW)
+    done = users("import", csv, "--to", "people", more=more, settings="&sslmode=require")
+    assert done.exit_code == 0, done.stderr
+    assert 'notification "idv_users" with payload "*"' in database.run("UNLISTEN idv_users")
+
+
+def test_difference_that_a_column_ignores_is_a_change(
+    database: Database, users: Callable[..., Result], source: Callable[[str], Path]
+) -> None:
+    database.clear(
+        "CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2',"
+        " deterministic = false);"
+        "CREATE TABLE users (nickname text COLLATE caseless, card_number text COLLATE caseless,"
+        f" plan text COLLATE caseless); {GRANT}; INSERT INTO users VALUES ('alice', '1', 'FREE')"
+    )
+    csv = source("nickname,card_number,plan\nalice,1,Free\nBob,2,Pro\n")
+    done = users("import", csv, "--to", "people", "--json")
+    assert json.loads(done.stdout)["updated"] == 1
+    assert rows(database) == ["alice|1|Free", "Bob|2|Pro"]
+
+
 def test_commit_without_confirmation_is_not_reported_as_no_change(
     database: Database, users: Callable[..., Result], source: Callable[[str], Path]
 ) -> None:
@@ -325,10 +368,10 @@ def test_pause_between_rows_is_no_reason_to_end_the_session(
 ) -> None:
     database.write(BOB)
     database.run(GRANT)
-    meanwhile(lambda: database.run("SELECT pg_sleep(0.1)"))
+    meanwhile(lambda: database.run("SELECT pg_sleep(0.4)"))
     names = "('idle_in_transaction_session_timeout', 'transaction_timeout')"
     known = database.run(f"SELECT name FROM pg_settings WHERE name IN {names}").splitlines()
-    settings = "".join(f"&{name}=50ms" for name in known)
+    settings = "".join(f"&{name}=250ms" for name in known)
     done = users("import", source(HEADER + ALICE_ROW), "--to", "people", settings=settings)
     assert done.exit_code == 0, done.stderr
     assert [row.partition("|")[0] for row in rows(database)] == ["alice"]

@@ -135,7 +135,7 @@ START_ERRORS: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         'no column "homepage"',
     ),
     "integer card": (
-        "CREATE TABLE users (nickname TEXT, card_number BIGINT, plan TEXT)",
+        "CREATE TABLE users (nickname TEXT, card_number bigint, plan TEXT)",
         {},
         'the column "card_number" is declared BIGINT, which turns digits into numbers',
     ),
@@ -333,9 +333,10 @@ CAUTIONS: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "other indexes": (
-        """CREATE TABLE users (nickname TEXT PRIMARY KEY, card_number TEXT, plan TEXT);
+        """CREATE TABLE users (nickname TEXT PRIMARY KEY, card_number TEXT, plan TEXT, a TEXT);
         CREATE INDEX plain ON users (card_number);
         CREATE UNIQUE INDEX pair ON users (card_number, plan);
+        CREATE UNIQUE INDEX other_pair ON users (card_number, a);
         CREATE UNIQUE INDEX part ON users (card_number) WHERE plan = 'Free';
         CREATE UNIQUE INDEX expression ON users (lower(card_number));""",
         ['CREATE UNIQUE INDEX "users_card_number" ON "users" ("card_number")'],
@@ -346,6 +347,10 @@ CAUTIONS: dict[str, tuple[str, list[str]]] = {
         ["a lookup by card number reads the whole table"],
     ),
     "untyped": ("CREATE TABLE users (nickname UNIQUE, card_number UNIQUE, plan)", []),
+    "names in another case": (
+        "CREATE TABLE Users (Nickname CLOB UNIQUE, CARD_NUMBER CLOB UNIQUE, Plan TEXT)",
+        [],
+    ),
     "small when analysed": (
         USERS + "INSERT INTO users VALUES ('alice', '1', 'Free', NULL); ANALYZE",
         [],

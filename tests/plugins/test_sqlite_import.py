@@ -229,3 +229,7 @@ def test_other_writers_wait_for_the_import_and_readers_do_not(
         write_all(store(path), [(1, BOB)], write_meanwhile)
     assert len(refused) == 1
     assert next(store(path).records()) in {ALICE, BOB}
+
+
+def test_table_is_found_in_any_case(path: Path) -> None:
+    assert store(path, table="USERS").count() == 1

@@ -204,6 +204,14 @@ def test_stored_rows_without_a_nickname_or_card_number_do_not_hide_users(
     assert rows == ([(None, "1", "then"), *expected] if merged else expected)
 
 
+def test_card_number_of_a_stored_row_without_a_nickname_is_not_taken(store: Store) -> None:
+    store.create_loose("(NULL, '1', 'a', NULL)")
+    users = [User("b", "1", "bob"), User("c", "2", "carl")]
+    assert numbers(store.load(*users, options=(*MODES[1], *ANY_LIST))) == (1, 0, 0, 1)
+    rows = store.execute("SELECT nickname, card_number FROM users ORDER BY plan")
+    assert rows == [(None, "1"), ("carl", "2")]
+
+
 def test_import_that_keeps_fewer_than_four_fifths_of_the_users_is_refused(store: Store) -> None:
     """Whatever number of new ones there is."""
     store.write(*(user(number) for number in range(10)))
