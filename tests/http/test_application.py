@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
 import pytest
-from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
+from tornado.httputil import (
+    HTTPConnection,
+    HTTPHeaders,
+    HTTPMessageDelegate,
+    HTTPServerConnectionDelegate,
+    ResponseStartLine,
+)
 from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from support.http_server import reject
+from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
+from tornado_idv.http.head import parse_head
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 
@@ -111,7 +120,7 @@ async def test_a_streamed_response_is_sent_in_chunks() -> None:
 async def test_a_streamed_response_to_http_1_0_ends_with_the_connection() -> None:
     response = await exchange("GET /stream HTTP/1.0", "Connection: keep-alive", times=2)
     assert "Transfer-Encoding" not in response
-    assert response.count("Connection: close\r\n") == 1
+    assert response.count("Connection: close\r\n") == response.count("HTTP/1.1 ") == 1
     assert response.endswith("\r\n\r\nonetwo")
 
 
@@ -121,9 +130,10 @@ async def test_a_response_to_http_1_0_may_keep_the_connection() -> None:
     assert response.count("Connection: keep-alive\r\n") >= 1
 
 
-@pytest.mark.parametrize("line", ["GET /none HTTP/1.1", "HEAD / HTTP/1.1"])
+@pytest.mark.parametrize("line", ["GET /none HTTP/1.1", "HEAD / HTTP/1.1", "GET / HTTP/1.1"])
 async def test_a_response_without_a_body_has_no_chunks(line: str) -> None:
-    response = await exchange(line, "Host: x")
+    """204, a response to HEAD, 304."""
+    response = await exchange(line, "Host: x", "If-None-Match: *")
     assert response.endswith("\r\n\r\n")
     assert "Transfer-Encoding" not in response
 
@@ -132,6 +142,15 @@ async def test_an_unknown_path_is_the_application_s_own_404() -> None:
     response = await exchange("GET /elsewhere HTTP/1.1", "Host: x")
     assert response.startswith("HTTP/1.1 404 Not Found\r\n")
     assert "<html>" in response
+
+
+@pytest.mark.parametrize("reason", ["OK\rX: y", "OK\nX: y"])
+def test_a_line_break_in_a_response_head_is_not_sent(reason: str) -> None:
+    head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
+    # Without a connection: nothing may reach it.
+    response = Exchange(cast("ResponseSink", None), head, Peer("127.0.0.1", "http"))
+    with pytest.raises(ValueError, match="line break"):
+        response.write_headers(ResponseStartLine("HTTP/1.1", 200, reason), HTTPHeaders())
 
 
 class FailingApp(HTTPServerConnectionDelegate):

@@ -6,8 +6,9 @@ import asyncio
 import gc
 import socket
 import weakref
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
@@ -208,7 +209,7 @@ async def test_headers_of_a_failed_response_are_not_sent_with_the_error() -> Non
 async def test_a_closed_server_is_released() -> None:
     """No timer of it is left on the loop."""
     async with connected_client() as client:
-        released = weakref.ref(client.server)
+        released = weakref.ref(client.server._connections)
     del client
     for _ in range(3):
         await asyncio.sleep(0)
@@ -263,6 +264,14 @@ async def test_half_closed_pipeline_gets_every_response() -> None:
         client.writer.write_eof()
         assert (await client.rest()).count(b"HTTP/1.1 200") == 3
         await client.forgotten()
+
+
+async def test_last_response_to_a_half_closed_pipeline_says_that_it_is_the_last() -> None:
+    async with connected_client() as client:
+        client.send(POST * 3)
+        client.writer.write_eof()
+        *_, last = (await client.rest()).split(b"HTTP/1.1 200 ")
+        assert b"Connection: close\r\n" in last
 
 
 async def test_connection_half_closed_within_a_request_is_closed() -> None:
@@ -354,25 +363,88 @@ async def test_drain_closes_the_connection_after_the_current_response() -> None:
         await asyncio.wait_for(drained, 5)
 
 
-class KeepAlive:
-    """A fast path that knows every request."""
+@dataclass
+class Recording:
+    """A fast path that knows every request, or none, and records what it is to learn."""
 
-    def respond(self, segment: bytes) -> bytes | None:
-        return b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" if segment else None
+    response: bytes | None = None
+    learned: list[bytes] = field(default_factory=list)
+
+    def respond(self, _: bytes) -> bytes | None:
+        return self.response
 
     def store(self, exchange: Exchange) -> None:
-        raise AssertionError
+        self.learned.append(exchange.segment)
 
 
-async def test_drain_closes_a_connection_whose_first_request_the_fast_path_knows() -> None:
-    async with connected_client(fast_path=lambda _: KeepAlive()) as client:
+@pytest.mark.parametrize("reloaded", [False, True])
+async def test_drain_closes_a_connection_whose_first_request_the_fast_path_knows(
+    reloaded: bool,  # noqa: FBT001
+) -> None:
+    """Also if the application is replaced meanwhile."""
+    keep_alive = Recording(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    async with connected_client(fast_path=lambda _: keep_alive) as client:
         await until(lambda: client.connections)
         drained = asyncio.ensure_future(client.server.drain())
         await until(lambda: client.server._connections.draining)
+        if reloaded:
+            client.replace(LIMITS, fast_path=lambda _: keep_alive)
         client.send(POST)
         assert b"Connection: close\r\n" in await client.rest()
         client.writer.close()
         await asyncio.wait_for(drained, 5)
+
+
+async def test_connection_accepted_before_a_drain_has_a_second_for_its_request() -> None:
+    """As those that were there already."""
+    async with connected_client() as client:
+        client.control.may_answer.clear()
+        client.send(POST)
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        drained = asyncio.ensure_future(client.server.drain())
+        await until(lambda: client.server._connections.draining)
+        ours, theirs = socket.socketpair()
+        ours.settimeout(5)
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(client.server.connect, theirs)
+        client.clock.forward(1.5)
+        assert await loop.run_in_executor(None, ours.recv, 1) == b""
+        ours.close()
+        client.control.may_answer.set()
+        await client.rest()
+        client.writer.close()
+        await asyncio.wait_for(drained, 5)
+
+
+LONG = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000
+IN_PARTS = POST[:-1], POST[-1:]
+
+
+@pytest.mark.parametrize(
+    ("segments", "replaced", "learned"),
+    [((POST,), False, [POST]), (IN_PARTS, False, []), ((LONG,), False, []), ((POST,), True, [])],
+    ids=["one segment", "two segments", "a long one", "replaced meanwhile"],
+)
+async def test_fast_path_learns_requests_that_arrived_alone_and_at_once(
+    segments: Sequence[bytes],
+    replaced: bool,  # noqa: FBT001
+    learned: list[bytes],
+) -> None:
+    """It might keep them, so short ones; and none that another application responded to."""
+    fast_path = Recording()
+    limits = replace(LIMITS, max_body=5000)
+    async with connected_client(limits, fast_path=lambda _: fast_path) as client:
+        client.control.cacheable = True
+        client.control.may_answer.clear()
+        for segment in segments:
+            client.send(segment)
+            await until(lambda: any(each.state is not State.IDLE for each in client.connections))
+        await asyncio.wait_for(client.control.begun.wait(), 5)
+        if replaced:
+            client.replace(limits, fast_path=lambda _: fast_path)
+        client.control.may_answer.set()
+        assert await client.status() == 200
+    assert fast_path.learned == learned
 
 
 async def test_a_disconnect_calls_the_close_callback_once() -> None:

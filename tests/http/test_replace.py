@@ -71,7 +71,7 @@ def test_connection_that_is_being_accepted_gets_the_new_application() -> None:
 
 
 async def test_new_connections_get_the_new_certificate_and_timeout(tmp_path: Path) -> None:
-    """And an open one stays open."""
+    """And an open one stays open. Without a new certificate the last one stays."""
     clock = LoopClock()
     authorities = trustme.CA(), trustme.CA()
     first, second = (certificate(each, tmp_path) for each in authorities)
@@ -84,10 +84,12 @@ async def test_new_connections_get_the_new_certificate_and_timeout(tmp_path: Pat
     assert await asyncio.wait_for(reader.readuntil(b"new"), 10)
     without_handshake, third = await asyncio.open_connection("127.0.0.1", port)
     _, other = await connect(port, authorities[1])  # by then that one is accepted, too
+    server.replace(Named("newer"), reject, HttpLimits(idle_timeout=1.0))
+    _, same = await connect(port, authorities[1])
     clock.forward(1.5)
     assert await asyncio.wait_for(without_handshake.read(), 1) == b""
     server.close()
-    for each in (writer, other, third):
+    for each in (writer, other, same, third):
         each.transport.abort()
 
 

@@ -231,6 +231,7 @@ async def test_connection_over_the_limit_gets_503(contexts: Contexts) -> None:
 async def test_drain_waits_for_responses_but_not_for_handshakes(contexts: Contexts) -> None:
     server, client_tls = contexts
     async with connected_client(server_tls=server, tls=client_tls) as client:
+        client.clock.stop()  # no handshake times out
         silent, writer = await asyncio.open_connection("127.0.0.1", client.port)
         client.control.may_answer.clear()
         client.send(POST)
@@ -278,3 +279,18 @@ async def test_accepting_resumes_when_descriptors_are_available(
         assert [record.message for record in caplog.records] == [
             "cannot accept a connection (Too many open files); next attempt in 1 s"
         ]
+
+
+async def test_accepting_is_not_resumed_after_the_close(
+    contexts: Contexts, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, client_tls = contexts
+    async with connected_client(server_tls=server, tls=client_tls) as client:
+        sock = Exhausted()
+        sock.bind(("127.0.0.1", 0))
+        await client.server.listen([sock], server)
+        with socket.create_connection(sock.getsockname()):
+            await until(lambda: sock.refused == 1)
+        client.server.close()
+        await client.clock.advance(1.5)
+    assert [record.message[:26] for record in caplog.records] == ["cannot accept a connection"]

@@ -10,14 +10,14 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler
 
 from support.fakes import LoopClock
 from tornado_idv.http.connection import Connection
-from tornado_idv.http.exchange import Peer
+from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
@@ -40,6 +40,7 @@ class HandlerControl:
         self.may_continue = asyncio.Event()
         self.may_continue.set()
         self.answer = b"{}"
+        self.cacheable = False
         self.asked: list[bytes] = []
 
 
@@ -62,6 +63,8 @@ class Handler(RequestHandler):
             self.control.ended.set()
 
     async def respond(self) -> None:
+        if self.control.cacheable:
+            cast("Exchange", self.request.connection).cacheable = self
         if self.request.path == "/parts":
             self.set_header("Content-Length", 2 * len(self.control.answer))
             self.write(self.control.answer)
@@ -85,7 +88,10 @@ class Handler(RequestHandler):
 class Client:
     """A client, and the service at the other end."""
 
-    def __init__(self, control: HandlerControl, server: HttpServer, port: int) -> None:
+    def __init__(
+        self, app: Application, control: HandlerControl, server: HttpServer, port: int
+    ) -> None:
+        self._app = app
         self.control = control
         self.server = server
         self.port = port
@@ -107,6 +113,10 @@ class Client:
         self.reader, self.writer = await asyncio.open_connection(
             sock=sock, limit=1024, ssl=tls, server_hostname="127.0.0.1" if tls else None
         )
+
+    def replace(self, limits: HttpLimits, **options: Any) -> None:
+        """Have the server replace its application, by the same one."""
+        self.server.replace(self._app, reject, limits, **options)
 
     def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -142,7 +152,7 @@ async def connected_client(
     server = HttpServer(app, reject, limits, fast_path=fast_path, timer=timer)
     sock, port = bind_unused_port()
     await server.listen([sock], server_tls)
-    client = Client(control, server, port)
+    client = Client(app, control, server, port)
     await client.connect(**connected)
     try:
         yield client

@@ -112,7 +112,6 @@ class Exchange(HTTPConnection):
 
     def respond(self, response: bytes) -> None:
         """Send a complete response, which includes `connection_field`, and end the exchange."""
-        self._on_close = None
         self._sink.send(response)
         self._sink.on_response_complete(keep_alive=self._keep_alive)
 
