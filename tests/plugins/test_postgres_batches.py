@@ -259,3 +259,26 @@ async def test_the_size_of_a_batch_is_limited() -> None:
     found: Sequence[Rows] = await asyncio.gather(*map(batches.fetch, names))
     assert sizes == [1, 32, 32, 15]
     assert [rows[0][-1] for rows in found] == names
+
+
+async def test_no_more_queries_run_at_once_than_the_limit() -> None:
+    """Those beyond it would wait for a connection, one by one."""
+    values: list[str | list[str]] = []
+    go_on = asyncio.Event()
+
+    async def fetch(_: str, value: str | list[str]) -> Rows:
+        values.append(value)
+        await go_on.wait()
+        return [] if isinstance(value, str) else [[i, each] for i, each in enumerate(value, 1)]
+
+    batches = Batches(fetch, "one", "several", 2)
+    lookups = []
+    for names in ("a", "bc", "d", "ef"):
+        lookups += [asyncio.create_task(batches.fetch(name)) for name in names]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert values == ["a", ["b", "c"]]
+    go_on.set()
+    assert await asyncio.gather(*lookups) == [[], [["b"]], [["c"]], [["d"]], [["e"]], [["f"]]]
+    assert values == ["a", ["b", "c"], ["d", "e", "f"]]

@@ -1,0 +1,349 @@
+"""Connections of the PostgreSQL backend: hosts, roles and lookups, with a driver that is faked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asyncpg import InvalidPasswordError, TooManyConnectionsError
+from pydantic import SecretStr
+
+from idv_postgres import database as database_module
+from idv_postgres.backend import PostgresBackend
+from idv_postgres.database import Connector, Database
+from idv_postgres.options import PostgresOptions
+from idv_postgres.table import Lookups
+from tornado_idv import Broken
+from tornado_idv.testing import make_backend
+
+DSN = "postgresql://idv:canary@a,b,c/idv"
+
+
+class Connection:
+    """Records what it runs; a statement waits, or raises, as the driver says."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.done: list[str] = []
+        self.ended = False
+
+    def is_closed(self) -> bool:
+        return self.ended
+
+    def terminate(self) -> None:
+        self.ended = True
+        self.done.append("terminate")
+
+    async def close(self, *, timeout: float) -> None:  # noqa: ASYNC109 - asyncpg's
+        self.ended = True
+        self.done.append("close")
+
+    @asynccontextmanager
+    async def transaction(self, *, readonly: bool = False) -> AsyncIterator[None]:
+        self.done.append("read only" if readonly else "read and write")
+        yield
+
+    async def execute(self, sql: str) -> None:
+        self.done.append(sql)
+
+    async def fetchval(self, sql: str) -> str:
+        self.done.append(sql)
+        return self.driver.row_security
+
+    async def fetch(self, sql: str, _: object, *, timeout: float | None) -> list[tuple[str]]:  # noqa: ASYNC109
+        self.done.append(f"{sql} in {timeout}")
+        self.driver.fetching.set()
+        await self.driver.going_on.wait()
+        if self.driver.error is not None:
+            raise self.driver.error
+        return [(sql,)]
+
+
+class Driver:
+    """Stands for ``asyncpg.connect``; ``errors`` are raised for a host, or for host and role."""
+
+    def __init__(self) -> None:
+        self.tried: list[tuple[str, str]] = []
+        self.arguments: dict[str, Any] = {}
+        self.connections: list[Connection] = []
+        self.errors: dict[object, Exception] = {}
+        self.row_security = "off"
+        self.error: Exception | None = None
+        self.fetching, self.going_on = asyncio.Event(), asyncio.Event()
+        self.going_on.set()
+
+    async def connect(self, dsn: str, *, target_session_attrs: str, **arguments: Any) -> Connection:
+        host = dsn.partition("@")[2].partition("/")[0]
+        self.tried.append((host, target_session_attrs))
+        self.arguments = arguments
+        for each in (host, self.tried[-1]):
+            if each in self.errors:
+                raise self.errors[each]
+        self.connections.append(Connection(self))
+        return self.connections[-1]
+
+    def take(self) -> list[tuple[str, str]]:
+        """Return the attempts since the last call."""
+        tried, self.tried = self.tried, []
+        return tried
+
+
+@pytest.fixture
+def driver(io_loop: object, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver()
+    monkeypatch.setattr("asyncpg.connect", driver.connect)
+
+    async def inspect(*_: object) -> Lookups:
+        return Lookups({})
+
+    monkeypatch.setattr(database_module, "inspect", inspect)
+    return driver
+
+
+@pytest.fixture
+def make(driver: Driver, tmp_path: Path) -> Callable[..., Database]:
+    def make(**options: Any) -> Database:
+        backend = make_backend(PostgresBackend, tmp_path, **{"dsn": DSN, **options})
+        assert isinstance(backend.options, PostgresOptions)
+        return Database(backend.options)
+
+    return make
+
+
+def connector(**options: Any) -> Connector:
+    return Connector(
+        SecretStr(options.pop("dsn", DSN)), timeout=options.pop("timeout", 2), **options
+    )
+
+
+async def test_host_that_responded_last_is_tried_first(driver: Driver) -> None:
+    connecting = connector()
+    driver.errors = {"a": TimeoutError(), "b": ConnectionRefusedError()}
+    await connecting.connect()
+    assert driver.take() == [("a", "any"), ("b", "any"), ("c", "any")]
+    await connecting.connect()
+    assert driver.take() == [("c", "any")]
+    driver.errors = {"c": TimeoutError()}
+    await connecting.connect()
+    assert driver.take() == [("c", "any"), ("a", "any")]
+
+
+async def test_each_role_is_tried_with_all_hosts_before_the_next_one(driver: Driver) -> None:
+    driver.errors = {(each, "standby"): TimeoutError() for each in "abc"}
+    await connector(dsn=f"{DSN}?target_session_attrs=prefer-standby").connect()
+    assert driver.take() == [("a", "standby"), ("b", "standby"), ("c", "standby"), ("a", "any")]
+
+
+async def test_roles_of_the_caller_are_used_instead_of_those_of_the_uri(driver: Driver) -> None:
+    uri = f"{DSN}?target_session_attrs=standby"
+    await connector(dsn=uri, roles=("primary",)).connect()
+    assert driver.take() == [("a", "primary")]
+
+
+@pytest.mark.parametrize(("timeout", "used"), [(0.2, 1.0), (3.0, 3.0)])
+async def test_host_has_a_second_at_least(driver: Driver, timeout: float, used: float) -> None:  # noqa: ASYNC109
+    await connector(timeout=timeout).connect(statement_cache_size=0)
+    assert driver.arguments == {"timeout": used, "statement_cache_size": 0}
+
+
+async def test_error_that_no_other_host_can_mend_ends_the_attempt(driver: Driver) -> None:
+    driver.errors = {"a": InvalidPasswordError("wrong"), "b": TimeoutError()}
+    with pytest.raises(InvalidPasswordError):
+        await connector().connect()
+    assert driver.take() == [("a", "any")]
+
+
+async def test_error_of_the_driver_is_raised_without_parts_of_the_uri(driver: Driver) -> None:
+    driver.errors = {"a": ValueError("canary")}
+    with pytest.raises(Broken, match="the dsn cannot be used: ValueError") as caught:
+        await connector().connect()
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+async def test_uri_that_was_changed_to_no_uri_is_broken(driver: Driver) -> None:
+    with pytest.raises(Broken, match="the dsn cannot be used: not a connection URI") as caught:
+        await connector(dsn="mysql://canary@h").connect()
+    assert "canary" not in str(caught.value)
+    assert driver.take() == []
+
+
+async def test_error_of_a_full_server_is_that_of_all_hosts(driver: Driver) -> None:
+    driver.errors = {
+        "a": TimeoutError(),
+        "b": TooManyConnectionsError("x"),
+        "c": ConnectionRefusedError(),
+    }
+    with pytest.raises(TooManyConnectionsError):
+        await connector().connect()
+
+
+async def test_connections_that_are_configured_are_opened_and_the_table_read_only(
+    driver: Driver, make: Callable[..., Database]
+) -> None:
+    database = make(timeout="2s", pool={"min": "2", "max": "3"})
+    assert not database.has_connections
+    await database.open()
+    assert database.has_connections
+    assert len(driver.connections) == 2
+    assert driver.connections[-1].done == ["read only", "SHOW row_security"]
+    assert driver.arguments == {
+        "timeout": 2.0,
+        "max_cached_statement_lifetime": 0,
+        "server_settings": {
+            "application_name": "tornado-idv",
+            "statement_timeout": "1800",
+            "row_security": "off",
+        },
+    }
+
+
+async def test_pooler_gets_no_setting_of_a_session(
+    driver: Driver, make: Callable[..., Database]
+) -> None:
+    """And each transaction begins with the same ones."""
+    database = make(timeout="2s", prepared_statements="false", pool={"max": "1"})
+    await database.open()
+    assert driver.arguments == {"timeout": 2.0, "statement_cache_size": 0}
+    (connection,) = driver.connections
+    assert connection.done == ["read only", "SET LOCAL row_security = off"]
+    connection.done.clear()
+    assert await database.fetch("SELECT", "x") == [("SELECT",)]
+    assert connection.done == [
+        "BEGIN READ ONLY; SET LOCAL statement_timeout = 1800; SET LOCAL row_security = off",
+        "SELECT in None",
+        "COMMIT",
+    ]
+
+
+async def test_server_that_may_hide_rows_is_broken(
+    driver: Driver, make: Callable[..., Database]
+) -> None:
+    driver.row_security = "on"
+    with pytest.raises(Broken, match="a pooler ignores the startup parameter row_security"):
+        await make().open()
+    assert all(each.ended for each in driver.connections)
+
+
+async def test_opening_that_is_cancelled_leaves_no_connection(
+    driver: Driver, make: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that takes too long."""
+    inspecting = asyncio.Event()
+
+    async def inspect(*_: object) -> Lookups:
+        inspecting.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(database_module, "inspect", inspect)
+    database = make()
+    opening = asyncio.create_task(database.open())
+    await inspecting.wait()
+    opening.cancel()
+    await asyncio.wait([opening])
+    assert opening.cancelled()
+    assert [each.ended for each in driver.connections] == [True]
+    assert not database.has_connections
+
+
+async def test_opening_again_closes_the_pool_before(
+    driver: Driver, make: Callable[..., Database]
+) -> None:
+    database = make(pool={"max": "1"})
+    await database.open()
+    driver.going_on.clear()
+    running = asyncio.create_task(database.fetch("SELECT", "x"))
+    await driver.fetching.wait()
+    await database.open()
+    before, after = driver.connections
+    assert (before.ended, after.ended) == (True, False)
+    running.cancel()
+    await asyncio.wait([running])
+    # Its slot is not given to the new pool, which has one.
+    lookups = [asyncio.create_task(database.fetch("SELECT", "x")) for _ in range(2)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [each.done.count("SELECT in None") for each in driver.connections] == [1, 1]
+    driver.going_on.set()
+    await asyncio.gather(*lookups)
+    assert len(driver.connections) == 2
+    await database.close()
+    assert not database.has_connections
+
+
+@pytest.mark.parametrize("prepared", ["true", "false"])
+async def test_lookup_that_is_cancelled_closes_its_connection_and_leaves_the_slot(
+    driver: Driver, make: Callable[..., Database], prepared: str
+) -> None:
+    """The next probe replaces the idle ones, once: a firewall has often forgotten all."""
+    database = make(prepared_statements=prepared, pool={"min": "2", "max": "2"})
+    await database.open()
+    driver.going_on.clear()
+    lookup = asyncio.create_task(database.fetch("SELECT", "x"))
+    await driver.fetching.wait()
+    lookup.cancel()
+    await asyncio.wait([lookup])
+    assert sorted(each.ended for each in driver.connections) == [False, True]
+    await database.probe()
+    assert all(each.ended for each in driver.connections)
+    lookups = [asyncio.create_task(database.fetch("SELECT", "x")) for _ in range(2)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    driver.going_on.set()
+    assert await asyncio.gather(*lookups) == [[("SELECT",)]] * 2
+    await database.probe()
+    assert [each.ended for each in driver.connections] == [True, True, True, False, False, True]
+
+
+async def test_probe_leaves_idle_connections_while_lookups_are_answered(
+    driver: Driver, make: Callable[..., Database]
+) -> None:
+    database = make()
+    await database.open()
+    await database.fetch("SELECT", "x")
+    await database.probe()
+    assert [each.ended for each in driver.connections] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("prepared", "error", "end"),
+    [
+        ("true", TimeoutError(), None),
+        ("true", ZeroDivisionError(), None),
+        ("false", TimeoutError(), "close"),
+        ("false", ZeroDivisionError(), "terminate"),
+    ],
+)
+async def test_transaction_that_fails_ends_its_connection(
+    driver: Driver,
+    make: Callable[..., Database],
+    prepared: str,
+    error: Exception,
+    end: str | None,
+) -> None:
+    """In a moment after a timeout, since the server is asked to stop the statement."""
+    database = make(prepared_statements=prepared, pool={"max": "1"})
+    await database.open()
+    driver.error = error
+    with pytest.raises(type(error)):
+        await database.fetch("SELECT", "x")
+    driver.error = None
+    await asyncio.sleep(0)
+    assert driver.connections[0].done[-1] == (end or "SELECT in None")
+    assert await database.fetch("SELECT", "x") == [("SELECT",)]
+    assert len(driver.connections) == (1 if end is None else 2)
+
+
+async def test_query_for_several_values_has_a_third_of_the_time(
+    driver: Driver, make: Callable[..., Database]
+) -> None:
+    database = make(timeout="3s", pool={"max": "1"})
+    await database.open()
+    await database.fetch("SELECT", "x")
+    await database.fetch("SELECT", ["x", "y"])
+    assert driver.connections[0].done[-2:] == ["SELECT in None", "SELECT in 1.0"]

@@ -1,0 +1,132 @@
+"""Errors of PostgreSQL, asyncpg and the network: how a lookup ends, and what is done about them."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+from asyncpg import (
+    AdminShutdownError,
+    CannotConnectNowError,
+    ClientConfigurationError,
+    ConnectionDoesNotExistError,
+    CrashShutdownError,
+    DiskFullError,
+    InsufficientPrivilegeError,
+    InterfaceError,
+    InternalClientError,
+    InvalidCachedStatementError,
+    InvalidCatalogNameError,
+    InvalidPasswordError,
+    LockNotAvailableError,
+    OutdatedSchemaCacheError,
+    PostgresError,
+    PostgresSystemError,
+    ProtocolViolationError,
+    QueryCanceledError,
+    ReadOnlySQLTransactionError,
+    SerializationError,
+    TargetServerAttributeNotMatched,
+    TooManyConnectionsError,
+    UndefinedTableError,
+)
+
+from idv_postgres import errors
+from tornado_idv import Broken, LookupFailed, Unavailable
+
+STANDBY = TargetServerAttributeNotMatched("x")
+REFUSED = ConnectionRefusedError(111, "Connection refused")
+FULL = TooManyConnectionsError("x")
+LOST, TIMED_OUT, NO_CONNECTION = {"disconnect"}, {"timeout"}, {"full"}
+ERRORS: list[tuple[Exception, type[LookupFailed], str, set[str]]] = [
+    (REFUSED, Unavailable, "the server cannot be reached: Connection refused", LOST),
+    (ConnectionResetError(), Unavailable, "the server cannot be reached: the connection was", LOST),
+    (TimeoutError(), Unavailable, "the server did not respond in time", LOST | TIMED_OUT),
+    (ssl.SSLError(1, "x"), Unavailable, "the TLS handshake failed; see sslmode", LOST),
+    (ConnectionDoesNotExistError("x"), Unavailable, "the connection was lost", LOST),
+    (ProtocolViolationError("x"), Unavailable, "the server, or a pooler in front of it, rej", LOST),
+    (AdminShutdownError("x"), Unavailable, "the server is shutting down, or its admin", LOST),
+    (CrashShutdownError("x"), Unavailable, "the server crashed", LOST),
+    (CannotConnectNowError("x"), Unavailable, "the server is starting or shutting down", LOST),
+    (InterfaceError("x"), Unavailable, "the connection was lost", LOST),
+    (InternalClientError("x"), Unavailable, "the connection was lost", LOST),
+    (STANDBY, Unavailable, "each host is a standby, or has another role", LOST),
+    (QueryCanceledError("x"), Unavailable, "the query took too long and was stopped", TIMED_OUT),
+    (FULL, Unavailable, "the server has no connection left", NO_CONNECTION),
+    (SerializationError("x"), Unavailable, "the query was stopped by a conflict", set()),
+    (LockNotAvailableError("x"), Unavailable, "the table is locked by another", set()),
+    (ReadOnlySQLTransactionError("x"), Unavailable, "the server is a standby, or def", set()),
+    (DiskFullError("x"), Unavailable, "the server's disk is full", set()),
+    (PostgresSystemError("x"), Unavailable, "the query failed with PostgresSystemError", set()),
+    (OutdatedSchemaCacheError("x"), Unavailable, "the table was changed during", set()),
+    (InvalidCachedStatementError("x"), Unavailable, "the table was changed during", set()),
+    (UndefinedTableError("x"), Broken, "the table is missing", set()),
+    (InsufficientPrivilegeError("x"), Broken, "the user of the dsn may not read the table", set()),
+    (InvalidPasswordError("x"), Broken, "the password in the dsn is wrong", set()),
+    (InvalidCatalogNameError("x"), Broken, "the database of the dsn does not exist", set()),
+    (ClientConfigurationError("x"), Broken, "the query or the dsn cannot be used: Clie", set()),
+    (ValueError("x"), Broken, "the query or the dsn cannot be used: ValueError", set()),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "reason", "consequences"),
+    ERRORS,
+    ids=[type(each[0]).__name__ for each in ERRORS],
+)
+def test_error_ends_a_lookup_with_a_reason_of_ours(
+    error: Exception, kind: type[LookupFailed], reason: str, consequences: set[str]
+) -> None:
+    failure = errors.to_lookup_failed(error)
+    assert type(failure) is kind
+    assert failure.reason.startswith(reason)
+    state = getattr(error, "sqlstate", None)
+    named = isinstance(error, PostgresError) and not isinstance(error, InvalidCachedStatementError)
+    assert (f"(SQLSTATE {state})" in failure.reason) == named
+    predicates = {
+        "disconnect": errors.is_disconnect,
+        "timeout": errors.is_timeout,
+        "full": errors.is_full,
+    }
+    assert {name for name, holds in predicates.items() if holds(error)} == consequences
+
+
+def test_message_of_the_server_is_given_where_no_lookup_is_involved() -> None:
+    error = UndefinedTableError('relation "alice" does not exist')
+    assert errors.to_lookup_failed(error).reason == "the table is missing (SQLSTATE 42P01)"
+    assert errors.to_lookup_failed(error, with_message=True).reason == (
+        'the table is missing (SQLSTATE 42P01): relation "alice" does not exist'
+    )
+    for empty in (UndefinedTableError(), UndefinedTableError("")):
+        failure = errors.to_lookup_failed(empty, with_message=True)
+        assert failure.reason == "the table is missing (SQLSTATE 42P01)"
+
+
+def test_parameter_that_a_pooler_rejects_is_named() -> None:
+    error = ProtocolViolationError("unsupported startup parameter: row_security")
+    failure = errors.to_lookup_failed(error)
+    assert type(failure) is Broken
+    assert failure.reason.startswith("a pooler rejects the startup parameter row_security; ")
+
+
+def test_failure_of_ours_stays_as_it_is() -> None:
+    failure = Broken("two rows")
+    assert errors.to_lookup_failed(failure) is failure
+
+
+@pytest.mark.parametrize(
+    ("of_hosts", "reported"),
+    [
+        ([STANDBY, REFUSED], REFUSED),
+        ([REFUSED, STANDBY], REFUSED),
+        ([STANDBY, REFUSED, FULL], FULL),
+        ([FULL, REFUSED], FULL),
+        ([STANDBY], STANDBY),
+        ([error := TimeoutError(), REFUSED], error),
+    ],
+    ids=["role first", "role last", "full last", "full first", "role alone", "first"],
+)
+def test_most_informative_error_of_several_hosts_is_reported(
+    of_hosts: list[Exception], reported: Exception
+) -> None:
+    assert errors.most_informative(of_hosts) is reported
