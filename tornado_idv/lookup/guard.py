@@ -215,8 +215,10 @@ class Guard:
     def _validated(self, user: object, query: Query) -> User:
         if not isinstance(user, User):
             raise Broken("returned something other than a user")
-        required = (user.plan, user.card_number, user.nickname)
-        if not all(isinstance(each, str) for each in required):
+        plan, card_number, nickname = user.plan, user.card_number, user.nickname
+        if not (
+            isinstance(plan, str) and isinstance(card_number, str) and isinstance(nickname, str)
+        ):
             raise Broken("returned a user with a field missing or not text")
         if self._folds_nicknames:
             user = replace(user, nickname=fold_case(user.nickname))
