@@ -165,7 +165,7 @@ class AnswerCache:
                 return "found" if entry.answer.found else "not_found"
             if now < entry.stale_until:
                 return "stale"
-        return "failure" if self._failures.get(text) else "absent"
+        return "failure" if self._failures.find(text) else "absent"
 
     def fetch(
         self, query: Query, lookup: Lookup, timeout: float, finish: Finish
@@ -176,7 +176,7 @@ class AnswerCache:
         raised, or a `TimeoutError` after ``timeout`` seconds. A `LookupFailed` is repeated
         for ``failure_memo`` seconds without a lookup.
         """
-        failure = self._failures.get(query.text)
+        failure = self._failures.find(query.text)
         if failure is None:
             return self._single_flight.add(query, lookup, timeout, finish)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

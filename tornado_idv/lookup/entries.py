@@ -131,5 +131,9 @@ class Entries(LRUCache[str, Entry]):
 class Failures(TTLCache[str, LookupFailed | None]):
     """Recent failures by the text of their query."""
 
+    def find(self, text: str) -> LookupFailed | None:
+        """Return a recent failure; mostly there is none, which `get` finds out by an exception."""
+        return self[text] if Cache.__contains__(self, text) else None
+
     def __missing__(self, key: str) -> None:
         """Return ``None`` for an expired one."""
