@@ -1,0 +1,201 @@
+"""Notifications of changes in PostgreSQL, on connections that are faked, with a clock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from idv_postgres.database import Connector
+from idv_postgres.listener import Listener
+from idv_postgres.options import NotifyOptions
+from support.fakes import LoopClock
+from tornado_idv import ByCard, ByNickname, Query
+
+
+class Connection:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.ended = False
+        self.notify: Callable[[str], None] = print
+
+    async def add_listener(self, channel: str, callback: Callable[..., None]) -> None:
+        await self.server.respond()
+        assert channel == "idv_users"
+        self.notify = lambda payload: callback(self, 1, channel, payload)
+
+    async def execute(self, sql: str) -> None:
+        assert sql == "SELECT 1"
+        self.server.checks += 1
+        await self.server.respond()
+
+    def terminate(self) -> None:
+        self.ended = True
+
+
+class Server:
+    """Makes connections; it responds, hangs, or its connections are lost."""
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+        self.error: Exception | None = None
+        self.hangs = False
+        self.checks = 0
+
+    async def connect(self) -> Connection:
+        if self.error is not None:
+            raise self.error
+        self.connections.append(Connection(self))
+        return self.connections[-1]
+
+    async def respond(self) -> None:
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+
+
+class Harness:
+    def __init__(self) -> None:
+        self.server, self.clock = Server(), LoopClock()
+        self.purges: list[set[Query]] = []
+
+    def purge(self, *queries: Query) -> None:
+        self.purges.append(set(queries))
+
+    def take(self) -> list[set[Query]]:
+        """Return the purges since the last call; an empty set is one of everything."""
+        purges, self.purges = self.purges, []
+        return purges
+
+    async def advance(self, seconds: float) -> None:
+        for _ in range(round(seconds * 20)):
+            await self.clock.advance(0.05)
+            await asyncio.sleep(0)
+
+    async def notify(self, *payloads: str) -> list[set[Query]]:
+        """Notify of changes, and return what is purged."""
+        for payload in payloads:
+            self.server.connections[-1].notify(payload)
+        await self.advance(0.3)
+        return self.take()
+
+
+@pytest.fixture
+def listening() -> Callable[..., Any]:
+    @asynccontextmanager
+    async def run(*, folds: bool = False, **state: Any) -> AsyncIterator[Harness]:
+        harness = Harness()
+        for name, value in state.items():
+            setattr(harness.server, name, value)
+        connector = cast(Connector, harness.server)
+        listener = Listener("members", connector, NotifyOptions(), harness.purge, folds=folds)
+        task = asyncio.create_task(listener.run())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        try:
+            yield harness
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        assert all(each.ended for each in harness.server.connections)
+
+    return run
+
+
+async def test_everything_is_purged_once_it_listens(listening: Callable[..., Any]) -> None:
+    async with listening() as harness:
+        assert harness.take() == [set()]
+        await harness.advance(3)
+        assert harness.take() == []
+
+
+async def test_users_that_change_together_are_purged_at_once(
+    listening: Callable[..., Any],
+) -> None:
+    """Each purge drops every "not found"."""
+    async with listening() as harness:
+        harness.take()
+        harness.server.connections[-1].notify("alice")
+        await harness.advance(0.2)
+        assert harness.take() == []
+        expected = {ByNickname("alice"), ByCard("card:1"), ByNickname("Bob")}
+        assert await harness.notify("card:card:1", "Bob", "alice") == [expected]
+        assert await harness.notify("carol") == [{ByNickname("carol")}]
+
+
+@pytest.mark.parametrize("payload", ["", "*"])
+async def test_payload_for_everything_purges_everything(
+    listening: Callable[..., Any], payload: str
+) -> None:
+    async with listening() as harness:
+        harness.take()
+        assert await harness.notify("alice", payload) == [set()]
+
+
+async def test_many_users_are_purged_with_everything(listening: Callable[..., Any]) -> None:
+    async with listening() as harness:
+        harness.take()
+        names = [f"user{number}" for number in range(101)]
+        assert await harness.notify(*names) == [set()]
+        assert await harness.notify(*names[:100]) == [set(map(ByNickname, names[:100]))]
+
+
+async def test_nicknames_are_folded_as_in_queries(listening: Callable[..., Any]) -> None:
+    async with listening(folds=True) as harness:
+        harness.take()
+        expected = {ByNickname("alice"), ByNickname("Ä")}
+        assert await harness.notify("ALICE", "Ä") == [expected]
+
+
+@pytest.mark.parametrize("fault", ["lost", "hanging"])
+async def test_connection_is_checked_each_second_and_made_again(
+    listening: Callable[..., Any], fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What changed meanwhile is not known; the outage is logged once, and its end."""
+    caplog.set_level(logging.INFO)
+    async with listening() as harness:
+        harness.take()
+        await harness.advance(3.5)
+        assert harness.server.checks == 3
+        harness.server.error = ConnectionRefusedError() if fault == "lost" else None
+        harness.server.hangs = fault == "hanging"
+        await harness.advance(6)
+        assert harness.take() == []
+        assert all(each.ended for each in harness.server.connections)
+        harness.server.error, harness.server.hangs = None, False
+        await harness.advance(3)
+        assert harness.take() == [set()]
+        assert not harness.server.connections[-1].ended
+        assert await harness.notify("alice") == [{ByNickname("alice")}]
+    interrupted, again = [each.getMessage() for each in caplog.records]
+    assert interrupted.startswith("backend members: notifications of changes are interrupted: ")
+    assert interrupted.endswith("; trying again every 1 s")
+    assert again == "backend members: notifications of changes are received again"
+
+
+async def test_next_outage_is_logged_again(
+    listening: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening() as harness:
+        for _ in range(2):
+            harness.server.error = ConnectionRefusedError()
+            await harness.advance(4)
+            harness.server.error = None
+            await harness.advance(2)
+    assert [each.levelno for each in caplog.records] == [logging.WARNING] * 2
+
+
+async def test_server_that_hangs_at_the_start_is_given_a_second(
+    listening: Callable[..., Any],
+) -> None:
+    async with listening(hangs=True) as harness:
+        await harness.advance(1)
+        assert [each.ended for each in harness.server.connections] == [True]
+        await harness.advance(1)
+        assert len(harness.server.connections) == 2
+        assert harness.take() == []
