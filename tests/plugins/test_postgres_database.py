@@ -150,7 +150,7 @@ async def test_host_has_a_second_at_least(driver: Driver, timeout: float, used: 
     assert driver.arguments == {"timeout": used, "statement_cache_size": 0}
 
 
-async def test_error_that_no_other_host_can_mend_ends_the_attempt(driver: Driver) -> None:
+async def test_error_that_no_other_host_can_repair_ends_the_attempt(driver: Driver) -> None:
     driver.errors = {"a": InvalidPasswordError("wrong"), "b": TimeoutError()}
     with pytest.raises(InvalidPasswordError):
         await connector().connect()
