@@ -184,7 +184,10 @@ async def test_edits_are_seen_where_nothing_can_be_watched(
 async def test_a_file_that_becomes_a_symlink_loop_keeps_the_old_users(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning, without a traceback; and the next good file is read."""
+    """One warning of it, without a traceback; and the next good file is read.
+
+    A second one may say that the loop cannot be watched.
+    """
     async with watched(path) as (backend, next_user):
         reported = logged("keeping the old users")
         loop = path.with_name("loop")
@@ -196,7 +199,7 @@ async def test_a_file_that_becomes_a_symlink_loop_keeps_the_old_users(
         write(new, "bob")
         move(new, path)
         await next_user("bob")
-    (warning,) = warnings(caplog)
+    (warning,) = (each for each in warnings(caplog) if "keeping the old users" in each)
     assert warning.endswith("a loop of symbolic links; make the link lead to a file")
     assert "Traceback" not in caplog.text
 
