@@ -79,7 +79,7 @@ test-tools: $(RECIPES)/.installed $(LINTERS)/.installed $(MODULES:%=%/.installed
 	fi
 
 screenshots: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m support.screenshots
+	PYTHONPATH=tests $(BIN)/python -m support.processes.screenshots
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

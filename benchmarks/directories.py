@@ -10,7 +10,7 @@ from tornado_idv.config.load import load
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.server.directories import open_directory
+from tornado_idv.service.directories import open_directory
 
 _CONFIG = """\
 profile_sites: ["https://profiles.example"]

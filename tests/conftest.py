@@ -17,16 +17,16 @@ from click.testing import CliRunner, Result
 from hypothesis import settings
 from tornado.ioloop import IOLoop
 
-from support.fork_server import remember_installed_plugins
-from support.loggers import put_back
-from support.postgres_server import (
+from support.databases.postgres_server import (
     Database,
     PostgresServer,
     binaries,
     create_database,
     running_server,
 )
-from support.process import Invoke
+from support.processes.fork_server import remember_installed_plugins
+from support.processes.loggers import put_back
+from support.processes.process import Invoke
 from tornado_idv.cli import main
 from tornado_idv.registry import backend_kinds, plugin_manager
 
@@ -146,8 +146,8 @@ def invoke() -> Iterator[Invoke]:
 def the_collector_stays_as_it_is() -> Iterator[None]:
     """A service that runs in this process settles the collector; tests are no service."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("tornado_idv.server.run.tune_gc", lambda: None)
-    patch.setattr("tornado_idv.server.run.skip_last_collection", lambda: None)
+    patch.setattr("tornado_idv.workers.run.tune_gc", lambda: None)
+    patch.setattr("tornado_idv.workers.run.skip_last_collection", lambda: None)
     yield
     patch.undo()
 

@@ -18,7 +18,7 @@ from benchmarks.__main__ import main
 from benchmarks.figures import Figure
 from benchmarks.plan import Plan
 from benchmarks.suite import BENCHMARKS
-from support.process import command
+from support.processes.process import command
 
 pytestmark = pytest.mark.slow
 

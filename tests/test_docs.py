@@ -27,17 +27,17 @@ from pydantic import BaseModel
 
 import tornado_idv
 from benchmarks.suite import BENCHMARKS
-from support.admin import WITH_ADMIN, ask_admin
-from support.editor import as_editor_reads
-from support.loggers import put_back
-from support.process import Invoke, command, running
-from support.repeated_requests import repeating
-from support.service import FIXTURE, Client, serving
-from support.shell_commands import shell_commands
+from support.http.repeated_requests import repeating
+from support.processes.admin import WITH_ADMIN, ask_admin
+from support.processes.editor import as_editor_reads
+from support.processes.loggers import put_back
+from support.processes.process import Invoke, command, running
+from support.processes.service import FIXTURE, Client, serving
+from support.processes.shell_commands import shell_commands
 from tornado_idv import BackendOptions, hookspecs
 from tornado_idv.admin.listener import ROUTES
 from tornado_idv.cli import main
-from tornado_idv.cli.keys import keys
+from tornado_idv.cli.keys.commands import keys
 from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import Settings
 from tornado_idv.http.state import State

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from support.fakes import Ticker
+from support.fakes.clock_and_backends import Ticker
 from tornado_idv.config.load import load
 from tornado_idv.files import FileSecret
 from tornado_idv.registry import backend_kinds, plugin_manager

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from support.forking import fork
-from support.process import COMMAND, TIMEOUT
-from support.process_limits import descriptors
+from support.processes.forking import fork
+from support.processes.process import COMMAND, TIMEOUT
+from support.processes.process_limits import descriptors
 
 pytestmark = pytest.mark.slow
 

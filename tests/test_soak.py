@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from benchmarks.soak import __main__ as soak
 from benchmarks.soak.readings import Reading, memory_per_hour
-from support.benchmark_processes import forked
+from support.processes.benchmark_processes import forked
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fakes import LoopClock
+from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.errors import StartError, Unavailable
 from tornado_idv.model import ByCard, ByNickname, Query, User

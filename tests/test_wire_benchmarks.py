@@ -42,8 +42,8 @@ from benchmarks.wire import (
 )
 from benchmarks.wire.contenders import Contender
 from benchmarks.wire.process import Server, post
-from support.benchmark_processes import forked
-from support.process import command
+from support.processes.benchmark_processes import forked
+from support.processes.process import command
 
 pytestmark = pytest.mark.slow
 

@@ -26,10 +26,10 @@ from tornado_idv.config.load import load
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
 from tornado_idv.keys.ring import KeyRing
+from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.server.directories import open_directory
-from tornado_idv.server.logs import configure_logging
-from tornado_idv.server.service import api_key
+from tornado_idv.service.directories import open_directory
+from tornado_idv.service.service import api_key
 from tornado_idv.web.app import Api, make_api
 from tornado_idv.web.handler import Services
 

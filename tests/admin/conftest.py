@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support.admin import WITH_ADMIN
-from support.service import FIXTURE, serving
-from tornado_idv.server.service import Service
+from support.processes.admin import WITH_ADMIN
+from support.processes.service import FIXTURE, serving
+from tornado_idv.service.service import Service
 
 
 @pytest.fixture

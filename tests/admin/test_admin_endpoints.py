@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from support.admin import WITH_ADMIN, ask_admin
-from support.key_stores import make_store
-from support.process import eventually, running
-from support.service import CONFIG, FIXTURE, Client, make_database, serving
+from support.databases.key_stores import make_store
+from support.processes.admin import WITH_ADMIN, ask_admin
+from support.processes.process import eventually, running
+from support.processes.service import CONFIG, FIXTURE, Client, make_database, serving
 from tornado_idv.keys.token import issue
 from tornado_idv.log_format import format_time
-from tornado_idv.server.service import Service
+from tornado_idv.service.service import Service
 
 BOB = '  - {nickname: "@bob", card_number: "5555", plan: Pro}\n'
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from support.admin import WITH_ADMIN, admin_port
-from support.fakes import LoopClock
-from support.service import FIXTURE, serving_here
+from support.fakes.clock_and_backends import LoopClock
+from support.processes.admin import WITH_ADMIN, admin_port
+from support.processes.service import FIXTURE, serving_here
 from tornado_idv.admin.listener import admin_listening
-from tornado_idv.server.service import Service
-from tornado_idv.server.sockets import bind, port_of
+from tornado_idv.service.service import Service
+from tornado_idv.service.sockets import bind, port_of
 
 GET = b"GET /health/live HTTP/1.1\r\nHost: %s\r\n\r\n"
 

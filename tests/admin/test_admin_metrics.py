@@ -11,13 +11,13 @@ import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from support.admin import WITH_ADMIN, ask_admin
-from support.metrics import scrape
-from support.process import eventually
-from support.service import CONFIG, FIXTURE, KEY, Client, serving
+from support.http.metrics import scrape
+from support.processes.admin import WITH_ADMIN, ask_admin
+from support.processes.process import eventually
+from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
 from tornado_idv.admin import metrics
 from tornado_idv.keys.token import issue
-from tornado_idv.server.service import Service
+from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow
 

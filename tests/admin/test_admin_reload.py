@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import parser
 
-from support.admin import WITH_ADMIN, ask_admin
-from support.service import FIXTURE, KEY, Client
-from tornado_idv.server.service import Service
+from support.processes.admin import WITH_ADMIN, ask_admin
+from support.processes.service import FIXTURE, KEY, Client
+from tornado_idv.service.service import Service
 
 
 def samples(service: Service) -> dict[str, float]:

@@ -13,10 +13,10 @@ import pytest
 from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.by import By
 
-from support.admin import ADMIN_KEY, OPEN_TO_ALL
-from support.browser import CHROMIUM, DRIVER, open_browser, prefer, resize
-from support.service import CONFIG, FIXTURE, KEY, Client, make_database, serving
-from tornado_idv.server.service import Service
+from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL
+from support.processes.browser import CHROMIUM, DRIVER, open_browser, prefer, resize
+from support.processes.service import CONFIG, FIXTURE, KEY, Client, make_database, serving
+from tornado_idv.service.service import Service
 
 pytestmark = [
     pytest.mark.slow,

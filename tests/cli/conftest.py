@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from support.process import Invoke
-from support.user_lists import ANY_LIST
+from support.databases.user_lists import ANY_LIST
+from support.processes.process import Invoke
 
 FIXTURE = """\
 users:

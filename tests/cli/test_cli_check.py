@@ -13,9 +13,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from support.certificate import ENCRYPTED_KEY, OTHER_KEY, SELF_SIGNED
-from support.editor import as_editor_reads
-from support.process import Invoke
+from support.http.certificate import ENCRYPTED_KEY, OTHER_KEY, SELF_SIGNED
+from support.processes.editor import as_editor_reads
+from support.processes.process import Invoke
 from tornado_idv.keys.token import issue
 
 ROOT = Path(__file__).parents[2]

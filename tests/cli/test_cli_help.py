@@ -13,7 +13,7 @@ from importlib.metadata import version
 import click
 import pytest
 
-from support.process import Invoke, command
+from support.processes.process import Invoke, command
 from tornado_idv import hookimpl
 from tornado_idv.cli import main
 from tornado_idv.registry import plugin_manager

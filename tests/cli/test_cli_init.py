@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.process import Invoke, command
-from support.service import Client, serving
+from support.processes.process import Invoke, command
+from support.processes.service import Client, serving
 from tornado_idv.keys.token import check_token
 
 FILES = ["config.schema.json", "config.yaml", "users.yaml"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.process import Invoke, command
-from support.service import make_database
+from support.processes.process import Invoke, command
+from support.processes.service import make_database
 from tornado_idv.lookup.guard import BackendCall
 
 Config = Callable[..., Path]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from support.process import Invoke
-from support.reloads import config as service_config
-from support.reloads import reloadable
+from support.processes.process import Invoke
+from support.processes.reloads import config as service_config
+from support.processes.reloads import reloadable
 
 SECRETS = ("Zeugma", "Ocelot")
 PASSWORDS = [each.join(SECRETS) for each in ":/?#[]@%, "]

@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
-from support.editor import as_editor_reads
+from support.processes.editor import as_editor_reads
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config import settings as settings_module
 from tornado_idv.config.schema import json_schema

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.service import Client, serving_sqlite, serving_upstream, serving_yaml
+from support.processes.service import Client, serving_sqlite, serving_upstream, serving_yaml
 
 SERVICES = {"yaml": serving_yaml, "sqlite": serving_sqlite, "upstream": serving_upstream}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.service import CARDS_ONLY_KEY, KEY, Client, Reply
+from support.processes.service import CARDS_ONLY_KEY, KEY, Client, Reply
 
 ALICE = (
     b'{"status":"ok","plan":"Free","card_number":"4000123412341234","nickname":"@alice",'

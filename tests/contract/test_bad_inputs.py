@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support.contract_values import (
+from support.http.contract_values import (
     ABSENT,
     BAD_BODIES,
     BAD_CARDS,
@@ -18,7 +18,7 @@ from support.contract_values import (
     GOOD_KEYS,
     URL,
 )
-from support.service import KEY, Client
+from support.processes.service import KEY, Client
 
 
 @pytest.mark.parametrize("body", GOOD_BODIES.values(), ids=GOOD_BODIES)

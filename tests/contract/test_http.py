@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.raw_requests import (
+from support.http.raw_requests import (
     BODY,
     CODES,
     HOST,
@@ -17,7 +17,7 @@ from support.raw_requests import (
     URL,
     request,
 )
-from support.service import Client
+from support.processes.service import Client
 
 
 @pytest.mark.parametrize("data", READ.values(), ids=READ)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.admin import WITH_ADMIN
-from support.process import ServiceProcess, running
-from support.service import FIXTURE, Client
+from support.processes.admin import WITH_ADMIN
+from support.processes.process import ServiceProcess, running
+from support.processes.service import FIXTURE, Client
 
 SERVER = "server: {port: 0, health_path: /healthz, trusted_proxies: [127.0.0.1]}"
 

@@ -15,8 +15,8 @@ from textwrap import dedent
 
 import pytest
 
-from support.proxies import find_tool
-from support.sandbox import run_in_sandbox
+from support.processes.proxies import find_tool
+from support.processes.sandbox import run_in_sandbox
 
 pytestmark = pytest.mark.slow
 

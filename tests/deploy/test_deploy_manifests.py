@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from support.process import Invoke
-from support.proxies import find_tool
+from support.processes.process import Invoke
+from support.processes.proxies import find_tool
 
 pytestmark = pytest.mark.slow
 

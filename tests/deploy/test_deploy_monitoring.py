@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.proxies import find_tool
+from support.processes.proxies import find_tool
 from tornado_idv.web.errors import ApiError
 
 pytestmark = pytest.mark.slow

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from support.certificate import SELF_SIGNED
-from support.process import ServiceProcess, eventually
-from support.proxies import find_tool, free_port, listens, running_program
-from support.service import EXPIRED_KEY, KEY
+from support.http.certificate import SELF_SIGNED
+from support.processes.process import ServiceProcess, eventually
+from support.processes.proxies import find_tool, free_port, listens, running_program
+from support.processes.service import EXPIRED_KEY, KEY
 from tornado_idv.web.errors import ApiError
 
 pytestmark = pytest.mark.slow

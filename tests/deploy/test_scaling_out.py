@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from support import redis_server, sqlite_databases
-from support.certificate import SELF_SIGNED
-from support.key_stores import add, make_store, record
-from support.load import Load, loaded
-from support.postgres_server import PostgresServer
-from support.process import eventually
-from support.proxies import find_tool, free_port, listens, running_program
-from support.shell_commands import ShellCommands, shell_commands
-from support.sqlite_databases import ALICE, BOB
-from tornado_idv.cli.users_generate import generated_users
+from support.databases import redis_server, sqlite_databases
+from support.databases.key_stores import add, make_store, record
+from support.databases.postgres_server import PostgresServer
+from support.databases.sqlite_databases import ALICE, BOB
+from support.http.certificate import SELF_SIGNED
+from support.http.load import Load, loaded
+from support.processes.process import eventually
+from support.processes.proxies import find_tool, free_port, listens, running_program
+from support.processes.shell_commands import ShellCommands, shell_commands
+from tornado_idv.cli.users.generate import generated_users
 from tornado_idv.keys.token import issue
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.loggers import debug_log
+from support.processes.loggers import debug_log
 
 pytest.register_assert_rewrite("support.faults.client")
 

@@ -41,7 +41,7 @@ from support.faults.file_faults import (
     overwrite,
     renamed_over,
 )
-from support.service import make_database, serving
+from support.processes.service import make_database, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_secret_is_logged")]
 

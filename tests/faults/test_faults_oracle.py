@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from support.databases.postgres_server import binaries
 from support.faults.checker import Checker, Episode, Outcome, Request, Response, Times
 from support.faults.client import Person
 from support.faults.fault_catalogue import Scenario, of_database
@@ -18,7 +19,6 @@ from support.faults.harness import QUIET
 from support.faults.oracle import rows, run
 from support.faults.postgres import running_postgres_sites
 from support.faults.reference import Reference, SqliteSource
-from support.postgres_server import binaries
 
 TIMES = Times(ttl=1, negative_ttl=1, stale=10, timeout=1, lag=1)
 ALICE, NOW_PRO = Person("a-1", "1"), Person("a-1", "1", "Pro")

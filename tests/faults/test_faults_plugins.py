@@ -21,7 +21,7 @@ from support.faults.client import (
     assert_no_secret,
     fixture,
 )
-from support.process import ServiceProcess, running
+from support.processes.process import ServiceProcess, running
 
 pytestmark = pytest.mark.slow
 

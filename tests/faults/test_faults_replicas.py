@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
+from support.databases.postgres_server import binaries
 from support.faults.harness import QUIET
 from support.faults.oracle import rows, run_in_order
 from support.faults.replicas import running_replicas
-from support.postgres_server import binaries
 
 WITHOUT = ["PostgreSQL failed over"]
 """Left out: the failover of a server that hangs is the harder one."""

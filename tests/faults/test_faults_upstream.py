@@ -40,8 +40,8 @@ from support.faults.proxy import (
     refusing,
     resetting,
 )
-from support.process import running
-from support.service import KEY, serving
+from support.processes.process import running
+from support.processes.service import KEY, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_secret_is_logged")]
 

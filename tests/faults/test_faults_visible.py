@@ -12,16 +12,16 @@ from typing import NamedTuple
 import pytest
 from prometheus_client import parser
 
-from support.admin import ask_admin
+from support.databases.postgres_server import ALICE, Database
+from support.databases.postgres_server import stopped as stopped_postgres
+from support.databases.redis_server import running_server
 from support.faults.proxy import passing, proxying_in_thread, refusing
-from support.metrics import scrape
-from support.postgres_server import ALICE, Database
-from support.postgres_server import stopped as stopped_postgres
-from support.process import eventually
-from support.proxies import find_tool
-from support.redis_server import running_server
-from support.service import CONFIG, KEY, Client, make_database, serving, serving_yaml
-from tornado_idv.server.service import Service
+from support.http.metrics import scrape
+from support.processes.admin import ask_admin
+from support.processes.process import eventually
+from support.processes.proxies import find_tool
+from support.processes.service import CONFIG, KEY, Client, make_database, serving, serving_yaml
+from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from support.fakes import Ticker
+from support.fakes.clock_and_backends import Ticker
 from tornado_idv.http.fair_queue import FairQueue
 
 MS = 1 / 1024

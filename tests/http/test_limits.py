@@ -16,9 +16,9 @@ import uvloop
 from tornado.testing import bind_unused_port
 from tornado.web import Application
 
-from support.http_server import LIMITS, POST, connected_client, reject, until
-from support.process import eventually
-from support.service import KEY, Client, Reply, serving
+from support.http.http_server import LIMITS, POST, connected_client, reject, until
+from support.processes.process import eventually
+from support.processes.service import KEY, Client, Reply, serving
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.state import State

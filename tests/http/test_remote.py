@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from support.service import CONFIG, FIXTURE, KEY
+from support.processes.service import CONFIG, FIXTURE, KEY
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.log_format import json_lines
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.server.service import listening
+from tornado_idv.service.service import listening
 from tornado_idv.web.access_log import AccessLog
 
 Remotes = list[str]

@@ -10,15 +10,15 @@ import trustme
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
 from tornado.testing import bind_unused_port
 
-from support.fakes import LoopClock
-from support.http_server import reject
-from support.in_process import FakeSocket
-from support.stepped_loop import SteppedLoop
+from support.fakes.clock_and_backends import LoopClock
+from support.fakes.stepped_loop import SteppedLoop
+from support.http.http_server import reject
+from support.http.in_process import FakeSocket
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
-from tornado_idv.server.tls import tls_context
+from tornado_idv.service.tls import tls_context
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.key_stores import (
+from support.databases.key_stores import (
     CREATED,
     FAULTS,
     Fault,
@@ -24,7 +24,7 @@ from support.key_stores import (
     open_store,
     record,
 )
-from support.key_stores import read as read_store
+from support.databases.key_stores import read as read_store
 from tornado_idv.errors import InvalidKey, KeyStoreError
 from tornado_idv.keys import follower, store
 from tornado_idv.keys.api_key import ApiKey

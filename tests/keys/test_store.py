@@ -12,7 +12,7 @@ from threading import Timer
 
 import pytest
 
-from support.key_stores import (
+from support.databases.key_stores import (
     CREATED,
     FAULTS,
     Fault,
@@ -26,8 +26,8 @@ from support.key_stores import (
     record,
     without_log,
 )
-from support.permissions import public_directory, unprivileged
-from support.process_limits import descriptors
+from support.processes.permissions import public_directory, unprivileged
+from support.processes.process_limits import descriptors
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys import store_file
 from tornado_idv.keys.rows import EMPTY

@@ -11,7 +11,15 @@ from threading import Barrier
 import pytest
 from msgspec.structs import replace
 
-from support.key_stores import CREATED, add, make_store, open_store, postgres_place, read, record
+from support.databases.key_stores import (
+    CREATED,
+    add,
+    make_store,
+    open_store,
+    postgres_place,
+    read,
+    record,
+)
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.location import KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord, Token

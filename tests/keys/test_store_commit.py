@@ -15,9 +15,9 @@ from click.testing import Result
 from idv_postgres import key_database
 from idv_postgres.database import Connector
 from idv_postgres.key_store import PostgresKeyStore
-from support.key_stores import CREATED, make_store, open_store, postgres_place, read
-from support.postgres_server import Database
-from support.process import Invoke
+from support.databases.key_stores import CREATED, make_store, open_store, postgres_place, read
+from support.databases.postgres_server import Database
+from support.processes.process import Invoke
 from tornado_idv.errors import KeyStoreError
 from tornado_idv.keys.token import check_token, digest
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from support.forked_commands import LoggedCommand, start
-from support.key_model import Command, ModelKey, State, possible_states
-from support.key_stores import make_store, read
+from support.databases.key_model import Command, ModelKey, State, possible_states
+from support.databases.key_stores import make_store, read
+from support.processes.forked_commands import LoggedCommand, start
 from tornado_idv.keys.record import KeyRecord
 from tornado_idv.keys.token import check_token, digest
 

@@ -17,15 +17,23 @@ from pydantic import SecretStr
 from idv_postgres import database as database_module
 from idv_postgres import key_database, key_schema
 from idv_postgres.key_store import PostgresKeyStore
-from support.forked_commands import start
-from support.http_server import until
-from support.key_stores import CREATED, add, make_store, open_store, postgres_place, read, record
-from support.postgres_server import PASSWORD, Database, hanging, stopped
-from support.process import Invoke, eventually
-from support.reloads import A, config, reloadable
-from support.repeated_requests import BODY, PATH
-from support.service import CONFIG, FIXTURE, Client, serving
-from support.tcp_relay import relaying
+from support.databases.key_stores import (
+    CREATED,
+    add,
+    make_store,
+    open_store,
+    postgres_place,
+    read,
+    record,
+)
+from support.databases.postgres_server import PASSWORD, Database, hanging, stopped
+from support.http.http_server import until
+from support.http.repeated_requests import BODY, PATH
+from support.http.tcp_relay import relaying
+from support.processes.forked_commands import start
+from support.processes.process import Invoke, eventually
+from support.processes.reloads import A, config, reloadable
+from support.processes.service import CONFIG, FIXTURE, Client, serving
 from tornado_idv.errors import InvalidKey, KeyStoreError, StartError
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing

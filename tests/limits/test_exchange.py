@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from support.fakes import Ticker
-from support.shared_limits import KEY, FakeSharedLimits, Machine
+from support.fakes.clock_and_backends import Ticker
+from support.fakes.shared_limits import KEY, FakeSharedLimits, Machine
 from tornado_idv.errors import Unavailable
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.limits.exchange import INTERVAL

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.fakes import Ticker
+from support.fakes.clock_and_backends import Ticker
 from tornado_idv.limits.failed_auth import FailedAuthLimiter
 from tornado_idv.units import Rate
 

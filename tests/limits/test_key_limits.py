@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.fakes import Ticker
+from support.fakes.clock_and_backends import Ticker
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.limits.key_limits import KeyLimiter, KeyLimits
 from tornado_idv.units import Rate

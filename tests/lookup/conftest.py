@@ -2,8 +2,8 @@
 
 import pytest
 
-from support.caches import LIMITS
-from support.fakes import Ticker, steady_cache
+from support.fakes.caches import LIMITS
+from support.fakes.clock_and_backends import Ticker, steady_cache
 from tornado_idv.lookup.cache import AnswerCache
 
 

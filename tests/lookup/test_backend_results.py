@@ -5,8 +5,17 @@ from typing import Any
 
 import pytest
 
-from support.directories import ALICE, DOWN, QUERY, chain, counts, directory, failure, lifetime
-from support.fakes import FakeBackend, Ticker
+from support.fakes.clock_and_backends import FakeBackend, Ticker
+from support.fakes.directories import (
+    ALICE,
+    DOWN,
+    QUERY,
+    chain,
+    counts,
+    directory,
+    failure,
+    lifetime,
+)
 from tornado_idv.errors import Broken
 from tornado_idv.model import BackendResult, User
 

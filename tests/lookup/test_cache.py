@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from support.caches import (
+from support.fakes.caches import (
     ABSENT,
     ALICE,
     ALICE_S_CARD,
@@ -26,7 +26,7 @@ from support.caches import (
     held,
     remember,
 )
-from support.fakes import Source, Ticker, steady_cache
+from support.fakes.clock_and_backends import Source, Ticker, steady_cache
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.model import Answer, ByCard, ByNickname, Query

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.fakes import Ticker
+from support.fakes.clock_and_backends import Ticker
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 

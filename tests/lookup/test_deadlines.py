@@ -3,8 +3,8 @@ from collections.abc import Callable
 
 import pytest
 
-from support.fakes import LoopClock
-from support.stepped_loop import SteppedLoop
+from support.fakes.clock_and_backends import LoopClock
+from support.fakes.stepped_loop import SteppedLoop
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout
 
 

@@ -6,7 +6,8 @@ import logging
 import pytest
 from msgspec import structs
 
-from support.directories import (
+from support.fakes.clock_and_backends import CardsOnly, FakeBackend, LoopClock, Ticker, running
+from support.fakes.directories import (
     ALICE,
     BROKEN,
     DOWN,
@@ -20,7 +21,6 @@ from support.directories import (
     failure,
     lifetime,
 )
-from support.fakes import CardsOnly, FakeBackend, LoopClock, Ticker, running
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.lookup.directory import Directory

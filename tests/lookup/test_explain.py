@@ -6,8 +6,17 @@ import asyncio
 
 import pytest
 
-from support.directories import ALICE, BROKEN, DOWN, QUERY, OwnDispatch, chain, counts, directory
-from support.fakes import CardsOnly, FakeBackend
+from support.fakes.clock_and_backends import CardsOnly, FakeBackend
+from support.fakes.directories import (
+    ALICE,
+    BROKEN,
+    DOWN,
+    QUERY,
+    OwnDispatch,
+    chain,
+    counts,
+    directory,
+)
 from tornado_idv.model import Answer, ByCard
 
 

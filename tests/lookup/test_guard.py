@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.fakes import CardsOnly, FakeBackend, LoopClock, Ticker
+from support.fakes.clock_and_backends import CardsOnly, FakeBackend, LoopClock, Ticker
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.log_format import json_lines
+from tornado_idv.logs.handlers import BufferedHandler
+from tornado_idv.logs.writer import LogWriter
 from tornado_idv.lookup.guard import BackendCall, CallResult, Guard
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
-from tornado_idv.server.log_writer import LogWriter
-from tornado_idv.server.logs import BufferedHandler
 
 DOWN = Unavailable("down")
 ALICE = User("Free", "4000", "alice")

@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from support.directories import ALICE, DOWN, QUERY, OwnDispatch, begin, directory, failure, lifetime
-from support.fakes import FakeBackend, LoopClock, Ticker, running
+from support.fakes.clock_and_backends import FakeBackend, LoopClock, Ticker, running
+from support.fakes.directories import (
+    ALICE,
+    DOWN,
+    QUERY,
+    OwnDispatch,
+    begin,
+    directory,
+    failure,
+    lifetime,
+)
 from tornado_idv.errors import Broken, Unavailable
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, Query

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from support.directories import ALICE, DOWN, OTHER_ALICE, QUERY, counts, failure
-from support.fakes import FakeBackend, LoopClock, Ticker, running
-from support.http_server import until
-from support.shared_caches import FakeSharedCache, shared_directory
+from support.databases.shared_caches import FakeSharedCache, shared_directory
+from support.fakes.clock_and_backends import FakeBackend, LoopClock, Ticker, running
+from support.fakes.directories import ALICE, DOWN, OTHER_ALICE, QUERY, counts, failure
+from support.http.http_server import until
 from tornado_idv.errors import Broken
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.shared_tier import SharedTier

@@ -6,7 +6,7 @@ import gc
 import pytest
 from msgspec import structs
 
-from support.caches import (
+from support.fakes.caches import (
     ABSENT,
     ALICE,
     BOB,
@@ -20,7 +20,7 @@ from support.caches import (
     leave,
     remember,
 )
-from support.fakes import Source, running
+from support.fakes.clock_and_backends import Source, running
 from tornado_idv.errors import Unavailable
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.model import ByCard

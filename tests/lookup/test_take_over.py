@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from support.caches import (
+from support.fakes.caches import (
     ABSENT,
     ALICE,
     BOB,
@@ -20,9 +20,9 @@ from support.caches import (
     held,
     remember,
 )
-from support.directories import ALICE as USER
-from support.directories import QUERY, directory
-from support.fakes import FakeBackend, Source, Ticker, steady_cache
+from support.fakes.clock_and_backends import FakeBackend, Source, Ticker, steady_cache
+from support.fakes.directories import ALICE as USER
+from support.fakes.directories import QUERY, directory
 from tornado_idv.errors import Unavailable
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.model import ByCard

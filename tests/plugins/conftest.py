@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.redis_replicas import prepare
-from support.redis_server import RedisServer, running_server
+from support.databases.redis_replicas import prepare
+from support.databases.redis_server import RedisServer, running_server
 
 
 @pytest.fixture(scope="module")

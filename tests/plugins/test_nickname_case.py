@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.process import Invoke
-from support.service import CONFIG, KEY, Client, Reply, serving
+from support.processes.process import Invoke
+from support.processes.service import CONFIG, KEY, Client, Reply, serving
 
 FOLD = "identifiers: {nickname_case: fold, nickname_pattern: '[a-z.]+'}\n"
 YAML = "  - {name: users, kind: yaml, path: users.yaml}\n"

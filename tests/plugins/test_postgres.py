@@ -17,10 +17,10 @@ from pydantic import ValidationError
 import idv_postgres
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.options import NOT_INSTALLED
-from support.http_server import until
-from support.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
-from support.process import Invoke
-from support.service import CONFIG
+from support.databases.postgres_server import ALICE, BOB, PASSWORD, USERS, Database
+from support.http.http_server import until
+from support.processes.process import Invoke
+from support.processes.service import CONFIG
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, open_backends, plugin_manager

@@ -19,8 +19,8 @@ from asyncpg import (
 
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.table import Lookups
-from support.fakes import LoopClock
-from support.outcomes import outcome
+from support.fakes.clock_and_backends import LoopClock
+from support.fakes.outcomes import outcome
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable
 from tornado_idv.testing import make_backend
 

@@ -13,9 +13,9 @@ import pytest
 from idv_postgres import database as database_module
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.batches import Batches, BatchFailed, BatchTimedOut, Rows
-from support.http_server import until
-from support.outcomes import outcome
-from support.postgres_server import ALICE, BOB, Database
+from support.databases.postgres_server import ALICE, BOB, Database
+from support.fakes.outcomes import outcome
+from support.http.http_server import until
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable, User
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend

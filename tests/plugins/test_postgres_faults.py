@@ -26,9 +26,7 @@ from idv_postgres import errors
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.pool import Pool
 from idv_postgres.table import Lookups
-from support.http_server import until
-from support.outcomes import outcome
-from support.postgres_server import (
+from support.databases.postgres_server import (
     ALICE,
     BOB,
     PASSWORD,
@@ -38,9 +36,11 @@ from support.postgres_server import (
     stopped,
     verifier,
 )
-from support.process import eventually
-from support.service import CONFIG, Client, serving
-from support.tcp_relay import relaying
+from support.fakes.outcomes import outcome
+from support.http.http_server import until
+from support.http.tcp_relay import relaying
+from support.processes.process import eventually
+from support.processes.service import CONFIG, Client, serving
 from tornado_idv import Broken, ByCard, ByNickname, Unavailable, yaml_loader
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend

@@ -13,7 +13,7 @@ import pytest
 from idv_postgres.database import Connector
 from idv_postgres.listener import Listener
 from idv_postgres.options import NotifyOptions
-from support.fakes import LoopClock
+from support.fakes.clock_and_backends import LoopClock
 from tornado_idv import ByCard, ByNickname, Query
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.listener import Listener
-from support.http_server import until
-from support.postgres_server import ALICE, BOB, Database
-from support.process import Invoke, eventually
-from support.service import CONFIG, Client, serving
+from support.databases.postgres_server import ALICE, BOB, Database
+from support.http.http_server import until
+from support.processes.process import Invoke, eventually
+from support.processes.service import CONFIG, Client, serving
 from tornado_idv import ByCard, ByNickname, Query
 from tornado_idv.registry import open_backends
 

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from idv_postgres.backend import PostgresBackend
 from idv_postgres.key_database import KeyDatabase
-from support.postgres_server import (
+from support.databases.postgres_server import (
     ALICE,
     BOB,
     PASSWORD,

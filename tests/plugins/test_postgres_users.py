@@ -16,9 +16,9 @@ from asyncpg.transaction import Transaction
 from click.testing import Result
 
 from idv_postgres.staging import Staging
-from support.postgres_server import ALICE, BOB, USERS, Database
-from support.process import Invoke
-from support.user_lists import ANY_LIST, HEADER, csv_row
+from support.databases.postgres_server import ALICE, BOB, USERS, Database
+from support.databases.user_lists import ANY_LIST, HEADER, csv_row
+from support.processes.process import Invoke
 from tornado_idv import User
 
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def do(action: Callable[[], object]) -> None:
         monkeypatch.setattr(
-            "tornado_idv.cli.users_import.RejectedRows.check", lambda *_: action() and None
+            "tornado_idv.cli.users.import_users.RejectedRows.check", lambda *_: action() and None
         )
 
     return do

@@ -18,10 +18,17 @@ from pydantic import ValidationError
 import idv_redis
 from idv_redis.backend import RedisBackend
 from idv_redis.options import NOT_INSTALLED
-from support.outcomes import outcome
-from support.postgres_server import free_port
-from support.redis_server import ALICE, BOB, PASSWORD, RedisServer, running_sentinel, running_server
-from support.service import CONFIG, Client, serving
+from support.databases.postgres_server import free_port
+from support.databases.redis_server import (
+    ALICE,
+    BOB,
+    PASSWORD,
+    RedisServer,
+    running_sentinel,
+    running_server,
+)
+from support.fakes.outcomes import outcome
+from support.processes.service import CONFIG, Client, serving
 from tornado_idv import (
     ByCard,
     ByNickname,

@@ -13,11 +13,11 @@ from redis.asyncio.cluster import ClusterNode
 from redis.crc import key_slot
 
 from idv_redis.backend import RedisBackend
-from support.http_server import until
-from support.outcomes import outcome
-from support.redis_cluster import RedisCluster, running_cluster
-from support.redis_server import RedisServer, running_server
-from support.service import CONFIG, Client, serving
+from support.databases.redis_cluster import RedisCluster, running_cluster
+from support.databases.redis_server import RedisServer, running_server
+from support.fakes.outcomes import outcome
+from support.http.http_server import until
+from support.processes.service import CONFIG, Client, serving
 from tornado_idv import ByCard, ByNickname, StartError, User
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend

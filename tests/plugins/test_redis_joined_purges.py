@@ -14,9 +14,9 @@ import pytest
 
 from idv_redis.purge_log import covers
 from idv_redis.shared_cache import RedisSharedCache
-from support.directories import QUERY
-from support.redis_replicas import Replica, prepare, until
-from support.redis_server import RedisServer, running_server
+from support.databases.redis_replicas import Replica, prepare, until
+from support.databases.redis_server import RedisServer, running_server
+from support.fakes.directories import QUERY
 from tornado_idv import ByCard, ByNickname, Purge, SharedAnswer, SharedResult, User
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ import pytest
 
 from idv_redis.sealed import Sealer
 from idv_redis.shared_cache import RedisSharedCache
-from support.directories import QUERY, counts
-from support.redis_replicas import replicas, until
-from support.redis_server import RedisServer
+from support.databases.redis_replicas import replicas, until
+from support.databases.redis_server import RedisServer
+from support.fakes.directories import QUERY, counts
 from tornado_idv import ByCard, ByNickname, Purge, SharedResult, Unavailable
 
 pytestmark = pytest.mark.slow

@@ -15,14 +15,14 @@ from pydantic import ValidationError
 import idv_redis
 from idv_redis.sealed import Sealer
 from idv_redis.shared_cache import RedisSharedCache
-from support.admin import USERS, ask_admin
-from support.directories import ALICE, QUERY, counts
-from support.metrics import scrape
-from support.process import Invoke, eventually, running
-from support.redis_replicas import SECRET, Replica, replicas, until
-from support.redis_server import ALICE as MEMBER
-from support.redis_server import PASSWORD, RedisServer
-from support.service import CONFIG, FIXTURE, Client, serving
+from support.databases.redis_replicas import SECRET, Replica, replicas, until
+from support.databases.redis_server import ALICE as MEMBER
+from support.databases.redis_server import PASSWORD, RedisServer
+from support.fakes.directories import ALICE, QUERY, counts
+from support.http.metrics import scrape
+from support.processes.admin import USERS, ask_admin
+from support.processes.process import Invoke, eventually, running
+from support.processes.service import CONFIG, FIXTURE, Client, serving
 from tornado_idv import (
     ByCard,
     ByNickname,
@@ -34,7 +34,7 @@ from tornado_idv import (
 )
 from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import ConfigError
-from tornado_idv.server.service import Service
+from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow
 

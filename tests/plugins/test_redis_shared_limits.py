@@ -16,10 +16,10 @@ from pydantic import ValidationError
 import idv_redis
 from idv_redis.options import RedisLimitsOptions
 from idv_redis.shared_limits import RedisSharedLimits
-from support.admin import ask_admin
-from support.process import Invoke, ServiceProcess, eventually, running
-from support.redis_server import PASSWORD, RedisServer, running_server
-from support.service import CONFIG, FIXTURE, KEY, Client
+from support.databases.redis_server import PASSWORD, RedisServer, running_server
+from support.processes.admin import ask_admin
+from support.processes.process import Invoke, ServiceProcess, eventually, running
+from support.processes.service import CONFIG, FIXTURE, KEY, Client
 from tornado_idv import LimitUse, LookupFailed, StartError
 from tornado_idv.keys.token import issue
 

@@ -8,7 +8,7 @@ import pytest
 
 from idv_postgres.dsn import Dsn
 from idv_redis.options import check_url
-from support.process import Invoke
+from support.processes.process import Invoke
 
 DSNS: dict[str, tuple[list[str], str]] = {
     "postgresql://h": (["postgresql://h"], "postgresql://h"),

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 import idv_sqlite
 from idv_sqlite import table
 from idv_sqlite.backend import SqliteBackend
-from support.permissions import public_directory, unprivileged
-from support.sqlite_databases import (
+from support.databases.sqlite_databases import (
     ALICE,
     BOB,
     USERS,
@@ -27,6 +26,7 @@ from support.sqlite_databases import (
     start_error,
     write,
 )
+from support.processes.permissions import public_directory, unprivileged
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yaml_loader
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, open_backends, plugin_manager

@@ -11,7 +11,7 @@ import aiosqlite
 import pytest
 
 from idv_sqlite.backend import SqliteBackend
-from support.sqlite_databases import run, serving
+from support.databases.sqlite_databases import run, serving
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 
 MANY = 200

@@ -14,7 +14,7 @@ import pytest
 
 from idv_sqlite.backend import SqliteBackend
 from idv_sqlite.openfile import OpenFile
-from support.sqlite_databases import (
+from support.databases.sqlite_databases import (
     ALICE,
     BOB,
     USERS,

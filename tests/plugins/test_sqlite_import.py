@@ -15,7 +15,7 @@ import pytest
 
 from idv_sqlite.backend import SqliteBackend
 from idv_sqlite.store import SqliteUserStore
-from support.sqlite_databases import ALICE, BOB, run, write
+from support.databases.sqlite_databases import ALICE, BOB, run, write
 from tornado_idv import Broken, LookupFailed, StartError, Unavailable, User
 from tornado_idv.testing import make_backend
 

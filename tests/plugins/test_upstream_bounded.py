@@ -11,9 +11,9 @@ from aiohttp import connector
 from idv_upstream.transport import client
 from idv_upstream.transport.bounded import MAX_RESPONSE
 from idv_upstream.transport.credentials import ClientCredentials
-from support.http_server import until
-from support.scripted_server import http, serving
-from support.upstream_transport import ask, asked, failure_of
+from support.http.http_server import until
+from support.http.scripted_server import http, serving
+from support.http.upstream_transport import ask, asked, failure_of
 from tornado_idv import Broken
 
 GOOD = http(200, b"{}")

@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 
 from idv_upstream.request.template import Request
-from support.scripted_server import http, serving
-from support.upstream_transport import ask, opened
+from support.http.scripted_server import http, serving
+from support.http.upstream_transport import ask, opened
 from tornado_idv import Broken
 
 ANSWER = http(200, b"{}")

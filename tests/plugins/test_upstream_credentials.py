@@ -18,10 +18,9 @@ from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from idv_upstream.request.template import Request
 from idv_upstream.transport.credentials import Credential, KeyInPlace
 from idv_upstream.transport.transport import Transport
-from support.fakes import LoopClock, Ticker
-from support.loggers import log_everything
-from support.scripted_server import Said, Scripted, closed_port, header, http, serving
-from support.upstream_transport import (
+from support.fakes.clock_and_backends import LoopClock, Ticker
+from support.http.scripted_server import Said, Scripted, closed_port, header, http, serving
+from support.http.upstream_transport import (
     GET,
     POST,
     TIMEOUT,
@@ -32,6 +31,7 @@ from support.upstream_transport import (
     opened,
     traceback_of,
 )
+from support.processes.loggers import log_everything
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from idv_upstream.transport.endpoints import Endpoint, Endpoints
-from support.fakes import Ticker
+from support.fakes.clock_and_backends import Ticker
 from tornado_idv import Unavailable
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from idv_upstream.backend import UpstreamBackend
-from support.fakes import LoopClock
-from support.loggers import log_everything
-from support.scripted_server import Said, Scripted, chunked, http, serving
+from support.fakes.clock_and_backends import LoopClock
+from support.http.scripted_server import Said, Scripted, chunked, http, serving
+from support.processes.loggers import log_everything
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
 from tornado_idv.backend import AnyBackend
 from tornado_idv.lookup.guard import Guard

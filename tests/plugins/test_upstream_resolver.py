@@ -12,9 +12,9 @@ import pytest
 from idv_upstream.request.template import Request
 from idv_upstream.transport import client
 from idv_upstream.transport.resolver import ThreadResolver
-from support.fakes import LoopClock
-from support.scripted_server import http, serving
-from support.upstream_transport import ask, failure_of, opened
+from support.fakes.clock_and_backends import LoopClock
+from support.http.scripted_server import http, serving
+from support.http.upstream_transport import ask, failure_of, opened
 from tornado_idv import Unavailable
 
 GOOD = http(200, b"{}")

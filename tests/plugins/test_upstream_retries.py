@@ -11,9 +11,9 @@ import pytest
 
 from idv_upstream.request.template import Request
 from idv_upstream.transport.retries import retry_after
-from support.fakes import LoopClock, Ticker
-from support.scripted_server import Said, closed_port, http, serving
-from support.upstream_transport import (
+from support.fakes.clock_and_backends import LoopClock, Ticker
+from support.http.scripted_server import Said, closed_port, http, serving
+from support.http.upstream_transport import (
     GET,
     POST,
     Pauses,

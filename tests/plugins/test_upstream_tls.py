@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import ValidationError
 
 from idv_upstream.transport.tls import Tls, TlsOptions
-from support.fakes import Ticker
-from support.scripted_server import Scripted, http, serving
-from support.upstream_transport import POST, ask, failure_of, opened
+from support.fakes.clock_and_backends import Ticker
+from support.http.scripted_server import Scripted, http, serving
+from support.http.upstream_transport import POST, ask, failure_of, opened
 from tornado_idv import Broken, LookupFailed, StartError, Unavailable
 
 pytestmark = pytest.mark.slow

@@ -17,10 +17,9 @@ from idv_upstream.request.template import Request
 from idv_upstream.response.raw import MAX_BODY
 from idv_upstream.transport import client
 from idv_upstream.transport.credentials import BearerToken
-from support.fakes import LoopClock
-from support.loggers import log_everything
-from support.scripted_server import Said, chunked, closed_port, header, http, serving
-from support.upstream_transport import (
+from support.fakes.clock_and_backends import LoopClock
+from support.http.scripted_server import Said, chunked, closed_port, header, http, serving
+from support.http.upstream_transport import (
     GET,
     POST,
     TIMEOUT,
@@ -32,6 +31,7 @@ from support.upstream_transport import (
     traceback_of,
     transport,
 )
+from support.processes.loggers import log_everything
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 pytestmark = pytest.mark.slow

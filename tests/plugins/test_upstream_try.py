@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 
 from idv_upstream.backend import UpstreamBackend
 from idv_upstream.cli.dry_run import dry_run
-from support.fakes import LoopClock
-from support.scripted_server import Said, serving
+from support.fakes.clock_and_backends import LoopClock
+from support.http.scripted_server import Said, serving
 from tornado_idv import ByNickname
 from tornado_idv.cli import main
 from tornado_idv.registry import open_backends

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from support.scripted_server import a_request, http
+from support.http.scripted_server import a_request, http
 from tornado_idv import Answer, ByCard, ByNickname, Query
 from tornado_idv.config.load import load
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.server.directories import open_directory
+from tornado_idv.service.directories import open_directory
 
 USERS, LOOKUPS, CALLERS = 1000, 5000, 50
 CONFIG = """\

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from support import sqlite_databases
-from support.postgres_server import Database
-from support.process import Invoke
-from support.user_lists import ANY_LIST, HEADER, csv_row
+from support.databases import sqlite_databases
+from support.databases.postgres_server import Database
+from support.databases.user_lists import ANY_LIST, HEADER, csv_row
+from support.processes.process import Invoke
 from tornado_idv import User
 
 GRANT = "GRANT ALL ON users TO idv;"

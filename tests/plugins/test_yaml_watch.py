@@ -13,7 +13,7 @@ import pytest
 
 from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
-from support.fakes import LoopClock
+from support.fakes.clock_and_backends import LoopClock
 from tornado_idv import ByNickname
 from tornado_idv.backend import AnyBackend
 from tornado_idv.registry import open_backends

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import idv_upstream
+from support.processes.service import KEY, Client, serving
 from support.recipes import servers as peers
 from support.recipes.peer_process import Serve, Servers
 from support.recipes.servers import COUCH_PASSWORD, PROFILE, SCIM_TOKEN, USERS
-from support.service import KEY, Client, serving
 from tornado_idv import User
 
 pytestmark = pytest.mark.slow

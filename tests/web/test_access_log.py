@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.fakes import LoopClock
+from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.log_format import json_lines, text_lines
 from tornado_idv.model import ByCard, ByNickname, Query
 from tornado_idv.web.access_log import AccessLog, Failure, make_subject_of

@@ -16,7 +16,7 @@ from tornado.ioloop import IOLoop
 from tornado.testing import bind_unused_port
 from tornado.web import HTTPError
 
-from support.service import KEY
+from support.processes.service import KEY
 from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, Unavailable
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head

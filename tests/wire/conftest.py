@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support.in_process import Harness, harnesses
-from support.service import Client, serving_yaml
+from support.http.in_process import Harness, harnesses
+from support.processes.service import Client, serving_yaml
 
 
 @pytest.fixture(scope="session")

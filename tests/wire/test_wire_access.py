@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.in_process import Harness, ask_for, harnesses
-from support.service import EXPIRED_KEY
+from support.http.in_process import Harness, ask_for, harnesses
+from support.processes.service import EXPIRED_KEY
 from tornado_idv.http.limits import HttpLimits
 
 

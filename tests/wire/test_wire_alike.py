@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.in_process import ALICE, SHORT_LIVED_KEY, FakeClient, Harness, ask_for, harnesses
-from support.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
+from support.http.in_process import ALICE, SHORT_LIVED_KEY, FakeClient, Harness, ask_for, harnesses
+from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 

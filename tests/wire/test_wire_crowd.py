@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from support.in_process import Harness, ask_for, harnesses
+from support.http.in_process import Harness, ask_for, harnesses
 from tornado_idv.http import connections
 from tornado_idv.http.limits import HttpLimits
 

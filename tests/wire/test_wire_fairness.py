@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from support.in_process import FakeClient, Harness, ask_for
-from support.service import CARDS_ONLY_KEY, KEY
+from support.http.in_process import FakeClient, Harness, ask_for
+from support.processes.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.http.limits import HttpLimits
 
 pytestmark = pytest.mark.slow

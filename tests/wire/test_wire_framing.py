@@ -16,9 +16,9 @@ from tornado.httputil import (
     ResponseStartLine,
 )
 
-from support.framing_spellings import framing, sample, spellings
-from support.in_process import harnesses
-from support.service import Client
+from support.http.framing_spellings import framing, sample, spellings
+from support.http.in_process import harnesses
+from support.processes.service import Client
 
 pytestmark = pytest.mark.slow
 

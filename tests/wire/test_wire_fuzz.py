@@ -14,8 +14,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from support.in_process import HIGH_WATER, FakeClient, Harness, ask_for, harnesses
-from support.raw_requests import CHUNKS, HOST, request
+from support.http.in_process import HIGH_WATER, FakeClient, Harness, ask_for, harnesses
+from support.http.raw_requests import CHUNKS, HOST, request
 from tornado_idv.http.limits import HttpLimits
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.service import KEY, Client
+from support.processes.service import KEY, Client
 
 BODY = b'{"input": "@alice"}'
 MAX_HEAD = 16 * 1024

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from support.in_process import ask_for
-from support.process import ServiceProcess, eventually, running
-from support.process_limits import descriptors
-from support.service import KEY
+from support.http.in_process import ask_for
+from support.processes.process import ServiceProcess, eventually, running
+from support.processes.process_limits import descriptors
+from support.processes.service import KEY
 from tornado_idv.web.errors import ApiError
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from support.in_process import ALICE, SHORT_LIVED_KEY, FakeClient, Harness, ask_for, reachable
-from support.service import CARDS_ONLY_KEY, KEY
+from support.http.in_process import ALICE, SHORT_LIVED_KEY, FakeClient, Harness, ask_for, reachable
+from support.processes.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.model import ByNickname, User
 from tornado_idv.web import packet_cache
 

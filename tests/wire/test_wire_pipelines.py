@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.in_process import HIGH_WATER, Harness
-from support.service import KEY, Client, serving
+from support.http.in_process import HIGH_WATER, Harness
+from support.processes.service import KEY, Client, serving
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.model import User
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import pytest
 
-from support.contract_requests import TABLE
-from support.framing_spellings import spellings
-from support.process import ServiceProcess, eventually, running
-from support.proxies import find_tool, free_port, running_program
-from support.service import CONFIG, FIXTURE
+from support.http.contract_requests import TABLE
+from support.http.framing_spellings import spellings
+from support.processes.process import ServiceProcess, eventually, running
+from support.processes.proxies import find_tool, free_port, running_program
+from support.processes.service import CONFIG, FIXTURE
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from support.contract_requests import TABLE
-from support.in_process import ALICE, Harness, ask_for
-from support.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
+from support.http.contract_requests import TABLE
+from support.http.in_process import ALICE, Harness, ask_for
+from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv import hookimpl
 
 pytestmark = pytest.mark.slow

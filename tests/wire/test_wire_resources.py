@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from support.certificate import SELF_SIGNED
-from support.in_process import ask_for
-from support.process import ServiceProcess, eventually, running
-from support.process_limits import descriptors
-from support.process_usage import anonymous_memory, open_descriptors, wait_until_idle
-from support.service import KEY
+from support.http.certificate import SELF_SIGNED
+from support.http.in_process import ask_for
+from support.processes.process import ServiceProcess, eventually, running
+from support.processes.process_limits import descriptors
+from support.processes.process_usage import anonymous_memory, open_descriptors, wait_until_idle
+from support.processes.service import KEY
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from support.in_process import SHORT_LIVED_KEY, FakeClient, Harness, ask_for, reachable
-from support.service import CARDS_ONLY_KEY, KEY
+from support.http.in_process import SHORT_LIVED_KEY, FakeClient, Harness, ask_for, reachable
+from support.processes.service import CARDS_ONLY_KEY, KEY
 
 SAME_EACH_TIME = {
     "a good one": (ask_for("alice"), 200),

@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import pytest
 
-from support.contract_requests import TABLE
-from support.in_process import FakeClient, Harness
-from support.raw_requests import CHUNKS, HOST, LENGTH, request
-from support.service import Client
+from support.http.contract_requests import TABLE
+from support.http.in_process import FakeClient, Harness
+from support.http.raw_requests import CHUNKS, HOST, LENGTH, request
+from support.processes.service import Client
 
 GOOD = request(HOST, LENGTH, b"Content-Type: application/json")
 FOUND_LENGTH = 131

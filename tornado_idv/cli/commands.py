@@ -17,22 +17,22 @@ from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.commands import CommandTools, Exit, LoadedConfig
 from tornado_idv.registry import plugin_manager
 
-_SUMMARIES = {
-    "cache": "Show or purge the cache of the running service.",
-    "check": "Report what is wrong with config.yaml, or what would run.",
-    "explain": "Show how each backend of the running service responds.",
-    "health": "Report whether the running service is ready.",
-    "init": "Write a starter configuration and a key into FOLDER.",
-    "keys": "Issue, rotate and revoke the keys in the key store.",
-    "lookup": "Look a user up in the configured backends.",
-    "plugins": "List the kinds of backend that the installed plugins offer.",
-    "reload": "Reload the configuration of the running service.",
-    "schema": "Print the JSON Schema of config.yaml.",
-    "serve": "Answer lookups over HTTP until SIGTERM.",
-    "status": "Show what the running service does.",
-    "users": "Import, export, count and compare the users of backends.",
+_COMMANDS = {
+    "cache": ("running.cache", "Show or purge the cache of the running service."),
+    "check": ("check", "Report what is wrong with config.yaml, or what would run."),
+    "explain": ("running.explain", "Show how each backend of the running service responds."),
+    "health": ("running.health", "Report whether the running service is ready."),
+    "init": ("init", "Write a starter configuration and a key into FOLDER."),
+    "keys": ("keys.commands", "Issue, rotate and revoke the keys in the key store."),
+    "lookup": ("lookup", "Look a user up in the configured backends."),
+    "plugins": ("plugins", "List the kinds of backend that the installed plugins offer."),
+    "reload": ("running.reload", "Reload the configuration of the running service."),
+    "schema": ("schema", "Print the JSON Schema of config.yaml."),
+    "serve": ("running.serve", "Answer lookups over HTTP until SIGTERM."),
+    "status": ("running.status", "Show what the running service does."),
+    "users": ("users.commands", "Import, export, count and compare the users of backends."),
 }
-"""Our commands: each is in the module of its name."""
+"""The module of each built-in command, and its summary."""
 _WINDOWS = (
     "tornado-idv does not run on Windows: uvloop and POSIX signals are missing there; run it in "
     "WSL 2 or in a container"
@@ -43,11 +43,12 @@ class Commands(click.Group):
     """Our commands, and those of plugins, which are loaded only when one may be theirs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *_SUMMARIES, *self._of_plugins()})
+        return sorted({*super().list_commands(ctx), *_COMMANDS, *self._of_plugins()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _SUMMARIES:
-            own: click.Command = getattr(import_module(f"tornado_idv.cli.{cmd_name}"), cmd_name)
+        if cmd_name in _COMMANDS:
+            module = import_module(f"tornado_idv.cli.{_COMMANDS[cmd_name][0]}")
+            own: click.Command = getattr(module, cmd_name)
             return own
         return super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
 
@@ -64,9 +65,10 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 click's way
         """List the commands without importing ours, which takes longer than all the rest."""
-        plugins = {name: each.get_short_help_str() for name, each in self._of_plugins().items()}
+        rows = {name: each.get_short_help_str() for name, each in self._of_plugins().items()}
+        rows |= {name: summary for name, (_, summary) in _COMMANDS.items()}
         with formatter.section("Commands"):
-            formatter.write_dl(sorted({**plugins, **_SUMMARIES}.items()))
+            formatter.write_dl(sorted(rows.items()))
 
     def _of_plugins(self) -> dict[str, click.Command]:
         try:

@@ -19,9 +19,9 @@ from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import ConfigError, IdvError, KeyStoreError, Problem, StartError
 from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.registry import build_backends, open_backends
-from tornado_idv.server.keys import key_conflicts
-from tornado_idv.server.service import api_key
-from tornado_idv.server.tls import tls_context
+from tornado_idv.service.keys import key_conflicts
+from tornado_idv.service.service import api_key
+from tornado_idv.service.tls import tls_context
 
 _SLOW = (
     "some nicknames take this regular expression very long to refuse, and every other request "

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from support.service import KEY, Client, Connection, Reply, lookup_request
+from support.processes.service import KEY, Client, Connection, Reply, lookup_request
 
 Look = Callable[[], dict[str, int | bytes]]
 

@@ -36,7 +36,7 @@ from support.faults.proxy import (
     resetting,
 )
 from support.faults.reference import FileSource, Source
-from support.process import ServiceProcess
+from support.processes.process import ServiceProcess
 
 _NOT_FOUND = b'{"status":"error","code":"not_found","message":"User not found"}'
 

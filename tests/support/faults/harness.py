@@ -16,8 +16,8 @@ from support.faults.client import FORGETFUL, SITE
 from support.faults.fault_catalogue import Scenario, of_database, of_fixture, of_upstream
 from support.faults.proxy import proxying
 from support.faults.reference import FileSource, Reference, Source, SqliteSource, YamlSource
-from support.process import ServiceProcess, running
-from support.service import KEY
+from support.processes.process import ServiceProcess, running
+from support.processes.service import KEY
 
 QUIET = "no fault"
 TIMES = Times()

@@ -26,6 +26,7 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
+from support.databases.postgres_server import binaries
 from support.faults.checker import Episode, Outcome, Request, Response
 from support.faults.client import SITE, Person
 from support.faults.fault_catalogue import Scenario
@@ -33,8 +34,7 @@ from support.faults.harness import QUIET, Change, Site, running_sites
 from support.faults.postgres import running_postgres_sites
 from support.faults.reference import Source
 from support.faults.replicas import running_replicas
-from support.postgres_server import binaries
-from support.service import KEY
+from support.processes.service import KEY
 
 BAD = ("alice", "@a b", "@", "https://evil.example/m/alice", f"{SITE}/m/..", "12x", "٤٠", "")
 _CLIENTS = 8

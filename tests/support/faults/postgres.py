@@ -11,12 +11,17 @@ from typing import Any
 
 from idv_postgres.options import PostgresOptions
 from idv_postgres.schema import script
+from support.databases.postgres_server import (
+    Database,
+    PostgresServer,
+    create_database,
+    running_server,
+)
 from support.faults.checker import Checker
 from support.faults.client import Person
 from support.faults.fault_catalogue import Scenario
 from support.faults.harness import BACKEND_LIMITS, CONFIG, TIMES, Builder, Site
 from support.faults.reference import Reference, Source
-from support.postgres_server import Database, PostgresServer, create_database, running_server
 
 
 class PostgresSource(Source):

@@ -16,7 +16,7 @@ from random import Random
 from sqlite3 import connect
 
 from support.faults.client import Person, fixture
-from support.service import make_database
+from support.processes.service import make_database
 
 
 @dataclass

@@ -11,11 +11,11 @@ import aiohttp
 from pydantic import SecretStr
 
 from idv_postgres.key_store import PostgresKeyStore
+from support.databases.key_stores import open_store, record
+from support.databases.postgres_server import Database
 from support.faults.postgres import PostgresSource
-from support.key_stores import open_store, record
-from support.postgres_server import Database
-from support.process import ServiceProcess
-from support.service import KEY
+from support.processes.process import ServiceProcess
+from support.processes.service import KEY
 from tornado_idv.keys.token import issue
 
 

@@ -7,11 +7,11 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
+from support.databases.postgres_cluster import Cluster
+from support.databases.redis_server import RedisServer
 from support.faults.fault_catalogue import Scenario
 from support.faults.postgres import PostgresSource
-from support.postgres_cluster import Cluster
-from support.redis_server import RedisServer
-from support.tcp_relay import Relay
+from support.http.tcp_relay import Relay
 
 _WITHOUT_REDIS = ("edit", "keys")
 """The changes that are followed without the shared cache."""

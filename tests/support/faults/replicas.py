@@ -10,6 +10,11 @@ from pathlib import Path
 
 import aiohttp
 
+from support.databases.key_stores import add, record
+from support.databases.postgres_cluster import Cluster, running_cluster
+from support.databases.postgres_server import Database, create_database
+from support.databases.redis_server import RedisServer
+from support.databases.redis_server import running_server as running_redis
 from support.faults.checker import Checker
 from support.faults.client import SITE
 from support.faults.harness import TIMES, Builder, Change, Site
@@ -17,14 +22,9 @@ from support.faults.postgres import PostgresSource
 from support.faults.reference import Reference
 from support.faults.replica_changes import Caller, Edit, Keys, Purge, SharedAnswer, key_store
 from support.faults.replica_faults import PostgresFaults, cut_off, of_redis
-from support.key_stores import add, record
-from support.postgres_cluster import Cluster, running_cluster
-from support.postgres_server import Database, create_database
-from support.process import ServiceProcess
-from support.redis_server import RedisServer
-from support.redis_server import running_server as running_redis
-from support.service import KEY
-from support.tcp_relay import Relay, relaying
+from support.http.tcp_relay import Relay, relaying
+from support.processes.process import ServiceProcess
+from support.processes.service import KEY
 
 _TIMES = replace(TIMES, lag=1.0)
 _SHARED_TIMEOUT = 0.25

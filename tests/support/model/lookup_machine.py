@@ -14,6 +14,7 @@ from typing import TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from support.fakes.stepped_loop import SteppedLoop
 from support.model.invariants import Invariants, encode
 from support.model.mutants import Core, core
 from support.model.recording_backends import INVALID_PLAN, Fault, Lookup, Record, RecordingBackend
@@ -29,7 +30,6 @@ from support.model.strategies import (
     WHICH,
     Setup,
 )
-from support.stepped_loop import SteppedLoop
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
 

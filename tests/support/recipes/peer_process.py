@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from support.process import TIMEOUT
+from support.processes.process import TIMEOUT
 
 ROOT = Path(__file__).parents[3]
 MODULES = ROOT / "tests" / "recipes" / "node_modules"

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.process import TIMEOUT, running
+from support.processes.process import TIMEOUT, running
+from support.processes.service import KEY, make_database
 from support.recipes.peer_process import node_program, python_program, started
-from support.service import KEY, make_database
 from tornado_idv import User
 
 PROFILE = "https://people.example/of/alice"

@@ -1,0 +1,667 @@
+"""``tornado-idv keys``: issue, rotate, revoke, disable, enable, list and show."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from support.databases.key_stores import add, execute, make_store, open_store, read, record
+from support.processes.process import Invoke
+from tornado_idv.cli.keys import token_output
+from tornado_idv.errors import UncertainChangeError
+from tornado_idv.keys.record import KeyRecord, Token
+from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.token import check_token, digest
+from tornado_idv.keys.token import issue as new_token
+from tornado_idv.units import Rate
+
+USERS = "name: users, kind: yaml, path: users.yaml"
+DAY = 86400.0
+NOW = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that commands see."""
+    times = [NOW]
+    monkeypatch.setattr(time, "time", lambda: times[0])
+    return times
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.db"
+
+
+@pytest.fixture
+def run(invoke: Invoke, path: Path) -> Callable[..., Result]:
+    """Runs one of the commands on the store at ``path``."""
+    return lambda *arguments: invoke("keys", *arguments, "--store", path)
+
+
+Run = Callable[..., Result]
+
+
+def test_token_is_printed_once_and_alone(run: Run, path: Path) -> None:
+    result = run("issue", "shop", "--create")
+    assert result.exit_code == 0
+    token = result.stdout.removesuffix("\n")
+    check_token(token)
+    assert token.startswith("idv_shop_")
+    assert result.stderr == f"Created the key store {path}.\n"
+    (stored,) = read(path)["shop"].tokens
+    assert stored.digest == digest(token)
+    assert token.encode() not in path.read_bytes()
+
+
+def test_every_option_of_issue_is_stored(run: Run, path: Path) -> None:
+    options = ["--owner", "web shop", "--note", "for ü", "--scope", "admin", "--scope"]
+    options += ["identify:url", "--expires", "90d", "--not-before", "2026-12-01"]
+    options += ["--requests", "100/second", "--misses", "300/10 minutes"]
+    assert run("issue", "shop", "--create", *options).exit_code == 0
+    shop = read(path)["shop"]
+    assert (shop.owner, shop.note, shop.created) == ("web shop", "for ü", NOW)
+    assert shop.scopes == ("admin", "identify:url")
+    assert (shop.not_before, shop.expires) == (NOW + 9 * DAY, NOW + 90 * DAY)
+    assert (shop.requests, shop.misses) == (Rate(100, 1), Rate(300, 600))
+
+
+def test_default_scopes_are_both_identify_operations(run: Run, path: Path) -> None:
+    run("issue", "shop", "--create")
+    assert read(path)["shop"].scopes == ("identify:url", "identify:card")
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("1.5h", NOW + 5400),
+        ("2027-01-01", NOW + 40 * DAY),
+        ("2027-01-01T02:00:00+02:00", NOW + 40 * DAY),
+        ("2027-01-01T00:00Z", NOW + 40 * DAY),
+    ],
+)
+def test_point_in_time_is_a_duration_or_a_date(
+    run: Run, path: Path, text: str, moment: float
+) -> None:
+    run("issue", "shop", "--create", "--expires", text)
+    assert read(path)["shop"].expires == moment
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "is_valid"),
+    [
+        ("--not-before", "1970-01-01", True),
+        ("--not-before", "1969-12-31T23:59:59Z", False),
+        ("--expires", "9998-12-31T23:59:59Z", True),
+        ("--expires", "9999-01-01", False),
+    ],
+)
+def test_points_in_time_are_from_1970_on_and_before_9999(
+    run: Run, path: Path, option: str, text: str, *, is_valid: bool
+) -> None:
+    result = run("issue", "shop", "--create", option, text)
+    assert path.exists() == is_valid
+    message = f"{option}: must be a time from 1970 on and before the year 9999\n"
+    assert result.stderr == (f"Created the key store {path}.\n" if is_valid else message)
+
+
+NO_DATE = "neither a duration nor a date; write it like 90d, 2027-01-01 or 2027-01-01T00:00:00Z"
+NO_RATE = "not a rate; write a number, / and a period, like 100/second or 300/10 minutes"
+NO_ID = "not the id of a key: 1 to 64 letters, digits, . and - are needed"
+NOT_ISSUED = {
+    "date": (["x", "--expires", "tomorrow"], f"--expires: {NO_DATE}"),
+    "not before": (["x", "--not-before", "31.12.2026"], f"--not-before: {NO_DATE}"),
+    "no zone": (
+        ["x", "--expires", "2027-01-01T00:00:00"],
+        "--expires: the time zone is missing; add Z for UTC",
+    ),
+    "far": (
+        ["x", "--expires", "99999999d"],
+        "--expires: must be a time from 1970 on and before the year 9999",
+    ),
+    "past": (
+        ["x", "--expires", "2026-11-22"],
+        "--expires: must be in the future, and after --not-before",
+    ),
+    "expires first": (
+        ["x", "--expires", "1d", "--not-before", "2d"],
+        "--expires: must be in the future, and after --not-before",
+    ),
+    "both past": (
+        ["x", "--expires", "2026-02-01", "--not-before", "2026-01-01"],
+        "--expires: must be in the future, and after --not-before",
+    ),
+    "requests": (["x", "--requests", "100"], f"--requests: {NO_RATE}"),
+    "misses": (["x", "--misses", "1/year"], f"--misses: {NO_RATE}"),
+    "id": (["a_b"], NO_ID),
+    "empty id": ([""], NO_ID),
+    "long id": (["a" * 65], NO_ID),
+    "owner": (["x", "--owner", "a\nb"], "--owner: must be at most 200 printable characters"),
+    "note": (["x", "--note", "a" * 201], "--note: must be at most 200 printable characters"),
+    "duplicate": (["shop"], "the key shop exists already"),
+    "revoked": (["gone"], "the key gone was revoked; its id is not used again"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), NOT_ISSUED.values(), ids=NOT_ISSUED)
+def test_key_that_is_not_issued_is_explained(
+    run: Run, path: Path, arguments: list[str], message: str
+) -> None:
+    make_store(path, "shop")
+    add(path, record("gone", "gone", revoked=NOW))
+    known = read(path)
+    result = run("issue", *arguments)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"{message}\n")
+    result = run("issue", *arguments, "--json")
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert json.loads(result.stdout)["problems"][0]["message"] == message
+    assert read(path) == known
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["issue"], ["issue", "x", "--scope", "all"], ["rotate"], ["list", "--no-such"], ["remove"]],
+)
+def test_wrong_use_exits_with_2(run: Run, path: Path, arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["issue", "rotate", "revoke", "disable", "enable", "show"])
+def test_missing_store_or_key_is_explained(run: Run, path: Path, name: str) -> None:
+    result = run(name, "shop")
+    message = (
+        "there is no key store; restore it, or create the first one with tornado-idv keys issue ID "
+        "--create"
+    )
+    assert (result.exit_code, result.stderr) == (1, f"{path}: {message}\n")
+    assert not path.exists()
+    if name == "issue":
+        return
+    make_store(path, "other")
+    result = run(name, "shop")
+    message = "there is no key with this id"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"{path}: {message}\n")
+
+
+@pytest.mark.parametrize("name", ["rotate", "revoke", "disable", "enable", "show"])
+def test_token_in_place_of_an_id_is_not_repeated(run: Run, path: Path, name: str) -> None:
+    token = make_store(path, "shop")["shop"]
+    result = run(name, token)
+    assert (result.exit_code, result.stderr) == (1, f"{NO_ID}\n")
+
+
+def test_rotated_key_has_another_token_beside_the_old_one(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    result = run("rotate", "shop", "--overlap", "1h")
+    old, new = sorted(read(path)["shop"].tokens, key=lambda token: token.expires is None)
+    assert result.exit_code == 0
+    assert new.digest == digest(result.stdout.removesuffix("\n"))
+    assert old.expires == NOW + 3600
+
+
+def test_overlap_of_a_rotation_is_a_day_by_default(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    run("rotate", "shop")
+    assert NOW + DAY in {token.expires for token in read(path)["shop"].tokens}
+
+
+def test_rotation_with_a_wrong_overlap_changes_nothing(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    known = read(path)
+    result = run("rotate", "shop", "--overlap", "soon")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("--overlap: not a duration")
+    assert read(path) == known
+
+
+def test_overlap_is_bounded(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    known = read(path)
+    result = run("rotate", "shop", "--overlap", "10000000d")
+    message = "--overlap: must be a time from 1970 on and before the year 9999\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", message)
+    assert read(path) == known
+
+
+def test_key_is_not_renewed_to_expire_before_it_begins(run: Run, path: Path) -> None:
+    run("issue", "shop", "--create", "--not-before", "30d")
+    known = read(path)
+    result = run("rotate", "shop", "--expires", "10d")
+    message = "--expires: must be after not_before of shop\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", message)
+    assert read(path) == known
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"), [(1e15, "after 9999"), (-1e15, "before 1"), (1e300, "after 9999")]
+)
+def test_any_time_in_the_store_is_listed(run: Run, path: Path, moment: float, text: str) -> None:
+    make_store(path)
+    add(path, record("shop", "shop", expires=moment))
+    (shop,) = json.loads(run("list", "--json").stdout)
+    assert shop["expires"] == text
+
+
+def test_link_without_a_store_is_explained(run: Run, path: Path) -> None:
+    path.symlink_to("nowhere.db")
+    result = run("issue", "shop", "--create")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{path}: the symbolic link leads to no file" in result.stderr
+
+
+def test_rotation_of_a_disabled_key_says_that_it_is_disabled(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    run("disable", "shop")
+    assert "shop is disabled" in run("rotate", "shop").stderr
+
+
+def test_expired_key_is_renewed_by_a_rotation(run: Run, path: Path, now: list[float]) -> None:
+    run("issue", "shop", "--create", "--expires", "1d")
+    now[0] += 2 * DAY
+    assert run("rotate", "shop").stderr == "shop has expired; renew it with --expires\n"
+    assert run("rotate", "shop", "--expires", "90d").exit_code == 0
+    assert read(path)["shop"].state(now[0]) == "valid"
+
+
+def test_key_is_disabled_enabled_and_revoked(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    for name, state in [("disable", "disabled"), ("enable", "valid"), ("revoke", "revoked")]:
+        result = run(name, "shop")
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"shop: {state}\n")
+        assert read(path)["shop"].state(NOW) == state
+        if name != "enable":
+            result = run(name, "shop")
+            assert (result.exit_code, result.stderr) == (
+                0,
+                f"shop: {state}; nothing was changed\n",
+            )
+    assert run("enable", "shop").stderr == "shop was revoked, which is final\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("issue", "other"), ("rotate", "shop"), ("revoke", "shop"), ("disable", "shop")],
+    ids=" ".join,
+)
+def test_change_that_no_service_can_read_is_made_and_reported(
+    run: Run, path: Path, command: tuple[str, str]
+) -> None:
+    """Not as done: a revoked key stays in force until the store is repaired."""
+    make_store(path, "shop")
+    add(path, record("bad", "bad"))
+    before = read(path)
+    execute(path, "UPDATE keys SET scopes = 'everything' WHERE id = 'bad'")
+    result = run(*command)
+    execute(path, "UPDATE keys SET scopes = 'identify:url' WHERE id = 'bad'")
+    assert result.exit_code == 3
+    assert result.stderr.startswith(
+        f"{path}: a key in it is not valid: bad; the change was made, but services keep the keys"
+    )
+    assert read(path) != before
+
+
+@pytest.fixture
+def varied(path: Path) -> Path:
+    """A store with keys in every state."""
+    make_store(path)
+    keys = [
+        record("old", "old", NOW - 100 * DAY, owner="web", last_used=None),
+        record("used", "used", NOW - 100 * DAY, owner="web"),
+        record("new", "new", NOW, expires=NOW + 7 * DAY, note="a note"),
+        record("early", "early", NOW, not_before=NOW + 1, expires=NOW + DAY),
+        record("gone", "gone", NOW - 100 * DAY, revoked=NOW - 1),
+        record("over", "over", NOW - 100 * DAY, expires=NOW),
+        record("off", "off", NOW, disabled=True, expires=NOW + DAY),
+    ]
+    add(path, *keys)
+    with open_store(path) as store:
+        store.write_last_used({"used": NOW - 10 * DAY, "over": NOW - 50 * DAY})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ([], ["early", "gone", "new", "off", "old", "over", "used"]),
+        (["--owner", "web"], ["old", "used"]),
+        (["--unused", "90d"], ["old"]),
+        (["--unused", "20d"], ["old", "over"]),
+        (["--expiring", "14d"], ["new"]),
+        (["--expiring", "6d"], []),
+        (["--unused", "5d", "--owner", "web"], ["old", "used"]),
+    ],
+    ids=" ".join,
+)
+def test_keys_are_listed(run: Run, varied: Path, options: list[str], ids: list[str]) -> None:
+    result = run("list", *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ids
+    result = run("list", *options, "--json")
+    assert [each["id"] for each in json.loads(result.stdout)] == ids
+
+
+def test_list_is_a_table(run: Run, varied: Path) -> None:
+    head, *_, over, used = run("list").stdout.splitlines()
+    assert head.split() == ["id", "state", "owner", "scopes", "expires", "last_used", "note"]
+    assert {line.index(text) for line, text in [(head, "state"), (over, "exp"), (used, "val")]} == {
+        head.index("state")
+    }
+    assert "2026-11-12T00:00:00Z" in used
+
+
+def test_states_of_keys_are_listed(run: Run, varied: Path) -> None:
+    records = json.loads(run("list", "--json").stdout)
+    assert {each["id"]: each["state"] for each in records} == {
+        "early": "not valid yet",
+        "gone": "revoked",
+        "new": "valid",
+        "off": "disabled",
+        "old": "valid",
+        "over": "expired",
+        "used": "valid",
+    }
+
+
+def test_key_is_shown_without_its_digest(run: Run, varied: Path) -> None:
+    run("rotate", "new", "--overlap", "1h")
+    text = run("show", "new").stdout
+    assert "note:       a note\n" in text
+    assert "token:      created 2026-11-22T00:00:00Z, expires 2026-11-22T01:00:00Z\n" in text
+    as_json = run("show", "new", "--json").stdout
+    shown = json.loads(as_json)
+    assert shown["expires"] == "2026-11-29T00:00:00Z"
+    assert [each["expires"] for each in shown["tokens"]].count(None) == 1
+    assert digest("new").hex() not in text + as_json
+
+
+def test_every_attribute_of_a_key_is_shown(run: Run, path: Path) -> None:
+    make_store(path)
+    tokens = (Token(digest("a"), NOW, NOW + 60), Token(digest("b"), NOW + 1))
+    shop = KeyRecord(
+        "shop",
+        NOW,
+        tokens,
+        "web shop",
+        ("admin",),
+        not_before=NOW + 2,
+        expires=NOW + 3,
+        requests=Rate(100, 1),
+        note="old",
+        revoked=NOW + 4,
+    )
+    add(path, shop, record("other", "c", misses=Rate(300, 600), disabled=True))
+    with open_store(path) as store:
+        store.write_last_used({"shop": NOW + 5})
+    assert json.loads(run("show", "shop", "--json").stdout) == {
+        "id": "shop",
+        "state": "revoked",
+        "owner": "web shop",
+        "scopes": ["admin"],
+        "not_before": "2026-11-22T00:00:02Z",
+        "expires": "2026-11-22T00:00:03Z",
+        "requests": "100/second",
+        "misses": None,
+        "note": "old",
+        "disabled": False,
+        "revoked": "2026-11-22T00:00:04Z",
+        "created": "2026-11-22T00:00:00Z",
+        "last_used": "2026-11-22T00:00:05Z",
+        "tokens": [
+            {"created": "2026-11-22T00:00:00Z", "expires": "2026-11-22T00:01:00Z"},
+            {"created": "2026-11-22T00:00:01Z", "expires": None},
+        ],
+    }
+    other = json.loads(run("show", "other", "--json").stdout)
+    assert (other["requests"], other["misses"], other["state"]) == (
+        None,
+        "300/10 minutes",
+        "disabled",
+    )
+
+
+def test_key_is_shown_line_by_line(run: Run, path: Path) -> None:
+    make_store(path)
+    add(path, record("shop", "shop", NOW, disabled=True, scopes=("admin", "identify:url")))
+    assert run("show", "shop").stdout.splitlines() == [
+        "id:         shop",
+        "state:      disabled",
+        "owner:      -",
+        "scopes:     admin identify:url",
+        "not_before: -",
+        "expires:    -",
+        "requests:   -",
+        "misses:     -",
+        "note:       -",
+        "disabled:   yes",
+        "revoked:    -",
+        "created:    2026-11-22T00:00:00Z",
+        "last_used:  -",
+        "token:      created 2026-11-22T00:00:00Z",
+    ]
+
+
+def test_control_characters_in_a_store_do_not_reach_the_terminal(run: Run, path: Path) -> None:
+    make_store(path, "shop")
+    execute(path, "UPDATE keys SET note = 'a' || char(27) || '[31mb', owner = char(10)")
+    for command in (["show", "shop"], ["list"]):
+        assert "\x1b" not in run(*command).stdout
+    assert len(run("list").stdout.splitlines()) == 2
+
+
+def test_key_whose_last_token_expires_is_listed_as_expiring(run: Run, path: Path) -> None:
+    make_store(path)
+    ends = {"soon": (NOW + DAY, NOW + 2 * DAY), "later": (NOW + DAY, NOW + 20 * DAY)}
+    for name, (first, second) in ends.items():
+        tokens = (Token(digest(f"{name} 1"), NOW, first), Token(digest(f"{name} 2"), NOW, second))
+        add(path, KeyRecord(name, NOW, tokens, expires=NOW + 90 * DAY))
+    listed = json.loads(run("list", "--expiring", "14d", "--json").stdout)
+    assert [each["id"] for each in listed] == ["soon"]
+
+
+@pytest.mark.parametrize("name", ["issue", "rotate"])
+def test_json_has_the_token_and_the_key(run: Run, path: Path, name: str) -> None:
+    make_store(path, *(["shop"] if name == "rotate" else []))
+    result = run(name, "shop", "--json", *(["--create"] if name == "issue" else []))
+    shown = json.loads(result.stdout)
+    assert digest(shown["token"]) in {token.digest for token in read(path)["shop"].tokens}
+    assert (shown["id"], shown["state"]) == ("shop", "valid")
+
+
+@pytest.mark.parametrize("name", ["revoke", "disable", "enable"])
+def test_json_has_the_key_after_the_change(run: Run, path: Path, name: str) -> None:
+    make_store(path, "shop")
+    result = run(name, "shop", "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["state"] == read(path)["shop"].state(NOW)
+
+
+def test_store_of_the_configuration_is_used(
+    invoke: Invoke, config: Callable[..., Path], path: Path
+) -> None:
+    """Secrets of the configuration, which this user may not have, are not needed."""
+    more = "auth:\n  store: keys.db\n  keys: [{id: fixed, sha256: '${env:NO_SUCH_DIGEST}'}]\n"
+    file = config(USERS, more=more)
+    assert invoke("keys", "issue", "shop", "--create", "-c", file).exit_code == 0
+    assert list(read(path)) == ["shop"]
+    result = invoke("keys", "issue", "fixed", "-c", file)
+    message = "config.yaml has a key fixed in auth.keys; use another id\n"
+    assert (result.exit_code, result.stderr) == (1, message)
+
+
+@pytest.mark.parametrize("by", ["sha256: '{}'", "token: '{}'"])
+def test_token_of_a_configured_key_is_not_imported(
+    invoke: Invoke, config: Callable[..., Path], path: Path, tmp_path: Path, by: str
+) -> None:
+    token = new_token("fixed")
+    value = by.format(digest(token).hex() if "sha" in by else token)
+    file = config(USERS, more=f"auth: {{store: keys.db, keys: [{{id: fixed, {value}}}]}}\n")
+    keys = tmp_path / "keys.jsonl"
+    keys.write_text(json.dumps({"id": "shop", "sha256": digest(token).hex()}))
+    result = invoke("keys", "import", keys, "--create", "-c", file)
+    assert result.exit_code == 1
+    assert "config.yaml has the token of shop in auth.keys; remove one of them" in result.stderr
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("auth", "message"),
+    [
+        ("{}", "auth.store is not set; set it, or use --store PATH"),
+        (
+            "{store: '${env:NO_SUCH_STORE}'}",
+            "2:15: auth.store: the environment variable NO_SUCH_STORE is not set",
+        ),
+        ("{store: [keys.db]}", "auth or logging is not valid; see tornado-idv check"),
+    ],
+    ids=["not set", "not resolved", "not valid"],
+)
+def test_configuration_without_a_store_is_explained(
+    invoke: Invoke, config: Callable[..., Path], auth: str, message: str
+) -> None:
+    file = config(USERS, more=f"auth: {auth}\n")
+    result = invoke("keys", "list", "-c", file)
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_lost_output_whose_key_cannot_be_withdrawn_is_explained(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    make_store(path)
+    monkeypatch.setattr(token_output, "discard_output", lambda: None)
+    monkeypatch.setattr(token_output, "print_json", fail)
+    monkeypatch.setattr(KeyStore, "withdraw", _locked)
+    result = run("issue", "shop", "--json")
+    assert result.exit_code == 3
+    assert "the token is lost; revoke the key" in result.stderr
+    assert list(read(path)) == ["shop"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("change", [("issue new", "add"), ("rotate shop", "rotate")])
+def test_token_is_withdrawn_where_a_signal_comes_as_it_is_committed(
+    run: Run,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: tuple[str, str],
+    number: signal.Signals,
+) -> None:
+    """Also if another one comes while it is withdrawn."""
+    command, method = change
+    monkeypatch.setattr(token_output, "discard_output", lambda: None)
+    make_store(path, "shop")
+    known = read(path)
+    for each in (method, "withdraw"):
+        monkeypatch.setattr(KeyStore, each, _then_signal(getattr(KeyStore, each), number))
+    result = run(*command.split())
+    assert result.exit_code != 0
+    assert result.stdout == ""
+    assert "interrupted; the token is not valid, and nothing was changed" in result.stderr
+    assert read(path) == known
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("is_committed", [False, True], ids=["uncertain", "not withdrawn"])
+def test_exit_code_is_3_where_a_signal_comes_and_the_token_may_be_valid(
+    run: Run,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    is_committed: bool,  # noqa: FBT001
+) -> None:
+    def uncertain(*_: object) -> None:
+        signal.raise_signal(number)
+        raise UncertainChangeError("no response")
+
+    monkeypatch.setattr(token_output, "discard_output", lambda: None)
+    make_store(path)
+    if is_committed:
+        monkeypatch.setattr(KeyStore, "add", _then_signal(KeyStore.add, number))
+        monkeypatch.setattr(KeyStore, "withdraw", _locked)
+    else:
+        monkeypatch.setattr(KeyStore, "add", uncertain)
+    result = run("issue", "shop")
+    assert result.exit_code == 3
+    assert ("the token is lost; revoke the key" in result.stderr) is is_committed
+    assert ("the token that was printed may be valid" in result.stderr) is not is_committed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_at_the_commit_of_a_change_does_not_hide_that_it_is_made(
+    run: Run, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Also for a store that is created together with its keys."""
+
+    @contextmanager
+    def interrupted(self: KeyStoreFile) -> Iterator[Any]:
+        with create(self) as database:
+            yield database
+            signal.raise_signal(number)
+        signal.raise_signal(number)
+
+    @contextmanager
+    def interrupted_after(self: KeyStoreFile, **options: Any) -> Iterator[Any]:
+        with connect(self, **options) as database:
+            yield database
+            if not options["read_only"]:
+                signal.raise_signal(number)
+
+    connect, create = KeyStoreFile.connected, KeyStoreFile.creating
+    make_store(tmp_path / "old.db", "copied")
+    (tmp_path / "old.yaml").write_text("auth: {store: old.db}\n")
+    (tmp_path / "keys.jsonl").write_text(json.dumps({"id": "shop", "sha256": "0" * 64}))
+    monkeypatch.setattr(KeyStoreFile, "creating", interrupted)
+    monkeypatch.setattr(KeyStoreFile, "connected", interrupted_after)
+    for command, message in (
+        (f"import {tmp_path}/keys.jsonl --create", f"Created the key store {path}.\nImported 1"),
+        (f"copy --from {tmp_path}/old.yaml", "Copied 1 keys"),
+        ("disable shop", "shop: disabled\n"),
+        ("enable shop", "shop: valid\n"),
+        ("issue other", ""),
+        ("rotate shop", ""),
+        ("revoke shop", "shop: revoked\n"),
+    ):
+        signal.signal(number, signal.default_int_handler)
+        result = run(*command.split())
+        assert (result.exit_code, result.stderr.startswith(message)) == (0, True), result.stderr
+
+
+def test_interrupt_before_the_commit_changes_nothing(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its exit code is none that a command has at its end."""
+    make_store(path, "shop")
+    known = read(path)
+    monkeypatch.setattr(KeyStore, "revoke", _then_signal(KeyStore.revoke, signal.SIGINT))
+    result = run("revoke", "shop")
+    assert (result.exit_code, result.stderr) == (130, "\ninterrupted\n")
+    assert read(path) == known
+
+
+def _then_signal(change: Callable[..., Any], number: signal.Signals) -> Callable[..., Any]:
+    def changed(*args: Any, **options: Any) -> Any:
+        result = change(*args, **options)
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+        return result
+
+    return changed
+
+
+def _locked(self: KeyStore, *_: object) -> None:
+    with open_store(Path(self._name).with_name("missing")):
+        pass

@@ -1,0 +1,176 @@
+"""``tornado-idv keys import``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from support.databases.directory_sync import fail_directory_sync
+from support.databases.key_stores import make_store, read
+from support.processes.loggers import put_back
+from tornado_idv.cli import main
+from tornado_idv.keys.token import digest
+from tornado_idv.units import Rate
+
+Import = Callable[..., Result]
+
+
+def line(key_id: str, **members: object) -> str:
+    return json.dumps({"id": key_id, "sha256": sha256(key_id.encode()).hexdigest(), **members})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.db"
+
+
+@pytest.fixture
+def import_lines(path: Path) -> Import:
+    """Imports lines from standard input."""
+
+    def run(*lines: str, options: tuple[str, ...] = ()) -> Result:
+        arguments = ["keys", "import", "-", "--create", "--store", str(path), *options]
+        with put_back():
+            return CliRunner().invoke(
+                main,
+                arguments,
+                input="".join(f"{each}\n" for each in lines),
+                catch_exceptions=False,
+            )
+
+    return run
+
+
+def test_keys_are_imported_with_their_attributes(import_lines: Import, path: Path) -> None:
+    whole = line(
+        "shop",
+        owner="web shop",
+        scopes=["identify:card"],
+        not_before="2026-01-01T00:00:00Z",
+        expires="2027-01-01T00:00:00+01:00",
+        requests="100/second",
+        misses="300/10 minutes",
+        note="from the old system",
+        disabled=True,
+    )
+    result = import_lines(whole, "", line("plain"))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "Imported 2 keys.\n" in result.stderr
+    plain, shop = read(path).values()
+    assert plain.tokens[0].digest == digest("plain")
+    assert (shop.id, shop.owner, shop.note) == ("shop", "web shop", "from the old system")
+    assert (shop.scopes, shop.disabled) == (("identify:card",), True)
+    assert (shop.not_before, shop.expires) == (1767225600.0, 1798758000.0)
+    assert (shop.requests, shop.misses) == (Rate(100, 1), Rate(300, 600))
+
+
+def test_file_is_imported(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys.jsonl"
+    file.write_text(line("shop"))
+    arguments = ["keys", "import", str(file), "--create", "--store", str(path), "--json"]
+    with put_back():
+        result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert json.loads(result.stdout) == {"ok": True, "imported": 1}
+    assert list(read(path)) == ["shop"]
+
+
+WRONG = {
+    "no json": ("shop", "not a line of JSON"),
+    "two documents": ("{} {}", "not a line of JSON"),
+    "no object": ("[]", "must be an object"),
+    "no id": (json.dumps({"sha256": "0" * 64}), "id: is missing"),
+    "no digest": ('{"id": "x"}', "sha256: is missing"),
+    "id": (line("a_b"), "id: must be 1 to 64 letters, digits, . and -"),
+    "digest": (line("x", sha256="00"), "sha256: must be 64 hexadecimal digits"),
+    "duplicate member": ('{"id": "x", "id": "y"}', "not a line of JSON"),
+    "unknown member": (line("x", token="idv_x"), "token: is no member of a key"),
+    "unknown member that may be a token": (
+        line("x", idv_shop_QFmcf6EWP9QahxDlTtEjbVgTfpXCotL8_133ca667=1),
+        "is no member of a key",
+    ),
+    "scope": (line("x", scopes=["all"]), "scopes[0]: Input should be"),
+    "no scope": (line("x", scopes=[]), "scopes: "),
+    "no zone": (line("x", expires="2027-01-01T00:00:00"), "expires: the time zone is missing"),
+    "date": (line("x", expires="soon"), "expires: not a date and time"),
+    "year": (line("x", expires=2027), "expires: not a date and time"),
+    "milliseconds": (line("x", not_before=1800000000000), "not_before: not a date and time"),
+    "disabled": (line("x", disabled="yes"), "disabled: must be true or false"),
+    "far": (
+        line("x", expires="9999-12-31T23:59:59-12:00"),
+        "expires: must be a time from 1970 on and before the year 9999",
+    ),
+    "early": (
+        line("x", not_before="0001-01-01T00:00:00+12:00"),
+        "not_before: must be a time from 1970 on and before the year 9999",
+    ),
+    "rate": (line("x", requests="100"), "requests: not a rate"),
+    "number": (line("x", misses=100), "misses: must be a rate"),
+    "note": (line("x", note="a\nb"), "note: must be at most 200 printable characters"),
+    "expires first": (
+        line("x", not_before="2027-01-01T00:00:00Z", expires="2026-01-01T00:00:00Z"),
+        "expires: must be after not_before",
+    ),
+    "same id": (line("good", sha256="0" * 64), "id: the same as in line 1"),
+    "same digest": (line("x", sha256=digest("good").hex()), "sha256: the same as in line 1"),
+    "known id": (line("shop"), "the key shop exists already"),
+    "control": ("\x00", "not a line of JSON"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_line_is_reported_with_its_number_and_nothing_is_imported(
+    import_lines: Import, path: Path, wrong: str, message: str
+) -> None:
+    make_store(path, "shop")
+    known = read(path)
+    result = import_lines(line("good"), "", wrong)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"<stdin>:3:1: {message}")
+    assert len(result.stderr.splitlines()) == 1
+    assert read(path) == known
+
+
+def test_all_wrong_lines_are_reported(import_lines: Import, path: Path) -> None:
+    result = import_lines("x", line("a", scopes=0, note=0), options=("--json",))
+    assert (result.exit_code, result.stderr) == (1, "")
+    problems = json.loads(result.stdout)["problems"]
+    assert [(each["line"], each["path"]) for each in problems] == [
+        (1, ""),
+        (2, "scopes"),
+        (2, "note"),
+    ]
+    assert not path.exists()
+
+
+def test_many_keys_are_imported_at_once(import_lines: Import, path: Path) -> None:
+    assert import_lines(*(line(f"key-{i}") for i in range(2500))).exit_code == 0
+    assert len(read(path)) == 2500
+
+
+def test_file_without_keys_is_an_error_and_creates_no_store(
+    import_lines: Import, path: Path
+) -> None:
+    result = import_lines("", " ")
+    assert (result.exit_code, result.stderr) == (1, "<stdin>: there is no key in it\n")
+    assert not path.exists()
+
+
+def test_missing_file_is_wrong_use(path: Path, tmp_path: Path) -> None:
+    arguments = ["keys", "import", str(tmp_path / "none"), "--store", str(path)]
+    assert CliRunner().invoke(main, arguments).exit_code == 2
+
+
+def test_new_store_that_may_not_outlast_a_crash_is_uncertain(
+    import_lines: Import, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_directory_sync(monkeypatch)
+    result = import_lines(line("shop"))
+    assert result.exit_code == 3
+    assert "keys.db: Input/output error; the key store was created, and whether" in result.stderr
+    assert list(read(path)) == ["shop"]
+    assert [each.name for each in path.parent.iterdir()] == ["keys.db"]

@@ -1,0 +1,199 @@
+"""``tornado-idv keys`` as a process: its output, and its audit log."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import pwd
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import pytest
+
+from support.databases.key_stores import add, make_store, read, record
+from support.processes.forked_commands import BROKEN, CLOSED, start
+from support.processes.forking import fork
+from support.processes.process import COMMAND, TIMEOUT, eventually
+from tornado_idv.keys.token import digest
+
+pytestmark = pytest.mark.slow
+
+USER = pwd.getpwuid(os.getuid()).pw_name
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.db"
+
+
+@pytest.mark.parametrize("output", [CLOSED, BROKEN, "/dev/full"])
+@pytest.mark.parametrize(
+    "arguments", ["issue shop", "issue shop --json", "rotate known", "rotate known --expires 1d"]
+)
+def test_token_that_cannot_be_printed_is_withdrawn(
+    path: Path, tmp_path: Path, arguments: str, output: str
+) -> None:
+    make_store(path, "known")
+    known = read(path)
+    done = start(tmp_path / "logs", "keys", *arguments.split(), "--store", path, output=output)
+    assert done.wait() == 1
+    assert "Traceback" not in done.stderr
+    *audited, reason = done.stderr.splitlines()
+    assert reason.startswith("standard output ")
+    command, key_id, *_ = arguments.split()
+    changes = [] if output == CLOSED else [f"keys {command}", f"keys {command}: withdrawn"]
+    logged = [json.loads(line) for line in audited]
+    assert [(each["command"], each["key"]) for each in logged] == [
+        (each, key_id) for each in changes
+    ]
+    assert read(path) == known
+
+
+def run_with_full_output(path: Path, stream: str, *arguments: str) -> tuple[int, str]:
+    """Run a command one of whose streams is a full disk; return its exit code and the other."""
+    with open("/dev/full", "w") as full, TemporaryFile("w+") as other:  # noqa: PTH123
+        streams = {"stdout": other.fileno(), "stderr": other.fileno(), stream: full.fileno()}
+        process = fork("keys", *arguments, "--store", str(path), **streams)
+        code = process.wait(TIMEOUT)
+        other.seek(0)
+        text = other.read()
+    assert "Traceback" not in text
+    return code, text
+
+
+@pytest.mark.parametrize(
+    ("stream", "arguments"),
+    [("stderr", ["revoke"]), ("stdout", ["disable", "--json"]), ("stderr", ["rotate"])],
+)
+def test_exit_code_is_0_where_a_change_is_made_and_not_printed(
+    path: Path, stream: str, arguments: list[str]
+) -> None:
+    make_store(path)
+    add(path, record("shop", "shop", disabled="rotate" in arguments))
+    known = read(path)
+    code, _ = run_with_full_output(path, stream, arguments[0], "shop", *arguments[1:])
+    assert code == 0
+    assert read(path) != known
+
+
+def test_exit_code_is_1_where_a_failure_cannot_be_printed(path: Path) -> None:
+    assert run_with_full_output(path, "stderr", "revoke", "shop")[0] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_token_is_withdrawn_where_a_signal_comes_before_it_is_printed(
+    path: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    make_store(path, "known")
+    known = read(path)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
+        command = ("keys", "issue", "shop", "--store", str(path))
+        process = fork(*command, stdout=writing, stderr=stderr.fileno())
+    eventually(lambda: "shop" in read(path))
+    waits_for = Path(f"/proc/{process.pid}/wchan")
+    eventually(lambda: "pipe_write" in waits_for.read_text())
+    process.send_signal(number)
+    assert process.wait(TIMEOUT) != 0
+    os.close(reading)
+    os.close(writing)
+    assert "interrupted; the token is not valid, and nothing was changed" in log.read_text()
+    assert read(path) == known
+
+
+def test_exit_code_is_1_where_the_token_cannot_be_printed(path: Path) -> None:
+    """Python's own would be 120."""
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [*COMMAND, "keys", "issue", "shop", "--create", "--store", str(path)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        b"standard output cannot be written: No space left on device; the token is not valid, "
+        b"and nothing was changed"
+    )
+
+
+def test_every_change_is_in_the_audit_log(path: Path, tmp_path: Path) -> None:
+    """Who, the command and the key; never a token or its digest."""
+    tokens, lines = [], []
+    steps = ["issue", "rotate", "disable", "enable", "revoke"]
+    for step in steps:
+        create = ["--create"] if step == "issue" else []
+        done = start(tmp_path / "logs", "keys", step, "shop", *create, "--store", path)
+        assert done.wait() == 0
+        tokens += done.stdout.split()
+        lines += [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert len(tokens) == 2
+    assert [each["command"] for each in lines] == [f"keys {step}" for step in steps]
+    for line in lines:
+        assert (line["user"], line["key"], line["level"]) == (USER, "shop", "info")
+        assert line["logger"] == "tornado_idv.audit"
+        for token in tokens:
+            assert token not in str(line)
+            assert token.split("_")[2] not in str(line)
+            assert digest(token).hex() not in str(line)
+
+
+def test_what_changed_nothing_is_not_in_the_audit_log(path: Path, tmp_path: Path) -> None:
+    make_store(path, "shop")
+    for arguments in ["enable shop", "list", "show shop", "issue shop", "revoke other"]:
+        done = start(tmp_path / "logs", "keys", *arguments.split(), "--store", path)
+        done.wait()
+        assert "audit" not in done.stderr
+
+
+def test_audit_log_has_the_configured_format(path: Path, tmp_path: Path) -> None:
+    """It is written at every ``logging.level``."""
+    config = tmp_path / "config.yaml"
+    config.write_text("auth: {store: keys.db}\nlogging: {format: console, level: error}\n")
+    lines = tmp_path / "keys.jsonl"
+    lines.write_text(json.dumps({"id": "shop", "sha256": "0" * 64}))
+    done = start(tmp_path / "logs", "keys", "import", lines, "--create", "--config", config)
+    assert done.wait() == 0
+    (line,) = (each for each in done.stderr.splitlines() if "key changed" in each)
+    assert all(text in line for text in (f"user={USER}", 'command="keys import"', "key=shop"))
+
+
+def test_keys_are_a_table_with_bold_headings_on_a_terminal(path: Path) -> None:
+    make_store(path, "shop")
+    ours, theirs = pty.openpty()
+    try:
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+        process = fork("keys", "list", "--store", str(path), stdout=theirs, stderr=2, env=env)
+        assert process.wait(TIMEOUT) == 0
+        text = os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "\x1b[1m" in text.splitlines()[0]
+    assert "shop" in text
+
+
+def test_commands_at_once_lose_no_key(path: Path, tmp_path: Path) -> None:
+    """Also while none of them finds a store."""
+    commands = {
+        f"key-{i}": start(
+            tmp_path / "logs", "keys", "issue", f"key-{i}", "--create", "--store", path
+        )
+        for i in range(8)
+    }
+    assert {each.wait() for each in commands.values()} == {0}
+    stored = read(path)
+    for key_id, each in commands.items():
+        assert stored[key_id].tokens[0].digest == digest(each.stdout.strip())
+    assert sum("Created the key store" in each.stderr for each in commands.values()) == 1

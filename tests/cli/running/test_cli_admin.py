@@ -1,0 +1,268 @@
+"""The commands that ask the admin listener of a running service."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.processes.admin import ADMIN_KEY, OPEN_TO_ALL, WITH_ADMIN
+from support.processes.process import Invoke
+from support.processes.service import FIXTURE, KEY, Client, serving
+from tornado_idv.service.service import Service
+
+COMMANDS = [
+    ("status",),
+    ("health",),
+    ("cache", "stats"),
+    ("cache", "purge", "--all"),
+    ("explain", "@alice"),
+    ("reload",),
+]
+NAMES = [" ".join(each) for each in COMMANDS]
+
+
+def with_fixed_port(service: Service, folder: Path, text: str) -> Path:
+    """Write the configuration of a service with the port that its admin listener took."""
+    assert service.admin_url is not None
+    port = service.admin_url.rpartition(":")[2]
+    before, _, after = text.rpartition("port: 0")
+    path = folder / "used.yaml"
+    path.write_text(f"{before}port: {port}{after}", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    with serving(WITH_ADMIN, tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def used(service: Service, tmp_path: Path) -> Path:
+    return with_fixed_port(service, tmp_path, WITH_ADMIN)
+
+
+def test_status_is_shown(service: Service, used: Path, invoke: Invoke) -> None:
+    Client(service.port).by_input("@alice")
+    done = invoke("status", "--config", used)
+    assert done.exit_code == 0
+    assert "requests:     url: not_found 0, ok 1\n" in done.stdout
+    assert "backend:      users (yaml): available\n" in done.stdout
+    assert "cache:        1 found and 0 not found; 0.0% of 1 lookups were hits" in done.stdout
+    record = json.loads(invoke("status", "--config", used, "--json").stdout)
+    assert (record["status"], record["requests"]["url"]["ok"]) == ("ready", 1)
+
+
+def test_health_is_shown(used: Path, invoke: Invoke) -> None:
+    done = invoke("health", "--config", used)
+    assert (done.exit_code, done.stdout) == (0, "The service is ready.\n")
+    record = json.loads(invoke("health", "--config", used, "--json").stdout)
+    assert record == {"status": "ready", "degraded": []}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--all",), "Purged the whole cache.\n"),
+        (("--backend", "users"), 'Purged the answers of the backend, and every "not found".\n'),
+        (("--nickname", "@alice"), 'Purged the answers about the user, and every "not found".\n'),
+        (
+            ("--card", "4000123412341234"),
+            'Purged the answers about the user, and every "not found".\n',
+        ),
+    ],
+)
+def test_cache_is_purged_and_its_figures_shown(
+    service: Service, used: Path, invoke: Invoke, options: tuple[str, ...], sentence: str
+) -> None:
+    for _ in range(2):
+        Client(service.port).by_input("@alice")
+    done = invoke("cache", "purge", *options, "--config", used)
+    assert (done.exit_code, done.stdout) == (0, sentence)
+    Client(service.port).by_input("@alice")
+    done = invoke("cache", "stats", "--config", used)
+    assert (done.exit_code, "33.3% of 3 lookups were hits" in done.stdout) == (0, True)
+    record = json.loads(invoke("cache", "stats", "--config", used, "--json").stdout)
+    assert record["lookups"] == {
+        "hit": 1,
+        "shared": 0,
+        "stale": 0,
+        "coalesced": 0,
+        "miss": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--all", "--backend", "users"), ("--backend", "other"), ("--card", "x")],
+    ids=["none", "two", "unknown backend", "invalid card"],
+)
+def test_purge_of_anything_else_is_wrong_use(
+    used: Path, invoke: Invoke, options: tuple[str, ...]
+) -> None:
+    done = invoke("cache", "purge", *options, "--config", used)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr
+
+
+@pytest.mark.parametrize(
+    ("who", "code", "text"),
+    [
+        ("@alice", 0, "cached: nothing\nasked users: found ("),
+        ("4000123412341234", 0, "result: found\n"),
+        ("@bob", 1, "result: not found\n"),
+        ("alice", 2, "neither a nickname nor a profile URL"),
+    ],
+)
+def test_explain_shows_the_backends(
+    used: Path, invoke: Invoke, who: str, code: int, text: str
+) -> None:
+    done = invoke("explain", who, "--config", used)
+    assert (done.exit_code, text in done.output) == (code, True)
+    if code < 2:
+        record = json.loads(invoke("explain", who, "--config", used, "--json").stdout)
+        assert record["backends"][0]["backend"] == "users"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=NAMES)
+def test_no_service_could_not_be_determined(
+    tmp_path: Path, invoke: Invoke, command: tuple[str, ...]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    path = tmp_path / "config.yaml"
+    path.write_text(WITH_ADMIN.replace("admin: {port: 0}", f"admin: {{port: {port}}}"))
+    done = invoke(*command, "--config", path)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert f"no response from the admin listener at http://127.0.0.1:{port}" in done.stderr
+    done = invoke(*command, "--config", path, "--json")
+    assert (done.exit_code, json.loads(done.stdout)["ok"]) == (3, False)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=NAMES)
+@pytest.mark.parametrize("content", [b"HTTP/1.0 200 OK\r\n\r\n[]", b"SSH-2.0\r\n", b""])
+def test_something_else_at_the_port_could_not_be_determined(
+    tmp_path: Path, invoke: Invoke, command: tuple[str, ...], content: bytes
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def respond() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.recv(65536)
+                sock.sendall(content)
+
+        thread = threading.Thread(target=respond)
+        thread.start()
+        path = tmp_path / "config.yaml"
+        port = listener.getsockname()[1]
+        path.write_text(WITH_ADMIN.replace("admin: {port: 0}", f"admin: {{port: {port}}}"))
+        done = invoke(*command, "--config", path)
+        thread.join()
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert f"http://127.0.0.1:{port}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("admin: {port: 0}\n", "", "has no admin listener; add: admin: {port: 8081}"),
+        ("admin: {port: 0}\n", "admin: {port: 0}\n", "a command needs a fixed one"),
+    ],
+    ids=["no listener", "any port"],
+)
+def test_configuration_without_a_fixed_address_is_reported(
+    tmp_path: Path, invoke: Invoke, old: str, new: str, text: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(WITH_ADMIN.replace(old, new))
+    done = invoke("status", "--config", path)
+    assert (done.exit_code, text in done.stderr) == (3, True)
+
+
+def test_key_is_read_from_a_file(tmp_path: Path, invoke: Invoke) -> None:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    (tmp_path / "admin.token").write_text(f"{ADMIN_KEY}\n")
+    (tmp_path / "other.token").write_text(KEY)
+    (tmp_path / "bad.token").write_text("one\ntwo")
+    with serving(OPEN_TO_ALL, tmp_path) as service:
+        used = with_fixed_port(service, tmp_path, OPEN_TO_ALL)
+
+        def health(*options: object) -> tuple[int, str]:
+            done = invoke("health", "--config", used, *options)
+            return done.exit_code, done.output
+
+        assert health("--token-file", tmp_path / "admin.token") == (0, "The service is ready.\n")
+        for options in ((), ("--token-file", tmp_path / "other.token")):
+            code, text = health(*options)
+            assert (code, "name a file with a key of scope admin by --token-file" in text) == (
+                3,
+                True,
+            )
+            assert KEY not in text
+        for name in ("bad.token", "missing.token"):
+            code, text = health("--token-file", tmp_path / name)
+            assert (code, name in text, "two" in text) == (3, True, False)
+
+
+def test_reload_applies_the_file_of_the_service(
+    service: Service, used: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    done = invoke("reload", "--config", used)
+    assert (done.exit_code, done.stdout) == (0, "The configuration is reloaded.\n")
+    (tmp_path / "config.yaml").write_text(f"{WITH_ADMIN}logging: {{level: debug, ids: full}}\n")
+    done = invoke("reload", "--config", used)
+    assert done.exit_code == 0
+    assert "take effect after a restart: logging.level, logging.ids\n" in done.stdout
+    record = json.loads(invoke("reload", "--config", used, "--json").stdout)
+    assert record == {"status": "ok", "needs_restart": ["logging.level", "logging.ids"]}
+
+
+def test_reload_of_a_wrong_file_is_reported_by_the_service(
+    service: Service, used: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    """The command reads nothing but the address from it."""
+    for path in (used, tmp_path / "config.yaml"):
+        path.write_text(f"{path.read_text()}bogus: 1\n")
+    done = invoke("reload", "--config", used)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "The configuration is not valid; the old one stays in force\n" in done.stderr
+    assert f"{tmp_path / 'config.yaml'}:11:1: bogus: unknown setting" in done.stderr
+    done = invoke("reload", "--config", used, "--json")
+    assert (done.exit_code, json.loads(done.stdout)["code"]) == (1, "invalid_configuration")
+
+
+def test_reload_that_cannot_be_applied_could_not_be_determined(
+    service: Service, used: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    (tmp_path / "users.yaml").rename(tmp_path / "moved.yaml")
+    text = WITH_ADMIN.replace("path: users.yaml", "path: users.yaml, timeout: 1s")
+    (tmp_path / "config.yaml").write_text(text)
+    done = invoke("reload", "--config", used)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "users.yaml: cannot be read: No such file or directory\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("a: b: c\n", 1, "config.yaml:1:5: "),
+        ("admin: {port: x}\n", 3, "admin is not valid; see tornado-idv check"),
+        ("backends: []\n", 3, "has no admin listener"),
+    ],
+    ids=["no YAML", "wrong address", "no address"],
+)
+def test_reload_without_an_address_of_the_service(
+    tmp_path: Path, invoke: Invoke, text: str, code: int, message: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    done = invoke("reload", "--config", path)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert message in done.stderr

@@ -1,0 +1,335 @@
+"""``tornado-idv serve``: a real process that prints its address and stops on a signal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.processes.forking import ForkedCommand, fork
+from support.processes.process import COMMAND, TIMEOUT, Invoke, command, eventually, running
+from support.processes.service import KEY, Client
+from tornado_idv.admin.reload import ReloadResult
+from tornado_idv.cli.load_config import load_settings
+from tornado_idv.cli.running.serve import announce
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import Settings
+from tornado_idv.service.service import Announced
+from tornado_idv.workers.supervise import Addresses
+
+pytestmark = pytest.mark.slow
+
+Config = Callable[..., Path]
+USERS = "name: users, kind: yaml, path: users.yaml"
+ASKING = f"auth: {{keys: [{{id: caller, token: {KEY}}}]}}\n"
+ANY_PORT = "server: {port: 0}\n"
+
+
+def test_serve_prints_its_address_and_backends(config: Config) -> None:
+    """No key is shown outside of a demo."""
+    path = config(USERS, "name: more, kind: yaml, path: users.yaml", more=ANY_PORT + ASKING)
+    with running(path) as service:
+        assert Client(service.port).by_input("@alice").status == 200
+        service.send_signal()
+        assert service.wait() == 0
+    assert service.announced == [
+        f"Listening on http://127.0.0.1:{service.port}\n",
+        "Backends, in order: users (yaml), more (yaml)\n",
+        "Keys: 1\n",
+    ]
+    assert "Traceback" not in service.read_log()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_plain_http_on_a_network_is_logged_once_at_the_start(config: Config, workers: int) -> None:
+    server = f"server: {{host: 0.0.0.0, port: 0, workers: {workers}}}\n"
+    with running(config(USERS, more=server)) as service:
+        service.send_signal()
+        assert service.wait() == 0
+    assert service.read_log().count("plain HTTP on 0.0.0.0: anyone on the network") == 1
+
+
+@pytest.mark.parametrize("base_path", ["", "/identity"])
+def test_the_line_of_a_demo_works_when_pasted(config: Config, base_path: str) -> None:
+    server = f'server: {{port: 0, base_path: "{base_path}"}}\n'
+    with running(config(USERS, more=f"demo: true\n{server}{ASKING}")) as service:
+        line = shlex.split(service.read_up_to("curl"))
+        assert _run(line)["nickname"] == "@alice"
+        service.send_signal()
+        assert service.wait() == 0
+
+
+GOOD_KEY = f"{{id: good, token: {KEY}}}"
+PAST = "{id: past, token: key-of-the-past-past, expires: 2001-01-01T00:00:00Z}"
+FUTURE = "{id: future, token: key-of-the-future-1, not_before: 2999-01-01T00:00:00Z}"
+CARDS = "{id: cards, token: key-for-the-cards-1, scopes: [identify:card]}"
+HASHED = f"{{id: hashed, sha256: {'a' * 64}}}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "works"),
+    [
+        ([PAST, FUTURE, CARDS, HASHED, GOOD_KEY], True),
+        ([PAST, FUTURE, CARDS, HASHED], False),
+        ([], False),
+    ],
+    ids=["one is good", "none is good", "none"],
+)
+def test_the_line_of_a_demo_has_a_key_that_is_good_now(
+    config: Config, capsys: pytest.CaptureFixture[str], keys: list[str], *, works: bool
+) -> None:
+    """Without one there is no line."""
+    more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
+    settings, _ = load_settings(config(USERS, more=more))
+    announce(Addresses("http://127.0.0.1:1", "127.0.0.1", 1, None, len(keys)), settings)
+    reported = capsys.readouterr().out
+    assert (
+        ("curl" in reported) is ("Demo mode" in reported) is (f"Bearer {KEY}'" in reported) is works
+    )
+    assert "key-" not in reported
+
+
+def test_the_demo_of_the_repository_answers_its_own_line(tmp_path: Path) -> None:
+    """As `make run` serves it, but for the port."""
+    root = Path(__file__).parents[3]
+    text = (root / "config.yaml").read_text(encoding="utf-8")
+    assert "port: 8080" in text
+    text = text.replace("port: 8080", "port: 0").replace("deploy/", f"{root}/deploy/")
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+    with running(tmp_path / "config.yaml") as service:
+        assert _run(shlex.split(service.read_up_to("curl")))["status"] == "ok"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_run_takes_another_port(tmp_path: Path) -> None:
+    for name in ("Makefile", "config.yaml", "setup.py"):
+        shutil.copy(Path(__file__).parents[3] / name, tmp_path)
+    for arguments in (["--silent", ".demo.yaml"], ["--dry-run", "run"]):
+        command = ["make", "--no-print-directory", *arguments, "PORT=4711"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True)
+    assert done.stdout.endswith("tornado-idv serve --config .demo.yaml\n")
+    original = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    demo = (tmp_path / ".demo.yaml").read_text(encoding="utf-8")
+    assert demo == original.replace("port: 8080", "port: 4711") != original
+
+
+def _run(line: list[str]) -> dict[str, str]:
+    """What the pasted line prints; without curl on the machine, what it would."""
+    if shutil.which("curl"):
+        environment = {
+            name: value for name, value in os.environ.items() if "proxy" not in name.lower()
+        }
+        done = subprocess.run(
+            [*line, "--silent"], capture_output=True, check=True, timeout=20, env=environment
+        )
+        answer = done.stdout
+    else:
+        port, _, path = line[1].removeprefix("http://127.0.0.1:").partition("/")
+        fields = dict(line[i + 1].split(": ", 1) for i, word in enumerate(line) if word == "-H")
+        body = line[line.index("-d") + 1].encode()
+        answer = Client(int(port)).post(f"/{path}", body, fields).body
+    record: dict[str, str] = json.loads(answer)
+    return record
+
+
+def test_a_port_in_use_is_reported(config: Config) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path = config(USERS, more=f"server: {{port: {port}}}\n")
+        result = command("serve", "--config", str(path))
+    assert (result.returncode, result.stdout) == (3, "")
+    assert result.stderr == (
+        f"cannot listen on 127.0.0.1 port {port}: Address already in use; "
+        "change server.host or server.port\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("backend", "code", "reported"),
+    [
+        ("name: users, kind: yml", 1, "config.yaml:4:"),
+        ("name: users, kind: yaml, path: config.yaml", 1, "config.yaml:1:"),
+        ("name: users, kind: yaml, path: gone.yaml", 3, "gone.yaml"),
+        ("name: users, kind: sqlite, path: gone.db", 3, "gone.db"),
+    ],
+    ids=["a bad configuration", "a bad fixture", "no fixture", "no database"],
+)
+def test_what_prevents_the_start_is_reported(
+    invoke: Invoke, config: Config, backend: str, code: int, reported: str
+) -> None:
+    """The exit code says whether it is the operator's file or the environment."""
+    result = invoke("serve", "--config", config(backend, more=ANY_PORT))
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert reported in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("demo", ["true", "false"], ids=["a demo", "no demo"])
+def test_serving_is_set_up_as_configured(
+    invoke: Invoke,
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    demo: str,
+) -> None:
+    """In this process: it prints its address, stops on a signal, and logs in its format."""
+
+    def announce_and_stop(service: Announced, settings: Settings) -> None:
+        announce(service, settings)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("tornado_idv.cli.running.serve.announce", announce_and_stop)
+    more = f"demo: {demo}\nlogging: {{level: info, format: json}}\n{ANY_PORT}{ASKING}"
+    path = config(USERS, more=more)
+    result = invoke("serve", "-c", path)
+    assert result.exit_code == 0
+    assert ("Demo mode. Try:" in result.stdout) is (KEY in result.stdout) is (demo == "true")
+    assert json.loads(capfd.readouterr().err.splitlines()[0])["level"] == "info"
+
+
+def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
+    invoke: Invoke,
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    read = ConfigFile.read
+
+    def read_amid_a_hangup(path: Path) -> ConfigFile:
+        monkeypatch.setattr(ConfigFile, "read", read)
+        os.kill(os.getpid(), signal.SIGHUP)
+        return read(path)
+
+    def stop_after_the_reload(result: ReloadResult) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(ConfigFile, "read", read_amid_a_hangup)
+    monkeypatch.setattr("tornado_idv.service.reload._report", stop_after_the_reload)
+    path = config(USERS, more=f"logging: {{level: info, format: json}}\n{ANY_PORT}")
+    assert invoke("serve", "-c", path).exit_code == 0
+    lines = map(json.loads, capfd.readouterr().err.splitlines())
+    (line,) = [each for each in lines if each["event"] == "reloaded"]
+    assert (line["result"], line["trigger"]) == ("ok", "signal")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+    return port
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except ConnectionRefusedError:
+        time.sleep(0.02)  # the process that starts needs the processor more
+        return False
+    return True
+
+
+@dataclass
+class Redirected:
+    """Where the standard streams of a service lead; what it wrote into files is read here."""
+
+    folder: Path
+    stdout: str = "stdout"
+    stderr: str = "stderr"
+    closed: Sequence[int] = ()
+
+    @contextmanager
+    def served(self, path: Path) -> Iterator[ForkedCommand]:
+        with (
+            (self.folder / self.stdout).open("w") as stdout,
+            (self.folder / self.stderr).open("w") as stderr,
+            serve(path, stdout.fileno(), stderr.fileno(), self.closed) as process,
+        ):
+            yield process
+
+    def read(self) -> str:
+        """All that was written into files."""
+        files = (self.folder / name for name in (self.stdout, self.stderr))
+        return "".join(each.read_text() for each in files if each.is_file())
+
+
+@contextmanager
+def serve(
+    path: Path, stdout: int, stderr: int, closed: Sequence[int] = ()
+) -> Iterator[ForkedCommand]:
+    """Run the service with these standard streams."""
+    process = fork("serve", "--config", str(path), stdout=stdout, stderr=stderr, closed=closed)
+    net = threading.Timer(TIMEOUT, process.kill)
+    net.start()
+    try:
+        yield process
+    finally:
+        net.cancel()
+        process.kill()
+
+
+REDIRECTED: dict[str, dict[str, Any]] = {
+    ">/dev/full": {"stdout": "/dev/full"},
+    ">&-": {"closed": [1]},
+    "2>&-": {"closed": [2]},
+    "<&- >&- 2>&-": {"closed": [0, 1, 2]},
+    ">/dev/full 2>/dev/full": {"stdout": "/dev/full", "stderr": "/dev/full"},
+}
+
+
+@pytest.mark.parametrize("redirections", REDIRECTED)
+def test_it_serves_where_nothing_can_be_printed(
+    config: Config, tmp_path: Path, redirections: str
+) -> None:
+    """And writes nothing of its log into a file or socket that has the stream's descriptor."""
+    port = free_port()
+    path = config(USERS, more=f"server: {{port: {port}}}\n{ASKING}")
+    streams = Redirected(tmp_path, **REDIRECTED[redirections])
+    with streams.served(path) as process:
+        eventually(lambda: listens(port))
+        for _ in range(3):
+            assert Client(port).by_input("@alice").status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT) == 0
+    written = streams.read()
+    assert "Traceback" not in written
+    assert "Exception ignored" not in written
+    full = redirections == ">/dev/full"
+    assert ("standard output cannot be written: No space left" in written) is full
+
+
+@pytest.mark.parametrize("redirections", ["2>/dev/full", "2>&-"])
+def test_the_exit_code_is_set_if_nothing_can_be_printed(config: Config, redirections: str) -> None:
+    """Also where the interpreter finds its standard streams so when it starts."""
+    path = config("name: users, kind: yaml, path: gone.yaml", more=ANY_PORT)
+    line = f"exec {shlex.join(COMMAND)} serve --config {shlex.quote(str(path))} {redirections}"
+    assert subprocess.run(["/bin/sh", "-c", line], timeout=TIMEOUT, check=False).returncode == 3
+
+
+def test_a_stalled_reader_of_the_log_stalls_no_response_and_no_stop(
+    config: Config, tmp_path: Path
+) -> None:
+    port = free_port()
+    path = config(USERS, more=f"server: {{port: {port}}}\n{ASKING}")
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    with (tmp_path / "stdout").open("w") as stdout, serve(path, stdout.fileno(), writer) as process:
+        os.close(writer)
+        eventually(lambda: listens(port))
+        request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        assert len(Client(port).raw(request * 500, expect=500)) == 500
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT) == 0
+        os.close(reader)

@@ -1,0 +1,82 @@
+"""``tornado-idv users compare`` with SQLite files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from support.databases import sqlite_databases
+from support.databases.sqlite_databases import ALICE, BOB
+from support.processes.process import Invoke
+from tornado_idv import User
+
+Users = Callable[..., Result]
+
+
+def test_compare_reports_each_difference(users: Users, folder: Path) -> None:
+    sqlite_databases.write(folder / "people.db", ALICE, BOB, User("Free", "1", "carl"))
+    sqlite_databases.write(folder / "other.db", User("Pro", "2", "alice"), BOB, User("x", "3", "d"))
+    done = users("compare", "people", "other", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["users"] == {
+        "different": ["@alice: card_number, plan"],
+        "only_in_first": ["@carl"],
+        "only_in_second": ["@d"],
+    }
+    done = users("compare", "people", "other", "--sample", 3)
+    assert (done.exit_code, "only in people: 1" in done.stdout) == (1, True)
+    done = users("compare", "other", "demo", "--sample", 5)  # which has another plan
+    assert done.exit_code == 1
+
+
+def test_derived_profile_url_equals_the_same_one_in_the_table(users: Users, folder: Path) -> None:
+    """Responses are the same for both."""
+    own = User(ALICE.plan, ALICE.card_number, "alice", "https://profiles.example/m/alice")
+    sqlite_databases.write(folder / "people.db", ALICE)
+    sqlite_databases.write(folder / "other.db", own)
+    assert users("compare", "people", "other").exit_code == 0
+    sqlite_databases.run(
+        folder / "other.db", "UPDATE users SET profile_url = 'https://x.example/a'"
+    )
+    done = users("compare", "people", "other")
+    assert (done.exit_code, "@alice: profile_url" in done.stdout) == (1, True)
+
+
+@pytest.mark.parametrize("count", [100, 101])
+def test_hundred_users_are_listed_and_all_are_counted(
+    users: Users, folder: Path, count: int
+) -> None:
+    made = [User("Free", str(number), f"user{number:03}") for number in range(count)]
+    sqlite_databases.write(folder / "people.db", *made)
+    sqlite_databases.write(folder / "other.db")
+    lines = users("compare", "people", "other").stdout.splitlines()
+    assert f"only in people: {count}" in lines
+    assert ("  @user099" in lines, "  @user100" in lines) == (True, False)
+    assert ("  and 1 more" in lines) == (count > 100)
+
+
+@pytest.mark.parametrize("sample", [[], ["--sample", "1"]], ids=["all", "sample"])
+def test_case_of_nicknames_is_no_difference_where_it_is_folded(
+    invoke: Invoke, config: Callable[..., Path], folder: Path, sample: list[str]
+) -> None:
+    sqlite_databases.write(folder / "people.db", User("Free", "1", "Alice"))
+    sqlite_databases.write(folder / "other.db", User("Free", "1", "alicE"))
+    backends = [f"name: {name}, kind: sqlite, path: {name}.db" for name in ("people", "other")]
+    file = config(*backends, more="identifiers: {nickname_case: fold}\n")
+    assert invoke("users", "compare", "people", "other", *sample, "-c", file).exit_code == 0
+    file = config(*backends)
+    assert invoke("users", "compare", "people", "other", *sample, "-c", file).exit_code == 1
+
+
+def test_two_rows_with_one_nickname_cannot_be_compared(users: Users, folder: Path) -> None:
+    table = "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT, profile_url TEXT)"
+    sqlite_databases.run(folder / "people.db", table)
+    sqlite_databases.insert(folder / "people.db", ALICE, User("Free", "2", "alice"))
+    sqlite_databases.write(folder / "other.db", ALICE, BOB)
+    done = users("compare", "other", "people")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert done.stderr.startswith("people: two rows have one nickname")

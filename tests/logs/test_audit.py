@@ -1,0 +1,39 @@
+"""The audit log of a real process."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from support.processes.process import running
+from support.processes.service import CONFIG, FIXTURE
+
+
+@pytest.mark.slow
+def test_start_and_stop_are_in_the_audit_log(tmp_path: Path) -> None:
+    """Whatever `logging.level` is."""
+    (tmp_path / "users.yaml").write_text(FIXTURE)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"{CONFIG}  - {{name: users, kind: yaml, path: users.yaml}}\n"
+        "logging: {level: error, format: json}\n"
+    )
+    with running(config) as service:
+        service.send_signal()
+        assert service.wait() == 0
+        started, stopped = map(json.loads, service.read_log().splitlines())
+    for line in (started, stopped):
+        assert line.pop("timestamp").endswith("Z")
+        assert (line.pop("level"), line.pop("logger")) == ("info", "tornado_idv.audit")
+    assert started == {
+        "event": "started",
+        "version": version("tornado-idv"),
+        "host": "127.0.0.1",
+        "port": service.port,
+        "backends": ["users"],
+        "keys": 3,
+    }
+    assert stopped == {"event": "stopped", "drained": True}

@@ -1,0 +1,88 @@
+"""A key, a card number and a nickname sent in every way of the contract are written nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from support.databases.key_stores import make_store, read
+from support.http.contract_requests import TABLE
+from support.http.raw_requests import STALLED_CHUNKS
+from support.http.repeated_requests import BODY, PATH
+from support.processes.admin import WITH_ADMIN, ask_admin
+from support.processes.process import running
+from support.processes.service import CONFIG, EXPIRED_KEY, FIXTURE, KEY, Client
+from tornado_idv.web.errors import ApiError
+
+CANARIES = {b"alice": b"zqxjk", b"Alice": b"Zqxjk", b"ALICE": b"ZQXJK", b"40001234": b"80081358"}
+"""What stands for the user of the contract's requests; of the same length, as these announce it."""
+SECRETS = ("zqxjk", "80081358", "alic", "40001234", KEY.split("_")[2], EXPIRED_KEY.split("_")[2])
+UNKNOWN_KEY = "A" * 40
+DIGEST = hashlib.sha256(KEY.encode()).hexdigest()
+
+
+def with_canaries(data: bytes) -> bytes:
+    for name, canary in CANARIES.items():
+        data = data.replace(name, canary)
+    return data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("log_format", "ids"), [("console", "none"), ("json", "hash")])
+def test_nothing_that_was_sent_is_logged_stored_or_in_an_error_or_a_metric(
+    tmp_path: Path, log_format: str, ids: str
+) -> None:
+    (tmp_path / "users.yaml").write_bytes(with_canaries(FIXTURE.encode()))
+    store = tmp_path / "keys.db"
+    stored_key = make_store(store, "stored")["stored"]
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        WITH_ADMIN.replace("auth:\n", "auth:\n  store: keys.db\n")
+        + f"logging: {{level: debug, format: {log_format}, ids: {ids}}}\n"
+    )
+    statuses, lookups = [], 0
+    with running(config) as service:
+        client = Client(service.port)
+        for data in map(with_canaries, [*TABLE.values(), STALLED_CHUNKS]):
+            (reply,) = client.raw(data)
+            statuses.append(reply.status)
+            lookups += reply.status == 200 or reply.code == "not_found"
+            assert reply.status == 200 or reply.body in {error.body for error in ApiError}
+        stored = {"Authorization": f"Bearer {stored_key}"}
+        assert client.post(PATH, with_canaries(BODY), stored).status == 200
+        metrics = ask_admin(service, "/metrics").body
+        service.send_signal()
+        assert service.wait() == 0
+        log = service.read_log()
+    assert read(store)["stored"].last_used is not None
+    written = metrics + b"".join(each.read_bytes() for each in tmp_path.glob("keys.db*"))
+    secrets = (*SECRETS, KEY, stored_key.split("_")[2], UNKNOWN_KEY, DIGEST)
+    assert [text for text in secrets if text.lower().encode() in written.lower()] == []
+    assert {200, 400, 401, 404, 408, 413, 414, 417, 422, 431} <= {*statuses}
+    assert [text for text in secrets if text.lower() in log.lower()] == []
+    assert log.count("request_id") == len(statuses) + 1
+    assert log.count("subject") == (lookups + 1 if ids == "hash" else 0)
+
+
+@pytest.mark.slow
+def test_full_ids_are_logged_where_that_is_configured(tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").write_text(FIXTURE)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"{CONFIG}  - {{name: users, kind: yaml, path: users.yaml}}\n"
+        "logging: {format: json, ids: full}\n"
+    )
+    with running(config) as service:
+        client = Client(service.port)
+        client.by_input("https://profiles.example/m/alice/")
+        client.by_card("4000123412341234")
+        service.send_signal()
+        assert service.wait() == 0
+        lines = map(json.loads, service.read_log().splitlines())
+    assert [line["subject"] for line in lines if "subject" in line] == [
+        "@alice",
+        "4000123412341234",
+    ]

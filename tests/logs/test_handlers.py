@@ -1,0 +1,556 @@
+"""What is in the logs, and what never is: here every secret is called tweety."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from select import PIPE_BUF
+from typing import cast
+
+import pytest
+from tornado.httputil import HTTPHeaders, RequestStartLine
+
+from support.processes.loggers import put_back
+from support.processes.process import ServiceProcess, eventually, running
+from support.processes.service import Client, make_database, serving
+from tornado_idv.http.exchange import Exchange, Peer
+from tornado_idv.http.head import RequestHead
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.log_format import json_lines
+from tornado_idv.logs.filters import keep_out_secrets
+from tornado_idv.logs.handlers import (
+    LogFormat,
+    LogOutput,
+    configure_direct_logging,
+    configure_logging,
+)
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.registry import plugin_manager
+from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.app import Api
+from tornado_idv.web.handler import JsonHandler, Services
+
+NICKNAME = "Tweety.Bird"
+CARD = "8008135800813580081358"
+KEY = "tweety-bird-from-elsewhere-0123456789"
+OUR_CREDENTIAL = "tweety-bird-for-the-origin-0123456789"
+SECRETS = ("tweety", CARD)
+
+FIXTURE = f'users: [{{nickname: "@{NICKNAME}", card_number: "{CARD}", plan: Free}}]\n'
+CONFIG = f"""\
+profile_sites: [https://profiles.example]
+server: {{port: 0, trusted_proxies: [127.0.0.1], body_timeout: 100ms, idle_timeout: 300ms}}
+auth: {{keys: [{{id: caller, token: {KEY}}}, {{id: origin, token: {OUR_CREDENTIAL}}}]}}
+cache: {{ttl: 0s, negative_ttl: 0s}}
+"""
+URL = "/api/v1/identify/url"
+LINE = b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\n"
+AUTH = b"Authorization: Bearer " + KEY.encode()
+MALFORMED = {
+    "a NUL behind the key": LINE + AUTH + b"\0\r\n\r\n",
+    "a key on a folded line": LINE + b"X: y\r\n " + AUTH + b"\r\n\r\n",
+    "a header without a colon": LINE + AUTH.replace(b":", b"") + b"\r\n\r\n",
+    "a header's name with the key": LINE + KEY.encode() + b" : x\r\n\r\n",
+    "a length of tweety": LINE + b"Content-Length: tweety\r\n\r\n",
+    "addresses of tweety": LINE + b"X-Forwarded-For: tweety, ::1%tweety\r\n\r\n",
+    "a host of tweety": LINE.replace(b"x", b"tweety/bird") + b"\r\n",
+    "an encoding of tweety": LINE + AUTH + b"\r\nTransfer-Encoding: tweety\r\n\r\n",
+    "a chunk of tweety": LINE + AUTH + b"\r\nTransfer-Encoding: chunked\r\n\r\ntweety\r\n\r\n",
+    "a first line of tweety": b"tweety\r\n\r\n",
+    "a version of tweety": b"GET / tweety/1.1\r\n\r\n",
+    "a target of tweety": b"GET tweety HTTP/1.1\r\nHost: x\r\n\r\n",
+    "headers without end": LINE + b"X: " + b"tweety" * 20_000,
+    "a body that stops": LINE + AUTH + b"\r\nContent-Length: 99\r\n\r\ntweety",
+    "a query that is none": b"GET /?%zz=%tweety&;=%ff HTTP/1.1\r\nHost: x\r\n\r\n",
+    "bytes beyond ASCII": b"GET /tweety\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+@dataclass
+class Case:
+    """A running service, and how to make its backend fail."""
+
+    service: ServiceProcess
+    fail: Callable[[], object]
+
+    @property
+    def client(self) -> Client:
+        return Client(self.service.port)
+
+    def fails_visibly(self, words: str) -> bool:
+        """Asks once more, and looks whether the log says so."""
+        ask(self.client, f"@{NICKNAME}")
+        return words in self.service.read_log()
+
+
+Make = Callable[[str, str], Case]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Runs the service over one kind of backend with some settings of logs."""
+    with ExitStack() as stack:
+
+        def start(kind: str, logs: str) -> Case:
+            backend, fail = PREPARE[kind](tmp_path, stack)
+            config = tmp_path / "config.yaml"
+            config.write_text(f"{CONFIG}logging: {logs}\nbackends: [{{name: users, {backend}}}]\n")
+            return Case(stack.enter_context(running(config)), fail)
+
+        yield start
+
+
+def _yaml(folder: Path, _: ExitStack) -> tuple[str, Callable[[], object]]:
+    users = folder / "users.yaml"
+    users.write_text(FIXTURE)
+    return "kind: yaml, path: users.yaml", lambda: users.write_text(FIXTURE + FIXTURE)
+
+
+def _sqlite(folder: Path, _: ExitStack) -> tuple[str, Callable[[], object]]:
+    users = folder / "users.db"
+    make_database(users, (NICKNAME, CARD, "Free", None))
+    return "kind: sqlite, path: users.db", lambda: users.write_bytes(b"tweety" * 2000)
+
+
+def _upstream(folder: Path, stack: ExitStack) -> tuple[str, Callable[[], object]]:
+    origin_folder = folder / "origin"
+    origin_folder.mkdir()
+    (origin_folder / "users.yaml").write_text(FIXTURE)
+    origin = stack.enter_context(ExitStack())
+    config = f"{CONFIG}backends: [{{name: users, kind: yaml, path: users.yaml}}]\n"
+    url = origin.enter_context(serving(config, origin_folder)).url
+    auth = f"auth: {{kind: bearer, token: {OUR_CREDENTIAL}}}"
+    return f"kind: upstream, base_url: '{url}', {auth}", origin.close
+
+
+PREPARE = {"yaml": _yaml, "sqlite": _sqlite, "upstream": _upstream}
+FAILED = {"yaml": "users.yaml", "sqlite": "backend users: ", "upstream": "backend users: "}
+
+
+def play_requests(client: Client) -> None:
+    """Asks whatever can be asked with a secret in it, rightly and wrongly."""
+    key = {"Authorization": f"Bearer {KEY}"}
+    statuses = [
+        ask(client, f"@{NICKNAME}"),
+        ask(client, f"https://profiles.example/m/{NICKNAME}"),
+        ask(client, "@tweety-the-unknown"),
+        ask(client, "tweety"),
+        client.post("/api/v1/identify/card", b'{"card_number": "%s"}' % CARD.encode(), key).status,
+        client.post(URL, b'{"input": "@tweety', key).status,
+        client.post(URL, b'{"tweety": "@tweety"}', key).status,
+        client.post(URL, b"tweety" * 3000, key).status,
+        client.post(URL, b"tweety", {**key, "Content-Type": "text/tweety"}).status,
+        client.post(URL, b"tweety", {**key, "Content-Encoding": "tweety"}).status,
+        client.post(URL, b"{}", {**key, "Accept": "text/tweety"}).status,
+        client.post(URL, b"{}", {**key, "Expect": "tweety"}).status,
+        client.post(URL, b"{}", {"Authorization": f"Bearer {KEY}x"}).status,
+        client.post(URL, b"{}", {"Authorization": f"Tweety {KEY}"}).status,
+        client.post(f"/{NICKNAME}", b"{}", key).status,
+        client.post(f"{URL}?key={KEY}&card={CARD}", b"{}").status,
+        client.send("TWEETY", URL, {"Host": "x"}).status,
+        client.send(CARD, "/", {"Host": "tweety", "Cookie": f"key={KEY}"}).status,
+    ]
+    assert statuses == [
+        *(200, 200, 404, 422, 200),
+        *(422, 422, 413, 415, 415, 406, 417),
+        *(401, 401, 404, 401, 405, 404),
+    ]
+    for data in MALFORMED.values():
+        with contextlib.suppress(ConnectionResetError):  # what it sent was not read to the end
+            client.until_closed(data)
+
+
+def ask(client: Client, text: str) -> int:
+    body = json.dumps({"input": text}).encode()
+    return client.post(URL, body, {"Authorization": f"Bearer {KEY}"}).status
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("log_format", "ids"), [("console", "none"), ("json", "hash")])
+@pytest.mark.parametrize("kind", PREPARE)
+def test_no_secret_is_ever_logged(make: Make, kind: str, log_format: str, ids: str) -> None:
+    """At the level debug, with every backend, when all is well and when nothing is."""
+    case = make(kind, f"{{level: debug, format: {log_format}, ids: {ids}}}")
+    play_requests(case.client)
+    case.fail()
+    eventually(lambda: case.fails_visibly(FAILED[kind]))
+    assert ask(case.client, "@tweety-the-unknown") != 401
+    case.service.send_signal()
+    assert case.service.wait() == 0
+    reported = case.service.read_log() + "".join(case.service.announced)
+    assert "identify/url" in reported
+    assert [secret for secret in SECRETS if secret in reported.lower()] == []
+    assert "Traceback" not in reported
+    if log_format == "json":
+        assert all(json.loads(line)["event"] for line in case.service.read_log().splitlines())
+
+
+class Logged:
+    """Standard error, read back once the log writer has written all."""
+
+    def __init__(self, output: LogOutput, stderr: pytest.CaptureFixture[str]) -> None:
+        self.output = output
+        self._stderr = stderr
+        self._read = ""
+
+    def getvalue(self) -> str:
+        self.output.writer.flush()
+        self._read += self._stderr.readouterr().err
+        return self._read
+
+
+Configure = Callable[[str, LogFormat], Logged]
+
+
+@pytest.fixture
+def logged(capfd: pytest.CaptureFixture[str]) -> Iterator[Configure]:
+    """Configures logging; afterwards all is as it was."""
+    outputs: list[LogOutput] = []
+
+    def configure(level: str, log_format: LogFormat) -> Logged:
+        outputs.append(configure_logging(level, log_format))
+        return Logged(outputs[-1], capfd)
+
+    with put_back():
+        yield configure
+    for output in outputs:
+        output.close()
+
+
+def test_a_json_line_holds_level_logger_time_and_fields(
+    logged: Configure,
+) -> None:
+    stream = logged("info", "json")
+    logging.getLogger("some.room").warning("what %s", "happened", extra={"status": 200})
+    record = json.loads(stream.getvalue())
+    assert record.pop("timestamp").endswith("Z")
+    assert record == {
+        "event": "what happened",
+        "level": "warning",
+        "logger": "some.room",
+        "status": 200,
+    }
+
+
+def test_a_console_line_is_for_people(logged: Configure) -> None:
+    """Without colours where it is no terminal."""
+    stream = logged("info", "console")
+    logging.getLogger("some.room").info("it happened", extra={"status": 200})
+    assert "it happened" in stream.getvalue()
+    assert "status=200" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(("on_terminal", "for_machines"), [(True, False), (False, True)])
+def test_auto_looks_where_it_writes_to(
+    logged: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+    on_terminal: bool,  # noqa: FBT001
+    for_machines: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: on_terminal)
+    stream = logged("info", "auto")
+    logging.getLogger("some.room").info("it happened")
+    assert stream.getvalue().startswith("{") is for_machines
+
+
+def test_what_is_less_severe_than_the_level_is_left_out(
+    logged: Configure,
+) -> None:
+    stream = logged("warning", "json")
+    logging.getLogger("some.room").info("it happened")
+    logging.getLogger("aiohttp").info("it happened")
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("name", ["aiosqlite", "asyncio", "aiohttp", "aiohttp.client"])
+def test_libraries_are_not_debugged(logged: Configure, name: str) -> None:
+    """Whatever level a plugin that uses the same library has left there."""
+    logging.getLogger(name).setLevel(logging.NOTSET)
+    stream = logged("debug", "json")
+    logging.getLogger(name).debug("executing with %s", "tweety")
+    assert stream.getvalue() == ""
+
+
+def test_file_events_are_not_logged() -> None:
+    """The plugin sees to that by itself: with a log file beside a fixture it would be a loop."""
+    plugin_manager()
+    assert not logging.getLogger("watchfiles").isEnabledFor(logging.INFO)
+
+
+def test_the_bytes_that_tornado_refuses_are_left_out(
+    logged: Configure,
+) -> None:
+    stream = logged("debug", "json")
+    logger = logging.getLogger("tornado.general")
+    logger.info("Malformed HTTP message from %s: %s", "peer", "tweety")
+    logger.error("Uncaught exception", exc_info=ValueError("tweety"))
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first["event"] == "a request could not be read"
+    assert second["event"] == "Uncaught exception"
+    assert "tweety" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["tornado.application", "asyncio"])
+def test_unhandled_exception_is_logged_without_its_message(logged: Configure, name: str) -> None:
+    stream = logged("debug", "json")
+    try:
+        int(NICKNAME)
+    except ValueError:
+        logging.getLogger(name).exception("Exception in callback %r", "tweety")
+    event = json.loads(stream.getvalue())["event"]
+    assert event.startswith("unhandled exception:\n")
+    assert event.endswith("ValueError")
+    assert "test_handlers.py" in event
+    assert "tweety" not in stream.getvalue().lower()
+    logging.getLogger(name).warning("as it was")
+    assert "as it was" in stream.getvalue()
+
+
+def test_keeping_secrets_out_twice_is_keeping_them_out_once(
+    logged: Configure,
+) -> None:
+    logged("debug", "json")
+    keep_out_secrets()
+    assert len(logging.getLogger("tornado.general").filters) == 1
+
+
+class Sink:
+    """A connection that sends nothing."""
+
+    def send(self, _: bytes) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    def on_response_complete(self, *, keep_alive: bool) -> None:
+        """Nothing follows."""
+
+
+class Found(JsonHandler):
+    """Responds at once."""
+
+    def handle(self) -> None:
+        self.key_id = "caller"
+        self.send(200, b"{}")
+
+
+def respond(method: str, access_log: AccessLog | None) -> None:
+    """Respond to one request whose path, like its method, is the client's own text."""
+    line = RequestStartLine(method, "/tweety?tweety", "HTTP/1.1")
+    fields = {"host": "x", "x-request-id": "some-id"}
+    head = RequestHead(
+        line, HTTPHeaders(fields), fields, 0, keep_alive=True, expects_continue=False
+    )
+    exchange = Exchange(Sink(), head, Peer("192.0.2.7", "http"))
+    exchange.started_at = 0.0
+    services = Services(cast(Directory, None), Identifiers(()), KeyRing([]), access_log)
+    exchange.dispatch(Api(services, {"/tweety": Found}), b"")
+
+
+@pytest.mark.parametrize(("method", "reported"), [("POST", "POST"), ("TWEETY", "other")])
+async def test_an_access_line_holds_nothing_of_the_input(
+    monkeypatch: pytest.MonkeyPatch, method: str, reported: str
+) -> None:
+    monkeypatch.setattr("tornado_idv.web.handler.monotonic", lambda: 0.0125)
+    written: list[str] = []
+    access_log = AccessLog(written.append, json_lines)
+    respond(method, access_log)
+    access_log.flush()
+    (line,) = written
+    fields = json.loads(line)
+    assert (fields["method"], fields["route"], fields["status"]) == (reported, "none", 200)
+    assert (fields["key"], fields["request_id"]) == ("caller", "some-id")
+    assert fields["client"] == "192.0.2.7"
+    assert fields["ms"] == 12.5
+    assert "tweety" not in line.lower()
+
+
+async def test_no_access_line_is_made_where_there_is_no_access_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    respond("POST", None)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("level", "is_there"),
+    [("debug", True), ("info", True), ("warning", False), ("error", False)],
+)
+def test_there_is_an_access_log_up_to_the_level_info(
+    logged: Configure,
+    level: str,
+    is_there: bool,  # noqa: FBT001
+) -> None:
+    assert (logged(level, "json").output.access is not None) is is_there
+
+
+@pytest.mark.parametrize(
+    ("log_format", "on_terminal", "for_machines"),
+    [
+        ("json", True, True),
+        ("console", False, False),
+        ("auto", True, False),
+        ("auto", False, True),
+    ],
+)
+async def test_access_lines_look_like_the_other_lines(
+    logged: Configure,
+    monkeypatch: pytest.MonkeyPatch,
+    log_format: LogFormat,
+    on_terminal: bool,  # noqa: FBT001
+    for_machines: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: on_terminal)
+    stream = logged("info", log_format)
+    respond("POST", stream.output.access)
+    stream.output.close()
+    assert "some-id" in stream.getvalue()
+    assert stream.getvalue().startswith("{") is for_machines
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise TypeError("tweety")
+
+
+@pytest.mark.parametrize("extra", [None, {"x": Unprintable()}], ids=["text", "field"])
+def test_a_wrong_log_call_does_not_fail_its_caller(
+    logged: Configure, extra: dict[str, object] | None
+) -> None:
+    """It is logged where the call is, without its arguments, which may be secret."""
+    stream = logged("info", "json")
+    logging.getLogger("some.room").info("%d of them", 1 if extra else "tweety", extra=extra)
+    logging.getLogger("some.room").info("it goes on")
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert re.match(r"a log call failed with TypeError: .*test_handlers.py:\d+$", first["event"])
+    assert second["event"] == "it goes on"
+    assert "tweety" not in stream.getvalue()
+
+
+def test_repeated_errors_are_folded_and_others_are_not(logged: Configure) -> None:
+    stream = logged("info", "json")
+    logger = logging.getLogger("some.room")
+    for number in range(4):
+        logger.error("%s failed", "it", extra={"request_id": number})
+        logger.info("it goes on")
+    stream.output.close()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    errors = [line for line in lines if line["level"] == "error"]
+    assert [(line["event"], line["logger"]) for line in errors] == [("it failed", "some.room")] * 2
+    assert [line.get("request_id") for line in errors] == [0, None]
+    assert [line.get("repeated") for line in errors] == [None, 3]
+    assert len(lines) == 6
+
+
+def test_audit_lines_are_written_at_every_level(logged: Configure) -> None:
+    stream = logged("error", "json")
+    extra = {"key": "shop", "event": "other", "level": "other"}
+    logging.getLogger("tornado_idv.audit").info("revoked", extra=extra)
+    logging.getLogger("tornado_idv.other").warning("left out")
+    record = json.loads(stream.getvalue())
+    assert (record["event"], record["key"], record["level"]) == ("revoked", "shop", "info")
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_exception_of_any_logger_is_logged_without_its_message(
+    logged: Configure, log_format: LogFormat
+) -> None:
+    stream = logged("info", log_format)
+    try:
+        int(NICKNAME)
+    except ValueError:
+        logging.getLogger("some.room").exception("it failed")
+    assert "ValueError" in stream.getvalue()
+    assert "test_handlers.py" in stream.getvalue()
+    assert "tweety" not in stream.getvalue().lower()
+
+
+def test_a_pipe_that_another_process_made_non_blocking_loses_no_line(
+    logged: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    monkeypatch.setattr("tornado_idv.logs.handlers._STDERR", writer)
+    text = "x" * 200_000  # more than a pipe holds
+    output = logged("info", "json").output
+    logging.getLogger("some.room").info(text)
+    with os.fdopen(reader, encoding="ascii") as pipe:
+        assert json.loads(pipe.readline())["event"] == text
+    output.close()
+    os.close(writer)
+    assert output.writer.dropped == 0
+
+
+def test_lost_lines_are_reported_in_the_format_of_the_log(
+    logged: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = logged("info", "json")
+    with Path("/dev/full").open("wb") as full, monkeypatch.context() as patch:
+        patch.setattr("tornado_idv.logs.handlers._STDERR", full.fileno())
+        for _ in range(2):
+            logging.getLogger("some.room").info("lost")
+            stream.output.writer.flush()
+    logging.getLogger("some.room").info("written")
+    written, report = map(json.loads, stream.getvalue().splitlines())
+    assert (written["event"], report["level"]) == ("written", "warning")
+    assert report["event"].startswith("2 log lines dropped: ")
+
+
+def writes_to_stderr(monkeypatch: pytest.MonkeyPatch, text: str, *, shared: bool) -> list[bytes]:
+    """Return what each write takes, where this text is to be written."""
+    written: list[bytes] = []
+    write_to = os.write
+
+    def write(descriptor: int, data: memoryview) -> int:
+        if descriptor != 2:
+            return write_to(descriptor, data)
+        written.append(bytes(data))
+        return len(data)
+
+    monkeypatch.setattr("os.write", write)
+    with put_back():
+        output = configure_logging("info", "json", shared=shared)
+        output.writer.put(text)
+        output.close()
+    assert b"".join(written) == text.encode()
+    return written
+
+
+@pytest.mark.parametrize("length", [10, 300, 3000, 5000])
+def test_lines_of_several_processes_are_written_whole(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write to a pipe is whole lines of at most PIPE_BUF bytes, or one longer line."""
+    text = "".join(f"{i % 10}" * length + "\n" for i in range(50))
+    written = writes_to_stderr(monkeypatch, text, shared=True)
+    assert all(each.endswith(b"\n") for each in written)
+    assert all(len(each) <= PIPE_BUF or each.count(b"\n") == 1 for each in written)
+
+
+def test_lines_of_a_single_process_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(writes_to_stderr(monkeypatch, "a line\n" * 10_000, shared=False)) == 1
+
+
+def test_direct_logging_loses_a_line_rather_than_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr("tornado_idv.logs.handlers._STDERR", writer)
+    threads = threading.active_count()
+    with put_back():
+        configure_direct_logging("info", "json")
+        for i in range(1000):
+            logging.getLogger("x").warning("line %d %s", i, "x" * 500)
+    lines = os.read(reader, 1024 * 1024).splitlines()
+    assert 0 < len(lines) < 1000
+    assert json.loads(lines[0])["event"].startswith("line 0 ")
+    assert threading.active_count() == threads
+    os.close(reader)
+    os.close(writer)

@@ -1,0 +1,244 @@
+"""A stop lets the requests in flight finish; a real process, a real signal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.processes.process import ServiceProcess, eventually, running
+from support.processes.service import KEY, Client
+
+pytestmark = pytest.mark.slow
+
+PLUGIN = """\
+import asyncio
+
+import tornado_idv
+
+
+class WaitingOptions(tornado_idv.BackendOptions):
+    port: int
+
+
+class Waiting(tornado_idv.Backend[WaitingOptions]):
+    '''Knows everybody, once the test hangs up.'''
+
+    options_type = WaitingOptions
+
+    async def find(self, query):
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.options.port)
+        await reader.read()
+        writer.close()
+        return tornado_idv.User(plan="Free", card_number="1", nickname=query.nickname)
+
+
+@tornado_idv.hookimpl
+def idv_backend_kinds():
+    return {"waiting": Waiting}
+"""
+CONFIG = """\
+profile_sites: [https://profiles.example]
+server: {{port: 0, request_timeout: 20s, drain: {drain}}}
+auth: {{keys: [{{id: caller, token: {key}}}]}}
+backends: [{{name: waiting, kind: waiting, port: {port}, timeout: 20s}}]
+logging: {{level: info, format: json}}
+"""
+BODY = b'{"input": "@alice"}'
+HEAD = (
+    b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+    b"Authorization: Bearer %s\r\n" % (len(BODY), KEY.encode())
+)
+RESET = struct.pack("ii", 1, 0)
+"""The socket option for closing with a reset."""
+REQUEST = HEAD + b"\r\n" + BODY
+
+
+@pytest.fixture
+def asked() -> Iterator[socket.socket]:
+    """Where the backend calls when it is asked, and waits until its call is ended."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        yield listener
+
+
+@contextmanager
+def waiting_service(
+    folder: Path, asked: socket.socket, drain: str = "{}"
+) -> Iterator[ServiceProcess]:
+    """Serves a backend from elsewhere, found by its entry point."""
+    info = folder / "plugins" / "idv_waiting-1.dist-info"
+    info.mkdir(parents=True)
+    (folder / "plugins" / "idv_waiting.py").write_text(PLUGIN)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: idv-waiting\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[tornado_idv]\nwaiting = idv_waiting\n")
+    config = folder / "config.yaml"
+    config.write_text(CONFIG.format(drain=drain, key=KEY, port=asked.getsockname()[1]))
+    with running(config, path=folder / "plugins") as service:
+        yield service
+
+
+@contextmanager
+def caller(service: ServiceProcess) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as sock:
+        yield sock
+
+
+def refuses(port: int) -> bool:
+    """Return whether the port is closed."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        return False
+    return False
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """Read to the end, and close the connection, for which the service waits a second."""
+    with sock:
+        return sock.makefile("rb").read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_request_in_flight_is_answered_before_the_exit(
+    tmp_path: Path, asked: socket.socket, number: signal.Signals
+) -> None:
+    """New callers are refused meanwhile; the one who waits is answered and then left."""
+    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
+        sock.sendall(REQUEST)
+        call, _ = asked.accept()
+        service.send_signal(number)
+        eventually(lambda: refuses(service.port))
+        assert service.process.poll() is None
+        call.close()
+        answer = read_all(sock)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b'"nickname":"@alice"' in answer
+        assert service.wait() == 0
+    assert "unanswered" not in service.read_log()
+    assert "Traceback" not in service.read_log()
+
+
+def test_a_request_half_read_is_read_and_answered(tmp_path: Path, asked: socket.socket) -> None:
+    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
+        sock.sendall(HEAD + b"Expect: 100-continue\r\n\r\n" + BODY[:5])
+        assert sock.recv(12) == b"HTTP/1.1 100"
+        service.send_signal()
+        eventually(lambda: refuses(service.port))
+        sock.sendall(BODY[5:])
+        asked.accept()[0].close()
+        assert b"HTTP/1.1 200 OK\r\n" in read_all(sock)
+        assert service.wait() == 0
+
+
+def test_an_idle_connection_holds_nothing_up(tmp_path: Path, asked: socket.socket) -> None:
+    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
+        sock.sendall(REQUEST.replace(KEY.encode(), b"unknown"))
+        assert sock.recv(12) == b"HTTP/1.1 401"
+        service.send_signal()
+        assert service.wait() == 0
+    assert "unanswered" not in service.read_log()
+
+
+@pytest.mark.parametrize("sent", [BODY[:5], BODY], ids=["half the body", "the body"])
+def test_drain_does_not_wait_for_a_disconnected_client(
+    tmp_path: Path, asked: socket.socket, sent: bytes
+) -> None:
+    with waiting_service(tmp_path, asked, "{timeout: 10s}") as service:
+        with caller(service) as sock:
+            sock.sendall(HEAD + b"Expect: 100-continue\r\n\r\n")
+            assert sock.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            sock.sendall(sent)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            call = asked.accept() if sent == BODY else None
+        service.send_signal()
+        assert service.wait() == 0
+        if call:
+            call[0].close()
+    assert "unanswered" not in service.read_log()
+    assert "Traceback" not in service.read_log()
+
+
+def test_drain_answers_a_half_closed_connection(tmp_path: Path, asked: socket.socket) -> None:
+    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
+        sock.sendall(REQUEST)
+        sock.shutdown(socket.SHUT_WR)
+        call, _ = asked.accept()
+        service.send_signal()
+        eventually(lambda: refuses(service.port))
+        call.close()
+        answer = read_all(sock)
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"Connection: close\r\n" in answer
+        assert service.wait() == 0
+
+
+def test_a_request_without_end_is_given_up(tmp_path: Path, asked: socket.socket) -> None:
+    """After ``drain.timeout`` the process exits all the same, and says so."""
+    drain = "{timeout: 50ms}"
+    with waiting_service(tmp_path, asked, drain) as service, caller(service) as sock:
+        sock.sendall(REQUEST)
+        call, _ = asked.accept()
+        service.send_signal()
+        assert service.wait() == 0
+        call.close()
+    assert "requests unanswered after the drain timeout" in service.read_log()
+    assert "Traceback" not in service.read_log()
+
+
+def test_requests_are_taken_while_the_drain_is_delayed(
+    tmp_path: Path, asked: socket.socket
+) -> None:
+    """A load balancer learns of the stop in that time."""
+    with waiting_service(tmp_path, asked, "{delay: 700ms}") as service:
+        service.send_signal()
+        eventually(lambda: "stopping" in service.read_log())
+        assert Client(service.port).send("GET", "/", {"Host": "x"}).status == 404
+        assert service.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_second_signal_ends_the_process_at_once(
+    tmp_path: Path, asked: socket.socket, number: signal.Signals
+) -> None:
+    """Though a request is in flight, which would have the time of the drain."""
+    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
+        sock.sendall(REQUEST)
+        call, _ = asked.accept()
+        service.send_signal()
+        eventually(lambda: refuses(service.port))
+        service.send_signal(number)
+        assert service.wait() == 128 + number
+        with contextlib.suppress(ConnectionResetError):
+            assert read_all(sock) == b""
+        call.close()
+    assert "requests in flight are aborted" in service.read_log()
+    assert "Traceback" not in service.read_log()
+
+
+def test_hangup_reloads_the_configuration(tmp_path: Path, asked: socket.socket) -> None:
+    """While a request is in flight, which is answered; and a stop then is as any other."""
+    with waiting_service(tmp_path, asked) as service, caller(service) as sock:
+        sock.sendall(REQUEST)
+        call, _ = asked.accept()
+        path = tmp_path / "config.yaml"
+        path.write_text(path.read_text().replace("profiles.example", "other.example"))
+        service.send_signal(signal.SIGHUP)
+        eventually(lambda: "configuration reloaded" in service.read_log())
+        service.send_signal()
+        eventually(lambda: refuses(service.port))
+        call.close()
+        assert b"https://profiles.example/m/alice" in read_all(sock)
+        assert service.wait() == 0
+    events = [json.loads(line) for line in service.read_log().splitlines()]
+    (line,) = [each for each in events if each["event"] == "reloaded"]
+    assert (line["result"], line["trigger"], line["needs_restart"]) == ("ok", "signal", [])

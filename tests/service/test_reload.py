@@ -1,0 +1,415 @@
+"""A reload switches everything at once, keeps what is unchanged, and loses no request."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import weakref
+from pathlib import Path
+
+import pytest
+
+from support.http.certificate import SELF_SIGNED
+from support.http.http_server import until
+from support.processes.reloads import GATED, A, B, Gated, config, post, reloadable
+from support.processes.service import make_database
+from tornado_idv.admin.reload import FAILED, INVALID
+from tornado_idv.admin.status import health
+from tornado_idv.keys.token import issue
+
+OTHER_KEY = issue("other")
+TWO = GATED % ("first", "A"), GATED % ("second", "A")
+
+
+async def settle() -> None:
+    """Let what is due in the event loop happen."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_everything_is_switched_on_an_open_connection(tmp_path: Path) -> None:
+    async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
+        for _ in range(3):  # the packet cache serves the last
+            before = await client.ask("@alice")
+        assert (before.status, before.record["plan"]) == (200, "A")
+        assert before.record["profile_url"] == "https://a.example/m/alice"
+        new = config(B, site="https://b.example", key=OTHER_KEY, server="base_path: /b")
+        assert (await harness.reload(new)).code is None
+        assert (await client.ask("@alice")).record["code"] == "no_such_route"
+        path = "/b/api/v1/identify/url"
+        assert (await client.ask("@alice", path=path)).status == 401
+        after = await client.ask("@alice", path=path, key=OTHER_KEY)
+        assert (after.status, after.record["plan"]) == (200, "B")
+        assert after.record["profile_url"] == "https://b.example/m/alice"
+
+
+async def test_limits_of_the_listener_are_switched_on_an_open_connection(tmp_path: Path) -> None:
+    """Also for a head that was parsed before."""
+    async with reloadable(tmp_path, config(server="packet_cache: false")) as harness:
+        async with harness.connected() as client:
+            long = "@" + "a" * 50
+            assert (await client.ask(long)).status == 200
+            await harness.reload(config(server="packet_cache: false, max_body: 40B"))
+            assert (await client.ask(long)).status == 413
+        assert (await harness.ask("@alice")).status == 200
+
+
+async def test_connections_above_a_lower_limit_stay_open(tmp_path: Path) -> None:
+    async with reloadable(tmp_path, config()) as harness, harness.connected() as client:
+        await client.ask("@alice")
+        await harness.reload(config(server="max_connections: 1"))
+        assert (await harness.ask("@alice")).record["code"] == "overloaded"
+        assert (await client.ask("@alice")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "problem"),
+    [
+        ("bogus: 1\n", INVALID, "config.yaml:1:1: bogus: unknown setting"),
+        (config("{name: users, kind: gated, opens: false}"), FAILED, "users does not open"),
+        (config("{name: users, kind: nothing}"), INVALID, "unknown kind"),
+        (config(A, "{name: u, kind: yaml, path: absent.yaml}"), FAILED, "absent.yaml: cannot be"),
+        (config(more="${file:absent}: x\n"), INVALID, "unknown setting"),
+        (config(more="identifiers: {nickname_pattern: '${file:absent}'}\n"), INVALID, "absent"),
+        (config(server="tls: {cert_file: a, key_file: b}"), None, ""),
+        ("", INVALID, "config.yaml:1:1"),
+    ],
+    ids=[
+        "setting", "backend", "kind", "file", "member", "reference", "no TLS", "empty",
+    ],
+)  # fmt: skip
+async def test_error_leaves_the_old_configuration_in_force(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, code: str | None, problem: str
+) -> None:
+    async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
+        await client.ask("@alice")
+        with caplog.at_level(logging.INFO):
+            result = await harness.reload(text)
+        assert result.code == code
+        assert problem in "\n".join(result.problems)
+        assert (await client.ask("@alice")).record["plan"] == "A"
+        assert (await client.ask("@bob")).record["plan"] == "A"
+        if code is not None:
+            assert harness.cached() == ["miss", "hit", "miss"]
+            assert harness.service.settings.profile_sites == ("https://a.example",)
+            (line,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+            assert line.getMessage().startswith("configuration not reloaded")
+    assert not any(each.is_open for each in Gated.made)
+
+
+async def test_backends_opened_for_a_failed_reload_are_closed(tmp_path: Path) -> None:
+    failing = "{name: bad, kind: gated, opens: false}"
+    async with reloadable(tmp_path, config(A)) as harness:
+        assert (await harness.reload(config(A, GATED % ("new", "A"), failing))).code == FAILED
+        assert [each.is_open for each in Gated.made] == [True, False, False]
+
+
+async def test_unexpected_exception_leaves_the_old_configuration_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reloadable(tmp_path, config(A)) as harness:
+        with monkeypatch.context() as patch:
+            patch.setattr("tornado_idv.service.http_parts.TrustedProxies", lambda _: 1 / 0)
+            result = await harness.reload(config(B, server="trusted_proxies: [127.0.0.1]"))
+        assert (result.code, result.problems) == (
+            FAILED,
+            ("unhandled exception: ZeroDivisionError",),
+        )
+        assert (await harness.ask("@alice")).record["plan"] == "A"
+        assert [each.is_open for each in Gated.made] == [True, False]
+        assert (await harness.reload(config(B))).code is None
+
+
+async def test_request_in_flight_completes_in_its_configuration(tmp_path: Path) -> None:
+    """The connection stays open, and its next request is in the new one."""
+    new = config(B, site="https://b.example")
+    async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
+        (old,) = Gated.made
+        old.gate.clear()
+        client.writer.write(post("@alice"))
+        await old.begun.wait()
+        await harness.reload(new)
+        other = await harness.ask("@alice")
+        assert (other.record["plan"], other.record["profile_url"][:17]) == (
+            "B",
+            "https://b.example",
+        )
+        assert old.is_open
+        old.gate.set()
+        response = await client.read()
+        assert (response.status, response.record["plan"]) == (200, "A")
+        assert response.record["profile_url"] == "https://a.example/m/alice"
+        response = await client.ask("@alice")
+        assert (response.status, response.record["plan"]) == (200, "B")
+        await settle()
+        assert [each.is_open for each in Gated.made] == [False, True]
+
+
+async def test_packet_cache_of_the_new_configuration_begins_empty(tmp_path: Path) -> None:
+    async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
+        for _ in range(4):
+            assert (await client.ask("@alice")).record["plan"] == "A"
+        await harness.reload(config(B))
+        for _ in range(4):
+            assert (await client.ask("@alice")).record["plan"] == "B"
+
+
+async def test_packet_cache_learns_nothing_from_a_request_before_the_reload(
+    tmp_path: Path,
+) -> None:
+    """Whose path has no route any more."""
+    async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
+        (old,) = Gated.made
+        old.gate.clear()
+        client.writer.write(post("@alice"))
+        await old.begun.wait()
+        await harness.reload(config(B, server="base_path: /b"))
+        old.gate.set()
+        assert (await client.read()).status == 200
+        for _ in range(3):
+            path = "/b/api/v1/identify/url"
+            assert (await harness.ask("@alice", path=path)).record["plan"] == "B"
+        assert (await client.ask("@alice")).record["code"] == "no_such_route"
+
+
+async def test_removed_backend_is_closed_after_the_last_lookup_of_any_earlier_configuration(
+    tmp_path: Path,
+) -> None:
+    """The first directory still uses the second backend when the third has removed it."""
+    async with reloadable(tmp_path, config(*TWO)) as harness:
+        first, second = Gated.made
+        first.gate.clear()
+        async with harness.connected() as client:
+            client.writer.write(post("@firstly"))
+            await first.begun.wait()
+            await harness.reload(config(TWO[1]))
+            await harness.reload(config(A))
+            await settle()
+            assert (first.is_open, second.is_open) == (True, True)
+            first.gate.set()
+            assert (await client.read()).status == 200
+        await settle()
+        assert (first.is_open, second.is_open) == (False, False)
+
+
+async def test_lookup_that_does_not_end_delays_the_close_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the end of the service not at all."""
+    short = "request_timeout: 100ms"
+    async with reloadable(tmp_path, config(A, server=short)) as harness:
+        (old,) = Gated.made
+        monkeypatch.setattr(old, "find", lambda _: stubborn(old))
+        assert (await harness.ask("@alice")).status == 503
+        await harness.reload(config(B, server=short))
+        await settle()
+        assert old.is_open
+    assert not any(each.is_open for each in Gated.made)
+
+
+async def stubborn(backend: Gated) -> None:
+    """Ignore cancellation."""
+    backend.begun.set()
+    ended = asyncio.get_running_loop().create_future()
+    while not ended.done():
+        try:
+            await asyncio.wait_for(asyncio.shield(ended), 3)
+        except (TimeoutError, asyncio.CancelledError):
+            if not backend.is_open:
+                return
+
+
+async def test_unchanged_backend_stays_open_with_its_circuit_breaker_and_answers(
+    tmp_path: Path,
+) -> None:
+    breaker = "{name: users, kind: gated, breaker: {failures: 1, open_for: 1h}}"
+    other = GATED % ("other", "A")
+    async with reloadable(tmp_path, config(breaker)) as harness:
+        (backend,) = Gated.made
+        assert (await harness.ask("@alice")).status == 200
+        backend.down = True
+        assert (await harness.ask("@bob")).status == 503
+        await harness.reload(config(breaker, other))
+        assert [each.name for each in Gated.made] == ["users", "other"]
+        assert harness.service._directories.current.guards[0].breaker == "open"
+        assert (await harness.ask("@alice")).status == 200
+        assert harness.cached() == ["miss", "miss", "hit"]
+        assert (await harness.ask("@carol")).status == 503
+        assert backend.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (config(*TWO), ["hit", "hit", "hit"]),
+        (config(*TWO, server="base_path: ''", more="limits: {requests: 9/s}\n"), ["hit"] * 3),
+        (config(TWO[0], GATED % ("second", "B")), ["hit", "miss", "miss"]),
+        (config(GATED % ("first", "B"), TWO[1]), ["miss", "miss", "miss"]),
+        (config(*TWO, A), ["hit", "hit", "miss"]),
+        (config(TWO[1], TWO[0]), ["miss", "miss", "miss"]),
+        (config(*TWO, server="request_timeout: 1s"), ["hit", "hit", "miss"]),
+        (config(*TWO, more="cache: {negative_ttl: 20s}\n"), ["hit", "hit", "miss"]),
+        (config(*TWO, more="cache: {ttl: 4m}\n"), ["miss", "miss", "miss"]),
+        (config(*TWO, site="https://b.example"), ["miss", "miss", "miss"]),
+        (config(*TWO, more="identifiers: {card_length: [1, 9]}\n"), ["miss", "miss", "miss"]),
+    ],
+    ids=[
+        "nothing", "limits", "the second backend", "the first backend", "a third backend",
+        "the order", "the timeout", "negative TTL", "TTL", "profile site", "identifiers",
+    ],
+)  # fmt: skip
+async def test_answers_stay_cached_where_they_are_certainly_right(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
+    """Of the first backend, of the second, and not found; by what was changed."""
+    async with reloadable(tmp_path, config(*TWO)) as harness:
+        for _ in range(2):
+            for name in ("@alice", "@first", "@X"):
+                await harness.ask(name)
+        assert harness.cached() == ["miss"] * 3 + ["hit"] * 3
+        assert (await harness.reload(text)).code is None
+        for name in ("@alice", "@first", "@X"):
+            await harness.ask(name)
+        assert harness.cached()[6:] == expected
+
+
+async def test_change_of_a_kept_backend_purges_the_new_cache(tmp_path: Path) -> None:
+    """And after a reload that failed the old one."""
+    async with reloadable(tmp_path, config(*TWO)) as harness:
+        await harness.ask("@alice")
+        await harness.reload(config(*TWO, "{name: bad, kind: gated, opens: false}"))
+        Gated.made[0].notify_changed()
+        await harness.ask("@alice")
+        await harness.reload(config(TWO[0], A))
+        await harness.ask("@alice")
+        Gated.made[0].notify_changed()
+        await harness.ask("@alice")
+    assert harness.cached() == ["miss", "miss", "hit", "miss"]
+
+
+async def test_lookup_in_flight_may_end_with_a_stale_answer(tmp_path: Path) -> None:
+    """Rather than with the 503 that a reload would cause."""
+    text = config(A, more="cache: {ttl: 0s}\n")
+    async with reloadable(tmp_path, text) as harness, harness.connected() as client:
+        (old,) = Gated.made
+        assert (await client.ask("@alice")).status == 200
+        old.down = True
+        old.gate.clear()
+        old.begun.clear()
+        client.writer.write(post("@alice"))
+        await old.begun.wait()
+        await harness.reload(config(A, B.replace("users", "b"), more="cache: {ttl: 0s}\n"))
+        old.gate.set()
+        assert (await client.read()).record["plan"] == "A"
+        await harness.reload(config(B, more="cache: {ttl: 0s}\n"))
+        assert (await client.ask("@alice")).record["plan"] == "B"
+
+
+async def test_reload_refills_no_budget(tmp_path: Path) -> None:
+    limits = "limits: {requests: 2/hour, failed_auth: 1/hour}\n"
+    async with reloadable(tmp_path, config(A, more=limits)) as harness:
+        statuses = [(await harness.ask("@alice")).status for _ in range(3)]
+        statuses += [(await harness.ask("@alice", key="x" * 20)).status for _ in range(2)]
+        assert statuses == [200, 200, 429, 401, 429]
+        await harness.reload(config(B, site="https://b.example", more=limits))
+        assert (await harness.ask("@alice")).status == 429
+        assert (await harness.ask("@alice", key="x" * 20)).status == 429
+        raised = "limits: {requests: 9/hour, failed_auth: 9/hour}\n"
+        await harness.reload(config(B, more=raised))
+        statuses = [(await harness.ask("@alice", key="x" * 20)).status for _ in range(2)]
+        assert statuses == [401, 401]
+        statuses = [(await harness.ask("@alice")).status for _ in range(2)]
+        assert statuses == [200, 429]
+
+
+async def test_settings_that_need_a_restart_are_listed_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed = config(B, server="host: 127.0.0.2", more="logging: {level: debug}\n")
+    changed = changed.replace("admin: {port: 0}\n", "")
+    async with reloadable(tmp_path, config(A)) as harness:
+        for _ in range(2):
+            result = await harness.reload(changed)
+            assert result.code is None
+            assert set(result.needs_restart) == {"server.host", "admin", "logging.level"}
+        assert "take effect after a restart" in caplog.text
+        assert (await harness.ask("@alice")).record["plan"] == "B"
+        assert (await harness.reload(config(A))).needs_restart == ()
+
+
+async def test_same_sqlite_file_with_other_options_is_opened_beside_the_old(
+    tmp_path: Path,
+) -> None:
+    make_database(tmp_path / "users.db", ("alice", "4000123412341234", "Free", None))
+    sqlite = "{name: users, kind: sqlite, path: users.db, readers: %d}"
+    async with reloadable(tmp_path, config(sqlite % 1)) as harness, harness.connected() as client:
+        for readers in (2, 1, 2):
+            assert (await client.ask("@alice")).status == 200
+            assert (await harness.reload(config(sqlite % readers))).code is None
+            assert (await client.ask("@alice")).status == 200
+            assert (await client.ask("@carol")).status == 404
+
+
+async def test_stop_during_a_reload_drains_as_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with reloadable(tmp_path, config(A)) as harness, harness.connected() as client:
+        (old,) = Gated.made
+        old.gate.clear()
+        client.writer.write(post("@alice"))
+        await old.begun.wait()
+        opening, never = asyncio.Event(), asyncio.Event()
+
+        async def hang(_: Gated) -> None:
+            opening.set()
+            await never.wait()
+
+        monkeypatch.setattr(Gated, "open", hang)
+        reload = asyncio.create_task(harness.reload(config(B)))
+        await asyncio.wait_for(opening.wait(), 10)
+        harness.service.reloader.stop()
+        drained = asyncio.create_task(harness.service.drain())
+        assert (await reload).problems == ("the service is stopping",)
+        old.gate.set()
+        assert (await client.read()).record["plan"] == "A"
+        assert await asyncio.wait_for(drained, 10)
+
+
+async def test_certificate_is_read_again(tmp_path: Path) -> None:
+    pem = tmp_path / "tls.pem"
+    pem.write_text(SELF_SIGNED)
+    text = config(A, server="tls: {cert_file: tls.pem, key_file: tls.pem}")
+    async with reloadable(tmp_path, text) as harness:
+        pem.write_text(SELF_SIGNED[:500])
+        result = await harness.reload()
+        assert (result.code, "cannot be used for TLS" in result.problems[0]) == (FAILED, True)
+        pem.write_text(SELF_SIGNED)
+        assert (await harness.reload()).needs_restart == ()
+        assert (await harness.reload(config(A))).needs_restart == ("server.tls",)
+
+
+async def test_replaced_directory_is_freed_without_a_collection(tmp_path: Path) -> None:
+    """With 300,000 users in a fixture, collections are too rare to wait for."""
+    quick = "request_timeout: 100ms"  # for so long a lookup is kept that has ended
+    async with reloadable(tmp_path, config(A, server=quick)) as harness:
+        assert (await harness.ask("@alice")).status == 200
+        replaced = [weakref.ref(harness.service.state.directory), weakref.ref(Gated.made[0])]
+        Gated.made.clear()
+        gc.disable()
+        try:
+            await harness.reload(config(B, server=quick))
+            await until(lambda: not any(each() for each in replaced))
+        finally:
+            gc.enable()
+
+
+async def test_readiness_does_not_flicker(tmp_path: Path) -> None:
+    """A backend that failed is not reported as failing after it was replaced."""
+    async with reloadable(tmp_path, config(A)) as harness:
+        state = harness.service.state
+        Gated.made[0].down = True
+        await harness.ask("@alice")
+        assert health(await state.report())["status"] == "degraded"
+        await harness.reload(config(B))
+        assert health(await state.report()) == {"status": "ready", "degraded": []}

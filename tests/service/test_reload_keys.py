@@ -1,0 +1,192 @@
+"""Reload of keys: those of the file, and the key store, which is followed all the time."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from support.databases.key_stores import CREATED, add, make_store, read, record
+from support.processes.reloads import B, config, reloadable
+from support.processes.service import KEY
+from tornado_idv.admin.reload import FAILED, INVALID
+from tornado_idv.errors import SettingError
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.token import digest, issue
+from tornado_idv.service.keys import Keys, PreparedKeys
+
+
+def with_store(name: str, backend: str = B, key: str = KEY, key_id: str = "caller") -> str:
+    text = config(backend, key=key).replace("id: caller", f"id: {key_id}")
+    return text.replace("auth: {", f"auth: {{store: {name}, ")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "keys.db"
+
+
+async def test_unchanged_store_is_not_read_again(tmp_path: Path, store: Path) -> None:
+    """Also while it cannot be read: the last good keys stay in force."""
+    token = make_store(store, "shop")["shop"]
+    async with reloadable(tmp_path, with_store("keys.db")) as harness:
+        follower = harness.service.keys.store
+        store.write_bytes(b"no database" * 1000)
+        other = issue("other")
+        assert (await harness.reload(with_store("keys.db", key=other))).code is None
+        assert harness.service.keys.store is follower
+        assert (await harness.ask("@alice", key=token)).status == 200
+        assert (await harness.ask("@alice", key=other)).status == 200
+        assert (await harness.ask("@alice", key=KEY)).status == 401
+
+
+async def test_other_store_is_followed_instead(tmp_path: Path, store: Path) -> None:
+    token = make_store(store, "shop")["shop"]
+    other = make_store(tmp_path / "other.db", "web")["web"]
+    async with reloadable(tmp_path, with_store("keys.db")) as harness:
+        assert (await harness.ask("@alice", key=token)).status == 200
+        assert (await harness.reload(with_store("other.db"))).code is None
+        assert harness.service.state.store is harness.service.keys.store
+        assert (await harness.ask("@alice", key=token)).status == 401
+        assert (await harness.ask("@alice", key=other)).status == 200
+        late = issue("late")
+        add(tmp_path / "other.db", record("late", late))
+        await harness.service.keys._poll(harness.service.keys._source.store)
+        assert (await harness.ask("@alice", key=late)).status == 200
+        assert (await harness.reload(config(B))).code is None
+        assert (await harness.ask("@alice", key=other)).status == 401
+        assert (await harness.ask("@alice")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "problem"),
+    [
+        (with_store("absent.db"), FAILED, "there is no key store"),
+        (with_store("keys.db", key_id="shop"), INVALID, ":3:32: auth.keys[0].id: the key store"),
+        (with_store("other.db", key_id="web"), INVALID, ":3:33: auth.keys[0].id: the key store"),
+    ],
+    ids=["missing", "conflict", "conflict with another"],
+)
+async def test_store_that_cannot_be_used_leaves_all_keys_in_force(
+    tmp_path: Path, store: Path, text: str, code: str, problem: str
+) -> None:
+    token = make_store(store, "shop")["shop"]
+    make_store(tmp_path / "other.db", "web")
+    async with reloadable(tmp_path, with_store("keys.db")) as harness:
+        result = await harness.reload(text)
+        assert (result.code, problem in result.problems[0]) == (code, True)
+        assert (await harness.ask("@alice", key=token)).status == 200
+        assert (await harness.ask("@alice")).status == 200
+
+
+async def test_change_of_the_store_between_preparing_and_committing_is_effective(
+    tmp_path: Path, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As is one that was read, and not merged yet, when the configured keys were replaced."""
+    make_store(store, "shop")
+    async with reloadable(tmp_path, with_store("keys.db")) as harness:
+        service, late, later = harness.service, issue("late"), issue("later")
+        keys = service.keys
+        current = keys._source.store
+        assert current is not None
+        prepared = await service.prepare(service.settings)
+        add(store, record("late", late))
+        await keys._poll(current)
+        prepared.commit()
+        assert (await harness.ask("@alice", key=late)).status == 200
+        add(store, record("later", later), record("caller", issue("caller")))
+        current.follower.poll()
+        with caplog.at_level(logging.ERROR):
+            await keys._poll(current)
+        assert (await harness.ask("@alice", key=later)).status == 200
+        assert (await harness.ask("@alice")).status == 200
+        assert "has a key caller, too" in caplog.text
+
+
+async def test_equal_keys_stay_the_same_objects(tmp_path: Path) -> None:
+    """By which limits and packet cache know them."""
+    async with reloadable(tmp_path, config()) as harness:
+        ring = harness.service.keys.ring
+        before = dict(ring._keys)
+        await harness.reload(config(B))
+        assert all(ring._keys[digest] is key for digest, key in before.items())
+
+
+async def test_aborted_preparation_changes_nothing(tmp_path: Path, store: Path) -> None:
+    token = make_store(store, "shop")["shop"]
+    async with reloadable(tmp_path, config()) as harness:
+        settings = harness.service.settings
+        path = harness.path
+        path.write_text(with_store("keys.db", B))
+        prepared = await harness.service.prepare(harness.load())
+        await prepared.abort()
+        assert harness.service.settings is settings
+        assert (await harness.ask("@alice", key=token)).status == 401
+        assert (await harness.ask("@alice")).record["plan"] == "A"
+
+
+class Stores:
+    """The keys of a service, and the names of the stores that were closed."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.keys = Keys({})
+        self.closed: list[str] = []
+
+        def close(location: KeyStoreFile) -> None:
+            self.closed.append(Path(location.name).name)
+
+        patch.setattr(KeyStoreFile, "close", close)
+
+    async def prepare(self, name: str | None, *configured: ApiKey) -> PreparedKeys:
+        return await self.keys.prepare(configured, self.folder / name if name else None)
+
+    async def use(self, name: str | None) -> None:
+        self.keys.replace(await self.prepare(name))
+
+
+@pytest.fixture
+def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
+    for name in ("first", "second"):
+        make_store(tmp_path / name, name)
+    return Stores(tmp_path, monkeypatch)
+
+
+async def test_store_is_closed_that_was_opened_for_an_aborted_configuration(
+    stores: Stores,
+) -> None:
+    await stores.use("first")
+    same = await stores.prepare("first")
+    await stores.keys.abort(same)
+    assert stores.closed == []
+    none = await stores.prepare(None)
+    await stores.keys.abort(none)
+    assert stores.closed == []
+    other = await stores.prepare("second")
+    await stores.keys.abort(other)
+    assert stores.closed == ["second"]
+    await stores.keys.close()
+    assert stores.closed == ["second", "first"]
+
+
+async def test_store_is_closed_that_has_a_configured_key(stores: Stores) -> None:
+    await stores.use("first")
+    with pytest.raises(SettingError, match="has a key second, too; remove this one"):
+        await stores.prepare("second", ApiKey("second", digest("token")))
+    assert stores.closed == ["second"]
+    await stores.keys.close()
+
+
+@pytest.mark.parametrize("other", ["second", None])
+async def test_store_that_is_replaced_gets_the_last_uses_and_is_closed(
+    stores: Stores, tmp_path: Path, other: str | None
+) -> None:
+    await stores.use("first")
+    stores.keys.ring.last_used["first"] = CREATED + 7
+    await stores.use("first")
+    await stores.use(other)
+    await stores.keys.close()
+    assert sorted(stores.closed) == ["first", *filter(None, [other])]
+    assert read(tmp_path / "first")["first"].last_used == CREATED + 7

@@ -1,0 +1,126 @@
+"""Reloads under load: no response is a mix of two configurations, and nothing is left behind.
+
+``RELOADS=200`` makes the run longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from support.processes.reloads import KeepAlive, ReloadHarness, config, reloadable
+from tornado_idv.admin.reload import INVALID
+
+RELOADS = int(os.environ.get("RELOADS", "40"))
+USERS = 30
+CONNECTIONS = 8
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MAX_GROWTH = 16 * 1024 * 1024
+
+pytestmark = pytest.mark.slow
+
+
+def make_users(path: Path, plan: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            "CREATE TABLE users (nickname TEXT PRIMARY KEY, card_number TEXT UNIQUE, plan TEXT)"
+        )
+        rows = [(f"user{i}", f"{i}", plan) for i in range(USERS)]
+        connection.executemany("INSERT INTO users VALUES (?, ?, ?)", rows)
+        connection.commit()
+
+
+def descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+class Load:
+    """Clients that repeat requests, and the plans of the responses."""
+
+    def __init__(self, harness: ReloadHarness) -> None:
+        self.plans: list[str] = []
+        self.stopped = False
+        self._harness = harness
+
+    async def run(self, first: int) -> None:
+        """Use one connection until the end."""
+        async with self._harness.connected() as client:
+            number = first
+            while not self.stopped:
+                number = (number + 7) % USERS
+                await self._ask(client, number)
+
+    async def _ask(self, client: KeepAlive, number: int) -> None:
+        status, record = await client.ask(f"@user{number}")
+        assert status == 200, record
+        plan = record["plan"]
+        assert record["profile_url"] == f"https://{plan.lower()}.example/m/user{number}"
+        self.plans.append(plan)
+
+
+async def test_each_response_is_of_one_configuration_during_reloads(tmp_path: Path) -> None:
+    texts = {}
+    for plan in ("A", "B"):
+        make_users(tmp_path / f"{plan}.db", plan)
+        backend = f"{{name: users, kind: sqlite, path: {plan}.db}}"
+        limits = f"limits: {{requests: {9 if plan == 'A' else 8}00000/second}}\n"
+        texts[plan] = config(backend, site=f"https://{plan.lower()}.example", more=limits)
+    async with reloadable(tmp_path, texts["A"]) as harness:
+        load = Load(harness)
+        clients = [asyncio.create_task(load.run(i)) for i in range(CONNECTIONS)]
+        await reload_often(harness, texts, RELOADS // 4, load)
+        await rest(harness)
+        before = descriptors(), threading.active_count()
+        memory = resident()
+        await reload_often(harness, texts, RELOADS - RELOADS // 4, load)
+        load.stopped = True
+        await asyncio.gather(*clients)
+        await rest(harness)
+        await come_to_hold(lambda: descriptors() <= before[0] - CONNECTIONS)
+        await come_to_hold(lambda: threading.active_count() <= before[1])
+        gc.collect()
+        assert resident() - memory < MAX_GROWTH
+        counters = harness.service._shared.counters
+        assert counters.reloads["ok"] + counters.reloads["failed"] == RELOADS
+    assert {*load.plans} == {"A", "B"}
+
+
+async def reload_often(
+    harness: ReloadHarness, texts: dict[str, str], times: int, load: Load
+) -> None:
+    """Reload with A, a wrong file and B in turn, with some requests in between."""
+    for i in range(times):
+        if i % 3 == 2:
+            assert (await harness.reload("wrong: 1\n")).code == INVALID
+        else:
+            assert (await harness.reload(texts["BA"[i % 3]])).code is None
+        seen = len(load.plans)
+        await come_to_hold(lambda seen=seen: len(load.plans) > seen + 20)
+
+
+async def come_to_hold(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds, without a thread: the threads are counted."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the condition never came to hold")
+
+
+async def rest(harness: ReloadHarness) -> None:
+    """Wait until what earlier configurations have opened is closed."""
+    leaving = harness.service._directories._leaving
+    if leaving:
+        await asyncio.wait(leaving.values(), timeout=10)

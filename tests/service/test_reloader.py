@@ -1,0 +1,315 @@
+"""Reloads come one after the other, each one is reported, and a watched file is left to rest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from support.fakes.clock_and_backends import LoopClock
+from support.processes.supervision import RecordingNotifier
+from tornado_idv.admin.reload import FAILED, INVALID, ReloadResult
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.errors import ConfigError, Problem, StartError
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.service.reload import Reloader
+
+
+class Applied:
+    """Records the contents that are applied, one at a time; each waits for the gate."""
+
+    def __init__(self) -> None:
+        self.contents: list[bytes] = []
+        self.begun = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.error: Exception | None = None
+
+    async def __call__(self, file: ConfigFile) -> tuple[str, ...]:
+        self.begun.set()
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.contents.append(file.content)
+        return ()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text("1")
+    return path
+
+
+Make = Callable[[], tuple[Reloader, Applied]]
+
+
+@pytest.fixture
+def make(path: Path) -> Make:
+    def make_reloader() -> tuple[Reloader, Applied]:
+        applied = Applied()
+        return Reloader(ConfigFile.read(path), applied, Counters(), clock=lambda: 1000.0), applied
+
+    return make_reloader
+
+
+async def end(task: Awaitable[ReloadResult]) -> ReloadResult:
+    return await asyncio.wait_for(task, 10)
+
+
+async def test_request_during_a_reload_causes_one_other_afterwards(path: Path, make: Make) -> None:
+    """However many there are: the file may have changed after it was read."""
+    reloader, applied = make()
+    applied.gate.clear()
+    first = reloader.start("signal")
+    await applied.begun.wait()
+    path.write_text("2")
+    others = [reloader.start("signal") for _ in range(5)]
+    applied.gate.set()
+    assert (await end(first)).code is None
+    for other in others:
+        assert (await end(other)).code is None
+    assert applied.contents == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "problem"),
+    [
+        (ConfigError(Problem("c.yaml", 2, 3, "a.b", "wrong")), INVALID, "c.yaml:2:3: a.b: wrong"),
+        (StartError("no file"), FAILED, "no file"),
+        (KeyError("canary"), FAILED, "unhandled exception: KeyError"),
+    ],
+    ids=["configuration", "start", "unexpected"],
+)
+async def test_failure_is_counted_logged_and_audited(
+    make: Make, caplog: pytest.LogCaptureFixture, error: Exception, code: str, problem: str
+) -> None:
+    reloader, applied = make()
+    applied.error = error
+    with caplog.at_level(logging.INFO):
+        result = await end(reloader.reload("admin", client="::1", key=None))
+    assert result == ReloadResult(1000.0, code=code, problems=(problem,)) == reloader.last
+    counters = reloader._counters
+    assert counters.reloads == {"ok": 0, "failed": 1}
+    assert counters.last_reload_success == counters.started_at
+    assert f"the old one stays in force:\n{problem}" in caplog.text
+    line = vars(caplog.records[-1])
+    assert (line["name"], line["msg"], line["result"]) == (
+        "tornado_idv.audit",
+        "reloaded",
+        "failed",
+    )
+    assert (line["trigger"], line["client"], line["problem"]) == ("admin", "::1", problem)
+    assert "canary" not in caplog.text
+    applied.error = None
+    assert (await end(reloader.reload("admin"))).code is None
+    assert counters.reloads == {"ok": 1, "failed": 1}
+    assert counters.last_reload_success == 1000.0
+
+
+@pytest.mark.parametrize(
+    ("needs_restart", "message"),
+    [
+        ((), "configuration reloaded"),
+        (
+            ("server.port",),
+            "configuration reloaded; these settings take effect after a restart: server.port",
+        ),
+    ],
+    ids=["all in force", "restart"],
+)
+async def test_success_is_logged_and_audited(
+    path: Path, caplog: pytest.LogCaptureFixture, needs_restart: tuple[str, ...], message: str
+) -> None:
+    async def apply(_: ConfigFile) -> tuple[str, ...]:
+        return needs_restart
+
+    reloader = Reloader(ConfigFile.read(path), apply, Counters(), clock=lambda: 1000.0)
+    with caplog.at_level(logging.INFO):
+        result = await end(reloader.reload("admin", key="operator"))
+    assert result == ReloadResult(1000.0, needs_restart)
+    logged, audited = caplog.records
+    assert logged.message == message
+    assert logged.levelno == (logging.WARNING if needs_restart else logging.INFO)
+    line = vars(audited)
+    assert (line["result"], line["needs_restart"], line["key"]) == (
+        "ok",
+        list(needs_restart),
+        "operator",
+    )
+    assert "problem" not in line
+
+
+@pytest.mark.parametrize("error", [None, StartError("no file")], ids=["succeeds", "fails"])
+async def test_service_manager_is_notified_of_a_reload(path: Path, error: Exception | None) -> None:
+    applied = Applied()
+    applied.error = error
+    notifier = RecordingNotifier(lambda: 1000.0)
+    reloader = Reloader(ConfigFile.read(path), applied, Counters(), notifier)
+    await end(reloader.reload("signal"))
+    assert notifier.sent == ["RELOADING", "READY"]
+
+
+async def test_close_waits_for_the_end_of_a_reload(path: Path) -> None:
+    """What it has opened is closed before the service ends."""
+    done: list[str] = []
+    begun = asyncio.Event()
+
+    async def apply(_: ConfigFile) -> tuple[str, ...]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            done.append("closed")
+        return ()
+
+    reloader = Reloader(ConfigFile.read(path), apply, Counters())
+    reload = asyncio.create_task(reloader.reload("signal"))
+    await begun.wait()
+    await reloader.close()
+    assert done == ["closed"]
+    assert (await end(reload)).problems == ("the service is stopping",)
+
+
+async def test_missing_file_is_a_failure(path: Path, make: Make) -> None:
+    reloader, applied = make()
+    path.unlink()
+    result = await end(reloader.reload("signal"))
+    assert (result.code, result.problems) == (
+        FAILED,
+        (f"{path}: cannot be read: No such file or directory",),
+    )
+    assert applied.contents == []
+
+
+async def test_backends_that_do_not_open_end_the_reload(make: Make) -> None:
+    reloader, applied = make()
+    clock = LoopClock()
+    applied.gate.clear()
+    task = reloader.start("signal")
+    await applied.begun.wait()
+    clock.forward(121)
+    assert (await end(task)).problems == ("not everything could be opened within 120 s",)
+
+
+async def test_stop_ends_a_reload_and_allows_no_other(make: Make) -> None:
+    reloader, applied = make()
+    applied.gate.clear()
+    waiting = asyncio.create_task(reloader.reload("admin"))
+    await asyncio.wait_for(applied.begun.wait(), 10)
+    reloader.stop()
+    assert (await end(waiting)).problems == ("the service is stopping",)
+    applied.gate.set()
+    assert (await end(reloader.reload("admin"))).problems == ("the service is stopping",)
+    await reloader.close()
+    assert applied.contents == []
+
+
+async def test_watched_file_is_reloaded_once_it_rests(path: Path, make: Make) -> None:
+    reloader, applied = make()
+    for _ in range(3):
+        await reloader.poll()
+    assert applied.contents == []
+    for number in range(3):
+        path.write_text(f"writing {number}")
+        await reloader.poll()
+    assert applied.contents == []
+    for _ in range(3):
+        await reloader.poll()
+    assert applied.contents == [b"writing 2"]
+
+
+async def test_watched_file_is_not_reloaded_again_after_another_reload(
+    path: Path, make: Make
+) -> None:
+    reloader, applied = make()
+    path.write_text("22")
+    await reloader.poll()
+    await end(reloader.reload("signal"))
+    for _ in range(3):
+        await reloader.poll()
+    assert applied.contents == [b"22"]
+
+
+async def test_rejected_edit_is_reported_once(
+    path: Path, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also a file that is gone; the next edit is applied."""
+    reloader, applied = make()
+    path.unlink()
+    for _ in range(4):
+        await reloader.poll()
+    assert caplog.text.count("configuration not reloaded") == 1
+    path.write_text("new")
+    for _ in range(4):
+        await reloader.poll()
+    assert applied.contents == [b"new"]
+
+
+async def test_file_is_replaced_with_the_same_size_and_time(path: Path, make: Make) -> None:
+    reloader, applied = make()
+    status = path.stat()
+    other = path.with_name("other")
+    other.write_text("2")
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    other.rename(path)
+    for _ in range(3):
+        await reloader.poll()
+    assert applied.contents == [b"2"]
+
+
+async def test_file_is_followed_only_while_that_is_enabled(
+    path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reloader, applied = make()
+    clock = LoopClock()
+    enabled: list[bool] = []
+    poll, polls = reloader.poll, asyncio.Semaphore(0)
+
+    def is_enabled() -> bool:
+        enabled.append(len(enabled) >= 5)
+        return enabled[-1]
+
+    async def poll_and_release() -> None:
+        await poll()
+        polls.release()
+
+    monkeypatch.setattr(reloader, "poll", poll_and_release)
+    watching = asyncio.create_task(reloader.watch(is_enabled))
+    await asyncio.sleep(0)
+    path.write_text("22")
+    for _ in range(5):
+        await clock.advance(1.1)
+    assert enabled == [False] * 5
+    assert (applied.contents, polls.locked()) == ([], True)
+    for _ in range(3):
+        await clock.advance(1.1)
+        await asyncio.wait_for(polls.acquire(), 10)
+    assert applied.contents == [b"22"]
+    watching.cancel()
+
+
+async def test_change_while_the_file_is_read_is_noticed_by_the_watch(
+    path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which compares the file with what it was before it was read."""
+    reloader, applied = make()
+    read = ConfigFile.read
+
+    def read_and_change(path: Path) -> ConfigFile:
+        file = read(path)
+        path.write_text("a later one")
+        return file
+
+    path.write_text("another")
+    with monkeypatch.context() as patch:
+        patch.setattr(ConfigFile, "read", read_and_change)
+        await end(reloader.reload("test"))
+    for _ in range(3):
+        await reloader.poll()
+    assert applied.contents == [b"another", b"a later one"]

@@ -1,0 +1,368 @@
+"""A service with a key store: changes are effective while it runs, and faults are reported."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from support.databases.key_stores import add, failing, garbage, make_store, open_store, read, record
+from support.http.repeated_requests import BODY, PATH, repeating
+from support.http.request_waves import sending_waves
+from support.processes.forked_commands import start
+from support.processes.process import eventually
+from support.processes.service import CONFIG, FIXTURE, KEY, Client, Reply, serving
+from tornado_idv.errors import SettingError, StartError
+from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.follower import StoreFollower
+from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.token import digest, issue
+from tornado_idv.service import keys as service_keys
+
+STORED = CONFIG.replace("auth:\n", "auth:\n  store: keys.db\n")
+CONFIG_FILE = STORED + "  - {name: users, kind: yaml, path: users.yaml}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def store(folder: Path) -> Path:
+    return folder / "keys.db"
+
+
+def ask(client: Client, token: str, path: str = PATH, body: bytes = BODY) -> Reply:
+    return client.post(path, body, {"Authorization": f"Bearer {token}"})
+
+
+def change(store: Path, make: Callable[[KeyStore], object]) -> None:
+    with open_store(store) as opened:
+        make(opened)
+
+
+@pytest.mark.slow
+def test_change_of_a_key_is_effective_while_the_service_runs(folder: Path, store: Path) -> None:
+    """Each state is the same on a connection that repeats its request, from the packet cache."""
+    token = make_store(store, "shop")["shop"]
+    with serving(CONFIG_FILE, folder) as service, repeating(service.port, token) as load:
+        client = Client(service.port)
+        load.wait_for(200)
+        change(store, lambda opened: opened.set_disabled("shop", disabled=True))
+        load.wait_for(401)
+        assert ask(client, token).status == 401
+        change(store, lambda opened: opened.set_disabled("shop", disabled=False))
+        load.wait_for(200)
+        assert ask(client, token).status == 200
+        change(store, lambda opened: opened.revoke("shop", time.time()))
+        load.wait_for(401)
+        add(store, record("new", "token-of-a-new-key", expires=time.time() + 2))
+        eventually(lambda: ask(client, "token-of-a-new-key").status == 200)
+        eventually(lambda: ask(client, "token-of-a-new-key").status == 401)
+
+
+@pytest.mark.slow
+def test_revoked_key_gets_no_200_after_a_second(folder: Path, store: Path) -> None:
+    """Though the packet cache responds to its requests, some 30,000 a second."""
+    tokens = make_store(store, "shop", "partner")
+    with (
+        serving(CONFIG_FILE, folder) as service,
+        sending_waves(service.port, tokens["shop"]) as revoked,
+        repeating(service.port, tokens["partner"]) as other,
+    ):
+        eventually(lambda: revoked.statuses()[200] >= 5_000)
+        assert service._shared.counters.packet_hits_of("identify/url", "ok").count > 4_500
+        change(store, lambda opened: opened.revoke("shop", time.time()))
+        changed_at = time.monotonic()
+        eventually(lambda: revoked.statuses(since=changed_at)[401] > 0)
+        rejected_at = time.monotonic()
+        eventually(lambda: revoked.statuses(since=rejected_at)[401] >= 1_000)
+    assert rejected_at - changed_at < 1.0
+    assert revoked.statuses(since=rejected_at).keys() == {401}
+    assert other.statuses() == {200}
+
+
+@pytest.mark.slow
+def test_rotated_key_has_no_failed_request(folder: Path, store: Path, tmp_path: Path) -> None:
+    old = make_store(store, "shop")["shop"]
+    with serving(CONFIG_FILE, folder) as service, repeating(service.port, old) as load:
+        load.wait_for(200)
+        command = start(tmp_path / "logs", "keys", "rotate", "shop", "--store", store)
+        assert command.wait() == 0
+        new = command.stdout.strip()
+        eventually(lambda: ask(Client(service.port), new).status == 200)
+    assert load.statuses() == {200}
+
+
+def test_every_rejected_key_gets_the_same_response(folder: Path, store: Path) -> None:
+    """Absent, malformed, mistyped, unknown, expired, not valid yet, revoked and disabled."""
+    make_store(store)
+    now = time.time()
+    add(
+        store,
+        record("old", "token-of-old", expires=now - 1),
+        record("early", "token-of-early", not_before=now + 1000),
+        record("gone", "token-of-gone", revoked=now),
+        record("off", "token-of-off", disabled=True),
+    )
+    values = [
+        "Bearer",
+        "Basic eDp5",
+        "Bearer a b",
+        f"Bearer {KEY[:-1]}{'01'[KEY[-1] == '0']}",
+        f"Bearer {issue('x')}",
+    ]
+    values += [f"Bearer token-of-{name}" for name in ("old", "early", "gone", "off")]
+    with serving(CONFIG_FILE, folder) as service:
+        client = Client(service.port)
+        replies = [client.post(PATH, BODY, {"Authorization": value}) for value in values]
+        replies.append(client.send("POST", PATH, {"Host": "x"}, BODY))
+    for reply in replies:
+        for name in ("date", "x-request-id"):
+            assert reply.headers.pop(name)
+        assert reply == replies[0]
+        assert list(reply.headers) == list(replies[0].headers)
+    assert (replies[0].status, replies[0].headers["www-authenticate"]) == (401, "Bearer")
+
+
+@pytest.mark.parametrize(
+    ("scope", "allowed"), [("identify:url", [200, 403]), ("identify:card", [403, 200])]
+)
+def test_missing_scope_is_named_in_the_response(
+    folder: Path, store: Path, scope: str, allowed: list[int]
+) -> None:
+    """As in RFC 6750, section 3.1."""
+    make_store(store)
+    add(store, record("shop", "token-of-shop", scopes=(scope,)))
+    with serving(CONFIG_FILE, folder) as service:
+        client = Client(service.port)
+        card = json.dumps({"card_number": "4000123412341234"}).encode()
+        replies = [
+            ask(client, "token-of-shop"),
+            ask(client, "token-of-shop", "/api/v1/identify/card", card),
+        ]
+    assert [reply.status for reply in replies] == allowed
+    for reply, needed in zip(replies, ("identify:url", "identify:card"), strict=True):
+        expected = f'Bearer error="insufficient_scope", scope="{needed}"'
+        assert reply.headers.get("www-authenticate") == (expected if reply.status == 403 else None)
+
+
+def test_last_use_is_written_when_the_service_stops(folder: Path, store: Path) -> None:
+    token = make_store(store, "shop", "unused")["shop"]
+    before = time.time()
+    with serving(CONFIG_FILE, folder) as service:
+        assert ask(Client(service.port), token).status == 200
+        assert read(store)["shop"].last_used is None
+    shop, unused = read(store).values()
+    assert shop.last_used is not None
+    assert before <= shop.last_used <= time.time()
+    assert unused.last_used is None
+
+
+def test_last_use_is_written_while_the_service_runs(
+    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_keys, "_WRITE_INTERVAL", 0.0)
+    token = make_store(store, "shop")["shop"]
+    with serving(CONFIG_FILE, folder) as service:
+        assert ask(Client(service.port), token).status == 200
+        eventually(lambda: read(store)["shop"].last_used is not None)
+
+
+def test_service_answers_while_the_store_fails(
+    folder: Path, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = make_store(store, "shop")["shop"]
+    with serving(CONFIG_FILE, folder) as service:
+        follower = service.keys.store
+        assert follower is not None
+        with failing(garbage, store):
+            eventually(lambda: follower.state.error is not None)
+            assert ask(Client(service.port), token).status == 200
+            assert ask(Client(service.port), issue("shop")).status == 401
+        eventually(lambda: follower.state.error is None)
+    assert [each.levelname for each in caplog.records if "keys.db" in each.getMessage()] == [
+        "ERROR"
+    ]
+
+
+def test_unexpected_error_does_not_end_the_following(
+    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = make_store(store, "shop")["shop"]
+    with serving(CONFIG_FILE, folder) as service:
+        with monkeypatch.context() as patched:
+            patched.setattr(KeyStore, "api_keys", lambda *_: 1 / 0)
+            change(store, lambda opened: opened.set_disabled("shop", disabled=True))
+            eventually(lambda: "following the key store failed" in caplog.text)
+        eventually(lambda: ask(Client(service.port), token).status == 401)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_configured_key_stays_in_force_beside_a_stored_one_with_its_id(
+    folder: Path, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_store(store)
+    with serving(CONFIG_FILE, folder) as service:
+        client = Client(service.port)
+        add(store, record("caller", "token-of-the-store"), record("other", "token-of-other"))
+        eventually(lambda: ask(client, "token-of-other").status == 200)
+        assert ask(client, "token-of-the-store").status == 401
+        assert ask(client, KEY).status == 200
+        change(store, lambda opened: opened.revoke("other", time.time()))
+        eventually(lambda: ask(client, "token-of-other").status == 401)
+    (line,) = (each for each in caplog.records if each.levelno == logging.ERROR)
+    assert f"the key store {store} has a key caller, too" in line.getMessage()
+    assert read(store)["caller"].last_used is None, "only the configured one was used"
+
+
+async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a key which expired meanwhile stays expired when the clock steps back."""
+    monkeypatch.setattr(service_keys, "_CLOCK_INTERVAL", 0.0)
+    key = ApiKey("shop", digest("shop"), expires=200.0)
+    async with service_keys.open_keys([key], None, {}) as keys:
+        times = [200.0]
+        monkeypatch.setattr(keys.ring, "_latest", 100.0)
+        monkeypatch.setattr(keys.ring, "clock", lambda: times[0])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        times[0] = 100.0
+        assert not keys.ring.holds(key, keys.ring.clock())
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
+    """Lets each reading of a store hang; set while one does."""
+    begun, ended = Event(), Event()
+
+    def hang(_: StoreFollower) -> None:
+        begun.set()
+        ended.wait(5)
+
+    monkeypatch.setattr(StoreFollower, "read", hang)
+    yield begun
+    ended.set()
+
+
+async def test_start_is_cancelled_while_reading_the_store_hangs(hanging: Event) -> None:
+    begun = time.monotonic()
+    opening = service_keys.open_keys([], Path("keys.db"), {})
+    task = asyncio.create_task(opening.__aenter__())
+    await asyncio.to_thread(hanging.wait, 5)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert time.monotonic() - begun < 2
+
+
+async def test_stop_does_not_wait_for_a_store_that_hangs(
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.setattr(service_keys, "_STOP_TIMEOUT", 0.05)
+    monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
+    make_store(store)
+    async with service_keys.open_keys([], store, {}):
+        hanging = request.getfixturevalue("hanging")
+        await asyncio.to_thread(hanging.wait, 5)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 2
+    assert f"{store}: the key store does not respond" in caplog.text
+
+
+def test_key_in_both_places_is_an_error_at_start(folder: Path, store: Path) -> None:
+    make_store(store, "caller")
+    with (
+        pytest.raises(SettingError, match="has a key caller, too; remove this one") as caught,
+        serving(CONFIG_FILE, folder),
+    ):
+        pass
+    assert caught.value.steps == ("auth", "keys", 0, "id")
+
+
+def test_missing_store_is_an_error_at_start(folder: Path, store: Path) -> None:
+    message = "there is no key store; restore it, or create the first one"
+    with pytest.raises(StartError, match=message), serving(CONFIG_FILE, folder):
+        pass
+    assert not store.exists()
+
+
+def both_tokens(store: Path) -> None:
+    make_store(store)
+    add(store, record("copy", KEY))
+
+
+def both_ids(store: Path) -> None:
+    make_store(store, "caller")
+
+
+def missing(store: Path) -> None:
+    """There is no store."""
+
+
+def no_store(store: Path) -> None:
+    store.write_text("no store")
+
+
+PROBLEMS: dict[Callable[[Path], None], tuple[int, str]] = {
+    both_ids: (1, "config.yaml:6:8: auth.keys[0].id: the key store {} has a key caller, too"),
+    both_tokens: (
+        1,
+        "config.yaml:6:7: auth.keys[0]: the key copy in the key store {} has the token of caller",
+    ),
+    missing: (
+        3,
+        "{}: there is no key store; restore it, or create the first one",
+    ),
+    no_store: (3, "{}: the file is not a key store"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prepare", PROBLEMS)
+@pytest.mark.parametrize("name", ["serve", "check"])
+def test_problem_of_the_store_is_reported(
+    folder: Path, store: Path, prepare: Callable[[Path], None], name: str
+) -> None:
+    config = folder / "config.yaml"
+    config.write_text(CONFIG_FILE)
+    prepare(store)
+    code, message = PROBLEMS[prepare]
+    command = start(folder / "logs", name, "--config", config)
+    assert command.wait() == (code if name == "serve" else 1)
+    assert message.format(store) in command.stderr
+    assert "Traceback" not in command.stderr
+
+
+@pytest.mark.slow
+def test_check_reports_the_store(folder: Path, store: Path) -> None:
+    config = folder / "config.yaml"
+    config.write_text(CONFIG_FILE)
+    make_store(store, "shop")
+    good = start(folder / "logs", "check", "--config", config)
+    assert good.wait() == 0
+    assert f"key store      {store}\n" in good.stdout
+    assert good.stderr == ""
+    store.chmod(0o640)
+    open_to_others = start(folder / "logs", "check", "--config", config)
+    assert open_to_others.wait() == 0
+    assert "auth.store: other users have access to the key store" in open_to_others.stderr
+
+
+def test_service_stops_while_the_store_is_gone(folder: Path, store: Path) -> None:
+    """It is not created again by writing when keys were last used."""
+    token = make_store(store, "shop")["shop"]
+    with serving(CONFIG_FILE, folder) as service:
+        assert ask(Client(service.port), token).status == 200
+        store.unlink()
+    assert not store.exists()

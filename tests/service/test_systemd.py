@@ -1,0 +1,71 @@
+"""Notifications of the service manager, received by a real socket."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tornado_idv.service.systemd import Notifier
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[socket.socket]:
+    """The manager's socket, in a folder or in the abstract namespace."""
+    address = str(tmp_path / "notify") if request.param == "path" else f"\0{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(address)
+        sock.settimeout(10)
+        yield sock
+
+
+def environ(manager: socket.socket, **more: str) -> dict[str, str]:
+    name = manager.getsockname()
+    address = name if isinstance(name, str) else f"@{name[1:].decode()}"
+    return {"NOTIFY_SOCKET": address, **more}
+
+
+def test_each_state_is_a_datagram(manager: socket.socket) -> None:
+    notifier = Notifier.from_environ(environ(manager))
+    before = time.monotonic_ns() // 1000
+    notifier.ready()
+    notifier.reloading()
+    notifier.alive()
+    notifier.stopping()
+    received = [manager.recv(1000).decode() for _ in range(4)]
+    assert received[0] == f"READY=1\nMAINPID={os.getpid()}"
+    reloading, _, at = received[1].partition("\nMONOTONIC_USEC=")
+    assert (reloading, before <= int(at) <= time.monotonic_ns() // 1000) == ("RELOADING=1", True)
+    assert received[2:] == ["WATCHDOG=1", "STOPPING=1"]
+
+
+@pytest.mark.parametrize(
+    ("more", "watchdog"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "3000000"}, 1.5),
+        ({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())}, 1.5),
+        ({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+    ids=["none", "watched", "this process", "another process", "zero", "not a number"],
+)
+def test_watchdog_is_served_at_half_its_time(more: dict[str, str], watchdog: float | None) -> None:
+    assert Notifier.from_environ({"NOTIFY_SOCKET": "/x", **more}).watchdog == watchdog
+
+
+def test_nothing_is_sent_without_a_manager() -> None:
+    notifier = Notifier.from_environ({"WATCHDOG_USEC": "3000000"})
+    assert notifier.watchdog is None
+    notifier.ready()
+
+
+def test_manager_that_is_gone_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Notifier(str(tmp_path / "missing")).ready()
+    assert "the service manager cannot be notified: No such file" in caplog.text

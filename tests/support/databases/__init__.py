@@ -1,0 +1,1 @@
+"""Databases and what is stored in them."""

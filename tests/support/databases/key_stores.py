@@ -1,0 +1,183 @@
+"""Key stores for tests, and ways in which one fails while it is used."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from idv_postgres.key_store import PostgresKeyStore
+from support.databases.postgres_server import Database
+from tornado_idv.keys.location import KeyStoreLocation
+from tornado_idv.keys.record import KeyRecord, Token
+from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.token import digest, issue
+
+_EVENTS = ("INSERT", "UPDATE", "DELETE")
+CREATED = 1_800_000_000.0
+
+
+def record(key_id: str, token: str, created: float = CREATED, **attributes: object) -> KeyRecord:
+    """Return a key with one token."""
+    tokens = (Token(digest(token), created),)
+    return KeyRecord(key_id, created, tokens, **attributes)  # type: ignore[arg-type]
+
+
+Place = Path | KeyStoreLocation
+
+
+def at(place: Place) -> KeyStoreLocation:
+    return KeyStoreFile(place) if isinstance(place, Path) else place
+
+
+def postgres_place(database: Database) -> PostgresKeyStore:
+    """Return a place for a key store of the role ``idv``, where there is none."""
+    create = f'GRANT CREATE ON DATABASE "{database.name}" TO idv;'
+    database.run(
+        f"SET client_min_messages = error; DROP SCHEMA IF EXISTS idv_keys CASCADE; {create}"
+    )
+    return PostgresKeyStore(SecretStr(database.dsn))
+
+
+def open_store(place: Place, **options: Any) -> AbstractContextManager[KeyStore]:
+    return at(place).opened(**options)
+
+
+def make_store(place: Place, *key_ids: str) -> dict[str, str]:
+    """Create a store with these keys, and return their tokens by their ids."""
+    tokens = {key_id: issue(key_id) for key_id in key_ids}
+    at(place).create()
+    add(place, *(record(*each) for each in tokens.items()))
+    return tokens
+
+
+def add(place: Place, *records: KeyRecord) -> None:
+    with open_store(place) as store:
+        store.add(records)
+
+
+def read(place: Place) -> dict[str, KeyRecord]:
+    with open_store(place) as store:
+        return {each.id: each for each in store.records()}
+
+
+def execute(path: Path, *statements: str) -> None:
+    """Run SQL in a store, as an operator could."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+Fault = Callable[[Path], Iterator[None]]
+
+
+def deleted(path: Path) -> Iterator[None]:
+    kept = path.with_suffix(".kept")
+    path.rename(kept)
+    yield
+    kept.rename(path)
+
+
+def emptied(path: Path) -> Iterator[None]:
+    yield from _overwritten(path, b"")
+
+
+def truncated(path: Path) -> Iterator[None]:
+    yield from _overwritten(path, path.read_bytes()[:5000])
+
+
+def garbage(path: Path) -> Iterator[None]:
+    yield from _overwritten(path, b"no database " * 1000)
+
+
+def garbage_page(path: Path) -> Iterator[None]:
+    content = path.read_bytes()
+    yield from _overwritten(path, content[:4096] + b"\xff" * (len(content) - 4096))
+
+
+def without_log(path: Path) -> None:
+    """Remove the log of changes, as in a store of a version that had none."""
+    triggers = (f"log_{table}_{event}" for table in ("keys", "tokens") for event in _EVENTS)
+    execute(path, *(f"DROP TRIGGER {each}" for each in triggers), "DROP TABLE changes")
+
+
+def another_database(path: Path) -> Iterator[None]:
+    kept = path.with_suffix(".kept")
+    path.rename(kept)
+    execute(path, "CREATE TABLE users (nickname TEXT)")
+    yield
+    kept.replace(path)
+
+
+def newer_schema(path: Path) -> Iterator[None]:
+    execute(path, "PRAGMA user_version = 99")
+    yield
+    execute(path, "PRAGMA user_version = 1")
+
+
+def invalid_key(path: Path) -> Iterator[None]:
+    execute(path, "UPDATE keys SET scopes = scopes || ' everything'")
+    yield
+    execute(path, "UPDATE keys SET scopes = 'identify:url'")
+
+
+def directory(path: Path) -> Iterator[None]:
+    kept = path.with_suffix(".kept")
+    path.rename(kept)
+    path.mkdir()
+    yield
+    path.rmdir()
+    kept.rename(path)
+
+
+def fifo(path: Path) -> Iterator[None]:
+    kept = path.with_suffix(".kept")
+    path.rename(kept)
+    os.mkfifo(path)
+    yield
+    kept.replace(path)
+
+
+def locked(path: Path) -> Iterator[None]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("UPDATE keys SET note = 'locked'")
+        yield
+
+
+def _overwritten(path: Path, content: bytes) -> Iterator[None]:
+    """Write into the same file, as a copy over it does."""
+    good = path.read_bytes()
+    path.write_bytes(content)
+    yield
+    path.write_bytes(good)
+
+
+FAULTS: list[Fault] = [
+    deleted,
+    emptied,
+    truncated,
+    garbage,
+    garbage_page,
+    another_database,
+    newer_schema,
+    invalid_key,
+    directory,
+    fifo,
+    locked,
+]
+
+
+@contextmanager
+def failing(fault: Fault, path: Path) -> Iterator[None]:
+    """Make the store at ``path`` fail, and work again at the end."""
+    steps = fault(path)
+    next(steps)
+    yield
+    next(steps, None)

@@ -1,0 +1,62 @@
+"""A PostgreSQL primary with a streaming replica, which is promoted when the primary is lost."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.databases.postgres_server import PostgresServer, running_server, server_user
+
+
+class Cluster:
+    """A primary and its standby; after a failover they have changed places."""
+
+    def __init__(self, primary: PostgresServer, standby: PostgresServer) -> None:
+        self.primary, self.standby = primary, standby
+        self.servers = (primary, standby)
+        """Both, in an order that stays."""
+
+    def join(self) -> None:
+        """Make the standby a new copy of the primary, which follows it from now on."""
+        self.standby.kill()
+        shutil.rmtree(self.standby.data, ignore_errors=True)
+        self.standby.copy_from(self.primary)
+        self.standby.start()
+
+    def wait_for_replay(self) -> None:
+        """Wait until the standby has all that was committed."""
+        self.standby.wait_for_replay(self.primary)
+
+    def promote(self) -> None:
+        """Make the standby the primary; the old one must not serve any more."""
+        assert self.standby.run("SELECT pg_promote()") == "t"
+        self.primary, self.standby = self.standby, self.primary
+
+    def dsn(self, database: str, ports: tuple[int, int] | None = None) -> str:
+        """Return the connection URI with both hosts, at these ports if others are in between."""
+        first = self.servers[0]
+        hosts = (f"127.0.0.1:{port}" for port in ports or (each.port for each in self.servers))
+        uri = first.dsn(database, more="&target_session_attrs=primary")
+        return uri.replace(f"127.0.0.1:{first.port}", ",".join(hosts))
+
+
+@contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    """Run a new primary and its standby."""
+    with running_server() as primary:
+        folder = Path(tempfile.mkdtemp(prefix="idv-standby-"))
+        standby = PostgresServer(primary.bin, folder)
+        user = server_user()
+        if user is not None:
+            shutil.chown(folder, user)
+        folder.chmod(0o755)
+        cluster = Cluster(primary, standby)
+        try:
+            cluster.join()
+            yield cluster
+        finally:
+            standby.stop()
+            shutil.rmtree(folder)

@@ -1,0 +1,86 @@
+"""Replicas of a service, as directories over the shared cache in one Redis server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from idv_redis.options import RedisCacheOptions
+from idv_redis.shared_cache import RedisSharedCache
+from support.databases.redis_server import RedisServer
+from support.databases.shared_caches import shared_directory
+from support.fakes.clock_and_backends import FakeBackend
+from support.fakes.directories import ALICE, QUERY
+from tornado_idv import Purge, Query
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.shared_tier import SharedTier
+
+SECRET = "canary" * 8
+
+
+def prepare(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a test begin with an empty server, and short intervals."""
+    monkeypatch.setattr(RedisSharedCache, "interval", 0.1)
+    if server.process is None:
+        server.start()
+    server.run("FLUSHALL")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.005)
+
+
+class Replica:
+    """A directory with a shared cache of its own connections."""
+
+    def __init__(self, server: RedisServer, **options: Any) -> None:
+        given = {"kind": "redis", "url": server.url, "secret": SECRET, "timeout": "1s", **options}
+        self.cache = RedisSharedCache(RedisCacheOptions.model_validate(given))
+        self.tier = SharedTier(self.cache)
+        self.backend = FakeBackend(ALICE)
+        self.directory: Directory = shared_directory(self.tier, self.backend)
+        self.purges: list[Purge] = []
+        self.cache.on_purge(self._purged)
+
+    def _purged(self, purge: Purge) -> None:
+        self.purges.append(purge)
+        self.directory.cache.apply(purge)
+
+    async def find(self, query: Query = QUERY) -> str:
+        answer = await self.directory.find(query)
+        while self.tier._tasks:
+            await asyncio.wait(self.tier._tasks)
+        return answer.user.plan if answer.user else "not found"
+
+    async def find_shared(self, query: Query = QUERY) -> str:
+        """Look up past the cache of this replica."""
+        self.directory.cache.purge()
+        return await self.find(query)
+
+    async def wait_for(self, purge: Purge) -> None:
+        """Wait until a purge has been received."""
+        await until(lambda: purge in self.purges)
+
+
+@asynccontextmanager
+async def replicas(server: RedisServer, **options: Any) -> AsyncIterator[tuple[Replica, Replica]]:
+    both = Replica(server), Replica(server, **options)
+    for each in both:
+        await each.cache.open()
+    try:
+        if server.process is not None:
+            for each in both:
+                await each.wait_for(Purge())
+                each.purges.clear()
+        yield both
+    finally:
+        for each in both:
+            await each.tier.close()

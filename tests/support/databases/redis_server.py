@@ -1,0 +1,136 @@
+"""A real Redis server on a free port, which the tests start, stop, freeze and restart."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from support.databases.postgres_server import free_port
+from tornado_idv import User
+
+_EMPTY = ("--save", "", "--appendonly", "no")
+"""No persistence: after a restart the server is empty."""
+PASSWORD = "s3cret-canary"
+ALICE = User("Free", "4000123412341234", "alice")
+BOB = User("Pro", "0012345670", "bob", "https://elsewhere.example/bob")
+
+
+@dataclass
+class RedisServer:
+    """One server, with options in front of those that every server gets."""
+
+    folder: Path
+    options: tuple[str, ...] = _EMPTY
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start the server, and wait until it accepts connections."""
+        arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        self.process = subprocess.Popen(
+            ["redis-server", *self.options, *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 10
+        while True:
+            assert self.process.poll() is None
+            assert time.monotonic() < deadline
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.005)
+            else:
+                return
+
+    def stop(self) -> None:
+        """End at once; what is not running is left as it is."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(10)
+            self.process = None
+
+    def pause(self) -> None:
+        """Freeze it: connections stay open, and nothing responds."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def run(self, *command: str | bytes) -> bytes:
+        """Run one command; its reply, as the protocol has it (RESP 2)."""
+        parts = [each.encode() if isinstance(each, str) else each for each in command]
+        request = b"*%d\r\n" % len(parts)
+        request += b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in parts)
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as sock:
+            sock.sendall(request + b"*1\r\n$4\r\nQUIT\r\n")
+            return sock.makefile("rb").read().removesuffix(b"+OK\r\n")
+
+    def wait_for(self, reply: bytes, *command: str) -> None:
+        """Repeat a command until its reply contains this."""
+        deadline = time.monotonic() + 10
+        while reply not in self.run(*command):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def write(self, *users: User, prefix: str = "") -> None:
+        """Replace everything by these users."""
+        self.run("FLUSHALL")
+        for user in users:
+            fields = ["nickname", user.nickname, "card_number", user.card_number]
+            if user.profile_url is not None:
+                fields += ["profile_url", user.profile_url]
+            self.run("HSET", f"{prefix}user:{user.nickname}", *fields, "plan", user.plan)
+            self.run("SET", f"{prefix}card:{user.card_number}", user.nickname)
+        self.run("SET", f"{prefix}ready", "1")
+
+
+@contextmanager
+def running_sentinel(primary: RedisServer, service: str, **options: int) -> Iterator[RedisServer]:
+    """A Sentinel of its own, which knows a server as the primary of a service.
+
+    ``options`` are those of the service, with ``_`` for ``-``.
+    """
+    with tempfile.TemporaryDirectory(prefix="idv-sentinel-") as folder:
+        config = Path(folder) / "sentinel.conf"
+        lines = [f"sentinel monitor {service} 127.0.0.1 {primary.port} 1\n"]
+        for name, value in options.items():
+            lines.append(f"sentinel {name.replace('_', '-')} {service} {value}\n")
+        config.write_text("".join(lines))
+        sentinel = RedisServer(Path(folder), (str(config), "--sentinel"))
+        try:
+            sentinel.start()
+            yield sentinel
+        finally:
+            sentinel.stop()
+
+
+@contextmanager
+def running_server(*options: str) -> Iterator[RedisServer]:
+    """A new server without persistence; skips the test where none is installed."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("Redis is not installed; see `make test-tools`")
+    with tempfile.TemporaryDirectory(prefix="idv-redis-") as folder:
+        server = RedisServer(Path(folder), (*options, *_EMPTY))
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()

@@ -1,0 +1,65 @@
+"""Directories in front of a shared cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.fakes.clock_and_backends import FakeBackend, Ticker, steady_cache
+from support.fakes.directories import encode
+from tornado_idv.lookup.cache import CacheLimits
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.lookup.shared_answers import SharedAnswers
+from tornado_idv.lookup.shared_tier import SharedTier
+from tornado_idv.model import Query
+from tornado_idv.registry import plugin_manager
+from tornado_idv.shared_cache import (
+    Purge,
+    SharedCache,
+    SharedCacheOptions,
+    SharedResult,
+)
+
+
+class FakeSharedCache(SharedCache[SharedCacheOptions]):
+    """Keeps entries in this process; ``error`` is raised by every call while it is set."""
+
+    def __init__(self) -> None:
+        super().__init__(SharedCacheOptions(kind="fake", timeout=0.05))
+        self.generation = 1
+        self.entries: dict[tuple[str, Query], SharedResult] = {}
+        self.error: BaseException | None = None
+        self.calls = 0
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+
+    async def get(self, scope: str, query: Query) -> SharedResult:
+        self._call()
+        found = self.entries.get((scope, query), SharedResult(0))
+        answer = found.answer if found.generation == self.generation else None
+        return SharedResult(self.generation, answer)
+
+    async def put(self, scope: str, query: Query, result: SharedResult) -> None:
+        self._call()
+        self.entries[scope, query] = result
+
+    async def purge(self, purge: Purge) -> None:
+        self._call()
+        self.generation += 1
+
+
+def shared_directory(
+    tier: SharedTier, *backends: FakeBackend, ticker: Ticker | None = None, **options: Any
+) -> Directory:
+    """A directory with its own answer cache, in front of a shared one."""
+    limits = CacheLimits(ttl=300, negative_ttl=30, stale_if_error=600, failure_memo=0)
+    cache = steady_cache(limits, ticker)
+    names = [backend.name for backend in backends]
+    accepts = options.pop("accepts", lambda user: True)
+    shared = SharedAnswers(
+        tier, options.pop("scope", ""), cache, names, encode=encode, accepts=accepts
+    )
+    manager = plugin_manager(entry_points=False)
+    return Directory(manager, backends, cache, encode, accepts=accepts, shared=shared, **options)

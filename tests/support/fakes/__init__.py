@@ -1,0 +1,1 @@
+"""Stand-ins for what a test controls: time, backends and stores."""

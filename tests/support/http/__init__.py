@@ -1,0 +1,1 @@
+"""Clients, servers and the bytes between them."""

@@ -1,0 +1,179 @@
+"""A server on a free port in the test's own loop, a handler of Tornado's, and one client of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any, cast
+
+from tornado.testing import bind_unused_port
+from tornado.web import Application, RequestHandler
+
+from support.fakes.clock_and_backends import LoopClock
+from tornado_idv.http.connection import Connection
+from tornado_idv.http.exchange import Exchange, Peer
+from tornado_idv.http.fast_path import FastPath
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
+
+POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+LIMITS = HttpLimits(max_body=1000, idle_timeout=10.0, body_timeout=5.0)
+_TIMEOUT = 30.0
+"""Seconds for the server to respond, also on a busy machine."""
+
+
+class HandlerControl:
+    """What the handler does: it answers once it may."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.left = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.may_continue = asyncio.Event()
+        self.may_continue.set()
+        self.answer = b"{}"
+        self.cacheable = False
+        self.asked: list[bytes] = []
+
+
+class Handler(RequestHandler):
+    """Plays on the `HandlerControl`."""
+
+    def initialize(self, control: HandlerControl) -> None:
+        self.control = control
+
+    async def get(self) -> None:
+        await self.post()
+
+    async def post(self) -> None:
+        self.control.asked.append(self.request.body)
+        self.control.begun.set()
+        try:
+            await self.control.may_answer.wait()
+            await self.respond()
+        finally:
+            self.control.ended.set()
+
+    async def respond(self) -> None:
+        if self.control.cacheable:
+            cast("Exchange", self.request.connection).cacheable = self
+        if self.request.path == "/parts":
+            self.set_header("Content-Length", 2 * len(self.control.answer))
+            self.write(self.control.answer)
+            await self.flush()
+            await self.control.may_continue.wait()
+            self.write(self.control.answer)
+            await self.flush()
+        elif self.request.path == "/fails":
+            self.set_header("X-Partial", "1")
+            self.write(b"partial")
+            raise RuntimeError
+        else:
+            self.write(self.control.answer)
+        self.finish()
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        self.control.left.set()
+
+
+class Client:
+    """A client, and the service at the other end."""
+
+    def __init__(
+        self, app: Application, control: HandlerControl, server: HttpServer, port: int
+    ) -> None:
+        self._app = app
+        self.control = control
+        self.server = server
+        self.port = port
+        self.clock = LoopClock()
+        self.reader: StreamReader
+        self.writer: StreamWriter
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The connections that the server has."""
+        return list(self.server._connections._connections)
+
+    async def connect(self, receive: int = 0, tls: ssl.SSLContext | None = None) -> None:
+        sock = socket.socket()
+        if receive:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+        sock.setblocking(False)  # noqa: FBT003
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
+        self.reader, self.writer = await asyncio.open_connection(
+            sock=sock, limit=1024, ssl=tls, server_hostname="127.0.0.1" if tls else None
+        )
+
+    def replace(self, limits: HttpLimits, **options: Any) -> None:
+        """Have the server replace its application, by the same one."""
+        self.server.replace(self._app, reject, limits, **options)
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def status(self) -> int:
+        """Reads one answer."""
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), _TIMEOUT)
+        length = int(head.rpartition(b"Content-Length: ")[2])
+        await asyncio.wait_for(self.reader.readexactly(length), _TIMEOUT)
+        return int(head.split()[1])
+
+    async def rest(self) -> bytes:
+        """All that still comes."""
+        return await asyncio.wait_for(self.reader.read(-1), _TIMEOUT)
+
+    async def forgotten(self) -> None:
+        """Waits until the service has no connection left."""
+        await asyncio.wait_for(until(lambda: not len(self.connections)), _TIMEOUT)
+
+
+@asynccontextmanager
+async def connected_client(
+    limits: HttpLimits = LIMITS,
+    server_tls: ssl.SSLContext | None = None,
+    timer: Callable[[], float] = time.perf_counter,
+    fast_path: Callable[[Peer], FastPath] | None = None,
+    **connected: Any,
+) -> AsyncIterator[Client]:
+    """A client that is connected; with ``server_tls`` it is to name its own context as ``tls``."""
+    control = HandlerControl()
+    acts = Handler, {"control": control}
+    app = Application([(path, *acts) for path in ("/", "/parts", "/fails")], log_function=ignore)
+    server = HttpServer(app, reject, limits, fast_path=fast_path, timer=timer)
+    sock, port = bind_unused_port()
+    await server.listen([sock], server_tls)
+    client = Client(app, control, server, port)
+    await client.connect(**connected)
+    try:
+        yield client
+    finally:
+        server.close()
+        client.writer.close()
+        await client.forgotten()
+
+
+def reject(status: HTTPStatus, _: str) -> bytes:
+    """The response to a request that never reached the application."""
+    line = f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+    return f"{line}Connection: close\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+def ignore(_: RequestHandler) -> None:
+    """Nothing is logged here."""
+
+
+async def until(condition: Any) -> None:
+    """Lets the loop turn until the condition holds."""
+    async with asyncio.timeout(5):
+        while not condition():  # in a thread, since the clock of the loop may stand still
+            await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.001)

@@ -1,0 +1,103 @@
+"""Transports for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from idv_upstream.request.template import Request
+from idv_upstream.response.raw import Response
+from idv_upstream.transport.credentials import NoCredential
+from idv_upstream.transport.tls import TlsOptions
+from idv_upstream.transport.transport import Transport
+from support.fakes.clock_and_backends import LoopClock
+from support.http.scripted_server import Said, Scripted, serving
+from tornado_idv import LookupFailed, Unavailable
+
+GET = Request("GET", "/people/alice?plan=1", {}, None, repeatable=True)
+POST = Request("POST", "/search", {"Content-Type": "application/json"}, b"{}", repeatable=False)
+
+TIMEOUT = 5.0
+
+
+def always(_status: int) -> bool:
+    return True
+
+
+class Pauses:
+    """Records the pauses without waiting."""
+
+    def __init__(self) -> None:
+        self.lengths: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.lengths.append(seconds)
+
+
+def transport(*endpoints: str, **arguments: Any) -> Transport:
+    given = {"auth": NoCredential(), "tls": TlsOptions(), "timeout": TIMEOUT, "pause": Pauses()}
+    return Transport(endpoints=endpoints, name="crm", **{**given, **arguments})
+
+
+@asynccontextmanager
+async def opened(*endpoints: str, **arguments: Any) -> AsyncIterator[Transport]:
+    made = transport(*endpoints, **arguments)
+    await made.open()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def asked(
+    *answers: Said | bytes, **arguments: Any
+) -> AsyncIterator[tuple[Scripted, Transport]]:
+    """An upstream that sends these responses, and a transport for it."""
+    async with serving(*answers) as upstream, opened(upstream.address, **arguments) as made:
+        yield upstream, made
+
+
+async def ask(
+    made: Transport, request: Request = GET, wants_body: Callable[[int], bool] = always
+) -> Response:
+    """Send a request, and cancel it as the guard of a backend does."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            return await made.send(request, wants_body)
+    except TimeoutError:
+        raise Unavailable("cancelled by the guard") from None
+
+
+async def failure_of(made: Transport, request: Request = GET) -> LookupFailed:
+    with pytest.raises(LookupFailed) as caught:
+        await ask(made, request)
+    return caught.value
+
+
+async def traceback_of(made: Transport, request: Request = GET) -> list[str]:
+    """The traceback of a failure, if there is one."""
+    try:
+        await ask(made, request)
+    except LookupFailed as failure:
+        return [*traceback.format_exception(failure), repr(failure)]
+    return []
+
+
+async def given_up(
+    upstream: Scripted, made: Transport, request: Request = GET, *, times: int = 1
+) -> LookupFailed:
+    """The failure of a request that times out.
+
+    Time passes when the upstream has received so many requests in all.
+    """
+    waiting = asyncio.ensure_future(failure_of(made, request))
+    await upstream.asked(times)
+    await upstream.dripped()
+    LoopClock().forward(TIMEOUT + 1)  # the library waits for the end of the second
+    return await waiting

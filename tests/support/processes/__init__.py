@@ -1,0 +1,1 @@
+"""The service and other programs as processes."""

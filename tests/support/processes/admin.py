@@ -1,0 +1,72 @@
+"""A client of the admin listener, and services that have one."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from support.processes.service import CONFIG, KEY
+from tornado_idv.keys.token import issue
+
+ADMIN_KEY = issue("operator")
+USERS = "  - {name: users, kind: yaml, path: users.yaml}\n"
+WITH_ADMIN = f"{CONFIG}{USERS}admin: {{port: 0}}\n"
+OPEN_TO_ALL = (
+    CONFIG.replace(
+        "auth:\n  keys:\n",
+        f"auth:\n  keys:\n    - {{id: operator, token: {ADMIN_KEY}, scopes: [admin]}}\n",
+    )
+    + f"{USERS}admin: {{host: 0.0.0.0, port: 0}}\n"
+)
+__all__ = ["ADMIN_KEY", "KEY", "OPEN_TO_ALL", "WITH_ADMIN", "AdminReply", "admin_port", "ask_admin"]
+
+
+class HasAdmin(Protocol):
+    """A service, of this process or another."""
+
+    admin_url: str | None
+
+
+def admin_port(service: HasAdmin) -> int:
+    """Return the port of the admin listener."""
+    assert service.admin_url is not None
+    return int(service.admin_url.rpartition(":")[2])
+
+
+@dataclass(frozen=True)
+class AdminReply:
+    """A response of the admin listener."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def ask_admin(
+    service: HasAdmin,
+    path: str,
+    record: object = None,
+    *,
+    method: str | None = None,
+    **fields: str,
+) -> AdminReply:
+    """Return the response to a GET, or to a POST of a record; header names with underscores."""
+    assert service.admin_url is not None
+    connection = http.client.HTTPConnection(service.admin_url.removeprefix("http://"), timeout=10)
+    headers = {name.replace("_", "-"): value for name, value in fields.items()}
+    body = None
+    if record is not None:
+        body = json.dumps(record)
+        headers = {"Content-Type": "application/json", **headers}
+    try:
+        connection.request(method or ("GET" if body is None else "POST"), path, body, headers)
+        response = connection.getresponse()
+        return AdminReply(response.status, response.headers, response.read())
+    finally:
+        connection.close()

@@ -1,0 +1,195 @@
+"""A process with everything imported, which forks a command each time it is asked for one.
+
+A command that is forked from it begins at once, where a new interpreter imports for a second. So
+does any other module that imports what commands do. `support.processes.forking` runs it as a script,
+so that no module of the tests is in it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import os
+import pkgutil
+import resource
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+MAX_REQUEST = 256 * 1024
+"""Bytes, of which the environment takes most."""
+
+
+def import_all() -> None:
+    """Import what commands import when they run, plugins included."""
+    registry = importlib.import_module("tornado_idv.registry")
+    plugins = [each.__name__ for each in registry.plugin_manager().get_plugins()]
+    for package in ("tornado_idv.cli", "tornado_idv.workers", *plugins):
+        for each in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            importlib.import_module(each.name)
+    for library in ("rich.console", "rich.table", "uvloop"):
+        importlib.import_module(library)
+    anyio = importlib.import_module("anyio")  # imports most of itself when it is used
+    anyio.run(anyio.sleep, 0)
+
+
+def remember_installed_plugins() -> None:
+    """Search for plugins once in the folders that are on the path now, for it takes 9 ms."""
+    group, search = "tornado_idv", importlib.metadata.distributions
+    known = {
+        folder: [each for each in search(path=[folder]) if each.entry_points.select(group=group)]
+        for folder in sys.path
+    }
+
+    def distributions() -> Iterator[importlib.metadata.Distribution]:
+        for folder in sys.path:
+            yield from known[folder] if folder in known else search(path=[folder])
+
+    importlib.metadata.distributions = distributions  # type: ignore[assignment]
+
+
+def next_command(listener: socket.socket) -> dict[str, Any]:
+    """Fork commands and report their ends; return, in each forked process, its request.
+
+    Exits when the last client is gone.
+    """
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    clients = 0
+    while True:
+        for key, _ in selector.select():
+            if key.data is not None:
+                selector.unregister(key.fd)
+                _report(key.fd, *key.data)
+                continue
+            if key.fileobj is listener:
+                selector.register(listener.accept()[0], selectors.EVENT_READ)
+                clients += 1
+                continue
+            requests = cast("socket.socket", key.fileobj)
+            message, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST, 3)
+            if not message:
+                selector.unregister(requests)
+                requests.close()
+                clients -= 1
+                if not clients:
+                    sys.exit()
+                continue
+            channel, *streams = descriptors
+            process = os.fork()
+            if not process:
+                _close_all(selector)
+                os.close(channel)
+                request: dict[str, Any] = json.loads(message)
+                _use_streams(*streams, request["closed"])
+                return request
+            for each in streams:
+                os.close(each)
+            # With it the client can watch the process, even one that has ended by then.
+            watch = os.pidfd_open(process)
+            with socket.socket(fileno=os.dup(channel)) as client:
+                socket.send_fds(client, [b"%d" % process], [watch])
+            selector.register(watch, selectors.EVENT_READ, (process, channel))
+
+
+def _report(watch: int, process: int, channel: int) -> None:
+    os.close(watch)
+    _, status = os.waitpid(process, 0)
+    code = os.waitstatus_to_exitcode(status)
+    with suppress(BrokenPipeError):  # the client did not wait for it
+        os.write(channel, b"%d" % code)
+    os.close(channel)
+
+
+def _close_all(selector: selectors.BaseSelector) -> None:
+    """Close what belongs to the server."""
+    for key in list(selector.get_map().values()):
+        if key.data is None:
+            key.fileobj.close()  # type: ignore[union-attr]
+        else:
+            os.close(key.fd)
+            os.close(key.data[1])
+    selector.close()
+
+
+def _use_streams(stdout: int, stderr: int, closed: Sequence[int]) -> None:
+    """Set up the standard streams; closed ones are absent, as at the start of an interpreter."""
+    for descriptor, number in ((stdout, 1), (stderr, 2)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    for number in closed:
+        os.close(number)
+        name = ("stdin", "stdout", "stderr")[number]
+        setattr(sys, name, None)
+        setattr(sys, f"__{name}__", None)
+
+
+def _python_path() -> list[str]:
+    return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+def become(request: dict[str, Any]) -> None:
+    """Take the state that a new process would have of its parent and its command line."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    resource.setrlimit(resource.RLIMIT_NOFILE, request["descriptors"])
+    os.chdir(request["folder"])
+    before = _python_path()
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    installed = [path for path in sys.path[1:] if path not in before]
+    sys.path[:] = [request["folder"], *_python_path(), *installed]
+    importlib.invalidate_caches()
+    spec = importlib.util.find_spec(request["module"])
+    assert spec is not None
+    assert spec.origin is not None
+    sys.argv = [spec.origin.replace("__init__.py", "__main__.py"), *request["arguments"]]
+
+
+def run(descriptor: int) -> None:
+    """Serve requests on a listening socket, and run the commands, each in its own process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import_all()
+    remember_installed_plugins()
+    gc.collect()
+    gc.freeze()
+    request = next_command(socket.socket(fileno=descriptor))
+    become(request)
+    try:
+        runpy.run_module(request["module"], run_name="__main__")
+    except SystemExit as end:
+        _exit(end.code)
+        raise
+
+
+def _exit(code: object) -> None:
+    """End the process without the finalization of the interpreter, which takes 50 ms.
+
+    Returns where finalization matters: it prints a message, waits for threads, or fails to flush.
+    """
+    has_threads = any(not each.daemon for each in threading.enumerate()[1:])
+    if has_threads or not (code is None or isinstance(code, int)):
+        return
+    logging.shutdown()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except OSError:
+        return
+    os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    run(int(sys.argv[1]))

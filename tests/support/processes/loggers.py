@@ -1,0 +1,66 @@
+"""Logging, put back as it was after a test that configured it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import pytest
+
+from tornado_idv.log_format import json_lines
+from tornado_idv.logs.filters import keep_out_secrets
+from tornado_idv.logs.handlers import BufferedHandler
+from tornado_idv.logs.writer import LogWriter
+
+_TOUCHED = (
+    "tornado.general",
+    "tornado.application",
+    "asyncio",
+    "aiosqlite",
+    "aiohttp",
+)
+
+
+@contextmanager
+def put_back() -> Iterator[None]:
+    """Whatever is done to the loggers inside is undone."""
+    loggers = [logging.getLogger(), *map(logging.getLogger, _TOUCHED)]
+    before = [(each, each.handlers[:], each.filters[:], each.level) for each in loggers]
+    try:
+        yield
+    finally:
+        for logger, handlers, filters, level in before:
+            logger.handlers, logger.filters = handlers, filters
+            logger.setLevel(level)
+
+
+def log_everything(caplog: pytest.LogCaptureFixture) -> None:
+    """Set the level debug for every logger, also for those with a level of their own."""
+    caplog.set_level(logging.DEBUG)
+    for name in list(logging.root.manager.loggerDict):
+        # Each change of a level empties a cache of every logger.
+        if logging.getLogger(name).level > logging.DEBUG:
+            caplog.set_level(logging.DEBUG, logger=name)
+
+
+@contextmanager
+def debug_log() -> Iterator[list[str]]:
+    """Collect the lines that a service would log at the level debug."""
+    lines = Lines()
+    handler = BufferedHandler(cast(LogWriter, lines), json_lines)
+    root = logging.getLogger()
+    with put_back():
+        root.addHandler(handler)
+        root.setLevel(logging.DEBUG)
+        keep_out_secrets()
+        yield lines
+        handler.folding.close()
+
+
+class Lines(list[str]):
+    """A log writer that keeps what it gets."""
+
+    def put(self, text: str) -> None:
+        self.append(text)

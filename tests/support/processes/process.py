@@ -1,0 +1,139 @@
+"""The command as a process, which is forked from one with everything imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from click.testing import Result
+
+from support.processes.forking import ForkedCommand, fork
+
+COMMAND = (sys.executable, "-m", "tornado_idv")
+"""Starts an interpreter, for a test of what that does; a second of CPU time."""
+TIMEOUT = 20.0
+
+Invoke = Callable[..., Result]
+"""Runs one command without a process, as the fixture ``invoke`` does."""
+
+
+@dataclass
+class ServiceProcess:
+    """A served process: what it announced up to now, and where its log goes."""
+
+    process: ForkedCommand
+    stdout: IO[str]
+    log: Path
+    announced: list[str]
+    port: int = 0
+
+    @property
+    def admin_url(self) -> str | None:
+        """The URL of the admin listener, if it was announced."""
+        lines = [each for each in self.announced if each.startswith("Admin listener on ")]
+        return lines[0].split()[-1] if lines else None
+
+    def read_up_to(self, beginning: str) -> str:
+        """Reads announced lines up to one that begins so, blanks aside."""
+        for line in self.stdout:
+            self.announced.append(line)
+            if line.strip().startswith(beginning):
+                return line.strip()
+        raise AssertionError(f"ended before it said {beginning!r}: {self.log.read_text()}")
+
+    def read_log(self) -> str:
+        """All that the process logged up to now."""
+        return self.log.read_text()
+
+    def send_signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Sends a signal to the process."""
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Waits for the end, and gives the exit code."""
+        self.announced += self.stdout.readlines()
+        return self.process.wait(TIMEOUT)
+
+
+@contextmanager
+def running(
+    config: Path, *, path: Path | None = None, timeout: float = TIMEOUT
+) -> Iterator[ServiceProcess]:
+    """Serves a configuration, for at most ``timeout`` seconds.
+
+    ``path`` is a folder with plugins to be found beside the others.
+    """
+    log = config.with_suffix(".log")
+    visible = [str(path), os.environ.get("PYTHONPATH", "")] if path else []
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, visible))} if path else None
+    reading, writing = os.pipe()
+    with os.fdopen(reading, encoding="utf-8") as stdout, log.open("w") as stderr:
+        process = fork(
+            "serve", "--config", str(config), stdout=writing, stderr=stderr.fileno(), env=env
+        )
+        os.close(writing)
+        net = threading.Timer(timeout, process.kill)
+        net.start()
+        try:
+            service = ServiceProcess(process, stdout, log, [])
+            service.port = int(service.read_up_to("Listening on").split("/")[2].rpartition(":")[2])
+            service.read_up_to("Keys:")
+            yield service
+        finally:
+            net.cancel()
+            workers = children(process.pid)
+            process.kill()
+            process.wait(TIMEOUT)
+            for pid in workers:  # they would drain, and be seen in the next test
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return []
+    return [int(each) for each in text.split()]
+
+
+def command(
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    module: str = "tornado_idv",
+) -> subprocess.CompletedProcess[str]:
+    """Runs one command, or another module, to its end."""
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        process = fork(
+            *arguments,
+            stdout=stdout.fileno(),
+            stderr=stderr.fileno(),
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            module=module,
+        )
+        try:
+            code = process.wait(TIMEOUT)
+        finally:
+            process.kill()
+        texts = [each.seek(0) or each.read() for each in (stdout, stderr)]
+        return subprocess.CompletedProcess(arguments, code, *texts)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Asks again and again until the condition holds."""
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came to hold"
+        time.sleep(0.002)  # what is waited for needs the processor more

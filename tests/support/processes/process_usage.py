@@ -1,0 +1,51 @@
+"""CPU time and memory of processes that a test started."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from support.processes.process import eventually
+
+_INTERVAL = 0.25
+_IDLE_SHARE = 0.1
+_TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_time(pids: Sequence[int]) -> float:
+    """Return the seconds of CPU time that processes have taken."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return _TICK * sum(int(each[11]) + int(each[12]) for each in fields)
+
+
+def wait_until_idle(pids: Sequence[int]) -> None:
+    """Wait until processes want less than a tenth of a processor, which others may occupy."""
+
+    def are_idle() -> bool:
+        before, started = cpu_time(pids), time.monotonic()
+        time.sleep(_INTERVAL)
+        taken = (cpu_time(pids) - before) / (time.monotonic() - started)
+        return taken < _IDLE_SHARE and not any(map(_is_runnable, pids))
+
+    eventually(are_idle)
+
+
+def _is_runnable(pid: int) -> bool:
+    """Return whether a thread runs, or waits for a processor."""
+    states = [
+        each.read_text().rpartition(")")[2] for each in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return any(each.split()[0] == "R" for each in states)
+
+
+def anonymous_memory(pid: int) -> int:
+    """Return the bytes of memory of a process that no file backs."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(text.partition("RssAnon:")[2].split()[0])
+
+
+def open_descriptors(pid: int) -> int:
+    """Return the number of descriptors that a process has open."""
+    return len([*Path(f"/proc/{pid}/fd").iterdir()])

@@ -1,0 +1,53 @@
+"""nginx, haproxy and other programs in the foreground, ended by their own id."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.processes.process import eventually
+
+SEARCH_PATH = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/usr/local/sbin"))
+
+
+def find_tool(name: str, *folders: Path) -> str:
+    """Return the path of a program; skip the test where there is none."""
+    path = shutil.which(name, path=os.pathsep.join((*map(str, folders), SEARCH_PATH)))
+    if path is None:
+        pytest.skip(f"{name} is not installed; `make test-tools` does it")
+    return path
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def listens(port: int, host: str = "127.0.0.1") -> bool:
+    try:
+        socket.create_connection((host, port), timeout=10).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+@contextmanager
+def running_program(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
+    """Run a program that listens on the port, with its output in the log."""
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    try:
+        eventually(lambda: process.poll() is not None or listens(port))
+        assert process.poll() is None, log.read_text()
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)

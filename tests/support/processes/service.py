@@ -1,0 +1,220 @@
+"""A real service on a free port, in a thread of its own, and a plain client for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.keys.token import issue
+from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.service.service import Service, listening
+
+KEY = issue("caller")
+EXPIRED_KEY = issue("expired")
+CARDS_ONLY_KEY = issue("cards")
+CONFIG = f"""\
+profile_sites: [https://profiles.example]
+server: {{port: 0, body_timeout: 500ms, idle_timeout: 1s}}
+auth:
+  keys:
+    - {{id: caller, token: {KEY}}}
+    - {{id: expired, token: {EXPIRED_KEY}, expires: 2020-01-01T00:00:00Z}}
+    - {{id: cards, token: {CARDS_ONLY_KEY}, scopes: [identify:card]}}
+backends:
+"""
+FIXTURE = """\
+users:
+  - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
+"""
+_URL, _CARD = "/api/v1/identify/url", "/api/v1/identify/card"
+_FIELDS = {"Host": "x", "Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer as it came over the wire; header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def code(self) -> str | None:
+        """The code of the error record, None for a body that is none."""
+        record = json.loads(self.body) if self.body else {}
+        return record.get("code") if record.get("status") == "error" else None
+
+
+@dataclass(frozen=True)
+class Connection:
+    """An open connection, on which requests may follow each other."""
+
+    _sock: socket.socket
+    _stream: BufferedReader
+
+    def send(self, data: bytes) -> None:
+        """Send bytes."""
+        self._sock.sendall(data)
+
+    def read_reply(self) -> Reply | None:
+        """Return the next reply; None if the peer has closed the connection."""
+        status_line = self._stream.readline()
+        if not status_line:
+            return None
+        status = int(status_line.split()[1])
+        headers = {}
+        while (line := self._stream.readline()) not in (b"\r\n", b""):
+            name, _, value = line.decode("latin-1").partition(":")
+            headers[name.strip().lower()] = value.strip()
+        return Reply(status, headers, self._stream.read(int(headers.get("content-length", "0"))))
+
+
+class Client:
+    """Sends bytes and reads what comes back until the peer has no more to say."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Open a connection, and close it at the end."""
+        with (
+            socket.create_connection(("127.0.0.1", self.port), timeout=10) as sock,
+            sock.makefile("rb") as stream,
+        ):
+            yield Connection(sock, stream)
+
+    def raw(self, data: bytes, expect: int = 1) -> list[Reply]:
+        """The answers to some bytes: at most ``expect`` of them, fewer if the peer closes."""
+        with self.connection() as connection:
+            connection.send(data)
+            replies: list[Reply] = []
+            while len(replies) < expect and (reply := connection.read_reply()) is not None:
+                replies.append(reply)
+            return replies
+
+    def until_closed(self, data: bytes) -> list[Reply]:
+        """All answers up to the peer's closing of the connection."""
+        return self.raw(data, expect=1000)
+
+    def post(self, path: str, body: bytes, headers: dict[str, str] | None = None) -> Reply:
+        """The answer to a POST with our key, JSON as its type, and the headers given."""
+        return self.send("POST", path, {**_FIELDS, **(headers or {})}, body)
+
+    def send(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
+        """The answer to one well-framed request with just these headers."""
+        (reply,) = self.raw(_message(method, path, headers, body))
+        return reply
+
+    def by_input(self, text: str) -> Reply:
+        """The answer to a nickname or profile URL."""
+        return self.post(_URL, json.dumps({"input": text}).encode())
+
+    def by_card(self, text: str) -> Reply:
+        """The answer to a card number."""
+        return self.post(_CARD, json.dumps({"card_number": text}).encode())
+
+
+def lookup_request(text: str, token: str = KEY) -> bytes:
+    """Return the request with a key for a card number, or else a nickname or profile URL."""
+    path, member = (_CARD, "card_number") if text.isdigit() else (_URL, "input")
+    fields = {**_FIELDS, "Authorization": f"Bearer {token}"}
+    return _message("POST", path, fields, json.dumps({member: text}).encode())
+
+
+def _message(method: str, path: str, headers: dict[str, str], body: bytes) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items() if value is not None]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+@asynccontextmanager
+async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
+    """Runs the service of this configuration, written into ``folder``, in the running loop."""
+    path = folder / "config.yaml"
+    path.write_text(config, encoding="utf-8")
+    manager = plugin_manager()
+    file = ConfigFile.read(path)
+    settings = file.load(backend_kinds(manager), {})
+    async with listening(file, settings, manager) as service:
+        yield service
+
+
+@contextmanager
+def serving(config: str, folder: Path) -> Iterator[Service]:
+    """Runs the service of this configuration in a thread."""
+    started: Future[tuple[Service, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with serving_here(config, folder) as service:
+            started.set_result((service, asyncio.get_running_loop(), stop))
+            await stop.wait()
+
+    def main() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+    service, loop, stop = started.result(timeout=10)
+    try:
+        yield service
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(timeout=10)
+
+
+@contextmanager
+def serving_yaml(folder: Path) -> Iterator[Service]:
+    """The service over a fixture file."""
+    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    with serving(CONFIG + "  - {name: users, kind: yaml, path: users.yaml}\n", folder) as service:
+        yield service
+
+
+@contextmanager
+def serving_sqlite(folder: Path) -> Iterator[Service]:
+    """The service over a database of the service's own table."""
+    make_database(folder / "users.db", ("alice", "4000123412341234", "Free", None))
+    with serving(CONFIG + "  - {name: users, kind: sqlite, path: users.db}\n", folder) as service:
+        yield service
+
+
+@contextmanager
+def serving_upstream(folder: Path) -> Iterator[Service]:
+    """The service in front of another instance of itself."""
+    (folder / "origin").mkdir()
+    with serving_yaml(folder / "origin") as origin:
+        backend = (
+            f"  - {{name: origin, kind: upstream, base_url: '{origin.url}',"
+            f" auth: {{kind: bearer, token: {KEY}}}}}\n"
+        )
+        with serving(CONFIG + backend, folder) as service:
+            yield service
+
+
+def make_database(path: Path, *users: tuple[str, str, str, str | None]) -> None:
+    """Writes a database with the table that the service makes itself."""
+    connection = sqlite3.connect(path)
+    connection.execute(
+        "CREATE TABLE users (nickname TEXT PRIMARY KEY, card_number TEXT NOT NULL UNIQUE,"
+        " plan TEXT NOT NULL, profile_url TEXT)"
+    )
+    connection.executemany("INSERT INTO users VALUES (?, ?, ?, ?)", users)
+    connection.commit()
+    connection.close()

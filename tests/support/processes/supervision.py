@@ -1,0 +1,315 @@
+"""A supervisor whose processes, signals to them and time are simulated."""
+
+from __future__ import annotations
+
+import math
+import select
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tornado_idv.admin.reload import ReloadResult
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import DrainSettings
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.service.systemd import Notifier
+from tornado_idv.workers.child import Child
+from tornado_idv.workers.control import Decoder, Message, encode
+from tornado_idv.workers.reload_all import Configuration, ReloadAll
+from tornado_idv.workers.slot import Slot
+from tornado_idv.workers.supervisor import ADMIN, Supervisor
+
+CONFIG = """\
+profile_sites: [https://profiles.example]
+server: {workers: 2, watch_config: false}
+backends: [{name: users, kind: yaml, path: users.yaml}]
+"""
+_MAX_STEPS = 100
+"""Steps without time between them: a supervisor that does more would use up a core."""
+
+
+class FakeProcess:
+    """A process that serves at once, sends heartbeats, and does what it is sent.
+
+    ``ignored`` are the operations and commands that it does not respond to.
+    """
+
+    def __init__(
+        self, name: str, pid: int, sock: socket.socket, clock: Callable[[], float]
+    ) -> None:
+        self.name = name
+        self.pid = pid
+        self.started = clock()
+        self.received: list[Message] = []
+        self.signals: list[int] = []
+        self.ignored: set[str] = set()
+        self.is_hung = False
+        self.is_unkillable = False
+        self.code: int | None = None
+        self.before_reap: Callable[[], object] = lambda: None
+        self.counters = Counters()
+        self._clock = clock
+        self._socket = sock
+        self._decoder = Decoder()
+        self._beat_at = clock()
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.pid})"
+
+    @property
+    def has_ended(self) -> bool:
+        return self.code is not None
+
+    @property
+    def operations(self) -> list[str]:
+        """What it was sent: the commands, and other operations."""
+        return [each.get("command", each["op"]) for each in self.received]
+
+    def serve(self, keys: int = 1) -> None:
+        """Report that it serves."""
+        self.send("ready", keys=keys)
+
+    def send(self, op: str, **more: Any) -> None:
+        self._socket.sendall(encode({"op": op, **more}))
+
+    def send_raw(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def report(self) -> None:
+        report = {"process": {}, "counters": self.counters.to_record()}
+        self.send("report", report=report)
+        self._beat_at = self._clock()
+
+    def reply(self, **outcome: Any) -> None:
+        """Reply to the last command."""
+        number = [each["id"] for each in self.received if each["op"] == "do"][-1]
+        self.send("reply", id=number, **(outcome or {"result": None}))
+
+    def disconnect(self) -> None:
+        self._socket.close()
+
+    def exit(self, code: int = 0) -> None:
+        self._socket.close()
+        self.code = code
+        signal.raise_signal(signal.SIGCHLD)
+
+    def run(self) -> None:
+        """Do what is due."""
+        if self.is_hung or self.has_ended or self._socket.fileno() < 0:
+            return
+        self._socket.settimeout(0)
+        data = b""
+        with suppress(BlockingIOError):
+            while received := self._socket.recv(100_000):
+                data += received
+        for message in self._decoder.feed(data):
+            self.received.append(message)
+            self._do(message)
+        if not self.has_ended and self._clock() - self._beat_at >= 1.0:
+            self.report()
+
+    def _do(self, message: Message) -> None:
+        if self.ignored & {message["op"], message.get("command")}:
+            return
+        if message["op"] == "drain":
+            self.exit()
+        elif message["op"] == "do":
+            self.reply()
+
+
+class FakeChild(Child):
+    """What the supervisor has of a simulated process."""
+
+    def __init__(self, process: FakeProcess, sock: socket.socket, now: float) -> None:
+        super().__init__(process.name, process.pid, sock, now)
+        self._process = process
+
+    def kill(self) -> None:
+        self._process.signals.append(signal.SIGKILL)
+        if not (self._process.has_ended or self._process.is_unkillable):
+            self._process.exit(-signal.SIGKILL)
+
+    def reap(self) -> int | None:
+        self._process.before_reap()
+        return self._process.code
+
+    def end(self) -> None:
+        self.kill()
+        self._process.disconnect()
+        self.close()
+
+
+class RecordingNotifier(Notifier):
+    """Records what the service manager would be notified of."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self.sent: list[str] = []
+        self.signs_of_life: list[float] = []
+        """When `alive` was called."""
+        self._clock = clock
+
+    def alive(self) -> None:
+        self.signs_of_life.append(self._clock())
+
+    def _send(self, *lines: str) -> None:
+        self.sent.append(lines[0].partition("=")[0])
+
+
+class _Over(Exception):
+    pass
+
+
+class Simulation:
+    """Two workers, the admin process, and their supervisor, in simulated time.
+
+    ``prepare`` is called with each process that is started; by default it serves.
+    """
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.path = folder / "config.yaml"
+        self.path.write_text(CONFIG)
+        self.processes: list[FakeProcess] = []
+        self.prepare: Callable[[FakeProcess], object] = FakeProcess.serve
+        self.fork_error: OSError | None = None
+        self.drain = DrainSettings(delay=0.0, timeout=15.0)
+        self.announced: list[int] = []
+        self.released = 0
+        self.reloaded: list[ReloadResult] = []
+        self.counters = Counters()
+        self.notifier = RecordingNotifier(self.clock)
+        kinds = backend_kinds(plugin_manager())
+        file = ConfigFile.read(self.path)
+        self.current = Configuration(file, file.load(kinds, {}))
+        self.reloads = ReloadAll(
+            self.current,
+            lambda new: new.load(kinds, {}),
+            lambda _: None,
+            self.notifier,
+            self.counters,
+        )
+        self._is_over = False
+        self._limit = math.inf
+        self._steps = 0
+        self._pause = 0.0
+        patch.setattr(select, "poll", lambda: _Poll(self))
+
+    def start(self, *names: str) -> None:
+        """Make the supervisor, which starts the processes in its first step."""
+        self.supervisor = Supervisor(
+            [Slot(each, lambda _: 0) for each in names or ("worker 1", "worker 2", ADMIN)],
+            lambda: self.drain,
+            self.notifier,
+            self.reloads,
+            self.counters,
+            on_ready=self.announced.append,
+            release=self._release,
+            clock=self.clock,
+            fork=self._fork,
+        )
+
+    def clock(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self._end = self.now + seconds
+        while self.now < self._end:
+            self.supervisor._step()
+        for _ in range(3):  # for what the last step caused, such as the end of a process
+            self.supervisor._step()
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass in which neither the supervisor nor a process runs, as in a suspend."""
+        processes, self.processes = self.processes, []
+        self._pause = seconds
+        self.advance(seconds)
+        self.processes += processes
+
+    def run(self) -> bool:
+        """Let the supervisor run to its end."""
+        self._is_over = True
+        self._end = self._limit = self.now + 1000.0
+        return self.supervisor.run()
+
+    def close(self) -> None:
+        """End the supervisor, unless it has run to its end."""
+        if not self._is_over:
+            self._limit = 0.0
+            with suppress(_Over):
+                self.supervisor.run()
+
+    def of(self, name: str) -> list[FakeProcess]:
+        """The processes that have had this name."""
+        return [each for each in self.processes if each.name == name]
+
+    def worker(self, number: int = 1) -> FakeProcess:
+        """The latest process of a worker."""
+        return self.of(f"worker {number}")[-1]
+
+    @property
+    def admin(self) -> FakeProcess:
+        return self.of(ADMIN)[-1]
+
+    def ask(self, command: str, seconds: float = 0.0001, **args: Any) -> Message:
+        """Return the reply to a command of the admin process, which comes within ``seconds``."""
+        self.admin.send("ask", id=7, command=command, args=args)
+        self.advance(seconds)
+        (reply,) = [each for each in self.admin.received if each["op"] == "reply"]
+        self.admin.received.remove(reply)
+        assert reply["id"] == 7
+        return reply
+
+    def overview(self) -> Any:
+        """What the admin process is sent of the service."""
+        return self.ask("report", take_lag=False)["overview"]
+
+    def wait(self, seconds: float) -> None:
+        """Let processes run, and time pass; less if one of them does something."""
+        if self.now >= self._limit:
+            raise _Over
+        self._steps = 0 if seconds > 0 else self._steps + 1
+        assert self._steps < _MAX_STEPS, "the supervisor does not wait"
+        self.now, self._pause = max(min(self.now + seconds, self._end), self.now + self._pause), 0.0
+
+    def _fork(self, name: str, _: object, now: float) -> Child:
+        if self.fork_error is not None:
+            raise self.fork_error
+        ours, theirs = socket.socketpair()
+        ours.settimeout(0)
+        process = FakeProcess(name, 101 + len(self.processes), theirs, self.clock)
+        self.processes.append(process)
+        self.prepare(process)
+        return FakeChild(process, ours, now)
+
+    def _release(self) -> None:
+        self.released += 1
+
+
+class _Poll:
+    """`select.poll`, in simulated time."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._poll = _REAL_POLL()
+        self.register = self._poll.register
+
+    def poll(self, timeout: float) -> list[tuple[int, int]]:
+        events = self._run()
+        self._simulation.wait(0.0 if events else timeout / 1000)
+        return events or self._run()
+
+    def _run(self) -> list[tuple[int, int]]:
+        for each in self._simulation.processes:
+            each.run()
+        return self._poll.poll(0)
+
+
+_REAL_POLL = select.poll

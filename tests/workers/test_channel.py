@@ -1,0 +1,186 @@
+"""The end of a control connection in a process, and how it ends the process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from support.fakes.clock_and_backends import LoopClock
+from support.processes.control_channel import ControlEnd
+from tornado_idv.errors import StartError
+from tornado_idv.workers.channel import Channel, heartbeats, supervised
+
+Serve = Callable[[Channel], Awaitable[int]]
+
+
+@pytest.fixture
+def control() -> Iterator[ControlEnd]:
+    with ControlEnd() as control:
+        yield control
+
+
+async def run(control: ControlEnd, serve: Serve) -> int:
+    task = asyncio.create_task(supervised(control.theirs, serve))
+    await asyncio.wait([task], timeout=10)
+    assert task.done()  # `wait_for` would cancel it, which it could take for a stop
+    return task.result()
+
+
+async def until_stopped(channel: Channel) -> int:
+    await channel.stop.wait()
+    return 17
+
+
+@pytest.mark.parametrize("delay", [False, True])
+async def test_process_stops_as_the_supervisor_says(control: ControlEnd, *, delay: bool) -> None:
+    seen: list[bool] = []
+
+    async def serve(channel: Channel) -> int:
+        channel.serving(3)
+        await channel.stop.wait()
+        seen.append(channel.delay)
+        return 17
+
+    control.send("drain", delay=delay)
+    assert await run(control, serve) == 17
+    assert seen == [delay]
+    assert control.rest() == [{"op": "ready", "keys": 3}]
+
+
+async def test_start_is_cancelled_by_a_stop(control: ControlEnd) -> None:
+    async def serve(_: Channel) -> int:
+        await asyncio.Event().wait()
+        return 17
+
+    control.send("drain", delay=False)
+    assert await run(control, serve) == 0
+
+
+async def test_cancellation_that_is_no_stop_is_passed_on(control: ControlEnd) -> None:
+    async def serve(_: Channel) -> int:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await run(control, serve)
+
+
+async def test_failed_start_is_reported(control: ControlEnd) -> None:
+    async def serve(_: Channel) -> int:
+        raise StartError("no file")
+
+    assert await run(control, serve) == 3
+    (message,) = control.rest()
+    assert (message["op"], message["error"]["message"]) == ("failed", "no file")
+
+
+async def test_unhandled_exception_is_logged_without_its_message(
+    control: ControlEnd, caplog: pytest.LogCaptureFixture
+) -> None:
+    card_number = "4000123412341234"
+
+    async def serve(_: Channel) -> int:
+        raise ValueError(card_number)
+
+    assert await run(control, serve) == 70
+    assert control.rest() == []
+    assert "unhandled exception" in caplog.text
+    assert "ValueError" in caplog.text
+    assert card_number not in caplog.text
+
+
+@pytest.mark.parametrize("cause", ["end", "garbage"])
+async def test_process_stops_without_a_delay_when_its_supervisor_is_gone(
+    control: ControlEnd, caplog: pytest.LogCaptureFixture, cause: str
+) -> None:
+    async def serve(channel: Channel) -> int:
+        channel.serving(0)
+        if cause == "end":
+            control.close()
+        else:
+            control.send_raw(b"\xff" * 100)
+        await channel.stop.wait()
+        assert not channel.delay
+        channel.send({"op": "report", "report": None})  # does nothing
+        return 17
+
+    assert await run(control, serve) == 17
+    assert caplog.messages == ["the supervisor is gone: stopping"]
+
+
+async def test_end_of_the_process_is_no_end_of_the_supervisor(
+    control: ControlEnd, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    control.send("drain", delay=False)
+    await run(control, until_stopped)
+    assert caplog.messages == []
+
+
+async def test_everything_is_sent_before_the_end(control: ControlEnd) -> None:
+    """Also more than a socket takes at once."""
+    text = "x" * 1_000_000
+
+    async def serve(channel: Channel) -> int:
+        channel.send({"op": "report", "report": text})
+        return 0
+
+    ended = asyncio.create_task(run(control, serve))
+    assert await asyncio.to_thread(control.rest) == [{"op": "report", "report": text}]
+    assert await ended == 0
+
+
+async def test_other_messages_are_passed_on(control: ControlEnd) -> None:
+    seen: list[object] = []
+
+    async def serve(channel: Channel) -> int:
+        channel.serving(0)
+        channel.on_message = seen.append
+        return await until_stopped(channel)
+
+    control.send("do", id=1)
+    control.send("reply", id=2)
+    control.send("drain", delay=False)
+    await run(control, serve)
+    assert seen == [{"op": "do", "id": 1}, {"op": "reply", "id": 2}]
+
+
+async def test_heartbeat_is_sent_every_second_and_at_the_end(control: ControlEnd) -> None:
+    clock = LoopClock()
+    counts: list[int] = []
+
+    async def serve(channel: Channel) -> int:
+        async with heartbeats(channel, lambda: {"count": len(counts)}):
+            await asyncio.sleep(0)
+            for _ in range(3):
+                await clock.advance(0.9)
+                counts.append(1)
+                await clock.advance(0.11)
+            counts.append(1)
+        await clock.advance(5.0)
+        return 0
+
+    await supervised(control.theirs, serve)
+    assert [each["report"]["count"] for each in control.rest()] == [0, 1, 2, 3, 4]
+
+
+async def test_last_report_is_sent_after_an_error(control: ControlEnd) -> None:
+    async def serve(channel: Channel) -> int:
+        async with heartbeats(channel, lambda: None):
+            raise StartError("no file")
+
+    await run(control, serve)
+    assert [each["op"] for each in control.rest()] == ["report", "failed"]
+
+
+async def test_opening_backends_is_reported_until_its_end(control: ControlEnd) -> None:
+    async def serve(channel: Channel) -> int:
+        with channel.preparing():
+            channel.send({"op": "report"})
+            raise StartError("no file")
+
+    await run(control, serve)
+    sent = [(each["op"], each.get("now")) for each in control.rest()]
+    assert sent == [("preparing", True), ("report", None), ("preparing", False), ("failed", None)]

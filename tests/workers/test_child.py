@@ -1,0 +1,115 @@
+"""What a supervisor does with the socket to a process."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tornado_idv.workers.child import Child, fork
+from tornado_idv.workers.control import Message, encode
+
+# CPython 3.12 warns if the process that runs the tests has threads.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+
+def test_process_that_closes_with_a_message_unread_is_not_killed() -> None:
+    """It is about to end by itself; what it has sent before is received."""
+    pid = os.fork()
+    if not pid:
+        signal.pause()
+    ours, theirs = socket.socketpair()
+    ours.settimeout(0)
+    child = Child("worker 1", pid, ours, 0.0)
+    try:
+        child.send({"op": "do"})
+        theirs.sendall(encode({"op": "report"}))
+        theirs.close()
+        assert child.receive(1.0) == [{"op": "report"}]
+        assert child.receive(1.0) == []
+        assert child.disconnected
+    finally:
+        os.kill(pid, signal.SIGUSR1)
+        _, status = os.waitpid(pid, 0)
+        child.close()
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGUSR1, "another signal came before"
+
+
+def ended(child: Child) -> int:
+    """Return the exit code, once there is one."""
+    while (code := child.reap()) is None:
+        time.sleep(0.001)
+    child.close()
+    return code
+
+
+def test_forked_process_has_the_other_end_and_an_exit_code() -> None:
+    def run(sock: socket.socket) -> int:
+        sock.sendall(encode({"op": "report", "report": os.getpid()}))
+        sock.recv(1)
+        return 7
+
+    child = fork("worker 1", run, 5.0)
+    assert (str(child), child.heard, child.phase) == (
+        f"worker 1 (pid {child.pid})",
+        5.0,
+        "starting",
+    )
+    assert child.reap() is None
+    messages: list[Message] = []
+    while not messages:
+        messages = child.receive(6.0)  # does not wait
+    assert messages == [{"op": "report", "report": child.pid}]
+    assert child.heard == 6.0
+    child.send({"op": "drain"})
+    assert ended(child) == 7
+
+
+def test_forked_process_that_fails_exits_with_70(capfd: pytest.CaptureFixture[str]) -> None:
+    def run(_: socket.socket) -> int:
+        logging.getLogger().handlers = [logging.StreamHandler()]
+        raise ValueError("canary of 4000")
+
+    assert ended(fork("worker 1", run, 0.0)) == 70
+    text = capfd.readouterr().err
+    assert "unhandled exception" in text
+    assert "ValueError" in text
+
+
+def test_killed_process_has_the_signal_as_its_code() -> None:
+    child = fork("worker 1", lambda sock: len(sock.recv(1)), 0.0)
+    child.kill()
+    assert ended(child) == -signal.SIGKILL
+    child.kill()  # does nothing
+
+
+def test_ended_process_leaves_no_zombie() -> None:
+    child = fork("worker 1", lambda sock: len(sock.recv(1)), 0.0)
+    child.end()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(child.pid, os.WNOHANG)
+    assert child.fileno() == -1
+
+
+def test_process_notices_the_end_of_its_supervisor() -> None:
+    """No copy of the other end is open in it."""
+    child = fork("worker 1", lambda sock: 3 + len(sock.recv(1)), 0.0)
+    child.close()
+    assert ended(child) == 3
+
+
+def test_failed_fork_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> int:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fail)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match="temporarily unavailable"):
+        fork("worker 1", lambda _: 0, 0.0)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

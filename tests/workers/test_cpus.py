@@ -1,0 +1,87 @@
+"""`server.workers: auto`, with the files of several machines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tornado_idv.errors import SettingError
+from tornado_idv.workers.cpus import usable_cpus, worker_count
+
+V2 = "0::/service"
+V1 = "9:name=systemd:/\n4:cpu,cpuacct:/docker/1\n3:memory:/docker/1\n0::/"
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "files", "expected"),
+    [
+        (V2, {}, 8),
+        (V2, {"service/cpu.max": "max 100000"}, 8),
+        (V2, {"service/cpu.max": "200000 100000"}, 2),
+        (V2, {"service/cpu.max": "150000 100000"}, 2),
+        (V2, {"service/cpu.max": "20000 100000"}, 1),
+        (V2, {"service/cpu.max": "1600000 100000"}, 8),
+        ("0::/a/b", {"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, 3),
+        ("0::/", {"cpu.max": "300000 100000"}, 3),
+        ("0::/../x", {"cpu.max": "300000 100000"}, 3),
+        (V2, {"service/cpu.max": "garbage"}, 8),
+        (V1, {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        (V1, {"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+        (
+            V1,
+            {"cpu/docker/1/cpu.cfs_quota_us": "5000", "cpu/docker/1/cpu.cfs_period_us": "10000"},
+            1,
+        ),
+        ("", {}, 8),
+    ],
+    ids=[
+        "version 2 without a quota file",
+        "no limit",
+        "two CPUs",
+        "rounded up",
+        "at least one",
+        "more than the affinity",
+        "limit of the cgroup above",
+        "the root as a container sees it",
+        "outside of the mount",
+        "not a quota",
+        "version 1 without a limit",
+        "version 1 with the path of the host",
+        "version 1",
+        "no cgroups",
+    ],
+)
+def test_quota_limits_the_affinity(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cgroups: str,
+    files: dict[str, str],
+    expected: int,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    mount = tmp_path / "cgroup"
+    for name, text in files.items():
+        path = mount / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    (tmp_path / "cgroups").write_text(f"{cgroups}\n" if cgroups else "")
+    assert usable_cpus(tmp_path / "cgroups", mount) == expected
+
+
+def test_this_machine_has_cpus(tmp_path: Path) -> None:
+    assert usable_cpus() >= 1
+    assert usable_cpus(tmp_path / "missing") >= 1
+
+
+def test_macos_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not say which CPUs a process may use, and gives one socket all connections."""
+    assert worker_count("auto") == usable_cpus()
+    assert worker_count(3) == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert worker_count("auto") == worker_count(1) == 1
+    with pytest.raises(SettingError, match="several workers need Linux; write 1 or auto"):
+        worker_count(2)

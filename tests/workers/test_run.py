@@ -1,0 +1,228 @@
+"""One process from start to stop, seen from inside; the real ones are in test_drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.processes.service import Client
+from tornado_idv.backend import Backend, BackendOptions
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.errors import StartError
+from tornado_idv.log_format import json_lines
+from tornado_idv.logs.folding import Folding
+from tornado_idv.logs.handlers import LogOutput
+from tornado_idv.logs.writer import LogWriter
+from tornado_idv.model import Query
+from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.service.service import Service
+from tornado_idv.service.sockets import url_of
+from tornado_idv.web.access_log import AccessLog
+from tornado_idv.workers.run import run
+
+CONFIG = """\
+profile_sites: [https://profiles.example]
+server: {host: HOST, port: 0, drain: {timeout: 10ms}}
+backends: [{name: users, kind: yaml, path: users.yaml}]
+logging: {level: LEVEL}
+"""
+BEGUN = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+Serve = Callable[..., None]
+
+
+@pytest.fixture
+def access() -> list[str]:
+    """The access log."""
+    return []
+
+
+@pytest.fixture
+def serve(tmp_path: Path, access: list[str]) -> Iterator[Serve]:
+    """Run the service over one fixture until it is stopped; other logs are `caplog`'s."""
+    opened: list[LogOutput] = []
+
+    def logs(level: str) -> LogOutput:
+        writer = LogWriter(len, str)
+        log = AccessLog(access.append, json_lines) if level == "info" else None
+        opened.append(LogOutput(writer, log, Folding(print)))
+        return opened[-1]
+
+    def start(
+        announce: Callable[[Service], None], host: str = "127.0.0.1", level: str = "info"
+    ) -> None:
+        (tmp_path / "users.yaml").write_text("users: []\n")
+        (tmp_path / "config.yaml").write_text(CONFIG.replace("HOST", host).replace("LEVEL", level))
+        manager = plugin_manager()
+        file = ConfigFile.read(tmp_path / "config.yaml")
+        settings = file.load(backend_kinds(manager), {})
+        run(file, settings, manager, announce, logs(level))
+
+    yield start
+    for each in opened:
+        each.writer.close()
+
+
+def stop(_: Service) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_it_announces_itself_once_it_can_be_asked(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    urls: list[str] = []
+
+    def announce(service: Service) -> None:
+        urls.append(service.url)
+        Client(service.port).raw(b"", expect=0)
+        stop(service)
+
+    with caplog.at_level(logging.INFO):
+        serve(announce)
+    assert urls[0].startswith("http://127.0.0.1:")
+    assert "finishing the requests in flight" in caplog.text
+    assert "unanswered" not in caplog.text
+
+
+def test_event_loop_is_watched_while_the_service_runs(serve: Serve) -> None:
+    watching: list[bool] = []
+
+    def look() -> None:
+        watching.append("watchdog" in {each.name for each in threading.enumerate()})
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    serve(lambda _: asyncio.get_running_loop().call_soon(look))
+    assert watching == [True]
+
+
+def test_requests_that_do_not_end_are_given_up(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    callers: list[threading.Thread] = []
+
+    def stop_amid_a_request(service: Service) -> None:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=10) as sock:
+            sock.sendall(BEGUN)
+            assert sock.recv(12) == b"HTTP/1.1 100"
+            stop(service)
+            assert sock.makefile("rb").read() == b" Continue\r\n\r\n"
+
+    def announce(service: Service) -> None:
+        callers.append(threading.Thread(target=stop_amid_a_request, args=[service]))
+        callers[0].start()
+
+    serve(announce)
+    callers[0].join(10)
+    assert "requests unanswered after the drain timeout" in caplog.text
+
+
+@pytest.mark.parametrize(("level", "lines"), [("info", 1), ("warning", 0)])
+def test_every_answer_up_to_the_stop_is_in_the_log(
+    serve: Serve, access: list[str], level: str, lines: int
+) -> None:
+    callers: list[threading.Thread] = []
+
+    def ask_and_stop(service: Service) -> None:
+        assert Client(service.port).send("GET", "/", {"Host": "x"}).status == 404
+        stop(service)
+
+    def announce(service: Service) -> None:
+        callers.append(threading.Thread(target=ask_and_stop, args=[service]))
+        callers[0].start()
+
+    serve(announce, level=level)
+    callers[0].join(10)
+    assert "".join(access).count('"request"') == lines
+
+
+class Opening(Backend[BackendOptions]):
+    """Is opened for as long as the test waits, and meanwhile the process gets a signal."""
+
+    number: signal.Signals | None = signal.SIGTERM
+
+    async def open(self) -> None:
+        if self.number is None:
+            raise asyncio.CancelledError
+        os.kill(os.getpid(), self.number)
+        await asyncio.wait_for(asyncio.get_running_loop().create_future(), 10)
+
+    async def find(self, query: Query) -> None:
+        """Never asked."""
+
+
+@pytest.fixture
+def opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each backend is an `Opening`."""
+    monkeypatch.setattr("tornado_idv.registry.backend_kinds", lambda _: {"yaml": Opening})
+    monkeypatch.setattr(
+        "tornado_idv.service.directories.backend_kinds", lambda _: {"yaml": Opening}
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_stop_during_the_start_ends_the_start(
+    serve: Serve,
+    opening: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: signal.Signals,
+) -> None:
+    monkeypatch.setattr(Opening, "number", number)
+    with caplog.at_level(logging.INFO):
+        serve(lambda _: None)
+    assert "stopped during the start" in caplog.text
+
+
+def test_a_start_that_cancels_itself_is_no_stop(
+    serve: Serve, opening: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Opening, "number", None)
+    with pytest.raises(asyncio.CancelledError):
+        serve(stop)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("0.0.0.0", "http://127.0.0.1:"), ("localhost", "http://localhost:")],
+    ids=["everywhere", "a name"],
+)
+def test_the_address_is_one_to_ask_by(serve: Serve, host: str, url: str) -> None:
+    urls: list[str] = []
+
+    def announce(service: Service) -> None:
+        urls.append(service.url)
+        stop(service)
+
+    serve(announce, host)
+    assert urls[0].startswith(url)
+
+
+@pytest.mark.parametrize("host", ["::", "::1"])
+def test_an_address_of_version_6_has_brackets(host: str) -> None:
+    assert url_of("http", host, 8080) == "http://[::1]:8080"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(99, "not one of ours"), "not one of ours"),
+        (OSError("no such name"), "no such name"),
+    ],
+    ids=["with a number", "without"],
+)
+def test_listen_error_is_reported(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tornado_idv.service.sockets.bind_sockets", refuse)
+    with pytest.raises(StartError, match=f"^cannot listen on 192.0.2.1 port 0: {reason}; change"):
+        serve(stop, "192.0.2.1")

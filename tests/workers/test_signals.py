@@ -1,0 +1,97 @@
+"""What signals do in each phase; what a real process makes of them is in test_drain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from tornado_idv.log_format import text_lines
+from tornado_idv.logs.folding import Folding
+from tornado_idv.logs.handlers import LogOutput
+from tornado_idv.logs.writer import LogWriter
+from tornado_idv.web.access_log import AccessLog
+from tornado_idv.workers.run import abort
+from tornado_idv.workers.signals import Signals, hold_hangups
+
+
+async def test_first_signal_stops_and_second_aborts() -> None:
+    aborted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    signals = Signals(asyncio.current_task(), aborted.set_result)
+    signals.ready(lambda: None)
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.wait_for(signals.stop.wait(), 10)
+    assert not aborted.done()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(aborted, 10) == signal.SIGTERM
+
+
+async def test_second_signal_aborts_a_start_that_does_not_end() -> None:
+    aborted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    Signals(asyncio.current_task(), aborted.set_result)
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(asyncio.get_running_loop().create_future(), 10)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(aborted, 10) == signal.SIGTERM
+
+
+async def handled_so_far() -> None:
+    """Wait until the signals that came before are handled: they are in their order."""
+    handled = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, handled.set)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await asyncio.wait_for(handled.wait(), 10)
+    loop.remove_signal_handler(signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("phase", ["before the loop", "start", "running"])
+async def test_hangup_reloads_once_the_service_runs(phase: str) -> None:
+    """Also one that arrived before; it neither ends the process nor stops the service."""
+    reloads = asyncio.Semaphore(0)
+    with hold_hangups():
+        if phase == "before the loop":
+            os.kill(os.getpid(), signal.SIGHUP)
+        signals = Signals(asyncio.current_task(), lambda _: None)
+        if phase == "start":
+            os.kill(os.getpid(), signal.SIGHUP)
+        await handled_so_far()
+        assert reloads.locked()
+        signals.ready(reloads.release)
+        if phase == "running":
+            os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.wait_for(reloads.acquire(), 10)
+        assert reloads.locked()
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.wait_for(reloads.acquire(), 10)
+    assert not signals.stop.is_set()
+
+
+async def test_an_abort_writes_the_log_and_exits_with_the_signal_s_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[bytes] = []
+    codes: list[int] = []
+
+    def write(data: memoryview) -> int:
+        written.append(bytes(data))
+        return len(data)
+
+    writer = LogWriter(write, str)
+    access = AccessLog(writer.put, text_lines)
+    access.log(
+        method="-",
+        route="-",
+        status=400,
+        seconds=0.0,
+        client_address="::1",
+        key_id=None,
+        request_id="a-1",
+    )
+    monkeypatch.setattr("os._exit", codes.append)
+    abort(LogOutput(writer, access, Folding(print)), signal.SIGTERM)
+    assert codes == [143]
+    assert b"request_id=a-1" in b"".join(written)

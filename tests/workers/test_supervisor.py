@@ -1,0 +1,685 @@
+"""The supervisor in states that are rare: its processes and the time are simulated.
+
+`test_workers.py` has the same with real processes.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.processes.supervision import CONFIG, FakeProcess, Simulation
+from tornado_idv.config.settings import DrainSettings
+from tornado_idv.errors import StartError
+from tornado_idv.workers.start_error import to_record
+
+OTHER = CONFIG.replace("profiles", "other")
+
+
+@pytest.fixture
+def simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
+    """A supervisor that has started nothing yet."""
+    simulation = Simulation(tmp_path, monkeypatch)
+    simulation.start()
+    yield simulation
+    simulation.close()
+
+
+@pytest.fixture
+def service(simulation: Simulation) -> Simulation:
+    """A service that has served for a while."""
+    simulation.advance(10.0)
+    return simulation
+
+
+def send_signal(number: signal.Signals = signal.SIGTERM) -> None:
+    signal.raise_signal(number)
+
+
+def fail(process: FakeProcess, message: str = "cannot open users.yaml") -> None:
+    """Report that it cannot start, and end."""
+    process.send("failed", error=to_record(StartError(f"{process.name}: {message}")))
+    process.exit(3)
+
+
+def never_serve(_: FakeProcess) -> None:
+    pass
+
+
+# Start
+
+
+def test_service_is_announced_once_when_all_processes_serve(simulation: Simulation) -> None:
+    simulation.prepare = never_serve
+    simulation.advance(1.0)
+    for keys, process in enumerate(simulation.processes, start=3):
+        assert simulation.announced == []
+        process.serve(keys)
+        simulation.advance(0.1)
+    assert simulation.announced == [5]
+    assert simulation.notifier.sent == ["READY"]
+    simulation.worker().exit(1)
+    simulation.advance(10.0)
+    assert simulation.announced == [5]
+
+
+def test_start_fails_with_the_error_of_a_worker_if_none_can_start(simulation: Simulation) -> None:
+    def prepare(process: FakeProcess) -> None:
+        process.serve() if process.name == "admin" else fail(process)
+
+    simulation.prepare = prepare
+    with pytest.raises(StartError, match=r"^worker 1: cannot open users\.yaml$"):
+        simulation.run()
+    assert simulation.admin.signals == [signal.SIGKILL]
+
+
+@pytest.mark.parametrize("name", ["worker 2", "admin"])
+def test_service_waits_for_one_process_that_cannot_start_yet(
+    simulation: Simulation, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    simulation.prepare = lambda each: fail(each) if each.name == name else each.serve()
+    simulation.advance(5.0)
+    assert simulation.announced == []
+    assert len(simulation.of(name)) == 5, "after 0, 0, 0.5, 1.5 and 3.5 s"
+    assert len(simulation.processes) == 7
+    assert f"{name} (pid 10" in caplog.text
+    assert f"exit code 3 ({name}: cannot open users.yaml); restart in 0.5 s" in caplog.text
+    simulation.prepare = FakeProcess.serve
+    simulation.advance(10.0)
+    assert simulation.announced == [1]
+
+
+def test_workers_that_end_during_the_start_fail_it(simulation: Simulation) -> None:
+    simulation.prepare = lambda each: each.exit(-signal.SIGKILL)
+    with pytest.raises(StartError, match=r"^worker 1 \(pid 101\) ended during the start: SIGKILL"):
+        simulation.run()
+
+
+def test_worker_that_serves_after_a_failure_is_no_failed_start(simulation: Simulation) -> None:
+    """Not even if the other one fails after that."""
+    simulation.prepare = lambda each: fail(each) if each.name == "worker 1" else None
+    simulation.advance(0.1)
+    simulation.prepare = FakeProcess.serve
+    simulation.advance(5.0)
+    fail(simulation.worker(2))
+    simulation.prepare = never_serve
+    simulation.advance(1.0)
+    simulation.admin.serve()
+    simulation.worker(2).serve()
+    simulation.advance(1.0)
+    assert simulation.announced == [1]
+
+
+def test_process_that_cannot_be_forked_is_tried_again_after_a_second(
+    simulation: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    simulation.fork_error = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    simulation.advance(0.9)
+    assert caplog.messages == [
+        f"{name} cannot be started: Resource temporarily unavailable"
+        for name in ("worker 1", "worker 2", "admin")
+    ]
+    simulation.fork_error = None
+    simulation.advance(0.05)
+    assert simulation.processes == []
+    simulation.advance(0.1)
+    assert [each.name for each in simulation.processes] == ["worker 1", "worker 2", "admin"]
+
+
+def test_hangup_during_the_start_reloads_once_the_service_is_announced(
+    simulation: Simulation,
+) -> None:
+    simulation.prepare = never_serve
+    simulation.advance(1.0)
+    send_signal(signal.SIGHUP)
+    simulation.advance(1.0)
+    assert simulation.reloads.last is None
+    for process in simulation.processes:
+        process.serve()
+    simulation.advance(1.0)
+    assert [each.operations for each in simulation.processes] == [["prepare", "commit"]] * 3
+    assert simulation.counters.reloads == {"ok": 1, "failed": 0}
+
+
+# Heartbeats
+
+
+@pytest.mark.parametrize("name", ["worker 1", "admin"])
+def test_process_without_a_heartbeat_for_three_seconds_is_replaced(
+    service: Simulation, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (hung,) = service.of(name)
+    hung.is_hung = True
+    service.advance(1.9)
+    assert not hung.has_ended
+    service.advance(1.2)
+    assert hung.has_ended
+    assert [each.has_ended for each in service.of(name)] == [True, False]
+    assert f"{name} (pid {hung.pid}) is killed: no heartbeat for 3 s" in caplog.messages
+    assert len(service.processes) == 4
+
+
+def test_process_that_starts_may_be_silent_for_a_minute(simulation: Simulation) -> None:
+    """A backend that it opens may block its event loop."""
+    simulation.prepare = lambda each: setattr(each, "is_hung", True)
+    simulation.advance(59.9)
+    assert len(simulation.processes) == 3
+    with pytest.raises(StartError, match=r"worker 1 .* ended during the start: SIGKILL"):
+        simulation.advance(0.2)
+
+
+def test_killed_process_that_does_not_end_is_killed_again(service: Simulation) -> None:
+    """As one that waits for a disk; meanwhile it has no successor."""
+    hung = service.worker()
+    hung.is_hung = hung.is_unkillable = True
+    service.advance(12.5)
+    assert hung.signals == [signal.SIGKILL]
+    service.advance(1.0)
+    assert hung.signals == [signal.SIGKILL] * 2
+    assert len(service.processes) == 3
+
+
+@pytest.mark.parametrize("seconds", [2.6, 3600.0])
+def test_processes_live_on_after_the_machine_was_suspended(
+    service: Simulation, seconds: float
+) -> None:
+    """They have sent nothing meanwhile; one that hangs afterwards is replaced."""
+    service.advance(0.9)
+    service.pause(seconds)
+    assert not any(each.has_ended for each in service.processes)
+    service.worker().is_hung = True
+    service.advance(2.9)
+    assert not service.worker().has_ended
+    service.advance(0.2)
+    assert [each.name for each in service.processes if each.has_ended] == ["worker 1"]
+
+
+def test_late_supervisor_still_replaces_what_hangs(service: Simulation) -> None:
+    """A machine that is only busy is no suspended one."""
+    hung = service.worker()
+    hung.is_hung = True
+    for _ in range(2):
+        service.pause(1.9)
+        service.advance(0.01)
+    assert [each for each in service.processes if each.has_ended] == [hung]
+
+
+@pytest.mark.parametrize("has_hung", [False, True], ids=["closed", "closed after it hung"])
+def test_process_that_has_closed_its_connection_and_does_not_end_is_replaced(
+    service: Simulation, caplog: pytest.LogCaptureFixture, *, has_hung: bool
+) -> None:
+    """It has ten seconds, for it closes its connection before it ends."""
+    process = service.worker()
+    process.is_hung = has_hung
+    service.advance(2.0)
+    process.disconnect()
+    service.advance(9.9)
+    assert not process.has_ended
+    service.advance(0.2)
+    assert process.has_ended
+    assert f"{process.name} (pid {process.pid}) is killed: it did not stop in time" in caplog.text
+    assert not service.worker().has_ended
+
+
+def test_process_that_sends_garbage_is_replaced(service: Simulation) -> None:
+    process = service.worker()
+    process.send_raw(b"\xff" * 100)
+    service.advance(0.1)
+    assert process.has_ended
+    assert not service.worker().has_ended
+
+
+# Replacement
+
+
+def test_process_that_ends_is_replaced_and_its_counts_are_kept(
+    service: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = service.worker()
+    process.counters.count_reload(succeeded=True, at=1.0)
+    process.report()
+    process.exit(1)
+    service.advance(0.1)
+    assert service.overview()["restarts"] == 1
+    assert service.counters.reloads["ok"] == 1
+    assert "worker 1 (pid 101) ended: exit code 1; restart in 0 s" in caplog.messages
+    assert len(service.processes) == 4
+
+
+def test_report_sent_just_before_the_end_is_counted(service: Simulation) -> None:
+    """Also one that is sent after the supervisor has read the connection."""
+    process = service.worker()
+    process.counters.count_reload(succeeded=False, at=1.0)
+
+    def end() -> None:
+        process.before_reap = lambda: None
+        process.report()
+        process.exit(-signal.SIGSEGV)
+
+    process.before_reap = end
+    service.advance(0.01)
+    assert service.counters.reloads["failed"] == 1
+
+
+def test_failures_in_a_row_are_followed_by_growing_pauses(service: Simulation) -> None:
+    failed = service.now
+    service.prepare = lambda each: each.exit(1)
+    service.worker().exit(1)
+    service.advance(5.0)
+    _, *successors = service.of("worker 1")
+    starts = [round(each.started - failed, 3) for each in successors]
+    assert starts == [0.0, 0.5, 1.5, 3.5]
+
+
+def test_process_in_a_pause_before_its_start_is_missing(service: Simulation) -> None:
+    service.prepare = lambda each: each.exit(1)
+    service.worker(2).exit(1)
+    service.advance(2.0)
+    overview = service.overview()
+    assert overview["missing"] == ["worker 2"]
+    assert [each["name"] for each in overview["workers"]] == ["worker 1"]
+
+
+def test_terminated_worker_serves_until_its_successor_does(
+    service: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`drain.delay` does not apply: the successor accepts connections."""
+    caplog.set_level(logging.INFO)
+    service.prepare = never_serve
+    service.drain = DrainSettings(delay=30.0, timeout=5.0)
+    old = service.worker()
+    old.ignored = {"drain"}
+    old.send("retire")
+    service.advance(1.0)
+    new = service.worker()
+    assert new is not old
+    assert old.received == []
+    new.serve()
+    service.advance(0.1)
+    assert old.received == [{"op": "drain", "delay": False}]
+    old.send("retire")
+    service.advance(14.8)
+    assert not old.has_ended
+    service.advance(0.2)
+    assert old.signals == [signal.SIGKILL]
+    service.advance(1.0)
+    assert service.overview()["restarts"] == 0
+    assert len(service.processes) == 4
+    assert "worker 1 (pid 101) is replaced" in caplog.messages
+    assert "worker 1 (pid 101) stopped: SIGKILL" in caplog.messages
+
+
+def test_worker_that_is_terminated_during_its_start_is_drained_at_once(
+    service: Simulation,
+) -> None:
+    service.prepare = never_serve
+    old = service.worker()
+    old.send("retire")
+    service.advance(0.1)
+    first = service.worker()
+    first.ignored = {"drain"}
+    first.send("retire")
+    service.advance(0.1)
+    second = service.worker()
+    drain = {"op": "drain", "delay": False}
+    assert [each.received for each in (old, first, second)] == [[], [drain], []]
+    first.serve()  # it did so before it was asked to stop
+    service.advance(0.1)
+    assert not old.has_ended
+    second.serve()
+    service.advance(0.1)
+    assert old.has_ended
+    assert not second.has_ended
+
+
+def test_worker_that_ends_while_its_successor_starts_is_not_replaced_twice(
+    service: Simulation,
+) -> None:
+    service.prepare = never_serve
+    old = service.worker()
+    old.send("retire")
+    service.advance(0.1)
+    old.exit(1)
+    service.advance(5.0)
+    assert len(service.processes) == 4
+
+
+def test_admin_process_stays_while_no_worker_can_be_started(service: Simulation) -> None:
+    service.prepare = never_serve
+    for number in (1, 2):
+        service.worker(number).exit(1)
+    service.advance(0.1)
+    service.fork_error = OSError(errno.ENOMEM, "Cannot allocate memory")
+    for number in (1, 2):
+        service.worker(number).send("retire")
+    service.advance(5.0)
+    assert service.overview()["workers"] == []
+    service.fork_error, service.prepare = None, FakeProcess.serve
+    service.advance(2.0)
+    assert service.overview()["missing"] == []
+
+
+# Stop
+
+
+def test_stop_drains_the_workers_and_then_the_admin_process(
+    service: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.drain = DrainSettings(delay=1.0, timeout=1.0)
+    for process in service.processes:
+        process.ignored = {"drain"}
+    caplog.set_level(logging.INFO)
+    send_signal()
+    service.advance(0.1)
+    text = "stopping: no new connections, finishing the requests in flight"
+    assert caplog.messages == [text]
+    first, second = service.worker(1), service.worker(2)
+    assert (service.released, service.notifier.sent[-1]) == (1, "STOPPING")
+    assert first.received == second.received == [{"op": "drain", "delay": True}]
+    first.exit()
+    service.advance(1.0)
+    assert service.admin.operations == []
+    assert service.overview()["phase"] == "draining"
+    second.exit()
+    service.admin.ignored = set()
+    assert service.run()
+    assert service.admin.received == [{"op": "drain", "delay": False}]
+    assert len(service.processes) == 3
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("codes", [(1, 0), (0, 1)], ids=["the first", "the last"])
+def test_stop_with_requests_left_in_one_worker_is_reported(
+    service: Simulation, codes: tuple[int, int]
+) -> None:
+    for process in service.processes[:2]:
+        process.ignored = {"drain"}
+    send_signal(signal.SIGINT)
+    service.advance(0.1)
+    for process, code in zip(service.processes[:2], codes, strict=True):
+        process.exit(code)
+        service.advance(0.1)
+    assert not service.run()
+
+
+def test_requests_that_a_replaced_worker_left_do_not_count_at_the_stop(
+    service: Simulation,
+) -> None:
+    old = service.worker()
+    old.ignored = {"drain"}
+    old.send("retire")
+    service.advance(1.0)
+    old.exit(1)
+    service.advance(1.0)
+    send_signal()
+    assert service.run()
+
+
+@pytest.mark.parametrize(("delay", "limit"), [(0.0, 15.0), (60.0, 75.0)])
+def test_worker_that_does_not_stop_is_killed_ten_seconds_after_its_time(
+    service: Simulation, delay: float, limit: float
+) -> None:
+    service.drain = DrainSettings(delay=delay, timeout=limit - delay)
+    service.worker().ignored = {"drain"}
+    send_signal()
+    service.advance(limit + 9.9)
+    assert not service.worker().has_ended
+    assert not service.admin.has_ended
+    service.advance(0.2)
+    assert service.worker().has_ended
+    assert not service.run()
+
+
+def test_worker_that_ends_by_itself_during_the_stop_is_not_replaced(service: Simulation) -> None:
+    service.worker().ignored = {"drain"}
+    send_signal()
+    service.admin.exit(1)  # it had not been asked to stop
+    service.advance(5.0)
+    assert len(service.processes) == 3
+    service.worker().exit()
+    assert service.run()
+
+
+def test_stop_during_the_start_ends_all_processes(
+    simulation: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    simulation.prepare = never_serve
+    simulation.advance(1.0)
+    simulation.processes[0].send("retire")
+    send_signal()
+    assert simulation.run()
+    assert [each.code for each in simulation.processes] == [0, 0, 0]
+    assert simulation.announced == []
+    assert "stopped during the start" in caplog.messages
+    assert "is replaced" not in caplog.text
+
+
+def test_worker_that_serves_just_when_it_is_to_stop_is_waited_for(simulation: Simulation) -> None:
+    """What it has reported before it got the message does not change that it stops."""
+    simulation.prepare = never_serve
+    simulation.advance(1.0)
+    for process in simulation.processes:
+        process.serve()
+    send_signal()
+    assert simulation.run()
+    assert simulation.announced == []
+
+
+def test_failed_start_is_no_error_once_the_service_is_to_stop(simulation: Simulation) -> None:
+    simulation.prepare = never_serve
+    simulation.advance(1.0)
+    for process in simulation.processes:
+        process.ignored = {"drain"}
+    send_signal()
+    simulation.advance(0.1)
+    for process in simulation.processes:
+        fail(process)
+    assert not simulation.run()
+
+
+def test_stop_starts_no_process_that_is_missing(service: Simulation) -> None:
+    """And the admin process stops at once where no worker is there."""
+    service.prepare = lambda each: each.exit(1)
+    for number in (1, 2):
+        service.worker(number).exit(1)
+    service.advance(2.0)
+    count = len(service.processes)
+    send_signal()
+    assert service.run()
+    assert service.admin.received == [{"op": "drain", "delay": False}]
+    assert len(service.processes) == count
+
+
+def test_stop_gives_no_more_time_to_a_worker_that_drains_already(service: Simulation) -> None:
+    old = service.worker()
+    old.ignored = {"drain"}
+    old.send("retire")
+    service.advance(20.0)
+    service.worker(2).ignored = {"drain"}
+    send_signal()
+    service.advance(5.1)
+    assert old.received == [{"op": "drain", "delay": False}]
+    assert old.has_ended
+    assert not service.worker(2).has_ended
+    service.worker(2).exit()
+    service.run()
+
+
+def test_second_signal_kills_all_processes(
+    service: Simulation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    service.worker(1).ignored = service.worker(2).ignored = {"drain"}
+    send_signal()
+    service.advance(1.0)
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    send_signal(signal.SIGINT)
+    with pytest.raises(SystemExit, match=r"^130$"):
+        service.run()
+    aborted, stopped = caplog.records
+    assert aborted.message == "second signal: exiting now, requests in flight are aborted"
+    assert (stopped.name, stopped.message) == ("tornado_idv.audit", "stopped")
+    assert stopped.__dict__["drained"] is False
+    assert [each.signals[:1] for each in service.processes] == [[signal.SIGKILL]] * 3
+
+
+# Reload
+
+
+def reload(service: Simulation, text: str = OTHER) -> None:
+    service.path.write_text(text)
+    send_signal(signal.SIGHUP)
+
+
+def test_worker_that_hangs_while_a_reload_is_asked_for_is_replaced_in_time(
+    service: Simulation, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others are reloaded as soon as it has ended; its successor has the new configuration."""
+    hung = service.worker()
+    hung.is_hung = True
+    reload(service)
+    service.advance(3.1)
+    assert hung.has_ended
+    assert f"{hung.name} (pid {hung.pid}) is killed: no heartbeat for 3 s" in caplog.messages
+    service.advance(0.1)
+    assert service.counters.reloads == {"ok": 1, "failed": 0}
+    assert service.worker(2).operations == service.admin.operations == ["prepare", "commit"]
+    assert service.notifier.sent == ["READY", "RELOADING", "READY"]
+    assert service.current.settings.profile_sites == ("https://other.example",)
+    service.advance(10.0)
+    assert not service.worker().has_ended
+    assert len(service.processes) == 4
+
+
+@pytest.mark.parametrize("name", ["worker 1", "admin"])
+def test_process_may_be_silent_for_a_minute_while_it_prepares(
+    service: Simulation, name: str
+) -> None:
+    (process,) = service.of(name)
+    process.ignored = {"prepare"}
+    reload(service)
+    service.advance(0.1)
+    process.send("preparing", now=True)
+    service.advance(0.1)
+    process.is_hung = True
+    service.advance(55.0)
+    process.is_hung = False
+    process.send("preparing", now=False)
+    process.reply()
+    service.advance(0.1)
+    assert service.counters.reloads == {"ok": 1, "failed": 0}
+    process.is_hung = True
+    service.advance(3.1)
+    assert process.has_ended
+
+
+def test_worker_that_hangs_while_it_prepares_fails_the_reload(service: Simulation) -> None:
+    """Its backends may have blocked it, and would block its successors."""
+    process = service.worker()
+    process.ignored = {"prepare"}
+    reload(service)
+    service.advance(0.1)
+    process.send("preparing", now=True)
+    service.advance(0.1)
+    process.is_hung = True
+    service.advance(60.0)
+    assert process.has_ended
+    assert service.counters.reloads == {"ok": 0, "failed": 1}
+    assert service.worker(2).operations == ["prepare", "abort"]
+
+
+def test_worker_that_does_not_prepare_in_time_fails_the_reload(service: Simulation) -> None:
+    service.worker().ignored = {"prepare"}
+    reload(service)
+    service.advance(129.9)
+    assert service.reloads.last is None
+    service.advance(0.2)
+    assert service.counters.reloads == {"ok": 0, "failed": 1}
+    assert service.worker().operations == ["prepare", "abort"]
+
+
+def test_worker_that_does_not_commit_in_time_is_replaced(service: Simulation) -> None:
+    old = service.worker()
+    old.ignored = {"commit"}
+    reload(service)
+    service.advance(4.9)
+    assert service.worker() is old
+    service.advance(0.2)
+    assert service.worker() is not old
+    assert service.counters.reloads == {"ok": 1, "failed": 0}
+
+
+def test_worker_that_starts_during_a_reload_is_replaced_by_one_that_has_it(
+    service: Simulation,
+) -> None:
+    service.worker(2).ignored = {"prepare"}
+    reload(service)
+    service.advance(0.1)
+    service.worker(1).exit(1)
+    service.advance(1.0)
+    late = service.worker(1)
+    assert late.operations == []
+    service.worker(2).reply()
+    service.advance(1.0)
+    assert late.has_ended
+    assert not service.worker(1).has_ended
+    assert len(service.of("worker 1")) == 3
+
+
+def test_long_configuration_reaches_a_process_that_is_slow_to_read_it(service: Simulation) -> None:
+    service.worker().is_hung = True
+    reload(service, f"{OTHER}#{'x' * 1_000_000}\n")
+    service.advance(1.0)
+    service.worker().is_hung = False
+    service.advance(0.5)
+    assert service.counters.reloads == {"ok": 1, "failed": 0}
+    assert service.worker().received[0]["args"] == {"content": service.path.read_text()}
+
+
+def test_watched_file_is_reloaded_within_two_seconds(service: Simulation) -> None:
+    reload(service, CONFIG.replace("watch_config: false", "watch_config: true"))
+    service.advance(1.0)
+    service.path.write_text(OTHER.replace("watch_config: false", "watch_config: true"))
+    service.advance(2.1)
+    assert service.current.settings.profile_sites == ("https://other.example",)
+
+
+def test_reload_is_stopped_by_the_stop_of_the_service(service: Simulation) -> None:
+    for process in service.processes:
+        process.ignored = {"prepare"}
+    reload(service)
+    service.advance(0.1)
+    service.worker().ignored = {"drain"}
+    send_signal()
+    service.advance(0.1)
+    service.admin.reply()
+    service.worker().exit()
+    service.run()
+    assert service.counters.reloads == {"ok": 0, "failed": 1}
+    assert service.current.settings.profile_sites == ("https://profiles.example",)
+    assert service.notifier.sent[-1] == "STOPPING"
+
+
+# The service manager
+
+
+def test_service_manager_gets_a_sign_of_life_twice_per_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = Simulation(tmp_path, monkeypatch)
+    simulation.notifier.watchdog = 0.4
+    simulation.start()
+    simulation.advance(2.0)
+    assert simulation.notifier.signs_of_life == pytest.approx(
+        [1000, 1000.4, 1000.8, 1001.2, 1001.6, 1002]
+    )
+    simulation.close()

@@ -1,0 +1,644 @@
+"""A service of two workers: real processes, signals and sockets; most tests share one service."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from prometheus_client import parser
+
+from support.databases.key_stores import add, make_store, read, record
+from support.http.load import loaded
+from support.processes.admin import AdminReply, ask_admin
+from support.processes.process import Invoke, ServiceProcess, command, eventually, running
+from support.processes.service import FIXTURE, KEY, Client, Reply
+from tornado_idv.errors import StartError
+from tornado_idv.keys.token import issue
+from tornado_idv.service.sockets import bind_each
+
+pytestmark = pytest.mark.slow
+
+_log = logging.getLogger(__name__)
+KILLS = int(os.environ.get("KILLS", "1"))
+STABLE = 1.2
+"""Seconds since a worker was started, of which it has served for one."""
+LIMITED_KEY, LATER_KEY = issue("limited"), issue("later")
+ALLOWED = 40
+CONFIG = f"""\
+profile_sites: [https://profiles.example]
+server: {{port: 0, workers: 2, drain: {{timeout: 5s}}}}
+admin: {{port: 0}}
+auth:
+  store: keys.db
+  keys:
+    - {{id: caller, token: {KEY}}}
+    - {{id: limited, token: {LIMITED_KEY}, limits: {{requests: {ALLOWED}/hour}}}}
+backends: [{{name: users, kind: yaml, path: users.yaml}}]
+logging: {{level: info, format: json}}
+"""
+BODY = b'{"input": "@alice"}'
+REQUEST = (
+    b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    b"Authorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s" % (KEY.encode(), len(BODY), BODY)
+)
+
+
+class Workers:
+    """A running service, and what its admin listener says of it."""
+
+    def __init__(self, process: ServiceProcess, folder: Path | None = None) -> None:
+        self.process = process
+        self.folder = folder or Path()
+        self.port = process.port
+        self.admin_url = process.admin_url
+
+    def status(self) -> Any:
+        time.sleep(0.02)  # it is polled, and has every process report
+        return ask_admin(self, "/status.json").json
+
+    def pids(self) -> list[int]:
+        """The processes of the workers that serve."""
+        workers = self.status()["workers"]
+        return [each["pid"] for each in workers if each["phase"] == "ready"]
+
+    def wait_until_stable(self) -> None:
+        """Wait until no worker would count as failed at its start if it ended."""
+        eventually(lambda: all(each["uptime_s"] > STABLE for each in self.status()["workers"]))
+
+    def has_replaced(self, pid: int) -> bool:
+        """Whether two workers serve, and this is none of them."""
+        pids = self.pids()
+        return len(pids) == 2 and pid not in pids
+
+    def metric(self, name: str, **labels: str) -> float:
+        text = ask_admin(self, "/metrics").body.decode()
+        return sum(
+            sample.value
+            for family in parser.text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+
+def prepare(folder: Path, config: str = CONFIG) -> Path:
+    make_store(folder / "keys.db", "stored")
+    (folder / "users.yaml").write_text(FIXTURE)
+    path = folder / "config.yaml"
+    path.write_text(config)
+    return path
+
+
+@pytest.fixture(scope="module")
+def notified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """What the service manager was notified of."""
+    received: list[str] = []
+    address = str(tmp_path_factory.mktemp("manager") / "notify")
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        sock.bind(address)
+
+        def receive() -> None:
+            while data := sock.recv(1000):
+                received.append(data.decode())
+
+        thread = threading.Thread(target=receive)
+        thread.start()
+        patch.setenv("NOTIFY_SOCKET", address)
+        patch.setenv("WATCHDOG_USEC", "2000000")
+        yield received
+        sock.sendto(b"", address)
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, notified: list[str]) -> Iterator[Workers]:
+    folder = tmp_path_factory.mktemp("service")
+    with running(prepare(folder), timeout=100) as process:
+        yield Workers(process, folder)
+
+
+@pytest.fixture(autouse=True)
+def both_workers_serve(request: pytest.FixtureRequest) -> None:
+    if "service" in request.fixturenames:
+        service = request.getfixturevalue("service")
+        eventually(lambda: len(service.pids()) == 2)
+
+
+def ask_until_both_respond(service: Workers) -> None:
+    """Ask for one user on new connections, until it is in the cache of both workers."""
+    client = Client(service.port)
+
+    def is_cached() -> bool:
+        assert client.by_input("@alice").status == 200
+        return bool(service.status()["cache"]["entries"]["found"] == 2)
+
+    eventually(is_cached)
+
+
+def test_service_is_announced_once_all_workers_serve(service: Workers, notified: list[str]) -> None:
+    assert [each.split()[0] for each in service.process.announced].count("Listening") == 1
+    assert f"READY=1\nMAINPID={service.process.process.pid}" in notified
+    (started,) = [line for line in log_lines(service) if line["event"] == "started"]
+    assert (started["workers"], started["port"], started["keys"]) == (2, service.port, 3)
+
+
+def test_watchdog_of_the_service_manager_is_served(service: Workers, notified: list[str]) -> None:
+    count = notified.count("WATCHDOG=1")
+    eventually(lambda: notified.count("WATCHDOG=1") > count)
+
+
+def test_status_lists_the_workers(service: Workers) -> None:
+    def requests(status: Any) -> tuple[int, int]:
+        """Of all processes, also of those that have ended, and of these workers."""
+        total = sum(status["requests"].get("url", {}).values())
+        return total, sum(each["requests"] for each in status["workers"])
+
+    before = requests(service.status())
+    ask_until_both_respond(service)
+    Client(service.port).by_input("@alice")
+    status = service.status()
+    assert (status["status"], status["pid"]) == ("ready", service.process.process.pid)
+    assert [each["name"] for each in status["workers"]] == ["worker 1", "worker 2"]
+    assert all(each["requests"] > 0 for each in status["workers"])
+    assert all(0 <= each["heartbeat_age"] < 3 for each in status["workers"])
+    total, of_workers = requests(status)
+    assert total - before[0] == of_workers - before[1] > 0
+    assert service.metric("idv_requests_total", operation="url") == total
+
+
+def test_status_command_shows_the_workers(service: Workers, invoke: Invoke) -> None:
+    config = service.process.log.with_name("used.yaml")
+    port = str(service.admin_url).rpartition(":")[2]
+    config.write_text(CONFIG.replace("admin: {port: 0}", f"admin: {{port: {port}}}"))
+    done = invoke("status", "--config", config)
+    assert done.exit_code == 0
+    pid = service.pids()[1]
+    assert re.search(rf"worker: +worker 2 \(pid {pid}\): ready, up for \d+ s", done.stdout)
+
+
+def test_request_ids_are_unique_across_workers(service: Workers) -> None:
+    ids = [Client(service.port).by_input("@alice").headers["x-request-id"] for _ in range(20)]
+    assert len(set(ids)) == 20
+    assert len({each.partition("-")[0] for each in ids}) == 2
+
+
+def test_purge_reaches_every_worker(service: Workers) -> None:
+    ask_until_both_respond(service)
+    assert ask_admin(service, "/cache/purge", {"nickname": "@alice"}).json["status"] == "ok"
+    assert service.status()["cache"]["entries"]["found"] == 0
+
+
+def test_explain_names_the_worker(service: Workers) -> None:
+    record = ask_admin(service, "/explain", {"input": "@alice"}).json
+    assert record["result"] == "found"
+    assert record["worker"] in {"worker 1", "worker 2"}
+
+
+def test_rate_limit_is_that_of_one_process(service: Workers) -> None:
+    """Requests of one key on connections of both workers, several at once."""
+    request = REQUEST.replace(KEY.encode(), LIMITED_KEY.encode())
+    with loaded(service.port, request) as load:
+        load.wait_for(3 * ALLOWED)
+    assert ALLOWED <= load.results["ok"] <= ALLOWED * 1.1
+    assert set(load.results) == {"ok", "HTTP/1.1 429 Too Many Requests\r\n"}
+
+
+@pytest.fixture(scope="module")
+def later_key(service: Workers) -> None:
+    """A key that was issued while the service ran."""
+    add(service.process.log.with_name("keys.db"), record("later", LATER_KEY))
+
+
+def is_later_key_valid(service: Workers) -> bool:
+    with loaded(service.port, REQUEST.replace(KEY.encode(), LATER_KEY.encode())) as load:
+        load.wait_for(20)
+    return set(load.results) == {"ok"}
+
+
+def test_key_issued_later_is_valid_in_every_worker(service: Workers, later_key: None) -> None:
+    eventually(lambda: is_later_key_valid(service))
+
+
+@contextmanager
+def stopped_process(pid: int) -> Iterator[None]:
+    """Stop a process, and kill it at the end."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_connections_in_the_queue_of_a_killed_worker_are_served(service: Workers) -> None:
+    """They are accepted by nothing while the worker is stopped, and then by its successor."""
+    ask_until_both_respond(service)
+    stopped = service.pids()[0]
+    counted = service.metric("idv_requests_total")
+    with stopped_process(stopped):
+        socks = [socket.create_connection(("127.0.0.1", service.port)) for _ in range(16)]
+        for sock in socks:
+            sock.settimeout(20)
+            sock.sendall(REQUEST)
+    statuses = [sock.makefile("rb").readline() for sock in socks]
+    for sock in socks:
+        sock.close()
+    assert statuses.count(b"HTTP/1.1 200 OK\r\n") == len(socks)
+    eventually(lambda: service.has_replaced(stopped))
+    assert service.metric("idv_requests_total") == counted + len(socks)
+
+
+def test_killed_worker_is_replaced_under_load(service: Workers) -> None:
+    """Only what the killed worker had accepted is lost: at most one request of each client."""
+    restarts = service.metric("idv_worker_restarts_total")
+    with loaded(service.port, REQUEST) as load:
+        for _ in range(KILLS):
+            service.wait_until_stable()
+            load.wait_for(20)
+            pid = service.pids()[-1]
+            os.kill(pid, signal.SIGKILL)
+            killed = time.monotonic()
+            eventually(lambda pid=pid: service.has_replaced(pid))
+            _log.info("the successor served after %.2f s", time.monotonic() - killed)
+            assert time.monotonic() - killed < 10
+        load.wait_for(20)
+    assert service.metric("idv_worker_restarts_total") == restarts + KILLS
+    assert set(load.results) <= {"ok", "lost"}
+    assert load.results["lost"] <= 4 * KILLS
+    (line, *_) = [each for each in log_lines(service) if "SIGKILL" in each["event"]]
+    assert re.fullmatch(r"worker \d \(pid \d+\) ended: SIGKILL; restart in 0 s", line["event"])
+
+
+def test_stopped_worker_is_killed_and_replaced(service: Workers) -> None:
+    """Also a purge waits for that, and its answers are gone with the worker."""
+    ask_until_both_respond(service)
+    stopped = service.pids()[0]
+    started = time.monotonic()
+    with stopped_process(stopped):
+        assert ask_admin(service, "/cache/purge", {"all": True}).json["status"] == "ok"
+        eventually(lambda: service.has_replaced(stopped))
+    assert time.monotonic() - started < 15
+    assert service.status()["cache"]["entries"]["found"] == 0
+    assert "no heartbeat for 3 s" in service.process.read_log()
+
+
+def test_service_is_degraded_while_a_worker_is_missing(service: Workers) -> None:
+    """Two failures in a row, so that the next start is delayed."""
+    reasons: list[list[str]] = []
+
+    def is_degraded() -> bool:
+        for worker in service.status()["workers"]:
+            if worker["name"] == "worker 2":
+                os.kill(worker["pid"], signal.SIGKILL)
+        reply = ask_admin(service, "/health/ready")
+        assert reply.status == 200
+        reasons.append(reply.json["degraded"])
+        return reply.json["status"] == "degraded"
+
+    eventually(is_degraded)
+    assert reasons[-1] == ["worker 2"]
+
+
+def test_terminated_worker_is_replaced_and_loses_nothing(service: Workers) -> None:
+    service.wait_until_stable()
+    with loaded(service.port, REQUEST) as load:
+        for _ in range(KILLS):
+            load.wait_for(20)
+            pid = service.pids()[0]
+            os.kill(pid, signal.SIGTERM)
+            eventually(lambda pid=pid: service.has_replaced(pid))
+            stopped = f"(pid {pid}) stopped: exit code 0"
+            eventually(lambda stopped=stopped: stopped in service.process.read_log())
+        load.wait_for(20)
+    assert set(load.results) == {"ok"}
+
+
+def test_killed_admin_process_is_replaced(service: Workers) -> None:
+    children = Path(f"/proc/{service.process.process.pid}/task/{service.process.process.pid}")
+    pids = {int(each) for each in (children / "children").read_text().split()}
+    (admin,) = pids - set(service.pids())
+    os.kill(admin, signal.SIGKILL)
+    eventually(lambda: "admin" in service.process.read_log())
+    assert ask_admin(service, "/health/ready").status == 200
+
+
+class Config:
+    """The configuration file of the service, restored at the end."""
+
+    def __init__(self, service: Workers) -> None:
+        self.service = service
+        self.path = service.folder / "config.yaml"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.reload(CONFIG).status == 200
+
+    def reload(self, text: str) -> AdminReply:
+        self.path.write_text(text)
+        return ask_admin(self.service, "/reload", {})
+
+
+def profile_urls(service: Workers) -> set[str]:
+    """What both workers respond: of 16 connections each gets some."""
+    client = Client(service.port)
+    return {json.loads(client.by_input("@alice").body)["profile_url"] for _ in range(16)}
+
+
+OTHER = CONFIG.replace("https://profiles.example", "https://other.example")
+HERE, THERE = {"https://profiles.example/m/alice"}, {"https://other.example/m/alice"}
+
+
+def test_reload_is_effective_in_every_worker(service: Workers, notified: list[str]) -> None:
+    reloads = service.metric("idv_reloads_total", result="ok")
+    with Config(service) as config:
+        assert profile_urls(service) == HERE
+        assert config.reload(OTHER).json == {"status": "ok", "needs_restart": []}
+        assert profile_urls(service) == THERE
+        assert service.metric("idv_reloads_total", result="ok") == reloads + 1
+        assert service.status()["last_reload"]["result"] == "ok"
+        assert any(each.startswith("RELOADING=1\nMONOTONIC_USEC=") for each in notified)
+        *_, line = [each for each in log_lines(service) if each["event"] == "reloaded"]
+        assert (line["trigger"], line["result"]) == ("admin", "ok")
+
+
+def test_worker_that_starts_after_a_reload_has_the_new_configuration(service: Workers) -> None:
+    service.wait_until_stable()
+    with Config(service) as config:
+        config.reload(OTHER + "limits: {requests: 18/hour}\n")
+        for pid in service.pids():
+            os.kill(pid, signal.SIGKILL)
+            eventually(lambda pid=pid: service.has_replaced(pid))
+        assert profile_urls(service) == THERE
+        statuses = [Client(service.port).by_input("@alice").status for _ in range(4)]
+        assert statuses == [200, 200, 429, 429]
+
+
+def test_reload_waits_for_no_stopped_worker(service: Workers) -> None:
+    """It is killed for want of a heartbeat, and its successor has the new configuration."""
+    stopped = service.pids()[0]
+    started = time.monotonic()
+    with Config(service) as config, stopped_process(stopped):
+        assert config.reload(OTHER).status == 200
+        eventually(lambda: service.has_replaced(stopped))
+        assert time.monotonic() - started < 30
+        assert profile_urls(service) == THERE
+
+
+def test_worker_that_is_terminated_twice_is_replaced_once_more(service: Workers) -> None:
+    """The second time while its successor starts, which is then not waited for."""
+    pids = service.pids()
+    os.kill(pids[0], signal.SIGTERM)
+    starting: list[int] = []
+
+    def successor_starts() -> bool:
+        workers = service.status()["workers"]
+        starting[:] = [each["pid"] for each in workers if each["pid"] not in pids]
+        return bool(starting)
+
+    eventually(successor_starts)
+    os.kill(starting[0], signal.SIGTERM)
+    eventually(lambda: service.has_replaced(pids[0]))
+    eventually(lambda: len(service.status()["workers"]) == 2)
+    last = service.pids()
+    os.kill(last[0], signal.SIGKILL)
+    eventually(lambda: service.has_replaced(last[0]))
+
+
+def test_hangup_of_the_supervisor_reloads(service: Workers) -> None:
+    with Config(service) as config:
+        config.path.write_text(OTHER)
+        service.process.send_signal(signal.SIGHUP)
+        eventually(lambda: profile_urls(service) == THERE)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "reported"),
+    [
+        (CONFIG + "no_such: 1\n", 422, "config.yaml:"),
+        (OTHER.replace("users.yaml", "gone.yaml"), 503, "gone.yaml"),
+    ],
+    ids=["invalid", "backend cannot be opened"],
+)
+def test_wrong_configuration_changes_nothing(
+    service: Workers, text: str, status: int, reported: str
+) -> None:
+    failed = service.metric("idv_reloads_total", result="failed")
+    with Config(service) as config:
+        reply = config.reload(text)
+        assert reply.status == status
+        assert reported in reply.json["problems"][0]
+        assert profile_urls(service) == HERE
+        assert service.metric("idv_reloads_total", result="failed") == failed + 1
+        assert service.status()["last_reload"]["result"] == "failed"
+        assert len(service.pids()) == 2
+
+
+def test_settings_that_need_a_restart_are_listed(service: Workers) -> None:
+    with Config(service) as config:
+        reply = config.reload(CONFIG.replace("workers: 2", "workers: 3"))
+        assert reply.json["needs_restart"] == ["server.workers"]
+        assert len(service.pids()) == 2
+
+
+def test_admin_listener_has_the_new_configuration(service: Workers) -> None:
+    with Config(service) as config:
+        config.reload(CONFIG.replace("name: users", "name: members"))
+        assert ask_admin(service, "/cache/purge", {"backend": "members"}).status == 200
+        assert ask_admin(service, "/cache/purge", {"backend": "users"}).status == 422
+
+
+def test_reloads_under_load_fail_no_request(service: Workers) -> None:
+    with Config(service) as config, loaded(service.port, REQUEST) as load:
+        for text in [OTHER, CONFIG, CONFIG + "no_such: 1\n"] * 4:
+            load.wait_for(5)
+            assert config.reload(text).status in (200, 422)
+        load.wait_for(20)
+    assert set(load.results) == {"ok"}
+
+
+def test_supervisor_has_no_thread(service: Workers) -> None:
+    """So it can fork."""
+    tasks = Path(f"/proc/{service.process.process.pid}/task")
+    assert len(list(tasks.iterdir())) == 1
+
+
+def test_each_process_has_only_its_own_sockets(service: Workers) -> None:
+    """Otherwise none would notice the end of the supervisor, or a listener outlives its worker."""
+    of_supervisor = socket_inodes(service.process.process.pid)
+    # Two public ones, that of the admin listener, two for signals, one to each process.
+    assert len(of_supervisor) == 2 + 1 + 2 + 3
+    for pid in service.pids():
+        assert len(socket_inodes(pid) & of_supervisor) == 1
+
+
+def socket_inodes(pid: int) -> set[str]:
+    descriptors = Path(f"/proc/{pid}/fd")
+    links = {str(each.readlink()) for each in descriptors.iterdir()}
+    return {each for each in links if each.startswith("socket:")}
+
+
+def test_last_use_of_a_key_is_written_by_every_worker(service: Workers, later_key: None) -> None:
+    """A later time of another worker stays."""
+    eventually(lambda: is_later_key_valid(service))
+    started = time.time()
+    with loaded(service.port, REQUEST.replace(KEY.encode(), LATER_KEY.encode())) as load:
+        load.wait_for(20)
+    finished = time.time()
+    for pid in service.pids():
+        os.kill(pid, signal.SIGTERM)
+    eventually(lambda: (last_used(service) or 0.0) >= started)
+    eventually(lambda: len(service.status()["workers"]) == 2)
+    assert started <= (last_used(service) or 0.0) <= finished
+
+
+def last_used(service: Workers) -> float | None:
+    return read(service.process.log.with_name("keys.db"))["later"].last_used
+
+
+def test_stop_drains_every_worker(tmp_path: Path, notified: list[str]) -> None:
+    """All log lines are whole, though four processes wrote."""
+    stops = notified.count("STOPPING=1")
+    with running(prepare(tmp_path)) as process:
+        service = Workers(process)
+        with half_a_request(service) as sock:
+            process.send_signal()
+            eventually(lambda: refuses(service.port))
+            assert ask_admin(service, "/health/ready").status == 503
+            sock.sendall(BODY)
+            assert sock.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+        assert process.wait() == 0
+    lines = log_lines(service)
+    assert (lines[-1]["event"], lines[-1]["drained"]) == ("stopped", True)
+    assert sum(line["event"] == "request" for line in lines) > 0
+    assert notified.count("STOPPING=1") > stops
+
+
+@contextmanager
+def half_a_request(service: Workers) -> Iterator[socket.socket]:
+    """A connection on which everything but the body was sent."""
+    head = REQUEST.removesuffix(BODY).replace(b"Connection: close", b"Expect: 100-continue")
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as sock:
+        sock.sendall(head)
+        assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        yield sock
+
+
+def refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        pass
+    return False
+
+
+def log_lines(service: Workers) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in service.process.read_log().splitlines()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_workers_drain_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    """A request in flight is still answered, and the port is free for another start."""
+    with running(prepare(tmp_path)) as process:
+        service = Workers(process)
+        pids = service.pids()
+        with half_a_request(service) as sock:
+            process.send_signal(signal.SIGKILL)
+            eventually(lambda: refuses(service.port))
+            sock.sendall(BODY)
+            assert sock.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+        eventually(lambda: not any(map(is_running, pids)))
+        with socket.create_server(("127.0.0.1", service.port)):
+            pass
+    assert "the supervisor is gone: stopping" in process.read_log()
+
+
+STEPPING_CLOCK = """\
+import time
+from pathlib import Path
+from tornado_idv.keys.ring import KeyRing
+
+def clock():
+    return time.time() - (3600 if Path(__file__).with_name("back").exists() else 0)
+
+KeyRing.__init__.__defaults__ = (clock, None)
+"""
+
+
+def test_expired_key_stays_expired_where_the_clock_steps_back_and_a_worker_ends(
+    tmp_path: Path,
+) -> None:
+    path, info = prepare(tmp_path), tmp_path / "plugins" / "idv_clock-1.dist-info"
+    add(tmp_path / "keys.db", record("expired", LATER_KEY, expires=time.time() - 1))
+    info.mkdir(parents=True)
+    (info.parent / "idv_clock.py").write_text(STEPPING_CLOCK)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: idv-clock\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[tornado_idv]\nclock = idv_clock\n")
+    with running(path, path=info.parent) as process:
+        service = Workers(process)
+        assert ask_with_later_key(service).status == 401
+        (info.parent / "back").touch()
+        for pid in service.pids():
+            os.kill(pid, signal.SIGKILL)
+            eventually(lambda pid=pid: service.has_replaced(pid))
+        assert {ask_with_later_key(service).status for _ in range(8)} == {401}
+
+
+def ask_with_later_key(service: Workers) -> Reply:
+    authorization = {"Authorization": f"Bearer {LATER_KEY}"}
+    return Client(service.port).post("/api/v1/identify/url", BODY, authorization)
+
+
+def test_second_signal_ends_all_processes_at_once(tmp_path: Path) -> None:
+    config = CONFIG.replace("{timeout: 5s}", "{delay: 60s}")
+    with running(prepare(tmp_path, config)) as process:
+        service = Workers(process)
+        pids = service.pids()
+        process.send_signal()
+        eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "draining")
+        assert Client(service.port).by_input("@alice").status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 128 + signal.SIGINT
+        eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_start_fails_if_no_worker_can_open_its_backend(tmp_path: Path) -> None:
+    """With the text and the exit code of one process."""
+    path = prepare(tmp_path)
+    (tmp_path / "users.yaml").write_text("users: [")
+    done = command("serve", "--config", str(path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].startswith(f"{tmp_path / 'users.yaml'}:2:1: ")
+
+
+# Tornado's `bind_sockets` does not close the socket that it cannot bind.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_port_in_use_is_an_error() -> None:
+    """Though another socket could be bound beside those of this service."""
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1 port {port}: Address al"):
+            bind_each("server", "127.0.0.1", port, 2)

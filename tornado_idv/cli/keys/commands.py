@@ -1,0 +1,222 @@
+"""``tornado-idv keys``: issue, rotate, revoke, disable and enable keys of the key store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import get_args
+
+import click
+
+from tornado_idv.cli.common import report
+from tornado_idv.cli.keys.copy import copy_keys
+from tornado_idv.cli.keys.import_keys import import_keys
+from tornado_idv.cli.keys.list_keys import list_keys, show
+from tornado_idv.cli.keys.store import (
+    KeyCommandError,
+    Target,
+    as_record,
+    check_id,
+    check_moment,
+    create_option,
+    on_store,
+    parse_moment,
+    parse_period,
+)
+from tornado_idv.cli.keys.token_output import (
+    print_token,
+    printing_uncertain,
+    token_output,
+    withdrawing,
+)
+from tornado_idv.cli.standard_streams import print_message
+from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
+from tornado_idv.keys.record import KeyRecord, Token, check_text
+from tornado_idv.keys.store import KeyStore
+from tornado_idv.keys.token import digest
+from tornado_idv.keys.token import issue as new_token
+from tornado_idv.units import Rate, parse_rate
+
+_id_argument = click.argument("key_id", metavar="ID")
+
+
+@click.group()
+def keys() -> None:
+    """Issue, rotate and revoke the keys in the key store.
+
+    A change is effective in a running service within a second. Each is logged to standard error.
+
+    Exit codes: 0 done, even if that cannot be printed; 1 not done, no key was changed; 2 wrong
+    use; 3 could not be determined whether it was done; 130 interrupted, no key was changed.
+    """
+
+
+for command in (list_keys, show, import_keys, copy_keys):
+    keys.add_command(command)
+
+
+@keys.command()
+@_id_argument
+@click.option("--owner", default="", help="Who uses the key.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(get_args(Scope)),
+    help="What the key permits; may be repeated.  [default: both identify scopes]",
+)
+@click.option("--expires", metavar="90d|DATE", help="When the key expires.  [default: never]")
+@click.option("--not-before", metavar="7d|DATE", help="From when on the key is valid.")
+@click.option("--requests", metavar="RATE", help="The limit of requests, like 100/second.")
+@click.option("--misses", metavar="RATE", help='The limit of misses, like "300/10 minutes".')
+@click.option("--note", default="", help="A note for operators.")
+@create_option
+@on_store
+@token_output()
+def issue(
+    target: Target,
+    key_id: str,
+    scopes: tuple[Scope, ...],
+    may_create: bool,  # noqa: FBT001 click's way
+    **options: str | None,
+) -> None:
+    """Issue a key, and print its token, once.
+
+    The token is alone on standard output.
+    """
+    now, token = time.time(), new_token(check_id(key_id))
+    starts = _moment(options["not_before"], now, "--not-before")
+    key = KeyRecord(
+        key_id,
+        now,
+        (Token(digest(token), now),),
+        _text(options["owner"], "--owner"),
+        scopes or DEFAULT_SCOPES,
+        starts,
+        _expiry(options["expires"], now, max(starts or now, now)),
+        _rate(options["requests"], "--requests"),
+        _rate(options["misses"], "--misses"),
+        _text(options["note"], "--note"),
+    )
+    target.check_new(key)
+    with target.opened(may_create=may_create) as store:
+        with (
+            printing_uncertain(token, as_json=target.as_json),
+            target.auditing_uncertain("issue", [key_id]),
+            store.transaction(),
+        ):
+            store.add([key])
+
+        def withdraw() -> None:
+            store.withdraw(key.tokens[0].digest, None, key)
+            target.audit("issue: withdrawn", [key_id])
+
+        with withdrawing(withdraw):
+            target.audit("issue", [key_id])
+            print_token(token, as_record(key, now), as_json=target.as_json)
+
+
+@keys.command()
+@_id_argument
+@click.option(
+    "--overlap", default="24h", show_default=True, help="How long the older tokens stay valid."
+)
+@click.option("--expires", metavar="90d|DATE", help="When the key expires.  [default: as before]")
+@on_store
+@token_output()
+def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> None:
+    """Add a token to a key; the older ones expire after an overlap.
+
+    The new token is printed, once, alone on standard output. Limits and the time of last use are
+    those of the key, whatever its token. With --expires the key is renewed; its older tokens
+    never become valid for longer.
+    """
+    now, token = time.time(), new_token(check_id(key_id))
+    added, seconds = Token(digest(token), now), parse_period(overlap, "--overlap")
+    check_moment(now + seconds, "--overlap")
+    ends = _expiry(expires, now, now)
+    with target.opened() as store:
+        with (
+            printing_uncertain(token, as_json=target.as_json),
+            target.auditing_uncertain("rotate", [key_id]),
+            store.transaction(),
+        ):
+            before, after = store.rotate(key_id, added, overlap=seconds, expires=ends)
+
+        def withdraw() -> None:
+            store.withdraw(added.digest, before, after)
+            target.audit("rotate: withdrawn", [key_id])
+
+        with withdrawing(withdraw):
+            target.audit("rotate", [key_id])
+            print_token(token, as_record(after, now), as_json=target.as_json)
+    if after.disabled:
+        print_message(f"{key_id} is disabled; tornado-idv keys enable enables it")
+
+
+@keys.command()
+@_id_argument
+@on_store
+def revoke(target: Target, key_id: str) -> None:
+    """Revoke a key, with all its tokens, permanently.
+
+    It stays listed, and its id is not used again.
+    """
+    _change(target, "revoke", key_id, lambda store: store.revoke(key_id, time.time()))
+
+
+@keys.command()
+@_id_argument
+@on_store
+def disable(target: Target, key_id: str) -> None:
+    """Disable a key, until it is enabled."""
+    _change(target, "disable", key_id, lambda store: store.set_disabled(key_id, disabled=True))
+
+
+@keys.command()
+@_id_argument
+@on_store
+def enable(target: Target, key_id: str) -> None:
+    """Enable a key that was disabled."""
+    _change(target, "enable", key_id, lambda store: store.set_disabled(key_id, disabled=False))
+
+
+def _change(
+    target: Target,
+    command: str,
+    key_id: str,
+    change: Callable[[KeyStore], tuple[KeyRecord, KeyRecord]],
+) -> None:
+    check_id(key_id)
+    with target.changing(command, [key_id]) as store:
+        before, after = change(store)
+    if before != after:
+        target.audit(command, [key_id])
+    record = as_record(after, time.time())
+    was = "; nothing was changed" if before == after else ""
+    report(f"{key_id}: {record['state']}{was}", record, as_json=target.as_json)
+
+
+def _moment(text: str | None, now: float, option: str) -> float | None:
+    return None if text is None else parse_moment(text, now, option)
+
+
+def _expiry(text: str | None, now: float, after: float) -> float | None:
+    moment = _moment(text, now, "--expires")
+    if moment is not None and moment <= after:
+        raise KeyCommandError("--expires: must be in the future, and after --not-before")
+    return moment
+
+
+def _rate(text: str | None, option: str) -> Rate | None:
+    try:
+        return None if text is None else parse_rate(text)
+    except ValueError as error:
+        raise KeyCommandError(f"{option}: {error}") from None
+
+
+def _text(text: str | None, option: str) -> str:
+    try:
+        return check_text(text or "")
+    except ValueError as error:
+        raise KeyCommandError(f"{option}: {error}") from None

@@ -1,0 +1,189 @@
+"""``tornado-idv keys import``: keys that another system issued, by their digests."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import IO, Annotated, TypeVar
+
+import click
+from pydantic import (
+    AfterValidator,
+    Field,
+    StrictBool,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from tornado_idv import strict_json
+from tornado_idv.cli.common import report
+from tornado_idv.cli.keys.store import (
+    END_OF_TIME,
+    KeyCommandError,
+    Target,
+    create_option,
+    on_store,
+)
+from tornado_idv.config.locations import dotted, is_safe_to_print
+from tornado_idv.config.types import KeyId, Moment, RateLimit, Sha256, check_order
+from tornado_idv.errors import ConfigError, Problem
+from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
+from tornado_idv.keys.record import KeyRecord, Token, check_text
+from tornado_idv.keys.store import DuplicateKeyError
+from tornado_idv.options import Options
+
+_T = TypeVar("_T")
+_MESSAGES = {
+    "extra_forbidden": "is no member of a key",
+    "missing": "is missing",
+    "bool_type": "must be true or false",
+    "model_type": "must be an object",
+}
+
+ShortText = Annotated[str, AfterValidator(check_text)]
+
+
+class ImportedKey(Options):
+    """A line of the file."""
+
+    id: KeyId
+    sha256: Sha256 = Field(repr=False)
+    owner: ShortText = ""
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = DEFAULT_SCOPES
+    not_before: Moment | None = None
+    expires: Moment | None = None
+    requests: RateLimit | None = None
+    misses: RateLimit | None = None
+    note: ShortText = ""
+    disabled: StrictBool = False
+
+    @field_validator("not_before", "expires")
+    @classmethod
+    def _printable(cls, moment: datetime | None) -> datetime | None:
+        if moment is not None and not 0 <= moment.timestamp() < END_OF_TIME:
+            raise ValueError("must be a time from 1970 on and before the year 9999")
+        return moment
+
+    @field_validator("expires")
+    @classmethod
+    def _expires_later(cls, expires: datetime | None, info: ValidationInfo) -> datetime | None:
+        return check_order(info.data.get("not_before"), expires)
+
+    def as_record(self, now: float) -> KeyRecord:
+        """Return the key as it is stored."""
+        return KeyRecord(
+            self.id,
+            now,
+            (Token(bytes.fromhex(self.sha256), now),),
+            self.owner,
+            self.scopes,
+            _timestamp(self.not_before),
+            _timestamp(self.expires),
+            self.requests,
+            self.misses,
+            self.note,
+            self.disabled,
+        )
+
+
+@click.command("import")
+@click.argument("file", type=click.File("rb"))
+@create_option
+@on_store
+def import_keys(
+    target: Target,
+    file: IO[bytes],
+    may_create: bool,  # noqa: FBT001 click's way
+) -> None:
+    """Add keys that another system issued, all or none.
+
+    FILE may be - for standard input. Each line is a JSON object with the members id and sha256
+    (the SHA-256 of the token), and any of owner, scopes, not_before, expires, requests, misses,
+    note and disabled.
+    """
+    lines, name = _Lines(target), getattr(file, "name", "<stdin>")
+    for number, line in enumerate(_with_progress(file.readlines(), "Reading"), start=1):
+        lines.read(number, line)
+    if lines.problems:
+        raise ConfigError(*(Problem(name, *each) for each in lines.problems))
+    keys = lines.keys
+    if not keys:
+        raise KeyCommandError(f"{name}: there is no key in it")
+    ids = [key.id for key in keys]
+    with target.changing("import", ids, may_create=may_create) as store:
+        try:
+            store.add(_with_progress(keys, "Adding"))
+        except DuplicateKeyError as error:
+            number = lines.by_id[error.key_id]
+            raise ConfigError(Problem(name, number, 1, "", str(error))) from None
+    target.audit("import", ids)
+    record = {"ok": True, "imported": len(keys)}
+    noun = "key" if len(keys) == 1 else "keys"
+    report(f"Imported {len(keys)} {noun}.", record, as_json=target.as_json)
+
+
+class _Lines:
+    """The keys of the lines that were read, and all problems: line, column, member, message."""
+
+    def __init__(self, target: Target) -> None:
+        self.keys: list[KeyRecord] = []
+        self.problems: list[tuple[int, int, str, str]] = []
+        self.by_id: dict[str, int] = {}
+        self._by_digest: dict[bytes, int] = {}
+        self._target = target
+        self._now = time.time()
+
+    def read(self, number: int, line: bytes) -> None:
+        """Read one line; an empty one is skipped."""
+        if not line.strip():
+            return
+        try:
+            value = strict_json.loads(line)
+            key = ImportedKey.model_validate(value).as_record(self._now)
+            self._target.check_new(key)
+        except ValidationError as error:
+            self.problems.extend((number, 1, *each) for each in _messages(error))
+        except KeyCommandError as error:
+            self.problems.append((number, 1, "id", str(error)))
+        except ValueError:
+            self.problems.append((number, 1, "", "not a line of JSON"))
+        else:
+            self._add(number, key)
+
+    def _add(self, number: int, key: KeyRecord) -> None:
+        for name, first in (
+            ("id", self.by_id.setdefault(key.id, number)),
+            ("sha256", self._by_digest.setdefault(key.tokens[0].digest, number)),
+        ):
+            if first != number:
+                self.problems.append((number, 1, name, f"the same as in line {first}"))
+        self.keys.append(key)
+
+
+def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:
+    """Yield member and message of each error; neither repeats a value."""
+    details = error.errors(include_url=False, include_input=False)
+    # pydantic reports a list in which every item is wrong as too short as well.
+    lists = {detail["loc"][:1] for detail in details if len(detail["loc"]) > 1}
+    for detail in details:
+        kind, steps = detail["type"], detail["loc"]
+        if kind == "too_short" and steps in lists:
+            continue
+        is_safe = all(isinstance(step, int) or is_safe_to_print(step) for step in steps)
+        message = _MESSAGES.get(kind) or str(detail.get("ctx", {}).get("error", detail["msg"]))
+        yield dotted(steps) if is_safe else "", message
+
+
+def _timestamp(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def _with_progress(items: Sequence[_T], label: str) -> Iterator[_T]:
+    if sys.stderr.isatty():
+        with click.progressbar(items, label=label, file=sys.stderr) as bar:
+            yield from bar
+    else:
+        yield from items

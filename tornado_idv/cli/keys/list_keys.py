@@ -1,0 +1,99 @@
+"""``tornado-idv keys list`` and ``tornado-idv keys show``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from tornado_idv.cli.common import Record, print_json
+from tornado_idv.cli.keys.store import Target, as_record, check_id, on_store, parse_period
+from tornado_idv.commands import printable
+from tornado_idv.keys.record import KeyRecord
+
+_COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
+
+
+@click.command("list")
+@click.option("--unused", metavar="90d", help="Only keys that were not used for so long.")
+@click.option("--expiring", metavar="14d", help="Only valid keys that expire within this time.")
+@click.option("--owner", help="Only keys of this owner.")
+@on_store
+def list_keys(target: Target, unused: str | None, expiring: str | None, owner: str | None) -> None:
+    """List the keys of the store, also those that are revoked.
+
+    With --unused, keys that are not revoked and were neither issued nor used within this time.
+    """
+    now = time.time()
+    with target.opened() as store:
+        keys = list(store.records())
+    if owner is not None:
+        keys = [key for key in keys if key.owner == owner]
+    if unused is not None:
+        since = now - parse_period(unused, "--unused")
+        keys = [key for key in keys if _is_unused(key, since)]
+    if expiring is not None:
+        until = now + parse_period(expiring, "--expiring")
+        keys = [key for key in keys if key.state(now) == "valid" and key.valid_until <= until]
+    records = [as_record(key, now) for key in keys]
+    if target.as_json:
+        print_json(records)
+    elif records:
+        _print_table([_COLUMNS, *(tuple(map(_cell, _cells(each))) for each in records)])
+
+
+@click.command()
+@click.argument("key_id", metavar="ID")
+@on_store
+def show(target: Target, key_id: str) -> None:
+    """Show a key; of its tokens, only when they were created and expire."""
+    with target.opened() as store:
+        record = as_record(store.find(check_id(key_id)), time.time())
+    if target.as_json:
+        print_json(record)
+        return
+    tokens = record.pop("tokens")
+    for name, value in record.items():
+        click.echo(f"{name + ':':12}{_cell(value)}")
+    for token in tokens:
+        ends = f", expires {token['expires']}" if token["expires"] else ""
+        click.echo(f"{'token:':12}created {token['created']}{ends}")
+
+
+def _is_unused(key: KeyRecord, since: float) -> bool:
+    return key.revoked is None and max(key.created, key.last_used or 0.0) < since
+
+
+def _cells(record: Record) -> list[object]:
+    return [record[column] for column in _COLUMNS]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return printable(str(value)) if value else "-"
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    if sys.stdout.isatty():
+        _print_rich_table(rows)
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def _print_rich_table(rows: Sequence[Sequence[str]]) -> None:
+    # Imported here since it takes 50 ms, and only a terminal needs it.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(*rows[0], box=None, header_style="bold")
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))
+    Console().print(table)

@@ -1,0 +1,1 @@
+"""The service as a command, and commands for a service that runs."""

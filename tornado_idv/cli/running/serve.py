@@ -1,0 +1,96 @@
+"""``tornado-idv serve``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tornado_idv.cli.common import config_option, exit_on_error
+from tornado_idv.cli.standard_streams import discard_output
+from tornado_idv.commands import Exit
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import Settings
+from tornado_idv.logs.handlers import configure_logging
+from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.service.service import Announced, api_key
+from tornado_idv.workers.cpus import worker_count
+from tornado_idv.workers.run import run
+from tornado_idv.workers.signals import hold_hangups
+
+_log = logging.getLogger(__name__)
+
+
+@click.command()
+@config_option
+def serve(config_path: Path) -> None:
+    """Answer lookups over HTTP until SIGTERM.
+
+    SIGHUP reloads the configuration.
+
+    Exit codes: 0 stopped; 1 the configuration is wrong; 3 a file, a backend or the port cannot
+    be opened; 128 plus the signal's number: ended by a second SIGTERM or SIGINT.
+    """
+    with hold_hangups(), exit_on_error(Exit.UNDETERMINED, config_code=Exit.NO):
+        manager = plugin_manager()
+        file = ConfigFile.read(config_path)
+        settings = file.load(backend_kinds(manager), os.environ)
+        announce_once = partial(_try_to_announce, settings)
+        with file.located():
+            if (workers := worker_count(settings.server.workers)) > 1:
+                from tornado_idv.workers.supervise import supervise  # noqa: PLC0415 - start-up time
+
+                supervise(file, settings, manager, announce_once, workers)
+                return
+            logging_ = settings.logging
+            logs = configure_logging(logging_.level, logging_.format, logging_.ids)
+            with closing(logs):
+                run(file, settings, manager, announce_once, logs)
+
+
+def _try_to_announce(settings: Settings, service: Announced) -> None:
+    """Announce the service, which goes on serving where standard output cannot be written."""
+    if settings.server.warning is not None:
+        _log.warning("%s", settings.server.warning)
+    try:
+        announce(service, settings)
+    except OSError as error:
+        _log.warning("standard output cannot be written: %s; serving all the same", error.strerror)
+        discard_output()
+
+
+def announce(service: Announced, settings: Settings) -> None:
+    """Says on standard output where the service is and what it serves.
+
+    In demo mode it also gives a command that asks for the demo's @alice, if a key is
+    written in plain text that may ask now.
+    """
+    url = service.url + settings.server.base_path
+    backends = ", ".join(f"{each.name} ({each.kind})" for each in settings.backends)
+    click.echo(f"Listening on {url}")
+    if service.admin_url is not None:
+        click.echo(f"Admin listener on {service.admin_url}")
+    click.echo(f"Backends, in order: {backends}")
+    click.echo(f"Keys: {service.key_count}")
+    token = _token_to_try(settings) if settings.demo else None
+    if token is not None:
+        body = json.dumps({"input": "@alice"})
+        click.echo("Demo mode. Try:\n")
+        click.echo(
+            f"  curl {url}/api/v1/identify/url -H 'Content-Type: application/json'"
+            f" -H 'Authorization: Bearer {token}' -d '{body}'\n"
+        )
+
+
+def _token_to_try(settings: Settings) -> str | None:
+    for key in settings.auth.keys:
+        may_ask = "identify:url" in key.scopes and api_key(key).is_valid(time.time())
+        if key.token is not None and may_ask:
+            return key.token.get_secret_value()
+    return None

@@ -1,0 +1,248 @@
+"""``tornado-idv users``: all users of a backend at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import IO
+
+import click
+
+from tornado_idv.cli.common import config_option, json_option, print_json, report
+from tornado_idv.cli.standard_streams import discard_output, print_message
+from tornado_idv.cli.users.compare import compare
+from tornado_idv.cli.users.formats import (
+    DELIMITERS,
+    FIELDS,
+    Format,
+    format_of,
+    format_option,
+    read_rows,
+    write_users,
+)
+from tornado_idv.cli.users.generate import generated_users
+from tornado_idv.cli.users.import_users import RejectedRows, open_source, progress
+from tornado_idv.cli.users.stores import Stores, reporting
+from tornado_idv.cli.users.validation import importable, validated
+from tornado_idv.commands import Exit
+from tornado_idv.errors import StartError
+from tornado_idv.model import User
+
+
+def _percentage(_context: click.Context, _parameter: click.Parameter, text: str) -> Decimal:
+    if not re.fullmatch(r"(\d{1,2}(\.\d+)?|100)%", text, re.ASCII):
+        raise click.BadParameter("write a percentage from 0% to 100%, such as 5%")
+    return Decimal(text.removesuffix("%"))
+
+
+_from_option = click.option("--from", "name", required=True, metavar="NAME", help="The backend.")
+
+
+@click.group()
+def users() -> None:
+    """Import, export, count and compare the users of backends.
+
+    NAME is a backend of config.yaml, of a kind that stores users: sqlite or postgres.
+
+    Exit codes: 0 done; 1 refused, nothing was changed, or the users differ; 2 wrong use; 3 could
+    not be determined or done. Nothing was changed unless the message says that this is not known.
+    """
+
+
+users.add_command(compare)
+
+
+@users.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--to", "name", required=True, metavar="NAME", help="The backend.")
+@format_option("The format of FILE.  [default: by its extension]")
+@click.option(
+    "--map",
+    "pairs",
+    multiple=True,
+    metavar="COLUMN=FIELD",
+    help="The column of FILE that has one of our fields; may be repeated.",
+)
+@click.option("--merge", is_flag=True, help="Keep the users that are not in FILE.")
+@click.option(
+    "--delimiter",
+    metavar="CHARACTER",
+    default=",",
+    show_default=True,
+    type=click.Choice(list(DELIMITERS)),
+    help="Between the fields of CSV: , or ; or | or tab.",
+)
+@click.option(
+    "--max-rejected",
+    metavar="PERCENT",
+    default="1%",
+    show_default=True,
+    callback=_percentage,
+    help="Change nothing if more rows are rejected, such as 5%.",
+)
+@click.option("--strict", is_flag=True, help="Change nothing if any row is rejected.")
+@click.option(
+    "--allow-shrink", is_flag=True, help="Also if fewer than 80% of the stored users stay."
+)
+@config_option
+@json_option
+def import_users(
+    *,
+    file: str,
+    name: str,
+    form: Format | None,
+    pairs: Sequence[str],
+    merge: bool,
+    delimiter: str,
+    max_rejected: Decimal,
+    strict: bool,
+    allow_shrink: bool,
+    config_path: Path,
+    as_json: bool,
+) -> None:
+    """Replace all users of a backend by those in FILE.
+
+    FILE may be - for standard input. Its fields are nickname, card_number, plan and, if a user
+    has one of their own, profile_url. Rows that are not valid are not imported: FILE.rejected
+    has their lines, with the reasons. All other rows become visible at once, or, after an error
+    or an interruption, none. A list that looks truncated or wrong is refused: see --max-rejected
+    and --allow-shrink.
+    """
+    if form is None and file.lower().endswith(".xlsx"):
+        form = "csv"  # its reader says what to do with a workbook
+    form = _format(file, form)
+    columns = _columns(pairs)
+    with reporting(name, as_json=as_json):
+        stores = Stores.of_config(config_path)
+        store = stores.store(name)
+        source = "standard input" if file == "-" else file
+        rejected = RejectedRows(
+            source,
+            Path("stdin.rejected" if file == "-" else f"{file}.rejected"),
+            Decimal(0) if strict else max_rejected,
+            allow_shrink,
+        )
+        rejected.start()
+        with (
+            closing(rejected),
+            open_source(file, stdin=sys.stdin.buffer) as text,
+            progress(text, is_file=file != "-") as advance,
+        ):
+            rows = read_rows(text, form, source, columns, delimiter)
+            numbered = validated(rows, stores.identifiers, rejected, advance)
+            write = store.merge if merge else store.replace
+            result = write(numbered, rejected.review)
+        done = (
+            f"Imported {_counted(result.imported, 'user')} into {name}: {result.added} added, "
+            f"{result.updated} updated, {result.removed} removed."
+        )
+        if rejected.count:
+            done += f"\nRejected {_counted(rejected.count, 'row')}; see {rejected.path}."
+        record = {"ok": True, **result._asdict(), "rejected": rejected.count}
+        report(done, record, as_json=as_json)
+
+
+@users.command()
+@_from_option
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
+@format_option("The format.  [default: by the extension of FILE, or csv]")
+@config_option
+def export(*, name: str, file: str, form: Format | None, config_path: Path) -> None:
+    """Write all users of a backend to FILE, by default to standard output.
+
+    Nicknames are in order. FILE is complete, or as it was before. A user that an import would
+    reject ends the export.
+    """
+    form = form or format_of(file) or "csv"
+    with reporting(name):
+        stores = Stores.of_config(config_path)
+        records = importable(stores.store(name).records(), stores.identifiers)
+        if file == "-":
+            _print_users(form, records)
+        else:
+            with _renamed(Path(file)) as text:
+                write_users(text, form, records)
+
+
+@users.command("count")
+@_from_option
+@config_option
+@json_option
+def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
+    """Print the number of users of a backend."""
+    with reporting(name, as_json=as_json):
+        number = Stores.of_config(config_path).store(name).count()
+    if as_json:
+        print_json({"backend": name, "users": number})
+    else:
+        click.echo(number)
+
+
+@users.command()
+@click.option("--count", "number", type=click.IntRange(0, 10**9), required=True, help="How many.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Another seed, other users.")
+@format_option("The format.  [default: csv]")
+def generate(*, number: int, seed: int, form: Format | None) -> None:
+    """Print made-up users, the same for the same seed, for tests."""
+    with reporting():
+        _print_users(form or "csv", generated_users(number, seed))
+
+
+def _format(file: str, form: Format | None) -> Format:
+    form = form or format_of(file)
+    if form is None:
+        raise click.UsageError("the format of FILE is not known; add --format csv, jsonl or yaml")
+    return form
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _columns(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the column of each of our fields."""
+    columns = {field: field for field in FIELDS}
+    for pair in pairs:
+        column, equals, field = pair.rpartition("=")
+        if not (equals and column) or field not in columns:
+            fields = ", ".join(FIELDS)
+            raise click.UsageError(f"--map: write COLUMN=FIELD; the fields are {fields}")
+        columns[field] = column
+    return columns
+
+
+def _print_users(form: Format, records: Iterable[User]) -> None:
+    try:
+        write_users(sys.stdout, form, records)
+        sys.stdout.flush()
+    except OSError as error:
+        discard_output()
+        print_message(f"standard output cannot be written: {error.strerror}")
+        sys.exit(Exit.UNDETERMINED)
+
+
+@contextmanager
+def _renamed(path: Path) -> Iterator[IO[str]]:
+    """Open a new file in the folder of this one, which is renamed over it at the end.
+
+    Only its owner can read it, since it has card numbers, and its name is random.
+    """
+    try:
+        descriptor, beside = tempfile.mkstemp(prefix=".export-", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            Path(beside).replace(path)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StartError(f"{path}: cannot be written: {error.strerror}") from None

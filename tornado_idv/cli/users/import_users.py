@@ -1,0 +1,139 @@
+"""Input and report of ``tornado-idv users import``: the file, its rejected rows, progress."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, TextIO
+
+from tornado_idv.cli.users.stores import RefusedError
+from tornado_idv.errors import StartError
+
+Advance = Callable[[int], None]
+"""Is called with the number of rows that were read."""
+
+
+@dataclass
+class RejectedRows:
+    """The file of rejected rows: a line number and a reason each, and no value.
+
+    It is created with the first row, and one of an earlier import is deleted. If more than
+    ``max_percent`` of the rows are rejected, the import is refused after all have been read, and
+    without ``allow_shrink`` if fewer than 80 % of the stored users would stay. ``valid`` is the
+    number of users that were read and not rejected.
+    """
+
+    source: str
+    path: Path
+    max_percent: Decimal
+    allow_shrink: bool
+    count: int = 0
+    valid: int = 0
+    _first: str = field(default="", repr=False)
+    _file: IO[str] | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        """Delete the file of an earlier import."""
+        with self._located():
+            self.path.unlink(missing_ok=True)
+
+    def add(self, line: int, reason: str) -> None:
+        """Write a row; raises `StartError`."""
+        with self._located():
+            if self._file is None:
+                self._file = self.path.open("w", encoding="utf-8")
+                self._first = f"; the first for line {line}: {reason}; see {self.path}"
+            self._file.write(f"{self.source}:{line}: {reason}\n")
+        self.count += 1
+
+    def review(self, rows: Iterable[tuple[int, str]], removed: int, stored: int) -> None:
+        """Write rows that were valid, as the last ones; refuse an import that should not be made.
+
+        The file is complete then: what cannot be written is an error before users are changed.
+        """
+        for row in sorted(rows):
+            self.add(*row)
+            self.valid -= 1
+        self.close()
+        self.check()
+        if removed * 5 > stored and not self.allow_shrink:
+            raise RefusedError(
+                f"{self.source}: {removed} of {stored} users would be removed, and only "
+                f"{stored - removed} stay; nothing was changed; if that is right, add "
+                "--allow-shrink, or --merge to keep them"
+            )
+
+    def check(self) -> None:
+        """Raise `RefusedError` where too many rows are rejected, or no user is left.
+
+        To replace all users by none is no import, but a wrong or truncated file.
+        """
+        rows = self.valid + self.count
+        if self.count * 100 > self.max_percent * rows:
+            problem = f"{self.count} of {rows} rows are rejected, more than {self.max_percent}%"
+        elif not self.valid:
+            problem = "has no valid user"
+        else:
+            return
+        raise RefusedError(f"{self.source}: {problem}{self._first}; nothing was changed")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            with self._located():
+                self._file.close()
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StartError(f"{self.path}: cannot be written: {error.strerror}") from None
+
+
+def open_source(file: str, *, stdin: IO[bytes]) -> TextIO:
+    """Open a file, or standard input for ``-``; invalid UTF-8 becomes surrogates.
+
+    Raises `StartError`.
+    """
+    try:
+        if file == "-":
+            return io.TextIOWrapper(stdin, "utf-8-sig", "surrogateescape", newline="")
+        return Path(file).open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+    except OSError as error:
+        raise StartError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def progress(source: TextIO, *, is_file: bool) -> Iterator[Advance]:
+    """Show the rows, their rate and the time left on a terminal, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    # Imported here since it takes 50 ms, and only a terminal needs it.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    size = os.fstat(source.fileno()).st_size if is_file else None
+    columns = (
+        BarColumn(),
+        TextColumn("{task.fields[rows]:,} rows, {task.fields[rate]:,.0f}/s"),
+        TimeRemainingColumn(),
+    )
+    started = time.monotonic()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=size, rows=0, rate=0.0)
+
+        def advance(rows: int) -> None:
+            rate = rows / max(time.monotonic() - started, 1e-3)
+            done = os.lseek(source.fileno(), 0, os.SEEK_CUR) if size else 0
+            bar.update(task, completed=done, rows=rows, rate=rate)
+
+        yield advance

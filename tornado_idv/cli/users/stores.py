@@ -1,0 +1,79 @@
+"""Common parts of the commands for users: the stores of configured backends, errors, signals."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tornado_idv.backend import BackendOptions
+from tornado_idv.cli.common import exit_on_error
+from tornado_idv.cli.load_config import load_settings
+from tornado_idv.cli.lookup import mute_own_logger
+from tornado_idv.commands import Exit
+from tornado_idv.errors import IdvError, LookupFailed
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.logs.filters import keep_out_secrets
+from tornado_idv.registry import BackendKinds, backend_kinds
+from tornado_idv.user_store import UserStore
+
+
+class RefusedError(IdvError):
+    """Nothing was changed; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The configured backends by name."""
+
+    identifiers: Identifiers
+    kinds: BackendKinds
+    backends: dict[str, BackendOptions]
+
+    @classmethod
+    def of_config(cls, path: Path) -> Stores:
+        """Load a configuration; raises `StartError`."""
+        settings, manager = load_settings(path)
+        backends = {each.name: each for each in settings.backends}
+        return cls(settings.make_identifiers(), backend_kinds(manager), backends)
+
+    def options(self, name: str) -> BackendOptions:
+        """Return a backend's options; raises `click.UsageError` for an unknown name."""
+        if name not in self.backends:
+            names = ", ".join(self.backends)
+            raise click.UsageError(f"no backend has the name {name}; there are: {names}")
+        return self.backends[name]
+
+    def store(self, name: str) -> UserStore:
+        """Return all users of a backend; raises `click.UsageError` if its kind offers none."""
+        options = self.options(name)
+        store: UserStore | None = self.kinds[options.kind].user_store(options)
+        if store is None:
+            raise click.UsageError(
+                f"the backend {name} is of the kind {options.kind}, which this command cannot use"
+            )
+        return store
+
+
+@contextmanager
+def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
+    """Print an error of ours, with the name of the backend, and exit with its code.
+
+    SIGTERM ends the command as an interrupt does, so that what it has begun is undone.
+    """
+    keep_out_secrets()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    with exit_on_error(Exit.UNDETERMINED, as_json=as_json), mute_own_logger():
+        try:
+            yield
+        except LookupFailed as error:
+            error.backend = error.backend or name or None
+            raise
+        except RefusedError:
+            with exit_on_error(Exit.NO, as_json=as_json):
+                raise

@@ -1,0 +1,1 @@
+"""Log lines: handlers, filters, folding and the writer."""

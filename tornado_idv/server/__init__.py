@@ -1,1 +1,0 @@
-"""Composition and process life: the service from its settings, signals, logs, shutdown."""

@@ -1,0 +1,1 @@
+"""Composition: from settings to a service that listens."""

@@ -1,0 +1,99 @@
+"""Parts of the public listener that depend on the configuration."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tornado_idv.config.settings import ServerSettings, Settings
+from tornado_idv.http.context import Reject
+from tornado_idv.http.exchange import Peer
+from tornado_idv.http.fast_path import FastPath
+from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.server import HttpServer
+from tornado_idv.http.trusted_proxies import TrustedProxies
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.keys.ring import KeyRing
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.service.limiters import Limiters
+from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.app import Api, make_api, make_reject
+from tornado_idv.web.handler import Services
+from tornado_idv.web.packet_cache import PacketCache
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """Parts that outlast a configuration: keys, counts of limits, counters, the access log."""
+
+    ring: KeyRing
+    limiters: Limiters
+    counters: Counters
+    access_log: AccessLog | None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpParts:
+    """The application and its limits; each configuration has its own packet cache."""
+
+    app: Api
+    reject: Reject
+    limits: HttpLimits
+    fast_path: Callable[[Peer], FastPath] | None
+    proxies: TrustedProxies | None
+    identifiers: Identifiers
+
+    @classmethod
+    def make(cls, settings: Settings, directory: Directory, shared: SharedParts) -> HttpParts:
+        """Return the parts of an application that looks users up in ``directory``."""
+        identifiers = settings.make_identifiers()
+        services = Services(
+            directory,
+            identifiers,
+            shared.ring,
+            shared.access_log,
+            shared.limiters.keys,
+            failed_auth=shared.limiters.failed_auth,
+            counters=shared.counters,
+        )
+        packets = PacketCache(
+            directory, shared.ring, shared.access_log, shared.limiters.keys, shared.counters
+        )
+        server = settings.server
+        return cls(
+            make_api(services, server.base_path, server.health_path),
+            make_reject(shared.access_log, shared.counters),
+            http_limits(server),
+            packets.connect if server.packet_cache else None,
+            TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
+            identifiers,
+        )
+
+    def make_server(self) -> HttpServer:
+        """Return a server of this application."""
+        return HttpServer(
+            self.app, self.reject, self.limits, fast_path=self.fast_path, proxies=self.proxies
+        )
+
+    def replace_in(self, server: HttpServer, tls: ssl.SSLContext | None) -> None:
+        """Have a server serve this application from the next request on."""
+        server.replace(
+            self.app,
+            self.reject,
+            self.limits,
+            fast_path=self.fast_path,
+            proxies=self.proxies,
+            tls=tls,
+        )
+
+
+def http_limits(settings: ServerSettings) -> HttpLimits:
+    """Return the limits of the HTTP server, within the process's file descriptors."""
+    return HttpLimits(
+        max_body=settings.max_body,
+        idle_timeout=settings.idle_timeout,
+        body_timeout=settings.body_timeout,
+        max_connections=settings.max_connections,
+    ).within_descriptors()

@@ -1,0 +1,345 @@
+"""The service put together from its settings, and put together again while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import pluggy
+
+from tornado_idv.admin.state import ServiceState
+from tornado_idv.backend import AnyBackend
+from tornado_idv.config.admin import AdminSettings
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import KeySettings, Settings
+from tornado_idv.http.server import HttpServer
+from tornado_idv.identifiers import Identifiers
+from tornado_idv.keys.api_key import ApiKey, never_after, never_before
+from tornado_idv.keys.latest_time import LatestTime
+from tornado_idv.lookup.directory import Directory
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.metrics.loop_lag import measured_lag
+from tornado_idv.registry import backend_kinds, key_stores
+from tornado_idv.service.daemon_thread import DaemonThread
+from tornado_idv.service.directories import Directories, PreparedDirectory, open_directories
+from tornado_idv.service.http_parts import HttpParts, SharedParts
+from tornado_idv.service.keys import Keys, PreparedKeys, open_keys
+from tornado_idv.service.limiters import Limiters, exchanging, make_limiters
+from tornado_idv.service.needs_restart import needs_restart
+from tornado_idv.service.reload import Reloader
+from tornado_idv.service.sockets import bind, port_of, url_of
+from tornado_idv.service.systemd import Notifier
+from tornado_idv.service.tls import tls_context
+from tornado_idv.web.access_log import AccessLog
+
+_COLLECT_AFTER = 10.0
+"""Seconds after a reload, when requests of the old configuration have ended."""
+
+
+class Announced(Protocol):
+    """A service that serves, as its operator sees it.
+
+    ``url`` is its base URL for requests from this machine, without a trailing slash, and
+    ``admin_url`` that of its admin listener, if it has one.
+    """
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def admin_url(self) -> str | None: ...
+
+    @property
+    def key_count(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """Inheritance of a process from its supervisor: bound sockets, and memory that all share."""
+
+    sockets: Sequence[socket.socket]
+    limiters: Limiters
+    latest_time: LatestTime
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A configuration of which everything is open, and nothing in force yet.
+
+    Only one at a time may be prepared, and it must be committed or aborted. ``needs_restart``
+    are the settings that it does not change.
+    """
+
+    service: Service
+    settings: Settings
+    keys: PreparedKeys
+    directory: PreparedDirectory
+    http: HttpParts
+    tls: ssl.SSLContext | None
+    needs_restart: tuple[str, ...]
+
+    def commit(self) -> None:
+        """Put it in force for every request that begins from now on; cannot fail."""
+        self.service.replace(self)
+
+    async def abort(self) -> None:
+        """Close what was opened for it; the service stays as it is."""
+        await self.directory.abort()
+        await self.service.keys.abort(self.keys)
+
+
+class Service:
+    """A service that listens, can be drained and reconfigured; see `Announced`.
+
+    ``settings`` are those in force; ``reloader`` is that of a service in one process.
+    """
+
+    admin_url: str | None = None
+    reloader: Reloader
+
+    def __init__(
+        self,
+        settings: Settings,
+        server: HttpServer,
+        state: ServiceState,
+        *,
+        keys: Keys,
+        directories: Directories,
+        shared: SharedParts,
+        url: str,
+        port: int,
+    ) -> None:
+        self.settings = settings
+        self.keys = keys
+        self.url = url
+        self.host = settings.server.host
+        self.port = port
+        self._started = settings
+        self._server = server
+        self._directories = directories
+        self._shared = shared
+        self.state = state
+
+    @property
+    def key_count(self) -> int:
+        """The number of keys, also of those that are not valid."""
+        return len(self.keys.ring.ids)
+
+    async def prepare(self, settings: Settings) -> Prepared:
+        """Open all that these settings need, beside what is open, and change nothing.
+
+        Backends, key store and directory stay the same where their settings do. Raises
+        `StartError` for what cannot be opened.
+        """
+        tls = None
+        if settings.server.tls is not None and self._started.server.tls is not None:
+            tls = tls_context(settings.server.tls)
+        keys = await self.keys.prepare(map(api_key, settings.auth.keys), settings.auth.store)
+        async with AsyncExitStack() as undo:
+            undo.push_async_callback(self.keys.abort, keys)
+            directory = await self._directories.prepare(settings)
+            undo.push_async_callback(directory.abort)
+            http = HttpParts.make(settings, directory.directory, self._shared)
+            undo.pop_all()
+        restart = needs_restart(self._started, settings)
+        return Prepared(self, settings, keys, directory, http, tls, restart)
+
+    def replace(self, prepared: Prepared) -> None:
+        """Put a prepared configuration in force, in one step of the event loop.
+
+        Open connections stay open, and a request in flight completes in the configuration that
+        it was dispatched in.
+        """
+        settings, state = prepared.settings, self.state
+        self.settings = settings
+        self.keys.replace(prepared.keys)
+        self._shared.limiters.configure(settings.limits)
+        self._directories.replace(prepared.directory)
+        prepared.http.replace_in(self._server, prepared.tls)
+        state.directory = self._directories.current
+        state.identifiers = prepared.http.identifiers
+        state.store = self.keys.store
+        # What was replaced has references to itself, and collections are rare by `tune_gc`.
+        asyncio.get_running_loop().call_later(_COLLECT_AFTER, gc.collect)
+
+    async def drain(self, *, delay: bool = True) -> bool:
+        """Stop listening and wait for requests in flight; return whether all were answered.
+
+        The service is not ready from now on. For ``server.drain.delay`` seconds, unless ``delay``
+        is false, new connections are still accepted, so that a load balancer notices the stop;
+        then requests in flight have ``server.drain.timeout`` seconds.
+        """
+        limits = self.settings.server.drain
+        self.state.draining = True
+        await asyncio.sleep(limits.delay if delay else 0.0)
+        try:
+            await asyncio.wait_for(self._server.drain(), limits.timeout)
+        except TimeoutError:
+            return False
+        return True
+
+
+@asynccontextmanager
+async def listening(
+    file: ConfigFile,
+    settings: Settings,
+    manager: pluggy.PluginManager,
+    access_log: AccessLog | None = None,
+    log_dropped: Callable[[], int] = lambda: 0,
+    *,
+    notifier: Notifier | None = None,
+) -> AsyncIterator[Service]:
+    """The whole service in one process, from open backends to listening sockets.
+
+    ``file`` holds the settings; a reload reads it again. ``log_dropped`` returns the number of
+    lost log lines, for the metrics; ``notifier`` reports reloads. Raises `StartError` if the key
+    store or a backend cannot be opened or an address cannot be taken.
+    """
+    async with serving(settings, manager, access_log, log_dropped) as service:
+        apply = partial(_apply, service, backend_kinds(manager))
+        counters = service.state.counters
+        service.reloader = Reloader(file, apply, counters, notifier or Notifier())
+        service.state.reloads = service.reloader
+        async with (
+            _watching(service, service.reloader),
+            _admin(settings.admin, service.state) as service.admin_url,
+        ):
+            yield service
+
+
+@asynccontextmanager
+async def serving(
+    settings: Settings,
+    manager: pluggy.PluginManager,
+    access_log: AccessLog | None,
+    log_dropped: Callable[[], int],
+    inherited: Inherited | None = None,
+) -> AsyncIterator[Service]:
+    """The public listener, on the sockets of a worker or on its own; raises as `listening`."""
+    counters = Counters()
+    configured = [api_key(entry) for entry in settings.auth.keys]
+    latest = inherited.latest_time if inherited else None
+    async with (
+        open_keys(configured, settings.auth.store, key_stores(manager), latest) as keys,
+        open_directories(settings, manager, counters) as directories,
+        exchanging(
+            inherited.limiters if inherited else make_limiters(settings.limits, len(keys.ring.ids)),
+            settings,
+            manager,
+            counters,
+        ) as limiters,
+    ):
+        shared = SharedParts(keys.ring, limiters, counters, access_log)
+        server, identifiers = _make_server(settings, directories.current, shared)
+        tls = tls_context(settings.server.tls) if settings.server.tls else None
+        host = settings.server.host
+        sockets = inherited.sockets if inherited else bind("server", host, settings.server.port)
+        state = ServiceState(
+            directories.current,
+            identifiers,
+            keys.ring,
+            keys.store,
+            counters,
+            server.connection_states,
+            log_dropped,
+            directories.shared,
+            limiters.exchange,
+        )
+        await server.listen(sockets, tls)
+        try:
+            port = port_of(sockets)
+            yield Service(
+                settings,
+                server,
+                state,
+                keys=keys,
+                directories=directories,
+                shared=shared,
+                url=url_of("https" if tls else "http", host, port),
+                port=port,
+            )
+        finally:
+            server.close()
+
+
+def _make_server(
+    settings: Settings, directory: Directory, shared: SharedParts
+) -> tuple[HttpServer, Identifiers]:
+    parts = HttpParts.make(settings, directory, shared)
+    return parts.make_server(), parts.identifiers
+
+
+async def prepare_file(
+    service: Service, kinds: Mapping[str, type[AnyBackend]], file: ConfigFile
+) -> Prepared:
+    """Open all that the configuration in a file needs; raises `ConfigError` and `StartError`."""
+    # In a thread: a long file would delay responses, and a secret's file may hang.
+    settings = await DaemonThread("configuration")(file.load, kinds, os.environ)
+    with file.located():
+        return await service.prepare(settings)
+
+
+async def _apply(
+    service: Service, kinds: Mapping[str, type[AnyBackend]], file: ConfigFile
+) -> tuple[str, ...]:
+    """Put the configuration in a file in force, and return the settings that need a restart."""
+    prepared = await prepare_file(service, kinds, file)
+    prepared.commit()
+    return prepared.needs_restart
+
+
+@asynccontextmanager
+async def _watching(service: Service, reloader: Reloader) -> AsyncIterator[None]:
+    """Follow the file where `server.watch_config` says so; end reloads at the end."""
+    watching = asyncio.create_task(reloader.watch(lambda: service.settings.server.watch_config))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+        await reloader.close()
+
+
+@asynccontextmanager
+async def _admin(settings: AdminSettings | None, state: ServiceState) -> AsyncIterator[str | None]:
+    """Serve the admin listener, if there is one, and yield its URL."""
+    if settings is None:
+        yield None
+        return
+    # A tenth of the time to the first response, and most services have none.
+    from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
+
+    sockets = bind("admin", settings.host, settings.port)
+    with measured_lag(state.counters):
+        async with admin_listening(sockets, settings.host, state):
+            yield url_of("http", settings.host, port_of(sockets))
+
+
+def api_key(entry: KeySettings) -> ApiKey:
+    """Return a key of ``config.yaml``."""
+    misses = entry.limits.misses
+    return ApiKey(
+        id=entry.id,
+        digest=entry.digest,
+        owner=entry.owner,
+        scopes=frozenset(entry.scopes),
+        not_before=entry.not_before.timestamp() if entry.not_before else never_before(),
+        expires=entry.expires.timestamp() if entry.expires else never_after(),
+        requests=entry.limits.requests,
+        misses=misses.rate if misses else None,
+        misses_log_only=misses is not None and misses.log_only,
+    )

@@ -1,0 +1,1 @@
+"""Processes: the supervisor, its workers and the admin process."""

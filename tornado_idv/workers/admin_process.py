@@ -1,0 +1,221 @@
+"""The process with the admin listener of a service with several workers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+import pluggy
+import uvloop
+from msgspec import convert
+
+from tornado_idv.admin.listener import admin_listening
+from tornado_idv.admin.operations import OperationFailed, Record
+from tornado_idv.admin.reload import ReloadResult
+from tornado_idv.admin.report import ProcessReport, Report, WorkerReport, merge
+from tornado_idv.backend import AnyBackend
+from tornado_idv.config.admin import AdminSettings
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import Settings
+from tornado_idv.logs.handlers import configure_logging
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.registry import backend_kinds, key_stores
+from tornado_idv.service.daemon_thread import DaemonThread
+from tornado_idv.service.keys import Keys, PreparedKeys, open_keys
+from tornado_idv.service.service import Inherited, api_key
+from tornado_idv.workers.channel import STOPPED, Channel, heartbeats, supervised
+from tornado_idv.workers.control import Message
+from tornado_idv.workers.prepared_reload import PreparedReload
+from tornado_idv.workers.reload_all import Configuration
+
+_log = logging.getLogger(__name__)
+_RELOAD_TIMEOUT = 145.0
+_TIMEOUT = 8.0
+"""Seconds: longer than the supervisor waits for the workers, shorter than a command for us."""
+
+
+def run_admin(
+    current: Configuration,
+    manager: pluggy.PluginManager,
+    admin: AdminSettings,
+    inherited: Inherited,
+    control: socket.socket,
+) -> int:
+    """Serve the admin listener until asked to stop; return the exit code."""
+    settings = current.settings
+    logs = configure_logging(settings.logging.level, settings.logging.format, shared=True)
+
+    async def serve(channel: Channel) -> int:
+        configured = [api_key(entry) for entry in settings.auth.keys]
+        latest = inherited.latest_time
+        async with (
+            heartbeats(channel, lambda: None),
+            open_keys(configured, settings.auth.store, key_stores(manager), latest) as keys,
+        ):
+            operations = WorkerOperations(channel, current, backend_kinds(manager), keys)
+            async with admin_listening(inherited.sockets, admin.host, operations):
+                channel.serving(len(keys.ring.ids))
+                await channel.stop.wait()
+        return STOPPED
+
+    with closing(logs):
+        return uvloop.run(supervised(control, serve))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Another configuration for the admin listener."""
+
+    operations: WorkerOperations
+    settings: Settings
+    keys: PreparedKeys
+
+    def commit(self) -> None:
+        self.operations.use(self.settings, self.keys)
+
+    async def abort(self) -> None:
+        await self.operations.discard(self.keys)
+
+
+class WorkerOperations:
+    """Has the workers do what the operator asks for; implements `Operations`."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        current: Configuration,
+        kinds: Mapping[str, type[AnyBackend]],
+        keys: Keys,
+    ) -> None:
+        self.keys = keys.ring
+        self._keys = keys
+        self._kinds = kinds
+        self._adopt(current.settings)
+        self._channel = channel
+        self._reload = PreparedReload(current.file, self._prepare)
+        self._ids = itertools.count(1)
+        self._replies: dict[int, asyncio.Future[Message]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        channel.on_message = self._on_message
+
+    def use(self, settings: Settings, keys: PreparedKeys) -> None:
+        """Put another configuration in force."""
+        self._keys.replace(keys)
+        self._adopt(settings)
+
+    async def discard(self, keys: PreparedKeys) -> None:
+        """Close what was opened for keys that are not put in force."""
+        await self._keys.abort(keys)
+
+    async def report(self, *, take_lag: bool = False) -> Report:
+        reply = await self._ask("report", {"take_lag": take_lag})
+        return _report(reply["overview"])
+
+    async def purge(self, target: Record) -> bool:
+        # One worker announces the purge before the others purge: what they read from the shared
+        # cache afterwards is not older. If that fails, each of them announces it until it succeeds.
+        delivered = not self._has_shared_cache or await self._announce(target)
+        reply = await self._ask("purge_here" if delivered else "purge_soon", target)
+        # The cache of a worker that has ended is gone, too.
+        failed = [each for each in reply["replies"] if "error" in each]
+        if failed:
+            reasons = ", ".join(
+                f"{each['name']} (pid {each['pid']}): {each['error']}" for each in failed
+            )
+            _log.error("the cache was not purged in every worker: %s", reasons)
+            raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
+        return delivered
+
+    async def _announce(self, target: Record) -> bool:
+        reply = await self._ask("purge_shared", target)
+        return any(each.get("result", False) for each in reply["replies"])
+
+    async def explain(self, query: Record) -> Record:
+        reply = await self._ask("explain", query)
+        for each in reply["replies"]:
+            if "result" in each:
+                return {**each["result"], "worker": each["name"]}
+        raise OperationFailed("No worker can explain the lookup now; try again")
+
+    async def reload(self, **audited: str | None) -> ReloadResult:
+        reply = await self._ask("reload", audited, wait=_RELOAD_TIMEOUT)
+        return convert(reply["result"], ReloadResult)
+
+    def _adopt(self, settings: Settings) -> None:
+        self.identifiers = settings.make_identifiers()
+        self.backends = [each.name for each in settings.backends]
+        self._has_shared_cache = settings.shared_cache is not None
+
+    async def _prepare(self, file: ConfigFile) -> _Prepared:
+        settings = await DaemonThread("configuration")(file.load, self._kinds, os.environ)
+        with self._channel.preparing(), file.located():
+            configured = map(api_key, settings.auth.keys)
+            keys = await self._keys.prepare(configured, settings.auth.store)
+        return _Prepared(self, settings, keys)
+
+    async def _ask(self, command: str, args: Record, *, wait: float = _TIMEOUT) -> Message:
+        number = next(self._ids)
+        future = self._replies[number] = asyncio.get_running_loop().create_future()
+        self._channel.send({"op": "ask", "id": number, "command": command, "args": args})
+        try:
+            return await asyncio.wait_for(future, wait)
+        except TimeoutError:
+            raise OperationFailed("The supervisor does not respond") from None
+        finally:
+            del self._replies[number]
+
+    def _on_message(self, message: Message) -> None:
+        if message["op"] == "do":
+            task = asyncio.create_task(self._do(message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        future = self._replies.get(message["id"])
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    async def _do(self, message: Message) -> None:
+        result = await self._reload.do(message["command"], message["args"])
+        self._channel.send({"op": "reply", "id": message["id"], "result": result})
+
+
+def _report(overview: Message) -> Report:
+    """Return the sum of what workers report, and have counted until they ended."""
+    counters = Counters()
+    counters.merge(overview["ended"])
+    counters.last_reload_success = overview["loaded_at"]
+    processes, workers = [], []
+    for each in overview["workers"]:
+        own = Counters()
+        if each["report"] is not None:
+            own.merge(each["report"]["counters"])
+            counters.merge(each["report"]["counters"])
+            processes.append(convert(each["report"]["process"], ProcessReport))
+        requests = sum(durations.count for _, durations in own.all_responses())
+        workers.append(
+            WorkerReport(
+                name=each["name"],
+                pid=each["pid"],
+                phase=each["phase"],
+                started_at=each["started_at"],
+                requests=requests,
+                heartbeat_age=each["heartbeat_age"],
+            )
+        )
+    return Report(
+        phase=overview["phase"],
+        pid=overview["pid"],
+        started_at=overview["started_at"],
+        process=merge(processes),
+        counters=counters,
+        workers=workers,
+        missing=overview["missing"],
+        restarts=overview["restarts"],
+        last_reload=convert(overview["last_reload"], ReloadResult | None),
+    )

@@ -1,0 +1,130 @@
+"""The end of a control connection in a worker or the admin process, on its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from tornado_idv.errors import StartError, format_traceback
+from tornado_idv.workers import start_error
+from tornado_idv.workers.control import ControlError, Decoder, Message, encode
+
+_log = logging.getLogger(__name__)
+_HEARTBEAT = 1.0
+"""Seconds between two reports to the supervisor."""
+STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70
+"""Exit codes: stopped with all requests answered, or with some not; a `StartError`; a bug."""
+
+
+class Channel(asyncio.Protocol):
+    """The connection to the supervisor.
+
+    ``stop`` is set when the process is to stop, because the supervisor says so or is gone; then
+    ``delay`` is whether ``drain.delay`` applies. While the process starts, it cancels ``starting``
+    instead. ``on_message`` is called with each other message.
+    """
+
+    def __init__(self, starting: asyncio.Task[Any] | None) -> None:
+        self.stop = asyncio.Event()
+        self.delay = False
+        self.on_message: Callable[[Message], object] = lambda _: None
+        self._starting = starting
+        self._decoder = Decoder()
+        self._lost = asyncio.Event()
+        self._closing = False
+
+    def send(self, message: Message) -> None:
+        """Send a message; without a supervisor, do nothing."""
+        if not self._transport.is_closing():
+            self._transport.write(encode(message))
+
+    def serving(self, key_count: int) -> None:
+        """Report that the process serves."""
+        self._starting = None
+        self.send({"op": "ready", "keys": key_count})
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Report that backends are opened within, which may block the event loop."""
+        self.send({"op": "preparing", "now": True})
+        try:
+            yield
+        finally:
+            self.send({"op": "preparing", "now": False})
+
+    async def close(self) -> None:
+        """Send what is left, and close."""
+        self._closing = True
+        self._transport.close()
+        await self._lost.wait()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = self._decoder.feed(data)
+        except ControlError:
+            self._transport.abort()
+            return
+        for message in messages:
+            if message["op"] == "drain":
+                self._on_stop(delay=message["delay"])
+            else:
+                self.on_message(message)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._lost.set()
+        if not self._closing:
+            _log.error("the supervisor is gone: stopping")
+            self._on_stop(delay=False)
+
+    def _on_stop(self, *, delay: bool) -> None:
+        self.delay = delay
+        self.stop.set()
+        if self._starting is not None:
+            self._starting.cancel()
+
+
+async def supervised(control: socket.socket, serve: Callable[[Channel], Awaitable[int]]) -> int:
+    """Run ``serve`` under the supervisor at the other end of ``control``; return the exit code."""
+    channel = Channel(asyncio.current_task())
+    await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=control)
+    try:
+        return await serve(channel)
+    except StartError as error:
+        channel.send({"op": "failed", "error": start_error.to_record(error)})
+        return NOT_STARTED
+    except asyncio.CancelledError:
+        if not channel.stop.is_set():
+            raise
+        return STOPPED
+    except Exception as error:  # noqa: BLE001 - logged here, while there is a log
+        _log.critical("unhandled exception:\n%s", format_traceback(error))
+        return CRASHED
+    finally:
+        await channel.close()
+
+
+@asynccontextmanager
+async def heartbeats(channel: Channel, report: Callable[[], Message | None]) -> AsyncIterator[None]:
+    """Send a report every second within, and a last one at the end."""
+
+    def send() -> None:
+        channel.send({"op": "report", "report": report()})
+
+    async def repeat() -> None:
+        while True:
+            send()
+            await asyncio.sleep(_HEARTBEAT)
+
+    task = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        send()

@@ -1,0 +1,147 @@
+"""A forked process, as its supervisor sees it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from tornado_idv.admin.report import Phase
+from tornado_idv.errors import format_traceback
+from tornado_idv.workers.control import ControlError, Decoder, Message, encode
+
+_log = logging.getLogger(__name__)
+_READ_SIZE = 256 * 1024
+CRASHED = 70
+"""The exit code after an unhandled exception."""
+
+
+class Child:
+    """A process with a socket to it, and what it last sent; times are monotonic seconds.
+
+    It is *starting* until it reports that it serves, and *draining* once it was asked to stop.
+    """
+
+    def __init__(self, name: str, pid: int, sock: socket.socket, now: float) -> None:
+        self.name = name
+        self.pid = pid
+        self.phase: Phase = "starting"
+        self.started_at = time.time()
+        self.heard = now
+        self.report: Message | None = None
+        """The last state and counters that it reported."""
+        self.ready_at: float | None = None
+        self.key_count = 0
+        self.kill_at = math.inf
+        """When it is killed unless it has ended: it was asked to stop."""
+        self.preparing = False
+        """Whether it opens what another configuration needs, which may block its event loop."""
+        self.disconnected = False
+        """Whether it has closed its end, as it does before it ends."""
+        self._socket = sock
+        self._decoder = Decoder()
+        self._unsent = bytearray()
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid})"
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Return whether `flush` is to be called once the socket can be written."""
+        return bool(self._unsent)
+
+    def send(self, message: Message) -> None:
+        """Send a message, now or by `flush`."""
+        self._unsent += encode(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is left; a process that has ended is noticed elsewhere."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()
+
+    def receive(self, now: float) -> list[Message]:
+        """Return what it has sent.
+
+        One that sends what is not a message is killed, and replaced as any that ends.
+        """
+        messages: list[Message] = []
+        try:
+            while data := self._socket.recv(_READ_SIZE):
+                self.heard = now
+                messages += self._decoder.feed(data)
+            self.disconnected = True
+        except BlockingIOError:
+            pass
+        except ControlError:
+            self.disconnected = True
+            self.kill()
+        except OSError:  # it has closed its end with a message from here unread
+            self.disconnected = True
+        return messages
+
+    def kill(self) -> None:
+        """End it at once."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def reap(self) -> int | None:
+        """Return its exit code if it has ended: minus the signal's number if one ended it."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+    def end(self) -> None:
+        """End it at once, and wait for that."""
+        self.kill()
+        os.waitpid(self.pid, 0)
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket to it."""
+        self._socket.close()
+
+
+Fork = Callable[[str, Callable[[socket.socket], int], float], Child]
+"""Starts a process; see `fork`."""
+
+
+def fork(name: str, run: Callable[[socket.socket], int], now: float) -> Child:
+    """Fork a process that runs ``run`` with its end of a socket pair, and exits with its result.
+
+    Raises `OSError` where the system has no process, memory or descriptor left.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        pid = os.fork()
+    except OSError:
+        ours.close()
+        theirs.close()
+        raise
+    if not pid:
+        ours.close()
+        os._exit(_exit_code(run, theirs))
+    theirs.close()
+    ours.settimeout(0)
+    return Child(name, pid, ours, now)
+
+
+def _exit_code(run: Callable[[socket.socket], int], sock: socket.socket) -> int:
+    """Run to the end: nothing may leave through the supervisor's own stack."""
+    try:
+        return run(sock)
+    except BaseException as error:  # noqa: BLE001
+        _log.critical("unhandled exception:\n%s", format_traceback(error))
+        return CRASHED

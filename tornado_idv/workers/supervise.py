@@ -1,0 +1,146 @@
+"""A service of several processes, put together: what they share, and what each of them runs."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+
+import pluggy
+
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.settings import AuthSettings, Settings
+from tornado_idv.errors import KeyStoreError, StartError
+from tornado_idv.keys.latest_time import LatestTime
+from tornado_idv.keys.locate import Offered, locate_store
+from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.registry import backend_kinds, key_stores
+from tornado_idv.service.limiters import make_limiters
+from tornado_idv.service.service import Announced, Inherited
+from tornado_idv.service.sockets import bind, bind_each, port_of, url_of
+from tornado_idv.service.systemd import Notifier
+from tornado_idv.workers.admin_process import run_admin
+from tornado_idv.workers.reload_all import Configuration, ReloadAll
+from tornado_idv.workers.run import start_summary
+from tornado_idv.workers.slot import Slot
+from tornado_idv.workers.supervisor import ADMIN, Supervisor
+from tornado_idv.workers.worker import run_worker
+
+_audit = logging.getLogger(AUDIT)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Addresses of the service; see `Announced`."""
+
+    url: str
+    host: str
+    port: int
+    admin_url: str | None
+    key_count: int
+
+
+def supervise(
+    file: ConfigFile,
+    settings: Settings,
+    manager: pluggy.PluginManager,
+    announce: Callable[[Announced], None],
+    workers: int,
+) -> None:
+    """Serve with several workers until SIGTERM or SIGINT, then drain them.
+
+    ``file`` holds the settings; a reload reads it again. ``announce`` is called once all of them
+    serve. Raises `StartError` if none can.
+    """
+    configure_direct_logging(settings.logging.level, settings.logging.format)
+    server, admin = settings.server, settings.admin
+    public = bind_each("server", server.host, server.port, workers)
+    admin_sockets = bind("admin", admin.host, admin.port) if admin else []
+    limiters = make_limiters(settings.limits, _count_keys(settings.auth, key_stores(manager)))
+    latest = LatestTime()
+    current = Configuration(file, settings)
+    slots = [
+        Slot(
+            f"worker {i}",
+            partial(
+                _closing,
+                [*chain(*public[: i - 1], *public[i:]), *admin_sockets],
+                partial(run_worker, current, manager, Inherited(sockets, limiters, latest)),
+            ),
+        )
+        for i, sockets in enumerate(public, start=1)
+    ]
+    if admin:
+        run = partial(
+            run_admin, current, manager, admin, Inherited(admin_sockets, limiters, latest)
+        )
+        slots.append(Slot(ADMIN, partial(_closing, list(chain(*public)), run)))
+    scheme = "https" if server.tls else "http"
+    port = port_of(public[0])
+
+    def on_ready(key_count: int) -> None:
+        addresses = Addresses(
+            url_of(scheme, server.host, port),
+            server.host,
+            port,
+            url_of("http", admin.host, port_of(admin_sockets)) if admin else None,
+            key_count,
+        )
+        _audit.info("started", extra={**start_summary(settings, addresses), "workers": workers})
+        announce(addresses)
+
+    gc.collect()
+    gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
+    notifier, counters = Notifier.from_environ(), Counters()
+    kinds = backend_kinds(manager)
+
+    def use(new: Settings) -> None:
+        limiters.configure(new.limits)  # those of processes that are started later
+
+    reloads = ReloadAll(current, lambda new: new.load(kinds, os.environ), use, notifier, counters)
+    supervisor = Supervisor(
+        slots,
+        lambda: current.settings.server.drain,
+        notifier,
+        reloads,
+        counters,
+        on_ready=on_ready,
+        release=partial(_close, list(chain(*public))),
+    )
+    drained = supervisor.run()
+    _audit.info("stopped", extra={"drained": drained})
+
+
+def _count_keys(auth: AuthSettings, offered: Offered) -> int:
+    """Return the number of keys; raises `StartError` if the key store cannot be read."""
+    count = len(auth.keys)
+    if auth.store is not None:
+        try:
+            with (
+                closing(locate_store(auth.store, offered)) as location,
+                location.opened(read_only=True) as store,
+            ):
+                count += store.count()
+        except KeyStoreError as error:
+            raise StartError(f"auth.store: {error}") from None
+    return count
+
+
+def _closing(
+    unused: Sequence[socket.socket], run: Callable[[socket.socket], int], control: socket.socket
+) -> int:
+    """Run a process without the sockets of the others."""
+    _close(unused)
+    return run(control)
+
+
+def _close(sockets: Sequence[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
