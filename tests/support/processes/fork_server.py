@@ -1,7 +1,7 @@
 """A process with everything imported, which forks a command each time it is asked for one.
 
-A command that is forked from it begins at once, where a new interpreter imports for a second. So
-does any other module that imports what commands do. `support.processes.forking` runs it as a script,
+A command that is forked from it begins at once; a new interpreter imports for a second. So
+does any other module that imports what commands do. `support.processes.forking` runs this script,
 so that no module of the tests is in it.
 """
 
