@@ -15,7 +15,8 @@ from tornado_idv.errors import SettingError
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue
-from tornado_idv.service.keys import Keys, PreparedKeys
+from tornado_idv.service.keys import Keys
+from tornado_idv.service.prepared import Prepared
 
 
 def with_store(name: str, backend: str = B, key: str = KEY, key_id: str = "caller") -> str:
@@ -140,11 +141,11 @@ class Stores:
 
         patch.setattr(KeyStoreFile, "close", close)
 
-    async def prepare(self, name: str | None, *configured: ApiKey) -> PreparedKeys:
+    async def prepare(self, name: str | None, *configured: ApiKey) -> Prepared:
         return await self.keys.prepare(configured, self.folder / name if name else None)
 
     async def use(self, name: str | None) -> None:
-        self.keys.replace(await self.prepare(name))
+        (await self.prepare(name)).commit()
 
 
 @pytest.fixture
@@ -159,13 +160,13 @@ async def test_store_is_closed_that_was_opened_for_an_aborted_configuration(
 ) -> None:
     await stores.use("first")
     same = await stores.prepare("first")
-    await stores.keys.abort(same)
+    await same.abort()
     assert stores.closed == []
     none = await stores.prepare(None)
-    await stores.keys.abort(none)
+    await none.abort()
     assert stores.closed == []
     other = await stores.prepare("second")
-    await stores.keys.abort(other)
+    await other.abort()
     assert stores.closed == ["second"]
     await stores.keys.close()
     assert stores.closed == ["second", "first"]

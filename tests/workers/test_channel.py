@@ -12,6 +12,7 @@ from support.fakes.clock_and_backends import LoopClock
 from support.processes.control_channel import ControlEnd
 from tornado_idv.errors import StartError
 from tornado_idv.workers.channel import Channel, heartbeats, supervised
+from tornado_idv.workers.control import Message
 
 Serve = Callable[[Channel], Awaitable[int]]
 
@@ -100,7 +101,7 @@ async def test_process_stops_without_a_delay_when_its_supervisor_is_gone(
         if cause == "end":
             control.close()
         else:
-            control.send_raw(b"\xff" * 100)
+            control.send_raw(b"\xff\n")
         await channel.stop.wait()
         assert not channel.delay
         channel.send({"op": "report", "report": None})  # does nothing
@@ -132,19 +133,28 @@ async def test_everything_is_sent_before_the_end(control: ControlEnd) -> None:
     assert await ended == 0
 
 
-async def test_other_messages_are_passed_on(control: ControlEnd) -> None:
-    seen: list[object] = []
+async def test_commands_are_executed_and_replied_to(control: ControlEnd) -> None:
+    async def execute(command: str, args: Message) -> object:
+        if command == "fail":
+            raise KeyError(command)
+        return command, args
 
     async def serve(channel: Channel) -> int:
         channel.serving(0)
-        channel.on_message = seen.append
+        channel.execute = execute
         return await until_stopped(channel)
 
-    control.send("do", id=1)
-    control.send("reply", id=2)
+    control.send("do", id=1, command="purge", args={"all": True})
+    control.send("reply", id=2)  # to nothing that was asked
+    control.send("do", id=3, command="fail", args={})
+    task = asyncio.create_task(run(control, serve))
+    replies = [await asyncio.to_thread(control.wait_for, "reply") for _ in range(2)]
     control.send("drain", delay=False)
-    await run(control, serve)
-    assert seen == [{"op": "do", "id": 1}, {"op": "reply", "id": 2}]
+    await task
+    assert replies == [
+        {"op": "reply", "id": 1, "result": ["purge", {"all": True}]},
+        {"op": "reply", "id": 3, "error": "KeyError"},
+    ]
 
 
 async def test_heartbeat_is_sent_every_second_and_at_the_end(control: ControlEnd) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
-
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_idv.workers.control import MAX_SIZE, ControlError, Decoder, encode
+from tornado_idv.errors import ConfigError, Problem, SettingError, StartError
+from tornado_idv.workers.control import Decoder, decode_error, encode, encode_error
 
 MESSAGES = st.lists(
     st.dictionaries(st.text(max_size=8), st.integers(-5, 5) | st.text(max_size=8), max_size=4),
@@ -29,26 +29,23 @@ def test_messages_arrive_whole_however_they_are_split(
     assert received == messages
 
 
-def test_too_large_a_message_is_not_sent() -> None:
-    with pytest.raises(ControlError, match="too large"):
-        encode({"text": "x" * MAX_SIZE})
-
-
-def test_message_of_the_largest_size_is_received() -> None:
-    message = {"text": "x" * (MAX_SIZE - len('{"text":""}'))}
-    assert Decoder().feed(encode(message)) == [message]
+@pytest.mark.parametrize("data", [b"null\n", b"{\n", b"\n", b"\xff\n"])
+def test_anything_else_is_an_error(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        Decoder().feed(data)
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    "error",
     [
-        (struct.pack("!I", MAX_SIZE + 1), "too large"),
-        (struct.pack("!I", 4) + b"null", "not a JSON object"),
-        (struct.pack("!I", 1) + b"{", "not a JSON object"),
-        (struct.pack("!I", 0), "not a JSON object"),
+        StartError("cannot open members.db"),
+        SettingError("the key store has it, too", "auth", "keys", 1, "id"),
+        ConfigError(Problem("users.yaml", 3, 1, "users", "wrong"), Problem("x", 1, 2, "", "bad")),
     ],
-    ids=["too large", "no object", "no JSON", "empty"],
+    ids=lambda error: type(error).__name__,
 )
-def test_what_is_not_a_message_is_an_error(data: bytes, reason: str) -> None:
-    with pytest.raises(ControlError, match=reason):
-        Decoder().feed(data)
+def test_error_keeps_its_type_text_and_data(error: StartError) -> None:
+    (record,) = Decoder().feed(encode(encode_error(error)))
+    received = decode_error(record)
+    assert (type(received), str(received)) == (type(error), str(error))
+    assert vars(received) == vars(error)

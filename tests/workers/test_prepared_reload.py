@@ -11,22 +11,9 @@ from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.admin.reload import FAILED, INVALID
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import ConfigError, Problem, StartError
+from tornado_idv.service.prepared import Prepared
 from tornado_idv.workers.control import Message
 from tornado_idv.workers.prepared_reload import PreparedReload
-
-
-class Opened:
-    """What was opened for a configuration, and what became of it."""
-
-    def __init__(self, file: ConfigFile, done: list[str]) -> None:
-        self.text = file.content.decode()
-        self._done = done
-
-    def commit(self) -> None:
-        self._done.append(f"commit {self.text}")
-
-    async def abort(self) -> None:
-        self._done.append(f"abort {self.text}")
 
 
 class Harness:
@@ -42,18 +29,23 @@ class Harness:
         self.file = ConfigFile.read(folder / "config.yaml")
         self._reload = PreparedReload(self.file, self._prepare)
 
-    async def _prepare(self, file: ConfigFile) -> Opened:
+    async def _prepare(self, file: ConfigFile) -> Prepared:
         self.files.append(file)
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        return Opened(file, self.done)
+        text = file.content.decode()
+
+        async def abort() -> None:
+            self.done.append(f"abort {text}")
+
+        return Prepared(lambda: self.done.append(f"commit {text}"), abort)
 
     async def prepare(self, text: str) -> Message | None:
         return await self.do("prepare", {"content": text})
 
     async def do(self, command: str, args: Message | None = None) -> Message | None:
-        return await self._reload.do(command, args or {})
+        return await self._reload.execute(command, args or {})
 
     def start(self, text: str) -> asyncio.Task[Message | None]:
         self.gate.clear()

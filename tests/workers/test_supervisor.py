@@ -18,7 +18,7 @@ import pytest
 from support.processes.supervision import CONFIG, FakeProcess, Simulation
 from tornado_idv.config.settings import DrainSettings
 from tornado_idv.errors import StartError
-from tornado_idv.workers.start_error import to_record
+from tornado_idv.workers.control import encode_error
 
 OTHER = CONFIG.replace("profiles", "other")
 
@@ -45,7 +45,7 @@ def send_signal(number: signal.Signals = signal.SIGTERM) -> None:
 
 def fail(process: FakeProcess, message: str = "cannot open users.yaml") -> None:
     """Report that it cannot start, and end."""
-    process.send("failed", error=to_record(StartError(f"{process.name}: {message}")))
+    process.send("failed", error=encode_error(StartError(f"{process.name}: {message}")))
     process.exit(3)
 
 
@@ -230,7 +230,7 @@ def test_process_that_has_closed_its_connection_and_does_not_end_is_replaced(
 
 def test_process_that_sends_garbage_is_replaced(service: Simulation) -> None:
     process = service.worker()
-    process.send_raw(b"\xff" * 100)
+    process.send_raw(b"\xff\n")
     service.advance(0.1)
     assert process.has_ended
     assert not service.worker().has_ended

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from tornado_idv.registry import (
     open_backend,
     open_backends,
 )
+from tornado_idv.service.prepared import Prepared
 from tornado_idv.web.json_body import encode_user
 
 _OF_NEGATIVE = {"negative_ttl", "max_negative_entries", "failure_memo"}
@@ -59,7 +59,8 @@ async def open_directories(
     """Yield the directory of these settings in force; raises `StartError`."""
     async with _open_shared_tier(settings, manager, counters) as shared:
         directories = Directories(manager, counters, shared)
-        directories.replace(await directories.prepare(settings))
+        _, prepared = await directories.prepare(settings)
+        prepared.commit()
         try:
             yield directories
         finally:
@@ -84,24 +85,6 @@ async def _open_shared_tier(
         await tier.close()
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedDirectory:
-    """A directory that can be put in force; ``opened`` are the backends opened for it.
-
-    The found answers of the backends ``kept`` stay in the cache.
-    """
-
-    directory: Directory
-    settings: Settings
-    opened: Sequence[AnyBackend]
-    kept: Sequence[str]
-
-    async def abort(self) -> None:
-        """Close what was opened for it."""
-        for backend in reversed(self.opened):
-            await close_backend(backend)
-
-
 class Directories:
     """Puts directories in force; backends with equal options are not opened again.
 
@@ -123,48 +106,62 @@ class Directories:
         self._leaving: dict[Directory, asyncio.Task[None]] = {}
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def prepare(self, settings: Settings) -> PreparedDirectory:
-        """Open the backends that are not open yet; raises `StartError` if one cannot be opened."""
-        before = self._settings
-        if before is not None and _of_lookups(before) == _of_lookups(settings):
-            return PreparedDirectory(self.current, settings, (), ())
-        shared = self._unchanged(settings)
-        new = [each for each in settings.backends if each.name not in shared]
-        opened = build_backends(backend_kinds(self._manager), new)
-        by_name = shared | {each.name: each for each in opened}
-        backends = [by_name[each.name] for each in settings.backends]
-        async with AsyncExitStack() as stack:
-            for backend in opened:
-                await open_backend(backend)
-                stack.push_async_callback(close_backend, backend)
-            directory = _make_directory(
-                settings,
-                self._manager,
-                backends,
-                self._counters,
-                on_backend_result=partial(_count, self._counters),
-                previous=None if before is None else self.current,
-                shared=self.shared,
-            )
-            stack.pop_all()
-        kept = () if before is None else _with_same_answers(before, settings)
-        return PreparedDirectory(directory, settings, opened, kept)
+    async def prepare(self, settings: Settings) -> tuple[Directory, Prepared]:
+        """Return a directory of these settings, and its change from the one in force.
 
-    def replace(self, prepared: PreparedDirectory) -> None:
-        """Put a directory in force, at once.
+        Opens the backends that are not open yet; raises `StartError` if one cannot be opened.
+        """
+        before, opened, kept = self._settings, list[AnyBackend](), list[str]()
+
+        async def abort() -> None:
+            for backend in reversed(opened):
+                await close_backend(backend)
+
+        if before is not None and _of_lookups(before) == _of_lookups(settings):
+            directory = self.current
+        else:
+            unchanged = self._unchanged(settings)
+            new = [each for each in settings.backends if each.name not in unchanged]
+            by_name = dict(unchanged)
+            async with AsyncExitStack() as undo:
+                undo.push_async_callback(abort)
+                for backend in build_backends(backend_kinds(self._manager), new):
+                    await open_backend(backend)
+                    opened.append(backend)
+                    by_name[backend.name] = backend
+                directory = _make_directory(
+                    settings,
+                    self._manager,
+                    [by_name[each.name] for each in settings.backends],
+                    self._counters,
+                    on_backend_result=partial(_count, self._counters),
+                    previous=None if before is None else self.current,
+                    shared=self.shared,
+                )
+                undo.pop_all()
+            kept = [] if before is None else _with_same_answers(before, settings)
+        return directory, Prepared(partial(self._replace, directory, settings, opened, kept), abort)
+
+    def _replace(
+        self,
+        after: Directory,
+        settings: Settings,
+        opened: Sequence[AnyBackend],
+        kept: Sequence[str],
+    ) -> None:
+        """Put a directory in force; found answers of the backends ``kept`` stay in the cache.
 
         Backends that are in use no more are closed when the lookups that run now have ended.
         """
-        before, after = self._settings, prepared.directory
-        self._settings = prepared.settings
-        for backend in prepared.opened:
+        before, self._settings = self._settings, settings
+        for backend in opened:
             self._counters.backend(backend.name).failing_since = None
         if before is None:
             self.current = after
             after.start_refreshing()
         elif after is not self.current:
             previous, self.current = self.current, after
-            after.replace(previous, prepared.kept)
+            after.replace(previous, kept)
             in_use = {guard.backend for guard in after.guards}
             removed = [each.backend for each in previous.guards if each.backend not in in_use]
             # A plugin's coroutine may run for twice as long; what ignores its timeout is not
@@ -202,7 +199,9 @@ class Directories:
         ended.cancel()
         for backend in reversed(removed):
             await close_backend(backend)
-            backend.on_change(_ignore)  # it refers to the directory, which refers to the backend
+            backend.on_change(
+                lambda *_: None
+            )  # it refers to the directory, which refers to the backend
         directory.cache.purge()
         del self._leaving[directory]
 
@@ -243,10 +242,6 @@ def _make_directory(
         previous=previous,
         shared=answers,
     )
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing about a change of a backend that is not used any more."""
 
 
 def _scope(settings: Settings) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tornado_idv.keys.latest_time import LatestTime
 from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.service.daemon_thread import DaemonThread
+from tornado_idv.service.prepared import Prepared
 
 _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
@@ -69,20 +71,6 @@ class _Source:
         """The keys in the store, as of its last good state."""
         return self.store.follower.keys if self.store is not None else ()
 
-    def conflicts(self, stored: Sequence[ApiKey]) -> Iterator[SettingError]:
-        """Yield an error for each key that is in both."""
-        if self.store is not None:
-            yield from key_conflicts(self.configured, stored, self.store.follower.location.name)
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedKeys:
-    """Keys that can be put in force; ``merged`` is the map of all of them with ``stored``."""
-
-    source: _Source
-    stored: Sequence[ApiKey]
-    merged: dict[bytes, ApiKey]
-
 
 class Keys:
     """All keys in ``ring``, and what follows the key store, if there is one.
@@ -105,39 +93,38 @@ class Keys:
 
     async def prepare(
         self, configured: Iterable[ApiKey], setting: Path | SecretStr | None
-    ) -> PreparedKeys:
-        """Return the configured keys and those of the store at ``setting`` for `replace`.
+    ) -> Prepared:
+        """Prepare to use the configured keys and those of the store at ``setting``.
 
         Raises `StartError` if the store is another one than now and cannot be read, and
         `SettingError` for a key in both.
         """
-        store = self._source.store
+        before = store = self._source.store
         if setting is None:
             store = None
         elif store is None or store.follower.location.setting != setting:
             store = await _Store.open(setting, self._offered)
         source = _Source(tuple(configured), store)
         stored = source.stored
+
+        async def abort() -> None:
+            if store is not None and store is not before:
+                await store.close({})
+
         if store is None:
-            return PreparedKeys(source, stored, self.ring.merged(stored, source.configured))
-        merged, conflicts = await store.in_thread(self._merge, source, stored)
-        prepared = PreparedKeys(source, stored, merged)
-        for conflict in conflicts:
-            await self.abort(prepared)
-            raise conflict
-        return prepared
+            merged = self.ring.merged(stored, source.configured)
+        else:
+            merged, conflicts = await store.in_thread(self._merge, source, stored)
+            for conflict in conflicts:
+                await abort()
+                raise conflict
+        return Prepared(partial(self._replace, source, stored, merged), abort)
 
-    async def abort(self, prepared: PreparedKeys) -> None:
-        """Close the store that was opened for these keys, if it is another one than now."""
-        store = prepared.source.store
-        if store is not None and store is not self._source.store:
-            await store.close({})
-
-    def replace(self, prepared: PreparedKeys) -> None:
-        """Put these keys in force, at once."""
-        source, before = prepared.source, self._source.store
-        merged = prepared.merged
-        if source.stored is not prepared.stored:  # the store has changed since
+    def _replace(
+        self, source: _Source, stored: Sequence[ApiKey], merged: dict[bytes, ApiKey]
+    ) -> None:
+        before = self._source.store
+        if source.stored is not stored:  # the store has changed since
             merged = self.ring.merged(source.stored, source.configured)
         self.ring.replace(merged, source.configured)
         self._source, self._stored = source, source.stored
@@ -178,19 +165,20 @@ class Keys:
             if source is self._source:  # otherwise the configured keys were replaced meanwhile
                 self.ring.replace(merged)
                 self._stored = stored
-                self._log_conflicts(frozenset(map(str, errors)))
+                conflicts = frozenset(map(str, errors))
+                for text in sorted(conflicts - self._conflicts):
+                    _log.error("config.yaml: %s; until then, the one in the store is ignored", text)
+                self._conflicts = conflicts
 
     def _merge(
         self, source: _Source, stored: Sequence[ApiKey]
     ) -> tuple[dict[bytes, ApiKey], list[SettingError]]:
         """Return the map of all keys, and conflicts; in a thread, since stores may be large."""
         merged = self.ring.merged(stored, source.configured)
-        return merged, list(source.conflicts(stored))
-
-    def _log_conflicts(self, conflicts: frozenset[str]) -> None:
-        for text in sorted(conflicts - self._conflicts):
-            _log.error("config.yaml: %s; until then, the one in the store is ignored", text)
-        self._conflicts = conflicts
+        if source.store is None:
+            return merged, []
+        name = source.store.follower.location.name
+        return merged, list(key_conflicts(source.configured, stored, name))
 
 
 @asynccontextmanager
@@ -205,10 +193,16 @@ async def open_keys(
     Raises `StartError` and `SettingError` as `Keys.prepare`.
     """
     keys = Keys(offered, latest)
-    keys.replace(await keys.prepare(configured, setting))
-    async with _background(_watch_clock(keys.ring)):
+    (await keys.prepare(configured, setting)).commit()
+
+    async def watch_clock() -> None:  # the ring notices the time also without requests
+        while True:
+            await asyncio.sleep(_CLOCK_INTERVAL)
+            keys.ring.notice_time()
+
+    async with background(watch_clock()):
         try:
-            async with _background(keys.follow()):
+            async with background(keys.follow()):
                 yield keys
         finally:
             await keys.close()
@@ -233,15 +227,9 @@ def key_conflicts(
             yield SettingError(text, "auth", "keys", i)
 
 
-async def _watch_clock(ring: KeyRing) -> None:
-    """Let the ring notice the time also while there are no requests."""
-    while True:
-        await asyncio.sleep(_CLOCK_INTERVAL)
-        ring.notice_time()
-
-
 @asynccontextmanager
-async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run ``work`` within."""
     task = asyncio.create_task(work)
     try:
         yield

@@ -25,15 +25,6 @@ _WATCH_INTERVAL = 1.0
 _NO_MANAGER = Notifier()
 STOPPING = "the service is stopping"
 
-Audited = dict[str, str | None]
-"""Who or what caused a reload, for the audit log."""
-
-Apply = Callable[[ConfigFile], Awaitable[tuple[str, ...]]]
-"""Puts the configuration of a file in force; returns the settings that need a restart.
-
-Raises an `IdvError`, with everything as it was, if that is not possible.
-"""
-
 
 class Watch:
     """Detects that a file is another one than ``file``, which was read last."""
@@ -54,8 +45,10 @@ class Watch:
 
 
 class Reloader:
-    """Reloads by ``apply`` the configuration that was read first as ``file``.
+    """Reloads the configuration that was read first as ``file``.
 
+    ``apply`` puts that of a file in force and returns the settings that need a restart, or raises
+    an `IdvError` with everything as it was.
     ``counters`` count the reloads; ``notifier`` tells the service manager of them; ``clock``
     returns Unix time in seconds.
     """
@@ -63,7 +56,7 @@ class Reloader:
     def __init__(
         self,
         file: ConfigFile,
-        apply: Apply,
+        apply: Callable[[ConfigFile], Awaitable[tuple[str, ...]]],
         counters: Counters,
         notifier: Notifier = _NO_MANAGER,
         clock: Callable[[], float] = time.time,
@@ -123,7 +116,7 @@ class Reloader:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _run(self, audited: Audited) -> ReloadResult:
+    async def _run(self, audited: dict[str, str | None]) -> ReloadResult:
         async with self._lock:
             self._next = None  # the file is read now: a later caller may have changed it since
             self._notifier.reloading()
@@ -161,10 +154,17 @@ def explain_failure(error: Exception) -> tuple[str, tuple[str, ...]]:
     return FAILED, (f"unhandled exception: {type(error).__name__}",)
 
 
-def record(result: ReloadResult, counters: Counters, audited: Audited) -> None:
+def record(result: ReloadResult, counters: Counters, audited: dict[str, str | None]) -> None:
     """Count and log a reload."""
     counters.count_reload(succeeded=result.code is None, at=result.at)
-    _report(result)
+    if result.code is not None:
+        text = "configuration not reloaded, the old one stays in force:\n%s"
+        _log.error(text, "\n".join(result.problems))
+    elif result.needs_restart:
+        text = "configuration reloaded; these settings take effect after a restart: %s"
+        _log.warning(text, ", ".join(result.needs_restart))
+    else:
+        _log.info("configuration reloaded")
     extra: dict[str, object] = {"result": "failed" if result.code else "ok", **audited}
     if result.code is None:
         extra["needs_restart"] = list(result.needs_restart)
@@ -179,14 +179,3 @@ def signature_of(path: Path) -> FileSignature | None:
         return FileSignature.of(path)
     except OSError:
         return None
-
-
-def _report(result: ReloadResult) -> None:
-    if result.code is not None:
-        text = "configuration not reloaded, the old one stays in force:\n%s"
-        _log.error(text, "\n".join(result.problems))
-    elif result.needs_restart:
-        text = "configuration reloaded; these settings take effect after a restart: %s"
-        _log.warning(text, ", ".join(result.needs_restart))
-    else:
-        _log.info("configuration reloaded")

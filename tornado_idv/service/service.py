@@ -6,34 +6,30 @@ import asyncio
 import gc
 import os
 import socket
-import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import pluggy
 
 from tornado_idv.admin.state import ServiceState
 from tornado_idv.backend import AnyBackend
-from tornado_idv.config.admin import AdminSettings
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.http.server import HttpServer
-from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.api_key import ApiKey, never_after, never_before
 from tornado_idv.keys.latest_time import LatestTime
-from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.metrics.loop_lag import measured_lag
 from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.service.daemon_thread import DaemonThread
-from tornado_idv.service.directories import Directories, PreparedDirectory, open_directories
+from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.http_parts import HttpParts, SharedParts
-from tornado_idv.service.keys import Keys, PreparedKeys, open_keys
+from tornado_idv.service.keys import Keys, background, open_keys
 from tornado_idv.service.limiters import Limiters, exchanging, make_limiters
 from tornado_idv.service.needs_restart import needs_restart
+from tornado_idv.service.prepared import Prepared
 from tornado_idv.service.reload import Reloader
 from tornado_idv.service.sockets import bind, port_of, url_of
 from tornado_idv.service.systemd import Notifier
@@ -76,32 +72,6 @@ class Inherited:
     latest_time: LatestTime
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A configuration of which everything is open, and nothing in force yet.
-
-    Only one at a time may be prepared, and it must be committed or aborted. ``needs_restart``
-    are the settings that it does not change.
-    """
-
-    service: Service
-    settings: Settings
-    keys: PreparedKeys
-    directory: PreparedDirectory
-    http: HttpParts
-    tls: ssl.SSLContext | None
-    needs_restart: tuple[str, ...]
-
-    def commit(self) -> None:
-        """Put it in force for every request that begins from now on; cannot fail."""
-        self.service.replace(self)
-
-    async def abort(self) -> None:
-        """Close what was opened for it; the service stays as it is."""
-        await self.directory.abort()
-        await self.service.keys.abort(self.keys)
-
-
 class Service:
     """A service that listens, can be drained and reconfigured; see `Announced`.
 
@@ -142,39 +112,38 @@ class Service:
     async def prepare(self, settings: Settings) -> Prepared:
         """Open all that these settings need, beside what is open, and change nothing.
 
-        Backends, key store and directory stay the same where their settings do. Raises
-        `StartError` for what cannot be opened.
+        Backends, key store and directory stay the same where their settings do. Open connections
+        stay open, and a request in flight completes in the configuration that it was dispatched
+        in. Raises `StartError` for what cannot be opened.
         """
         tls = None
         if settings.server.tls is not None and self._started.server.tls is not None:
             tls = tls_context(settings.server.tls)
         keys = await self.keys.prepare(map(api_key, settings.auth.keys), settings.auth.store)
         async with AsyncExitStack() as undo:
-            undo.push_async_callback(self.keys.abort, keys)
-            directory = await self._directories.prepare(settings)
-            undo.push_async_callback(directory.abort)
-            http = HttpParts.make(settings, directory.directory, self._shared)
-            undo.pop_all()
-        restart = needs_restart(self._started, settings)
-        return Prepared(self, settings, keys, directory, http, tls, restart)
+            undo.push_async_callback(keys.abort)
+            directory, lookups = await self._directories.prepare(settings)
+            undo.push_async_callback(lookups.abort)
+            http = HttpParts.make(settings, directory, self._shared)
+            abort = undo.pop_all().aclose
 
-    def replace(self, prepared: Prepared) -> None:
-        """Put a prepared configuration in force, in one step of the event loop.
+        def commit() -> None:
+            self.settings = settings
+            keys.commit()
+            self._shared.limiters.configure(settings.limits)
+            lookups.commit()
+            http.replace_in(self._server, tls)
+            self.state.directory = directory
+            self.state.identifiers = http.identifiers
+            self.state.store = self.keys.store
+            # What was replaced has references to itself, and collections are rare by `tune_gc`.
+            asyncio.get_running_loop().call_later(_COLLECT_AFTER, gc.collect)
 
-        Open connections stay open, and a request in flight completes in the configuration that
-        it was dispatched in.
-        """
-        settings, state = prepared.settings, self.state
-        self.settings = settings
-        self.keys.replace(prepared.keys)
-        self._shared.limiters.configure(settings.limits)
-        self._directories.replace(prepared.directory)
-        prepared.http.replace_in(self._server, prepared.tls)
-        state.directory = self._directories.current
-        state.identifiers = prepared.http.identifiers
-        state.store = self.keys.store
-        # What was replaced has references to itself, and collections are rare by `tune_gc`.
-        asyncio.get_running_loop().call_later(_COLLECT_AFTER, gc.collect)
+        return Prepared(commit, abort)
+
+    def needs_restart(self) -> tuple[str, ...]:
+        """Return the settings that reloads have changed and that take effect after a restart."""
+        return needs_restart(self._started, self.settings)
 
     async def drain(self, *, delay: bool = True) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
@@ -209,16 +178,32 @@ async def listening(
     lost log lines, for the metrics; ``notifier`` reports reloads. Raises `StartError` if the key
     store or a backend cannot be opened or an address cannot be taken.
     """
-    async with serving(settings, manager, access_log, log_dropped) as service:
-        apply = partial(_apply, service, backend_kinds(manager))
-        counters = service.state.counters
-        service.reloader = Reloader(file, apply, counters, notifier or Notifier())
-        service.state.reloads = service.reloader
-        async with (
-            _watching(service, service.reloader),
-            _admin(settings.admin, service.state) as service.admin_url,
-        ):
-            yield service
+    kinds = backend_kinds(manager)
+    async with (
+        serving(settings, manager, access_log, log_dropped) as service,
+        AsyncExitStack() as stack,
+    ):
+
+        async def apply(file: ConfigFile) -> tuple[str, ...]:
+            (await prepare_file(service, kinds, file)).commit()
+            return service.needs_restart()
+
+        state = service.state
+        reloader = Reloader(file, apply, state.counters, notifier or Notifier())
+        service.reloader = state.reloads = reloader
+        stack.push_async_callback(reloader.close)
+        watch = reloader.watch(lambda: service.settings.server.watch_config)
+        await stack.enter_async_context(background(watch))
+        if settings.admin is not None:
+            # A tenth of the time to the first response, and most services have none.
+            from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
+
+            host = settings.admin.host
+            sockets = bind("admin", host, settings.admin.port)
+            stack.enter_context(measured_lag(state.counters))
+            await stack.enter_async_context(admin_listening(sockets, host, state))
+            service.admin_url = url_of("http", host, port_of(sockets))
+        yield service
 
 
 @asynccontextmanager
@@ -244,7 +229,9 @@ async def serving(
         ) as limiters,
     ):
         shared = SharedParts(keys.ring, limiters, counters, access_log)
-        server, identifiers = _make_server(settings, directories.current, shared)
+        parts = HttpParts.make(settings, directories.current, shared)
+        server, identifiers = parts.make_server(), parts.identifiers
+        del parts  # it would keep a directory that a reload replaces
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         host = settings.server.host
         sockets = inherited.sockets if inherited else bind("server", host, settings.server.port)
@@ -276,13 +263,6 @@ async def serving(
             server.close()
 
 
-def _make_server(
-    settings: Settings, directory: Directory, shared: SharedParts
-) -> tuple[HttpServer, Identifiers]:
-    parts = HttpParts.make(settings, directory, shared)
-    return parts.make_server(), parts.identifiers
-
-
 async def prepare_file(
     service: Service, kinds: Mapping[str, type[AnyBackend]], file: ConfigFile
 ) -> Prepared:
@@ -291,42 +271,6 @@ async def prepare_file(
     settings = await DaemonThread("configuration")(file.load, kinds, os.environ)
     with file.located():
         return await service.prepare(settings)
-
-
-async def _apply(
-    service: Service, kinds: Mapping[str, type[AnyBackend]], file: ConfigFile
-) -> tuple[str, ...]:
-    """Put the configuration in a file in force, and return the settings that need a restart."""
-    prepared = await prepare_file(service, kinds, file)
-    prepared.commit()
-    return prepared.needs_restart
-
-
-@asynccontextmanager
-async def _watching(service: Service, reloader: Reloader) -> AsyncIterator[None]:
-    """Follow the file where `server.watch_config` says so; end reloads at the end."""
-    watching = asyncio.create_task(reloader.watch(lambda: service.settings.server.watch_config))
-    try:
-        yield
-    finally:
-        watching.cancel()
-        await asyncio.wait([watching])
-        await reloader.close()
-
-
-@asynccontextmanager
-async def _admin(settings: AdminSettings | None, state: ServiceState) -> AsyncIterator[str | None]:
-    """Serve the admin listener, if there is one, and yield its URL."""
-    if settings is None:
-        yield None
-        return
-    # A tenth of the time to the first response, and most services have none.
-    from tornado_idv.admin.listener import admin_listening  # noqa: PLC0415
-
-    sockets = bind("admin", settings.host, settings.port)
-    with measured_lag(state.counters):
-        async with admin_listening(sockets, settings.host, state):
-            yield url_of("http", settings.host, port_of(sockets))
 
 
 def api_key(entry: KeySettings) -> ApiKey:

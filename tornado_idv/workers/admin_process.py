@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import socket
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 
 import pluggy
 import uvloop
@@ -27,7 +25,8 @@ from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.service.daemon_thread import DaemonThread
-from tornado_idv.service.keys import Keys, PreparedKeys, open_keys
+from tornado_idv.service.keys import Keys, open_keys
+from tornado_idv.service.prepared import Prepared
 from tornado_idv.service.service import Inherited, api_key
 from tornado_idv.workers.channel import STOPPED, Channel, heartbeats, supervised
 from tornado_idv.workers.control import Message
@@ -68,21 +67,6 @@ def run_admin(
         return uvloop.run(supervised(control, serve))
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """Another configuration for the admin listener."""
-
-    operations: WorkerOperations
-    settings: Settings
-    keys: PreparedKeys
-
-    def commit(self) -> None:
-        self.operations.use(self.settings, self.keys)
-
-    async def abort(self) -> None:
-        await self.operations.discard(self.keys)
-
-
 class WorkerOperations:
     """Has the workers do what the operator asks for; implements `Operations`."""
 
@@ -99,19 +83,7 @@ class WorkerOperations:
         self._adopt(current.settings)
         self._channel = channel
         self._reload = PreparedReload(current.file, self._prepare)
-        self._ids = itertools.count(1)
-        self._replies: dict[int, asyncio.Future[Message]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        channel.on_message = self._on_message
-
-    def use(self, settings: Settings, keys: PreparedKeys) -> None:
-        """Put another configuration in force."""
-        self._keys.replace(keys)
-        self._adopt(settings)
-
-    async def discard(self, keys: PreparedKeys) -> None:
-        """Close what was opened for keys that are not put in force."""
-        await self._keys.abort(keys)
+        channel.execute = self._reload.execute
 
     async def report(self, *, take_lag: bool = False) -> Report:
         reply = await self._ask("report", {"take_lag": take_lag})
@@ -120,7 +92,10 @@ class WorkerOperations:
     async def purge(self, target: Record) -> bool:
         # One worker announces the purge before the others purge: what they read from the shared
         # cache afterwards is not older. If that fails, each of them announces it until it succeeds.
-        delivered = not self._has_shared_cache or await self._announce(target)
+        delivered = not self._has_shared_cache
+        if not delivered:
+            reply = await self._ask("purge_shared", target)
+            delivered = any(each.get("result", False) for each in reply["replies"])
         reply = await self._ask("purge_here" if delivered else "purge_soon", target)
         # The cache of a worker that has ended is gone, too.
         failed = [each for each in reply["replies"] if "error" in each]
@@ -131,10 +106,6 @@ class WorkerOperations:
             _log.error("the cache was not purged in every worker: %s", reasons)
             raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
         return delivered
-
-    async def _announce(self, target: Record) -> bool:
-        reply = await self._ask("purge_shared", target)
-        return any(each.get("result", False) for each in reply["replies"])
 
     async def explain(self, query: Record) -> Record:
         reply = await self._ask("explain", query)
@@ -152,37 +123,23 @@ class WorkerOperations:
         self.backends = [each.name for each in settings.backends]
         self._has_shared_cache = settings.shared_cache is not None
 
-    async def _prepare(self, file: ConfigFile) -> _Prepared:
+    async def _prepare(self, file: ConfigFile) -> Prepared:
         settings = await DaemonThread("configuration")(file.load, self._kinds, os.environ)
         with self._channel.preparing(), file.located():
             configured = map(api_key, settings.auth.keys)
             keys = await self._keys.prepare(configured, settings.auth.store)
-        return _Prepared(self, settings, keys)
+
+        def commit() -> None:
+            keys.commit()
+            self._adopt(settings)
+
+        return Prepared(commit, keys.abort)
 
     async def _ask(self, command: str, args: Record, *, wait: float = _TIMEOUT) -> Message:
-        number = next(self._ids)
-        future = self._replies[number] = asyncio.get_running_loop().create_future()
-        self._channel.send({"op": "ask", "id": number, "command": command, "args": args})
         try:
-            return await asyncio.wait_for(future, wait)
+            return await asyncio.wait_for(self._channel.ask(command, args), wait)
         except TimeoutError:
             raise OperationFailed("The supervisor does not respond") from None
-        finally:
-            del self._replies[number]
-
-    def _on_message(self, message: Message) -> None:
-        if message["op"] == "do":
-            task = asyncio.create_task(self._do(message))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
-        future = self._replies.get(message["id"])
-        if future is not None and not future.done():
-            future.set_result(message)
-
-    async def _do(self, message: Message) -> None:
-        result = await self._reload.do(message["command"], message["args"])
-        self._channel.send({"op": "reply", "id": message["id"], "result": result})
 
 
 def _report(overview: Message) -> Report:
@@ -198,16 +155,7 @@ def _report(overview: Message) -> Report:
             counters.merge(each["report"]["counters"])
             processes.append(convert(each["report"]["process"], ProcessReport))
         requests = sum(durations.count for _, durations in own.all_responses())
-        workers.append(
-            WorkerReport(
-                name=each["name"],
-                pid=each["pid"],
-                phase=each["phase"],
-                started_at=each["started_at"],
-                requests=requests,
-                heartbeat_age=each["heartbeat_age"],
-            )
-        )
+        workers.append(convert({**each, "requests": requests}, WorkerReport))
     return Report(
         phase=overview["phase"],
         pid=overview["pid"],

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import msgspec
+
 from tornado_idv.errors import StartError, format_traceback
-from tornado_idv.workers import start_error
-from tornado_idv.workers.control import ControlError, Decoder, Message, encode
+from tornado_idv.workers.control import Decoder, Message, encode, encode_error
 
 _log = logging.getLogger(__name__)
 _HEARTBEAT = 1.0
@@ -19,21 +21,27 @@ _HEARTBEAT = 1.0
 STOPPED, UNANSWERED, NOT_STARTED, CRASHED = 0, 1, 3, 70
 """Exit codes: stopped with all requests answered, or with some not; a `StartError`; a bug."""
 
+Execute = Callable[[str, Message], Awaitable[object]]
+
 
 class Channel(asyncio.Protocol):
     """The connection to the supervisor.
 
     ``stop`` is set when the process is to stop, because the supervisor says so or is gone; then
     ``delay`` is whether ``drain.delay`` applies. While the process starts, it cancels ``starting``
-    instead. ``on_message`` is called with each other message.
+    instead. ``execute`` does a command of the supervisor; its result or error is the reply.
     """
+
+    execute: Execute
 
     def __init__(self, starting: asyncio.Task[Any] | None) -> None:
         self.stop = asyncio.Event()
         self.delay = False
-        self.on_message: Callable[[Message], object] = lambda _: None
         self._starting = starting
         self._decoder = Decoder()
+        self._ids = itertools.count(1)
+        self._replies: dict[int, asyncio.Future[Message]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._lost = asyncio.Event()
         self._closing = False
 
@@ -41,6 +49,17 @@ class Channel(asyncio.Protocol):
         """Send a message; without a supervisor, do nothing."""
         if not self._transport.is_closing():
             self._transport.write(encode(message))
+
+    async def ask(self, command: str, args: Message) -> Message:
+        """Have the supervisor do a command; return its reply."""
+        number = next(self._ids)
+        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._replies[number] = reply
+        self.send({"op": "ask", "id": number, "command": command, "args": args})
+        try:
+            return await reply
+        finally:
+            del self._replies[number]
 
     def serving(self, key_count: int) -> None:
         """Report that the process serves."""
@@ -68,14 +87,21 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             messages = self._decoder.feed(data)
-        except ControlError:
+        except msgspec.DecodeError:
             self._transport.abort()
             return
         for message in messages:
-            if message["op"] == "drain":
-                self._on_stop(delay=message["delay"])
-            else:
-                self.on_message(message)
+            match message["op"]:
+                case "drain":
+                    self._on_stop(delay=message["delay"])
+                case "do":
+                    task = asyncio.create_task(self._do(message))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+                case "reply":
+                    reply = self._replies.get(message["id"])
+                    if reply is not None and not reply.done():
+                        reply.set_result(message)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._lost.set()
@@ -89,6 +115,15 @@ class Channel(asyncio.Protocol):
         if self._starting is not None:
             self._starting.cancel()
 
+    async def _do(self, message: Message) -> None:
+        reply: Message = {"op": "reply", "id": message["id"]}
+        try:
+            reply["result"] = await self.execute(message["command"], message["args"])
+        except Exception as error:  # noqa: BLE001 - the other processes still reply
+            _log.error("command %s failed:\n%s", message["command"], format_traceback(error))
+            reply["error"] = type(error).__name__
+        self.send(reply)
+
 
 async def supervised(control: socket.socket, serve: Callable[[Channel], Awaitable[int]]) -> int:
     """Run ``serve`` under the supervisor at the other end of ``control``; return the exit code."""
@@ -97,7 +132,7 @@ async def supervised(control: socket.socket, serve: Callable[[Channel], Awaitabl
     try:
         return await serve(channel)
     except StartError as error:
-        channel.send({"op": "failed", "error": start_error.to_record(error)})
+        channel.send({"op": "failed", "error": encode_error(error)})
         return NOT_STARTED
     except asyncio.CancelledError:
         if not channel.stop.is_set():
@@ -114,12 +149,9 @@ async def supervised(control: socket.socket, serve: Callable[[Channel], Awaitabl
 async def heartbeats(channel: Channel, report: Callable[[], Message | None]) -> AsyncIterator[None]:
     """Send a report every second within, and a last one at the end."""
 
-    def send() -> None:
-        channel.send({"op": "report", "report": report()})
-
     async def repeat() -> None:
         while True:
-            send()
+            channel.send({"op": "report", "report": report()})
             await asyncio.sleep(_HEARTBEAT)
 
     task = asyncio.create_task(repeat())
@@ -127,4 +159,4 @@ async def heartbeats(channel: Channel, report: Callable[[], Message | None]) -> 
         yield
     finally:
         task.cancel()
-        send()
+        channel.send({"op": "report", "report": report()})

@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
+
 from tornado_idv.admin.report import Phase
 from tornado_idv.errors import format_traceback
-from tornado_idv.workers.control import ControlError, Decoder, Message, encode
+from tornado_idv.workers.control import Decoder, Message, encode
 
 _log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
@@ -86,7 +88,7 @@ class Child:
             self.disconnected = True
         except BlockingIOError:
             pass
-        except ControlError:
+        except msgspec.DecodeError:
             self.disconnected = True
             self.kill()
         except OSError:  # it has closed its end with a message from here unread
@@ -132,16 +134,11 @@ def fork(name: str, run: Callable[[socket.socket], int], now: float) -> Child:
         raise
     if not pid:
         ours.close()
-        os._exit(_exit_code(run, theirs))
+        try:
+            os._exit(run(theirs))
+        except BaseException as error:  # noqa: BLE001 - nothing may leave by the supervisor's stack
+            _log.critical("unhandled exception:\n%s", format_traceback(error))
+            os._exit(CRASHED)
     theirs.close()
     ours.settimeout(0)
     return Child(name, pid, ours, now)
-
-
-def _exit_code(run: Callable[[socket.socket], int], sock: socket.socket) -> int:
-    """Run to the end: nothing may leave through the supervisor's own stack."""
-    try:
-        return run(sock)
-    except BaseException as error:  # noqa: BLE001
-        _log.critical("unhandled exception:\n%s", format_traceback(error))
-        return CRASHED

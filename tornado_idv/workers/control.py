@@ -1,60 +1,49 @@
-"""Messages between the supervisor and its processes: JSON objects with their length in front.
-
-Pure: bytes in, messages out. The sockets belong to the two ends, `child` and `channel`.
-"""
+"""Messages between the supervisor and its processes: one JSON object on each line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from struct import Struct
 from typing import Any
 
 import msgspec
 
-MAX_SIZE = 4 * 1024 * 1024
-"""Bytes of one message."""
-_LENGTH = Struct("!I")
+from tornado_idv.errors import ConfigError, Problem, SettingError, StartError
 
 Message = dict[str, Any]
-
-
-class ControlError(Exception):
-    """The other end sent what is not a message; the connection cannot be used any more."""
+_MAX_PROBLEMS = ConfigError.MAX_LINES + 1
+"""So many that the text says that there are more."""
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a message; raises `ControlError` if it is larger than `MAX_SIZE`."""
-    body = msgspec.json.encode(message)
-    if len(body) > MAX_SIZE:
-        raise ControlError(f"a message of {len(body)} bytes is too large")
-    return _LENGTH.pack(len(body)) + body
+    """Return the bytes of a message."""
+    return msgspec.json.encode(message) + b"\n"  # JSON escapes line feeds
 
 
 class Decoder:
     """Splits what one end sends into messages."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._rest = b""
 
     def feed(self, data: bytes) -> list[Message]:
-        """Return the messages that are complete with ``data``; raises `ControlError`."""
-        buffer = self._buffer
-        buffer += data
-        messages = []
-        while len(buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(buffer)
-            if length > MAX_SIZE:
-                raise ControlError(f"a message of {length} bytes is too large")
-            end = _LENGTH.size + length
-            if len(buffer) < end:
-                break
-            messages.append(_decode(bytes(buffer[_LENGTH.size : end])))
-            del buffer[:end]
-        return messages
+        """Return the messages that are complete with ``data``; raises `msgspec.DecodeError`."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [msgspec.json.decode(line, type=Message) for line in lines]
 
 
-def _decode(body: bytes) -> Message:
-    try:
-        return msgspec.json.decode(body, type=Message)
-    except msgspec.DecodeError:
-        raise ControlError("a message is not a JSON object") from None
+def encode_error(error: StartError) -> Message:
+    """Return a `StartError` as a message has it."""
+    return {
+        "message": str(error),
+        "steps": error.steps if isinstance(error, SettingError) else (),
+        "problems": error.problems[:_MAX_PROBLEMS] if isinstance(error, ConfigError) else (),
+    }
+
+
+def decode_error(record: Message) -> StartError:
+    """Return the error that `encode_error` described."""
+    if record["problems"]:
+        return ConfigError(*msgspec.convert(record["problems"], list[Problem]))
+    if record["steps"]:
+        return SettingError(record["message"], *record["steps"])
+    return StartError(record["message"])

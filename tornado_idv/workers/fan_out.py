@@ -6,28 +6,19 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
 
+from tornado_idv.workers.child import Child
 from tornado_idv.workers.control import Message
 
 Replies = list[Message]
 """Of each process ``name`` and ``pid``, with its ``result``, its ``error``, or ``ended: true``."""
 
 
-class Recipient(Protocol):
-    """A process to which commands can be sent."""
-
-    name: str
-    pid: int
-
-    def send(self, message: Message) -> None: ...
-
-
 @dataclass
 class _Pending:
     """A command; ``deadline`` is a monotonic time."""
 
-    waiting: dict[int, Recipient]
+    waiting: dict[int, Child]
     deadline: float
     done: Callable[[Replies], object]
     replies: Replies = field(default_factory=list)
@@ -47,7 +38,7 @@ class FanOut:
 
     def send(
         self,
-        recipients: Iterable[Recipient],
+        recipients: Iterable[Child],
         command: str,
         args: Message,
         timeout: float,
@@ -61,12 +52,12 @@ class FanOut:
             each.send({"op": "do", "id": number, "command": command, "args": args})
         self._finish_if_complete(number)
 
-    def on_reply(self, sender: Recipient, message: Message) -> None:
+    def on_reply(self, sender: Child, message: Message) -> None:
         """Take the reply of a process; one that comes too late is ignored."""
         outcome: Message = {name: message[name] for name in ("result", "error") if name in message}
         self._settle(message["id"], sender.pid, outcome)
 
-    def on_exit(self, sender: Recipient) -> None:
+    def on_exit(self, sender: Child) -> None:
         """The process has ended, and replies to nothing any more."""
         for number in tuple(self._pending):
             self._settle(number, sender.pid, {"ended": True})

@@ -5,21 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Protocol
 
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.service.prepared import Prepared
 from tornado_idv.service.reload import PREPARE_TIMEOUT, explain_failure
 from tornado_idv.workers.control import Message
-
-
-class Preparation(Protocol):
-    """A configuration that can be put in force."""
-
-    def commit(self) -> None:
-        """Put it in force; cannot fail."""
-
-    async def abort(self) -> None:
-        """Close what was opened for it."""
 
 
 class PreparedReload:
@@ -29,22 +19,23 @@ class PreparedReload:
     """
 
     def __init__(
-        self, file: ConfigFile, prepare: Callable[[ConfigFile], Awaitable[Preparation]]
+        self, file: ConfigFile, prepare: Callable[[ConfigFile], Awaitable[Prepared]]
     ) -> None:
         self._file = file
         self._prepare = prepare
-        self._prepared: Preparation | None = None
+        self._prepared: Prepared | None = None
         self._last = 0
         """The number of the last command: what an earlier one prepares too late is not wanted."""
 
-    async def do(self, command: str, args: Message) -> Message | None:
+    async def execute(self, command: str, args: Message) -> Message | None:
         """Do a command; return the problems of one that cannot be prepared, and why."""
         self._last = number = self._last + 1
-        if command == "commit" and self._prepared is not None:
-            self._prepared.commit()
-            self._prepared = None
-            return None
-        await self.abort()
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            if command == "commit":
+                prepared.commit()
+            else:
+                await prepared.abort()
         if command != "prepare":
             return None
         # The content is the supervisor's, so that all processes have the same configuration.
@@ -60,9 +51,3 @@ class PreparedReload:
         else:
             self._prepared = prepared
         return None
-
-    async def abort(self) -> None:
-        """Close what was opened for a configuration that is not put in force."""
-        prepared, self._prepared = self._prepared, None
-        if prepared is not None:
-            await prepared.abort()

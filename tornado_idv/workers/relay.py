@@ -17,46 +17,38 @@ _REPORT_TIMEOUT = 0.5
 """Seconds; of a worker that does not reply, the last heartbeat is used."""
 
 
-class Relay:
-    """Serves the commands of the admin process.
+def relay(
+    admin: Child,
+    message: Message,
+    workers: Iterable[Child],
+    fan_out: FanOut,
+    *,
+    reloads: ReloadAll,
+    overview: Callable[[], Message],
+) -> None:
+    """Begin a command of the admin process; the reply is sent once the workers have replied.
 
-    ``workers`` returns all workers; ``overview`` the state of the service as last reported.
+    ``overview`` returns the state of the service as last reported.
     """
+    command, args, timeout = message["command"], message["args"], _TIMEOUT
+    reply = {"op": "reply", "id": message["id"]}
+    if command == "reload":
 
-    def __init__(
-        self,
-        workers: Callable[[], Iterable[Child]],
-        overview: Callable[[], Message],
-        reloads: ReloadAll,
-        clock: Callable[[], float],
-    ) -> None:
-        self._workers = workers
-        self._overview = overview
-        self._reloads = reloads
-        self.fan_out = FanOut(clock)
+        def on_result(result: ReloadResult) -> None:
+            admin.send({**reply, "result": result})
 
-    def on_command(self, admin: Child, message: Message) -> None:
-        """Begin a command; the reply is sent once the workers have replied."""
-        command, timeout = message["command"], _TIMEOUT
-        if command == "reload":
+        reloads.start("admin", on_result, **args)
+        return
+    if command == "report":
+        # A worker that starts does not reply yet, and has counted nothing.
+        workers = [each for each in workers if each.phase != "starting"]
+        timeout = _REPORT_TIMEOUT
+    elif command in ("explain", "purge_shared"):
+        workers = [each for each in workers if each.phase == "ready"][:1]
+        timeout = _PURGE_SHARED_TIMEOUT if command == "purge_shared" else _TIMEOUT
 
-            def done(result: ReloadResult) -> None:
-                admin.send({"op": "reply", "id": message["id"], "result": result})
+    def on_replies(replies: Replies) -> None:
+        shown = overview() if command == "report" else None
+        admin.send({**reply, "replies": replies, "overview": shown})
 
-            self._reloads.start("admin", done, **message["args"])
-            return
-        workers = list(self._workers())
-        if command == "report":
-            # A worker that starts does not reply yet, and has counted nothing.
-            workers = [each for each in workers if each.phase != "starting"]
-            timeout = _REPORT_TIMEOUT
-        elif command in ("explain", "purge_shared"):
-            workers = [each for each in workers if each.phase == "ready"][:1]
-            timeout = _PURGE_SHARED_TIMEOUT if command == "purge_shared" else _TIMEOUT
-
-        def reply(replies: Replies) -> None:
-            overview = self._overview() if command == "report" else None
-            sent = {"op": "reply", "id": message["id"], "replies": replies, "overview": overview}
-            admin.send(sent)
-
-        self.fan_out.send(workers, command, message["args"], timeout, reply)
+    fan_out.send(workers, command, args, timeout, on_replies)

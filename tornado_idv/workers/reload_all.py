@@ -15,7 +15,6 @@ from tornado_idv.service.needs_restart import needs_restart
 from tornado_idv.service.reload import (
     PREPARE_TIMEOUT,
     STOPPING,
-    Audited,
     Watch,
     explain_failure,
     record,
@@ -28,8 +27,6 @@ from tornado_idv.workers.fan_out import FanOut, Replies
 _PREPARE_TIMEOUT = PREPARE_TIMEOUT + 10.0
 _COMMIT_TIMEOUT = 5.0
 _WATCH_INTERVAL = 1.0
-
-Done = Callable[[ReloadResult], object]
 
 
 @dataclass
@@ -65,9 +62,9 @@ class ReloadAll:
         self._counters = counters
         self._watch = Watch(current.file)
         self._watch_at = 0.0
-        self._running: list[Done] | None = None
-        self._waiting: list[tuple[Audited, Done]] = []
-        self._audited: Audited = {}
+        self._running: list[Callable[[ReloadResult], object]] | None = None
+        self._waiting: list[tuple[dict[str, str | None], Callable[[ReloadResult], object]]] = []
+        self._audited: dict[str, str | None] = {}
         self._stopped = False
 
     def attach(
@@ -81,7 +78,12 @@ class ReloadAll:
         self._processes = processes
         self._replace = replace
 
-    def start(self, trigger: str, done: Done = lambda _: None, **audited: str | None) -> None:
+    def start(
+        self,
+        trigger: str,
+        done: Callable[[ReloadResult], object] = lambda _: None,
+        **audited: str | None,
+    ) -> None:
         """Reload, after a reload that is running; ``done`` is called with the result."""
         self._waiting.append(({"trigger": trigger, **audited}, done))
         if self._running is None:
@@ -130,7 +132,13 @@ class ReloadAll:
         failed = [each for each in replies if each.get("result") or "error" in each]
         if failed or self._stopped:
             self._send("abort", {}, _COMMIT_TIMEOUT, lambda _: None)
-            self._fail(*(_problems(failed[0]) if failed else (FAILED, (STOPPING,))))
+            reason: tuple[str, tuple[str, ...]] = FAILED, (STOPPING,)
+            for each in failed[:1]:
+                if result := each.get("result"):
+                    reason = result["code"], tuple(result["problems"])
+                else:
+                    reason = FAILED, (f"{each['name']} (pid {each['pid']}): {each['error']}",)
+            self._fail(*reason)
             return
         self._current.file, self._current.settings = new.file, new.settings
         self._use(new.settings)
@@ -168,11 +176,3 @@ class ReloadAll:
             each(result)
         if self._waiting:
             self._begin()
-
-
-def _problems(reply: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Return why a process could not prepare: its own words, or that it did not reply."""
-    result = reply.get("result")
-    if result:
-        return result["code"], tuple(result["problems"])
-    return FAILED, (f"{reply['name']} (pid {reply['pid']}): {reply['error']}",)

@@ -19,12 +19,12 @@ from tornado_idv.config.settings import DrainSettings
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.systemd import Notifier
-from tornado_idv.workers import start_error
 from tornado_idv.workers.child import Child, Fork, fork
-from tornado_idv.workers.control import Message
-from tornado_idv.workers.relay import Relay
+from tornado_idv.workers.control import Message, decode_error
+from tornado_idv.workers.fan_out import FanOut
+from tornado_idv.workers.relay import relay
 from tornado_idv.workers.reload_all import ReloadAll
-from tornado_idv.workers.signal_queue import SignalQueue
+from tornado_idv.workers.signals import SignalQueue
 from tornado_idv.workers.slot import Slot
 
 _log = logging.getLogger(__name__)
@@ -80,11 +80,11 @@ class Supervisor:
         self._fork = fork
         self._signals = SignalQueue(_SIGNALS)
         self._children: list[Child] = []
-        self._relay = Relay(self._workers, self._overview, reloads, clock)
+        self._fan_out = FanOut(clock)
         self._started_at = time.time()
         self._ended = counters
         self._reloads = reloads
-        reloads.attach(self._relay.fan_out, lambda: tuple(self._children), self._restart)
+        reloads.attach(self._fan_out, lambda: tuple(self._children), self._restart)
         self._restarts = 0
         self._announced = self._stopping = False
         self._hangup = self._signals.hangup_was_held
@@ -128,7 +128,7 @@ class Supervisor:
             self._hangup = False
             self._reloads.start("signal")
         self._kill_overdue(now)
-        self._relay.fan_out.expire(now)
+        self._fan_out.expire(now)
         self._reloads.poll(now)
         if self._notifier.watchdog is not None and now >= self._alive_at:
             self._alive_at = now + self._notifier.watchdog
@@ -142,7 +142,7 @@ class Supervisor:
         for child in connected.values():
             poll.register(child, select.POLLIN | (select.POLLOUT if child.has_unsent else 0))
         now = self._clock()
-        due = [now + _TICK, self._relay.fan_out.next_deadline]
+        due = [now + _TICK, self._fan_out.next_deadline]
         due += [slot.start_at for slot in self._slots.values() if slot.child is None]
         if self._notifier.watchdog is not None:
             due.append(self._alive_at)
@@ -185,15 +185,23 @@ class Supervisor:
                 child.ready_at, child.key_count = now, message["keys"]
                 self._on_ready(child)
             case "failed":
-                self._slots[child.name].error = start_error.from_record(message["error"])
+                self._slots[child.name].error = decode_error(message["error"])
             case "preparing":
                 child.preparing = message["now"]
             case "retire":
                 self._restart(child)
             case "reply":
-                self._relay.fan_out.on_reply(child, message)
+                self._fan_out.on_reply(child, message)
             case "ask":
-                self._relay.on_command(child, message)
+                workers = self._workers()
+                relay(
+                    child,
+                    message,
+                    workers,
+                    self._fan_out,
+                    reloads=self._reloads,
+                    overview=self._overview,
+                )
 
     def _on_ready(self, child: Child) -> None:
         slot = self._slots[child.name]
@@ -242,7 +250,7 @@ class Supervisor:
         self._children.remove(child)
         if child.report is not None:
             self._ended.merge(child.report["counters"])
-        self._relay.fan_out.on_exit(child)
+        self._fan_out.on_exit(child)
         slot = self._slots[child.name]
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         if child.phase == "draining":

@@ -12,14 +12,13 @@ from contextlib import AbstractAsyncContextManager, closing, nullcontext
 import pluggy
 import uvloop
 
-from tornado_idv.admin.state import ServiceState
 from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.errors import format_traceback
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.metrics.loop_lag import measured_lag
 from tornado_idv.registry import backend_kinds
-from tornado_idv.service.service import Inherited, Prepared, Service, prepare_file, serving
+from tornado_idv.service.prepared import Prepared
+from tornado_idv.service.service import Inherited, Service, prepare_file, serving
 from tornado_idv.service.watchdog import watched_loop
 from tornado_idv.workers.channel import STOPPED, UNANSWERED, Channel, heartbeats, supervised
 from tornado_idv.workers.control import Message
@@ -53,7 +52,7 @@ def run_worker(
 
 
 class _Worker:
-    """Serves public requests, and does what the supervisor asks."""
+    """Serves public requests, and executes the commands of the supervisor."""
 
     def __init__(
         self, channel: Channel, file: ConfigFile, kinds: Mapping[str, type[AnyBackend]]
@@ -62,8 +61,7 @@ class _Worker:
         self._kinds = kinds
         self._reload = PreparedReload(file, self._prepare)
         self._service: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
-        channel.on_message = self._on_command
+        channel.execute = self._execute
 
     async def serve(self, opened: AbstractAsyncContextManager[Service]) -> int:
         """Serve until the channel says to stop; return the exit code. Raises `StartError`."""
@@ -78,13 +76,10 @@ class _Worker:
                 channel.serving(service.key_count)
                 with watched_loop():
                     await channel.stop.wait()
-                    return await self._drain(service, delay=channel.delay)
-
-    async def _drain(self, service: Service, *, delay: bool) -> int:
-        if await service.drain(delay=delay):
-            return STOPPED
-        _log.warning("stopped with requests unanswered after the drain timeout")
-        return UNANSWERED
+                    if await service.drain(delay=channel.delay):
+                        return STOPPED
+                    _log.warning("stopped with requests unanswered after the drain timeout")
+                    return UNANSWERED
 
     async def _prepare(self, file: ConfigFile) -> Prepared:
         with self._channel.preparing():
@@ -97,36 +92,21 @@ class _Worker:
         process = state.process_report(take_lag=take_lag)
         return {"process": process, "counters": state.counters.to_record()}
 
-    def _on_command(self, message: Message) -> None:
-        """Begin a command, which waits until this worker serves."""
-        task = asyncio.create_task(self._reply(message))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _reply(self, message: Message) -> None:
-        service = await asyncio.shield(self._service)
-        reply: Message = {"op": "reply", "id": message["id"]}
-        try:
-            reply["result"] = await self._do(service.state, message["command"], message["args"])
-        except Exception as error:  # noqa: BLE001 - the other workers still reply
-            _log.error("command %s failed:\n%s", message["command"], format_traceback(error))
-            reply["error"] = type(error).__name__
-        self._channel.send(reply)
-
-    async def _do(self, state: ServiceState, command: str, args: Message) -> object:
+    async def _execute(self, command: str, args: Message) -> object:
+        """Execute a command, which waits until this worker serves."""
+        state = (await asyncio.shield(self._service)).state
         match command:
             case "report":
                 report = self._report(take_lag=args["take_lag"])
                 self._channel.send({"op": "report", "report": report})
-                return None
             case "purge_shared":
                 return await state.purge(args)
             case "purge_soon":
                 state.purge_soon(args)
-                return None
             case "purge_here":
                 state.purge_here(args)
-                return None
             case "explain":
                 return await state.explain(args)
-        return await self._reload.do(command, args)
+            case _:
+                return await self._reload.execute(command, args)
+        return None
