@@ -59,8 +59,7 @@ async def open_directories(
     """Yield the directory of these settings in force; raises `StartError`."""
     async with _open_shared_tier(settings, manager, counters) as shared:
         directories = Directories(manager, counters, shared)
-        _, prepared = await directories.prepare(settings)
-        prepared.commit()
+        (await directories.prepare(settings))[1].commit()
         try:
             yield directories
         finally:

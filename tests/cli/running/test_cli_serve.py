@@ -214,11 +214,11 @@ def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
         os.kill(os.getpid(), signal.SIGHUP)
         return read(path)
 
-    def stop_after_the_reload(result: ReloadResult) -> None:
+    def stop_after_the_reload(result: ReloadResult, *_: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(ConfigFile, "read", read_amid_a_hangup)
-    monkeypatch.setattr("tornado_idv.service.reload._report", stop_after_the_reload)
+    monkeypatch.setattr("tornado_idv.service.reload.record", stop_after_the_reload)
     path = config(USERS, more=f"logging: {{level: info, format: json}}\n{ANY_PORT}")
     assert invoke("serve", "-c", path).exit_code == 0
     lines = map(json.loads, capfd.readouterr().err.splitlines())
