@@ -28,6 +28,8 @@ from tornado_idv.cli.load_config import load_settings
 from tornado_idv.cli.running.serve import announce
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.service import reload
 from tornado_idv.service.service import Announced
 from tornado_idv.workers.supervise import Addresses
 
@@ -207,18 +209,21 @@ def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    read = ConfigFile.read
+    read, record = ConfigFile.read, reload.record
 
     def read_amid_a_hangup(path: Path) -> ConfigFile:
         monkeypatch.setattr(ConfigFile, "read", read)
         os.kill(os.getpid(), signal.SIGHUP)
         return read(path)
 
-    def stop_after_the_reload(result: ReloadResult, *_: object) -> None:
+    def stop_after_the_reload(
+        result: ReloadResult, counters: Counters, audited: dict[str, str | None]
+    ) -> None:
+        record(result, counters, audited)
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(ConfigFile, "read", read_amid_a_hangup)
-    monkeypatch.setattr("tornado_idv.service.reload.record", stop_after_the_reload)
+    monkeypatch.setattr(reload, "record", stop_after_the_reload)
     path = config(USERS, more=f"logging: {{level: info, format: json}}\n{ANY_PORT}")
     assert invoke("serve", "-c", path).exit_code == 0
     lines = map(json.loads, capfd.readouterr().err.splitlines())
