@@ -136,22 +136,24 @@ class Reloader:
                 file = await self._in_thread(ConfigFile.read, path)
                 needs_restart = await self._apply(file)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            code, problems = explain_failure(error)
-            return ReloadResult(self._clock(), code=code, problems=problems)
+            return failure(error, self._clock())
         return ReloadResult(self._clock(), needs_restart)
 
 
-def explain_failure(error: Exception) -> tuple[str, tuple[str, ...]]:
-    """Return the code and the problems of a reload that ended with this error."""
+def failure(error: Exception, at: float) -> ReloadResult:
+    """Return the result of a reload that ended with this error."""
+    problems: tuple[str, ...] = (f"unhandled exception: {type(error).__name__}",)
+    code = FAILED
     match error:
         case ConfigError():
-            return INVALID, tuple(error.lines(error.problems))
+            code, problems = INVALID, tuple(error.lines(error.problems))
         case IdvError():
-            return FAILED, (str(error),)
+            problems = (str(error),)
         case TimeoutError():
-            return FAILED, (f"not everything could be opened within {PREPARE_TIMEOUT:g} s",)
-    _log.error("unhandled exception:\n%s", format_traceback(error))
-    return FAILED, (f"unhandled exception: {type(error).__name__}",)
+            problems = (f"not everything could be opened within {PREPARE_TIMEOUT:g} s",)
+        case _:
+            _log.error("unhandled exception:\n%s", format_traceback(error))
+    return ReloadResult(at, code=code, problems=problems)
 
 
 def record(result: ReloadResult, counters: Counters, audited: dict[str, str | None]) -> None:

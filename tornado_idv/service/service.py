@@ -9,7 +9,6 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import pluggy
 
@@ -40,27 +39,20 @@ _COLLECT_AFTER = 10.0
 """Seconds after a reload, when requests of the old configuration have ended."""
 
 
-class Announced(Protocol):
+@dataclass(frozen=True, slots=True)
+class Summary:
     """A service that serves, as its operator sees it.
 
     ``url`` is its base URL for requests from this machine, without a trailing slash, and
-    ``admin_url`` that of its admin listener, if it has one.
+    ``admin_url`` that of its admin listener, if it has one. ``key_count`` is the number of keys,
+    also of those that are not valid.
     """
 
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def port(self) -> int: ...
-
-    @property
-    def admin_url(self) -> str | None: ...
-
-    @property
-    def key_count(self) -> int: ...
+    url: str
+    host: str
+    port: int
+    admin_url: str | None
+    key_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +65,7 @@ class Inherited:
 
 
 class Service:
-    """A service that listens, can be drained and reconfigured; see `Announced`.
+    """A service that listens, can be drained and reconfigured.
 
     ``settings`` are those in force; ``reloader`` is that of a service in one process.
     """
@@ -106,8 +98,11 @@ class Service:
 
     @property
     def key_count(self) -> int:
-        """The number of keys, also of those that are not valid."""
         return len(self.keys.ring.ids)
+
+    def summary(self) -> Summary:
+        """Return what is announced of the service."""
+        return Summary(self.url, self.host, self.port, self.admin_url, self.key_count)
 
     async def prepare(self, settings: Settings) -> Prepared:
         """Open all that these settings need, beside what is open, and change nothing.

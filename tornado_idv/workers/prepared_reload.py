@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.service.prepared import Prepared
-from tornado_idv.service.reload import PREPARE_TIMEOUT, explain_failure
+from tornado_idv.service.reload import PREPARE_TIMEOUT, failure
 from tornado_idv.workers.control import Message
 
 
@@ -44,8 +45,8 @@ class PreparedReload:
             async with asyncio.timeout(PREPARE_TIMEOUT):
                 prepared = await self._prepare(file)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            code, problems = explain_failure(error)
-            return {"code": code, "problems": problems}
+            result = failure(error, time.time())
+            return {"code": result.code, "problems": result.problems}
         if number != self._last:
             await prepared.abort()
         else:

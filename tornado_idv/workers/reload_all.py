@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from tornado_idv.admin.reload import FAILED, ReloadResult
 from tornado_idv.config.load import ConfigFile
@@ -16,17 +16,20 @@ from tornado_idv.service.reload import (
     PREPARE_TIMEOUT,
     STOPPING,
     Watch,
-    explain_failure,
+    failure,
     record,
     signature_of,
 )
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Child
+from tornado_idv.workers.control import Message
 from tornado_idv.workers.fan_out import FanOut, Replies
 
-_PREPARE_TIMEOUT = PREPARE_TIMEOUT + 10.0
 _COMMIT_TIMEOUT = 5.0
 _WATCH_INTERVAL = 1.0
+
+Steps = Generator[tuple[str, Message, float], Replies | None, ReloadResult]
+"""A reload: it yields commands with their timeouts, gets the replies and returns the result."""
 
 
 @dataclass
@@ -104,67 +107,58 @@ class ReloadAll:
     def _begin(self) -> None:
         (self._audited, _), *_ = self._waiting
         self._running, self._waiting = [done for _, done in self._waiting], []
+        self._advance(self._reload(), None)
+
+    def _advance(self, steps: Steps, replies: Replies | None) -> None:
+        """Send the next command of a reload to all processes; its replies advance the reload."""
+        try:
+            command, args, timeout = steps.send(replies)
+        except StopIteration as end:
+            self._finish(end.value)
+        else:
+            self._send(command, args, timeout, partial(self._advance, steps))
+
+    def _reload(self) -> Steps:
         if self._stopped:
-            self._fail(FAILED, (STOPPING,))
-            return
+            return ReloadResult(time.time(), code=FAILED, problems=(STOPPING,))
         self._notifier.reloading()
         self._watch.read = signature_of(self._watch.path)
         try:
             file = ConfigFile.read(self._watch.path)
             settings = self._load(file)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self._fail(*explain_failure(error))
-            return
+            return failure(error, time.time())
 
-        asked = [child for child in self._processes() if child.phase != "draining"]
-
-        def on_prepared(replies: Replies) -> None:
-            preparing = {child.pid for child in asked if child.preparing}
-            for each in replies:
-                if "ended" in each and each["pid"] in preparing:
-                    each["error"] = "ended while it prepared the configuration"
-            self._on_prepared(Configuration(file, settings), replies)
-
+        asked = self._asked()
         content = {"content": file.content.decode()}
-        self._send("prepare", content, _PREPARE_TIMEOUT, on_prepared)
-
-    def _on_prepared(self, new: Configuration, replies: Replies) -> None:
-        failed = [each for each in replies if each.get("result") or "error" in each]
-        if failed or self._stopped:
+        replies = yield "prepare", content, PREPARE_TIMEOUT + 10.0
+        problem = _problem(replies or [], {child.pid for child in asked if child.preparing})
+        if problem or self._stopped:
             self._send("abort", {}, _COMMIT_TIMEOUT, lambda _: None)
-            reason: tuple[str, tuple[str, ...]] = FAILED, (STOPPING,)
-            for each in failed[:1]:
-                if result := each.get("result"):
-                    reason = result["code"], tuple(result["problems"])
-                else:
-                    reason = FAILED, (f"{each['name']} (pid {each['pid']}): {each['error']}",)
-            self._fail(*reason)
-            return
-        self._current.file, self._current.settings = new.file, new.settings
-        self._use(new.settings)
-        prepared = {each["pid"] for each in replies if "ended" not in each}
-        for child in self._processes():
-            if child.pid not in prepared and child.phase != "draining":
-                self._replace(child)  # it was started meanwhile, with the old configuration
-        restart = needs_restart(self._started, new.settings)
+            code, problems = problem or (FAILED, (STOPPING,))
+            return ReloadResult(time.time(), code=code, problems=problems)
 
-        def on_committed(replies: Replies) -> None:
-            failed = {each["pid"] for each in replies if "error" in each}
-            for child in self._processes():
-                if child.pid in failed:
-                    self._replace(child)
-            self._finish(ReloadResult(time.time(), restart))
+        self._current.file, self._current.settings = file, settings
+        self._use(settings)
+        prepared = {each["pid"] for each in replies or [] if "ended" not in each}
+        # Others were started meanwhile, with the old configuration.
+        self._replace_each(child for child in self._asked() if child.pid not in prepared)
+        replies = yield "commit", {}, _COMMIT_TIMEOUT
+        failed = {each["pid"] for each in replies or [] if "error" in each}
+        self._replace_each(child for child in self._processes() if child.pid in failed)
+        return ReloadResult(time.time(), needs_restart(self._started, settings))
 
-        self._send("commit", {}, _COMMIT_TIMEOUT, on_committed)
+    def _replace_each(self, processes: Iterable[Child]) -> None:
+        for child in processes:
+            self._replace(child)
+
+    def _asked(self) -> list[Child]:
+        return [child for child in self._processes() if child.phase != "draining"]
 
     def _send(
-        self, command: str, args: dict[str, Any], timeout: float, done: Callable[[Replies], object]
+        self, command: str, args: Message, timeout: float, done: Callable[[Replies], object]
     ) -> None:
-        recipients = [child for child in self._processes() if child.phase != "draining"]
-        self._fan_out.send(recipients, command, args, timeout, done)
-
-    def _fail(self, code: str, problems: tuple[str, ...]) -> None:
-        self._finish(ReloadResult(time.time(), code=code, problems=problems))
+        self._fan_out.send(self._asked(), command, args, timeout, done)
 
     def _finish(self, result: ReloadResult) -> None:
         self.last = result
@@ -176,3 +170,16 @@ class ReloadAll:
             each(result)
         if self._waiting:
             self._begin()
+
+
+def _problem(replies: Replies, preparing: set[int]) -> tuple[str, tuple[str, ...]] | None:
+    """Return why the first process that could not prepare could not, if there is one."""
+    for each in replies:
+        if result := each.get("result"):
+            return result["code"], tuple(result["problems"])
+        error = each.get("error")
+        if "ended" in each and each["pid"] in preparing:
+            error = "ended while it prepared the configuration"
+        if error is not None:
+            return FAILED, (f"{each['name']} (pid {each['pid']}): {error}",)
+    return None

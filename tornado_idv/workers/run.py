@@ -16,7 +16,7 @@ import uvloop
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import AUDIT, LogOutput
-from tornado_idv.service.service import Announced, listening
+from tornado_idv.service.service import Summary, listening
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.service.watchdog import watched_loop
 from tornado_idv.workers.signals import Signals
@@ -32,7 +32,7 @@ def run(
     file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
-    announce: Callable[[Announced], None],
+    announce: Callable[[Summary], None],
     logs: LogOutput,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish the requests in flight; reload on SIGHUP.
@@ -41,7 +41,40 @@ def run(
     the start ends it. A second signal exits the process with 128 plus its number, and aborts the
     connections. Raises `StartError`.
     """
-    uvloop.run(_serve(file, settings, manager, announce, logs))
+
+    async def serve() -> None:
+        signals = Signals(asyncio.current_task(), partial(abort, logs))
+        notifier = Notifier.from_environ()
+        alive = asyncio.create_task(_report_alive(notifier))
+        try:
+            async with listening(
+                file, settings, manager, logs.access, lambda: logs.writer.dropped, notifier=notifier
+            ) as service:
+                signals.ready(partial(service.reloader.start, "signal"))
+                tune_gc()
+                _audit.info("started", extra=start_summary(settings, service.summary()))
+                announce(service.summary())
+                notifier.ready()
+                with watched_loop():
+                    await signals.stop.wait()
+                    notifier.stopping()
+                    _log.info("stopping: no new connections, finishing the requests in flight")
+                    service.reloader.stop()
+                    drained = await service.drain()
+                if not drained:
+                    _log.warning("stopped with requests unanswered after the drain timeout")
+        except asyncio.CancelledError:
+            if not signals.stop.is_set():
+                raise
+            _log.info("stopped during the start")
+        else:
+            if logs.access is not None:
+                logs.access.flush()
+            _audit.info("stopped", extra={"drained": drained})
+        alive.cancel()
+        skip_last_collection()
+
+    uvloop.run(serve())
 
 
 def tune_gc() -> None:
@@ -70,45 +103,6 @@ def abort(logs: LogOutput, number: int) -> None:
     os._exit(_KILLED_BY + number)
 
 
-async def _serve(
-    file: ConfigFile,
-    settings: Settings,
-    manager: pluggy.PluginManager,
-    announce: Callable[[Announced], None],
-    logs: LogOutput,
-) -> None:
-    signals = Signals(asyncio.current_task(), partial(abort, logs))
-    notifier = Notifier.from_environ()
-    alive = asyncio.create_task(_report_alive(notifier))
-    try:
-        async with listening(
-            file, settings, manager, logs.access, lambda: logs.writer.dropped, notifier=notifier
-        ) as service:
-            signals.ready(partial(service.reloader.start, "signal"))
-            tune_gc()
-            _audit.info("started", extra=start_summary(settings, service))
-            announce(service)
-            notifier.ready()
-            with watched_loop():
-                await signals.stop.wait()
-                notifier.stopping()
-                _log.info("stopping: no new connections, finishing the requests in flight")
-                service.reloader.stop()
-                drained = await service.drain()
-            if not drained:
-                _log.warning("stopped with requests unanswered after the drain timeout")
-    except asyncio.CancelledError:
-        if not signals.stop.is_set():
-            raise
-        _log.info("stopped during the start")
-    else:
-        if logs.access is not None:
-            logs.access.flush()
-        _audit.info("stopped", extra={"drained": drained})
-    alive.cancel()
-    skip_last_collection()
-
-
 async def _report_alive(notifier: Notifier) -> None:
     """Report to the service manager, if it wants to know, that the event loop runs."""
     while notifier.watchdog is not None:
@@ -116,12 +110,12 @@ async def _report_alive(notifier: Notifier) -> None:
         await asyncio.sleep(notifier.watchdog)
 
 
-def start_summary(settings: Settings, service: Announced) -> dict[str, object]:
+def start_summary(settings: Settings, summary: Summary) -> dict[str, object]:
     """Return what the log says of a service that starts."""
     return {
         "version": version("tornado-idv"),
-        "host": service.host,
-        "port": service.port,
+        "host": summary.host,
+        "port": summary.port,
         "backends": [each.name for each in settings.backends],
-        "keys": service.key_count,
+        "keys": summary.key_count,
     }

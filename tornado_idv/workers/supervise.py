@@ -6,9 +6,8 @@ import gc
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -23,7 +22,7 @@ from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.service.limiters import make_limiters
-from tornado_idv.service.service import Announced, Inherited
+from tornado_idv.service.service import Inherited, Summary
 from tornado_idv.service.sockets import bind, bind_each, port_of, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.admin_process import run_admin
@@ -36,22 +35,11 @@ from tornado_idv.workers.worker import run_worker
 _audit = logging.getLogger(AUDIT)
 
 
-@dataclass(frozen=True)
-class Addresses:
-    """Addresses of the service; see `Announced`."""
-
-    url: str
-    host: str
-    port: int
-    admin_url: str | None
-    key_count: int
-
-
 def supervise(
     file: ConfigFile,
     settings: Settings,
     manager: pluggy.PluginManager,
-    announce: Callable[[Announced], None],
+    announce: Callable[[Summary], None],
     workers: int,
 ) -> None:
     """Serve with several workers until SIGTERM or SIGINT, then drain them.
@@ -66,35 +54,42 @@ def supervise(
     limiters = make_limiters(settings.limits, _count_keys(settings.auth, key_stores(manager)))
     latest = LatestTime()
     current = Configuration(file, settings)
-    slots = [
-        Slot(
-            f"worker {i}",
-            partial(
-                _closing,
-                [*chain(*public[: i - 1], *public[i:]), *admin_sockets],
-                partial(run_worker, current, manager, Inherited(sockets, limiters, latest)),
-            ),
-        )
-        for i, sockets in enumerate(public, start=1)
-    ]
+
+    def without(
+        others: Iterable[socket.socket], run: Callable[[socket.socket], int]
+    ) -> Callable[[socket.socket], int]:
+        """Return what runs a process without the sockets of the others."""
+        unused = list(others)
+
+        def run_process(control: socket.socket) -> int:
+            _close(unused)
+            return run(control)
+
+        return run_process
+
+    slots = []
+    for i, sockets in enumerate(public, start=1):
+        others = chain(*public[: i - 1], *public[i:], admin_sockets)
+        inherited = Inherited(sockets, limiters, latest)
+        run = partial(run_worker, current, manager, inherited)
+        slots.append(Slot(f"worker {i}", without(others, run)))
     if admin:
-        run = partial(
-            run_admin, current, manager, admin, Inherited(admin_sockets, limiters, latest)
-        )
-        slots.append(Slot(ADMIN, partial(_closing, list(chain(*public)), run)))
+        inherited = Inherited(admin_sockets, limiters, latest)
+        run = partial(run_admin, current, manager, admin, inherited)
+        slots.append(Slot(ADMIN, without(chain(*public), run)))
     scheme = "https" if server.tls else "http"
     port = port_of(public[0])
 
     def on_ready(key_count: int) -> None:
-        addresses = Addresses(
+        summary = Summary(
             url_of(scheme, server.host, port),
             server.host,
             port,
             url_of("http", admin.host, port_of(admin_sockets)) if admin else None,
             key_count,
         )
-        _audit.info("started", extra={**start_summary(settings, addresses), "workers": workers})
-        announce(addresses)
+        _audit.info("started", extra={**start_summary(settings, summary), "workers": workers})
+        announce(summary)
 
     gc.collect()
     gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
@@ -133,14 +128,6 @@ def _count_keys(auth: AuthSettings, offered: Offered) -> int:
     return count
 
 
-def _closing(
-    unused: Sequence[socket.socket], run: Callable[[socket.socket], int], control: socket.socket
-) -> int:
-    """Run a process without the sockets of the others."""
-    _close(unused)
-    return run(control)
-
-
-def _close(sockets: Sequence[socket.socket]) -> None:
+def _close(sockets: Iterable[socket.socket]) -> None:
     for each in sockets:
         each.close()

@@ -19,7 +19,7 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.service.service import Announced, api_key
+from tornado_idv.service.service import Summary, api_key
 from tornado_idv.workers.cpus import worker_count
 from tornado_idv.workers.run import run
 from tornado_idv.workers.signals import hold_hangups
@@ -54,7 +54,7 @@ def serve(config_path: Path) -> None:
                 run(file, settings, manager, announce_once, logs)
 
 
-def _try_to_announce(settings: Settings, service: Announced) -> None:
+def _try_to_announce(settings: Settings, service: Summary) -> None:
     """Announce the service, which goes on serving where standard output cannot be written."""
     if settings.server.warning is not None:
         _log.warning("%s", settings.server.warning)
@@ -65,7 +65,7 @@ def _try_to_announce(settings: Settings, service: Announced) -> None:
         discard_output()
 
 
-def announce(service: Announced, settings: Settings) -> None:
+def announce(service: Summary, settings: Settings) -> None:
     """Says on standard output where the service is and what it serves.
 
     In demo mode it also gives a command that asks for the demo's @alice, if a key is
