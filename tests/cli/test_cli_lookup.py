@@ -179,7 +179,7 @@ def test_an_invalid_configuration_fails_the_lookup(invoke: Invoke, config: Confi
         (USERS, "nobody", 2),
         (NOBODY_LISTENS, "@alice", 3),
     ],
-    ids=["found", "not found", "wrong use", "could not tell"],
+    ids=["found", "not found", "wrong use", "undetermined"],
 )
 def test_the_exit_code_is_the_answer(
     invoke: Invoke, config: Config, backend: str, who: str, code: int

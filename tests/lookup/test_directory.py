@@ -83,7 +83,7 @@ ONE_FAILING: dict[str, tuple[object, type[LookupFailed], str]] = {
     "unavailable": (DOWN, Unavailable, "down"),
     "its own time-out": (TimeoutError(), Unavailable, "no answer within 0.8 s"),
     "broken": (BROKEN, Broken, "two users"),
-    "unforeseen": (KeyError("alice"), Broken, "failed with KeyError"),
+    "unexpected": (KeyError("alice"), Broken, "failed with KeyError"),
     "no user": ("alice", Broken, "returned something other than a user"),
     "another user": (
         User("Free", "1", "bob"),
@@ -582,7 +582,7 @@ async def test_refreshes_that_never_end_keep_neither_others_nor_callers_waiting(
         clock.forward(2.1)
         await asyncio.wait_for(own.source.begun.wait(), timeout=5)
         ticker.now += 50
-        assert not (await asked.find(ByCard("0"))).stale, "it is asked for anew"
+        assert not (await asked.find(ByCard("0"))).stale, "it is asked for again"
     gate.set()
     await asyncio.wait(asyncio.all_tasks() - before, timeout=5)
     assert own.source.asked == 11

@@ -364,7 +364,7 @@ ENDS: dict[str, object] = {
     "not known": None,
     "unavailable": DOWN,
     "broken": Broken("two users"),
-    "unforeseen": KeyError("alice"),
+    "unexpected": KeyError("alice"),
     "cancelled": asyncio.CancelledError(),
     "its own time-out": TimeoutError(),
     "no user": "alice",
@@ -625,7 +625,7 @@ async def test_what_one_backend_does_leaves_the_guard_of_another_alone() -> None
         (KeyError("alice"), "failed with KeyError", "broken"),
         ("alice", "returned something other than a user", "broken"),
     ],
-    ids=["found", "not known", "unavailable", "lost", "changed", "unforeseen", "no user"],
+    ids=["found", "not known", "unavailable", "lost", "changed", "unexpected", "no user"],
 )
 async def test_every_outcome_is_reported_with_its_duration(
     answer: object, said: str, result: CallResult

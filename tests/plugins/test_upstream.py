@@ -158,7 +158,7 @@ async def test_no_credential_is_sent_without_one_configured(
 ) -> None:
     """Proxies and the `.netrc` of the environment are ignored."""
     netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login somebody password secret\n")
+    netrc.write_text("machine 127.0.0.1 login another password secret\n")
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")

@@ -164,15 +164,15 @@ def test_json_output_is_one_record(try_: Try) -> None:
 
 def test_not_known_when_is_shown(try_: Try, directory: Directory) -> None:
     """Whether it is true or false."""
-    reported = "    response:\n      not_known_when: \"error == 'nobody'\"\n"
+    reported = "    response:\n      not_known_when: \"error == 'no_user'\"\n"
     text = try_.config.read_text(encoding="utf-8").replace("    response:\n", reported)
     try_.config.write_text(text, encoding="utf-8")
-    directory.reply = Reply(404, b'{"error": "nobody"}', {})
-    assert "not_known_when error == 'nobody'  ->  true" in try_("@alice").stdout
+    directory.reply = Reply(404, b'{"error": "no_user"}', {})
+    assert "not_known_when error == 'no_user'  ->  true" in try_("@alice").stdout
     directory.reply = Reply(404, b'{"error": "no such path"}', {})
     result = try_("@alice")
     assert result.exit_code == 3
-    assert "not_known_when error == 'nobody'  ->  false" in result.stdout
+    assert "not_known_when error == 'no_user'  ->  false" in result.stdout
     assert 'does not say "not known" (not_known_when)' in result.stdout
 
 
@@ -444,7 +444,7 @@ def test_saved_response_that_is_too_long_is_rejected(try_: Try) -> None:
 @pytest.mark.parametrize(
     ("name", "who", "reported"),
     [
-        ("nobody", "@alice", "no backend nobody of kind upstream; there are: crm"),
+        ("no_user", "@alice", "no backend no_user of kind upstream; there are: crm"),
         ("people", "@alice", "no backend people of kind upstream; there are: crm"),
         ("crm", "alice", "write @nick, a profile URL, or digits"),
         ("crm", "0012", "crm does not serve this kind of query"),

@@ -63,7 +63,7 @@ def test_repr_contains_no_user() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["users: []", "users: []\n", "count: 0\nusers: []\n", "# nobody\nusers: []"]
+    "text", ["users: []", "users: []\n", "count: 0\nusers: []\n", "# none\nusers: []"]
 )
 def test_no_users_is_a_valid_fixture(text: str) -> None:
     assert parse(text.encode(), "u.yaml").by_nickname == {}

@@ -117,7 +117,7 @@ LAST = {
     "HTTP/1.0 with both options": request(
         LENGTH, b"Connection: keep-alive, close", line=b"POST /api/v1/identify/url HTTP/1.0"
     ),
-    "a method of nobody": b"BREW / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "an unknown method": b"BREW / HTTP/1.1\r\nHost: x\r\n\r\n",
 }
 
 NO_ROUTES = [
