@@ -1,6 +1,5 @@
 """Any text is a query or `InvalidFormat`, by the same grammar as one written out here."""
 
-import re
 import string
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_idv.errors import InvalidFormat
-from tornado_idv.identifiers import Identifiers, ProfileSite
+from tornado_idv.identifiers import MAX_NICKNAME, Identifiers, ProfileSite
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+from tornado_idv.options import compile_pattern
 
 
 class Site(NamedTuple):
@@ -173,7 +173,7 @@ def test_case_is_kept_unless_folded(name: str) -> None:
     assert FOLDING.parse_input(f"@{name}") == ByNickname(name.lower())
 
 
-ANY_NAME = Identifiers([], re.compile(r"[^A-Z]+"), "fold", (0, 4))
+ANY_NAME = Identifiers([], compile_pattern(r"[^A-Z]+"), "fold", (0, 4))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_the_length_of_card_numbers_is_configured(
     [("@abc", True), ("@ab", False), ("@abcd", False), ("@ABC", False), ("@abc\n", False)],
 )
 def test_the_configured_pattern_matches_whole_nicknames(text: str, *, accepted: bool) -> None:
-    identifiers = Identifiers(sites=[], nickname=re.compile("[a-z]{3}", re.ASCII))
+    identifiers = Identifiers(sites=[], is_nickname=compile_pattern("[a-z]{3}"))
     assert (outcome(identifiers.parse_input, text) is not None) == accepted
 
 
@@ -355,9 +355,26 @@ def test_folding_makes_no_other_nickname_valid_than_case_can(name: str) -> None:
     assert FOLDING.accepts(User("Free", "4000", name)) == is_nickname(name)
 
 
+def test_other_scripts_are_refused_whatever_the_pattern() -> None:
+    """The Kelvin sign is a letter k, and an Arabic digit is a digit, to a pattern."""
+    identifiers = Identifiers(sites=[], is_nickname=compile_pattern(r"(?i)k|\d|\w+"))
+    assert identifiers.parse_nickname("K")
+    for text in ("\u212a", "\u0663", "\u03c3"):
+        with pytest.raises(InvalidFormat):
+            identifiers.parse_nickname(text)
+        assert not identifiers.accepts(User("Free", "4000", text))
+
+
+def test_nickname_has_a_maximum_length_whatever_its_pattern() -> None:
+    identifiers = Identifiers(sites=[], is_nickname=compile_pattern("a*"))
+    assert identifiers.parse_nickname("a" * MAX_NICKNAME)
+    with pytest.raises(InvalidFormat):
+        identifiers.parse_nickname("a" * (MAX_NICKNAME + 1))
+
+
 def test_case_is_folded_before_the_pattern_is_applied() -> None:
     small = Identifiers(
-        sites=IDENTIFIERS.sites, nickname=re.compile("[a-z]+", re.ASCII), nickname_case="fold"
+        sites=IDENTIFIERS.sites, is_nickname=compile_pattern("[a-z]+"), nickname_case="fold"
     )
     assert small.parse_input("@ALICE") == ByNickname("alice")
     assert small.parse_input("https://profiles.example/m/Alice") == ByNickname("alice")
@@ -365,9 +382,7 @@ def test_case_is_folded_before_the_pattern_is_applied() -> None:
 
 
 def test_a_record_must_match_the_configured_forms() -> None:
-    identifiers = Identifiers(
-        sites=[], nickname=re.compile("[a-z]{3}", re.ASCII), card_length=(4, 4)
-    )
+    identifiers = Identifiers(sites=[], is_nickname=compile_pattern("[a-z]{3}"), card_length=(4, 4))
     assert identifiers.accepts(User("Free", "4000", "abc"))
     assert not identifiers.accepts(User("Free", "4000", "abcd"))
     assert not identifiers.accepts(User("Free", "400", "abc"))

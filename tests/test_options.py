@@ -7,7 +7,15 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tornado_idv.options import ConfigPath, Duration, Pattern, Secret, Size, WholeNumber
+from tornado_idv.options import (
+    ConfigPath,
+    Duration,
+    Pattern,
+    Secret,
+    Size,
+    WholeNumber,
+    compile_pattern,
+)
 
 DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 SIZE: TypeAdapter[int] = TypeAdapter(Size)
@@ -164,11 +172,32 @@ def test_bounds_of_whole_numbers_are_enforced() -> None:
             few.validate_python(text)
 
 
-@pytest.mark.parametrize("text", ["[a-z", "(?u)a", "a{99999999999}"])
+@pytest.mark.parametrize("text", ["[a-z", "a)|(b", "a{99999999999}", r"(a)\1", "(?<!b)a"])
 def test_an_invalid_pattern_is_rejected_with_our_message(text: str) -> None:
     with pytest.raises(ValidationError, match="not a regular expression") as caught:
         TypeAdapter(Pattern).validate_python(text)
     assert text not in str(caught.value.errors(include_input=False))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched", "rejected"),
+    [
+        ("[a-z]+", "alice", "alice\n"),
+        ("a|ab", "ab", "abc"),
+        ("(?i)alice", "ALICE", "malice"),
+        ("", "", "a"),
+    ],
+)
+def test_a_pattern_matches_whole_texts(pattern: str, matched: str, rejected: str) -> None:
+    matches = compile_pattern(pattern)
+    assert matches(matched)
+    assert not matches(rejected)
+
+
+@pytest.mark.parametrize("pattern", ["([a-z]+)*", "(a|aa)+", "(.*)*b", ".*.*.*.*=.*"])
+def test_a_pattern_rejects_text_without_backtracking(pattern: str) -> None:
+    """With Python's engine, this test would not end."""
+    assert not compile_pattern(pattern)("a" * 250 + "!")
 
 
 def test_no_repr_shows_a_secret() -> None:

@@ -8,13 +8,14 @@ and takes the host from behind a backslash), and nothing is ever fetched.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Literal, TypeGuard
 
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.options import compile_pattern
 
 _SITE = re.compile(
     r"(?P<scheme>https?)://"
@@ -31,6 +32,7 @@ PLAN_FORMAT = "1 to 256 characters without control characters and line separator
 PROFILE_URL_FORMAT = "an http:// or https:// URL of at most 2,048 characters"
 _PLAN = re.compile(rf"(?!\s*\Z)[^{_UNPRINTABLE}]{{1,256}}")
 _URL = re.compile(rf"(?=.{{8,2048}}\Z)https?://[^\s{_UNPRINTABLE}]+")
+_BY_DEFAULT = compile_pattern("[A-Za-z0-9_.-]{1,64}")
 _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
@@ -91,13 +93,13 @@ class ProfileSite:
 class Identifiers:
     """The valid forms of what may be asked.
 
-    ``sites`` are the profile sites; answers use the first. ``nickname`` must
-    match a whole nickname, which with ``nickname_case="fold"`` is in lower case by then.
+    ``sites`` are the profile sites; answers use the first. ``is_nickname`` must
+    accept a nickname, which with ``nickname_case="fold"`` is in lower case by then.
     ``card_length`` gives the fewest and the most digits of a card number.
     """
 
     sites: Sequence[ProfileSite]
-    nickname: re.Pattern[str] = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+    is_nickname: Callable[[str], bool] = _BY_DEFAULT
     nickname_case: Literal["preserve", "fold"] = "preserve"
     card_length: tuple[int, int] = (1, 32)
 
@@ -120,12 +122,12 @@ class Identifiers:
 
         Dots alone are refused: they are path segments.
         """
-        nickname = self.candidate(text)
-        if nickname is None or not self.nickname.fullmatch(nickname):
+        nickname = self._candidate(text)
+        if nickname is None or not self.is_nickname(nickname):
             raise InvalidFormat("not a nickname")
         return ByNickname(nickname)
 
-    def candidate(self, text: str) -> str | None:
+    def _candidate(self, text: str) -> str | None:
         """Return what the pattern is applied to, ``None`` if ``text`` is refused without it."""
         if len(text) > MAX_NICKNAME or not text.isascii() or not text.strip("."):
             return None
@@ -146,11 +148,9 @@ class Identifiers:
 
     def accepts(self, user: User) -> bool:
         """Return whether a record's nickname and card number are such as can be asked for."""
-        nickname = self.candidate(user.nickname)
+        nickname = self._candidate(user.nickname)
         return (
-            nickname is not None
-            and self.nickname.fullmatch(nickname) is not None
-            and self._is_card(user.card_number)
+            nickname is not None and self.is_nickname(nickname) and self._is_card(user.card_number)
         )
 
     def accepts_all(self, nicknames: Sequence[str], card_numbers: Sequence[str]) -> bool:
@@ -166,7 +166,7 @@ class Identifiers:
             text.isascii()
             and max(map(len, nicknames)) <= MAX_NICKNAME
             and all(map(str.strip, nicknames, repeat(".")))
-            and all(map(self.nickname.fullmatch, folded))
+            and all(map(self.is_nickname, folded))
             and digits.isascii()
             and digits.isdigit()
             and max(fewest, 1) <= min(lengths)

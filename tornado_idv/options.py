@@ -20,6 +20,7 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from tornado_idv.files import FileSecret
 from tornado_idv.units import DURATION, SIZE, parse_duration, parse_size
@@ -72,14 +73,24 @@ def _absolute(value: object, info: ValidationInfo) -> object:
     return base / value
 
 
-def _pattern(text: str) -> str:
+def compile_pattern(text: str) -> Callable[[str], bool]:
+    """Return a function that tests whether all of a text matches a regular expression.
+
+    It takes time in proportion to the text, whatever the expression (Rust's `regex`), and so does
+    not support look-around and back references. Raises `ValueError` for an invalid expression.
+    """
     try:
-        re.compile(text, re.ASCII)
-    except re.error as error:
-        at = "" if error.pos is None else f"; it fails at character {error.pos + 1}"
-        raise ValueError(f"not a regular expression{at}") from None
-    except (ValueError, OverflowError, RecursionError):
-        raise ValueError("not a regular expression that can be used") from None
+        for each in text, rf"\A(?:{text})\z":  # alone, too, since parentheses may be unbalanced
+            schema = core_schema.str_schema(pattern=each, regex_engine="rust-regex", strict=True)
+            validator = SchemaValidator(schema)
+    except SchemaError:
+        text = "not a regular expression; look-around and back references are not supported"
+        raise ValueError(text) from None
+    return validator.isinstance_python
+
+
+def _pattern(text: str) -> str:
+    compile_pattern(text)
     return text
 
 
@@ -138,4 +149,4 @@ KeyStoreAddress = Annotated[
 """A path as `ConfigPath`, or a URL of a key store as `Secret`: it may hold a password."""
 
 Pattern = Annotated[str, AfterValidator(_pattern)]
-"""A regular expression, in which only ASCII counts as letters and digits."""
+"""A regular expression; see `compile_pattern`."""

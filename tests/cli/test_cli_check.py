@@ -268,21 +268,6 @@ def test_at_most_a_hundred_problems_are_printed(
     assert len(record["problems"]) == 1000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--config-only",)], ids=["all", "config only"])
-def test_a_slow_regular_expression_gives_a_warning(
-    invoke: Invoke, config: Callable[..., Path], options: tuple[str, ...]
-) -> None:
-    path = config(USERS, more="identifiers: {nickname_pattern: '([a-z]+)*'}\n")
-    result = invoke("check", "-c", path, *options)
-    assert result.exit_code == 0
-    assert result.stderr.startswith(
-        f"warning: {path}:2:15: identifiers.nickname_pattern: some nicknames take"
-    )
-    record = json.loads(invoke("check", "-c", path, *options, "--json").stdout)
-    assert [each["path"] for each in record["warnings"]] == ["identifiers.nickname_pattern"]
-
-
 PLAIN = "{host: %s, port: 0}"
 
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import locate
 from tornado_idv.config.locations import dotted
-from tornado_idv.config.patterns import slow_patterns
 from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import ConfigError, IdvError, KeyStoreError, Problem, StartError
 from tornado_idv.keys.locate import Offered, locate_store
@@ -22,11 +21,6 @@ from tornado_idv.registry import build_backends, open_backends
 from tornado_idv.service.keys import key_conflicts
 from tornado_idv.service.service import api_key
 from tornado_idv.service.tls import tls_context
-
-_SLOW = (
-    "some nicknames take this regular expression very long to refuse, and every other request "
-    "waits meanwhile; avoid repetitions within repetitions, such as (a+)+"
-)
 
 
 class DryRun(NamedTuple):
@@ -79,11 +73,9 @@ def _try_key_store(path: Path, auth: AuthSettings, offered: Offered, result: Dry
 
 
 def setting_warnings(path: Path, settings: Settings) -> Iterator[Problem]:
-    """Yield a warning for plain HTTP, and for each regular expression that is slow."""
+    """Yield a warning for plain HTTP."""
     if settings.server.warning is not None:
         yield _problem(path, "server", "host", message=settings.server.warning)
-    for steps in slow_patterns(settings):
-        yield _problem(path, *steps, message=_SLOW)
 
 
 def _problem(path: Path, *steps: int | str, message: str) -> Problem:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -47,6 +46,7 @@ from tornado_idv.options import (
     Pattern,
     Secret,
     WholeNumber,
+    compile_pattern,
 )
 from tornado_idv.shared_cache import SharedCacheOptions
 from tornado_idv.shared_limits import SharedLimitsOptions
@@ -275,7 +275,7 @@ class Settings(Options):
         """Return the parser of nicknames, profile URLs and card numbers for these settings."""
         return Identifiers(
             sites=tuple(ProfileSite.parse(site) for site in self.profile_sites),
-            nickname=re.compile(self.identifiers.nickname_pattern, re.ASCII),
+            is_nickname=compile_pattern(self.identifiers.nickname_pattern),
             nickname_case=self.identifiers.nickname_case,
             card_length=self.identifiers.card_length,
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable
 from math import inf
@@ -31,6 +30,7 @@ from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout, is_cancelled
 from tornado_idv.model import Answer, BackendResult, ByNickname, Query, User
+from tornado_idv.options import compile_pattern
 
 _log = logging.getLogger(__name__)
 _MIN_TIME_LEFT = 0.05
@@ -87,7 +87,7 @@ class Guard:
         self._ttl = options.cache_ttl
         self._max_ttl = ttl if options.cache_ttl is None else options.cache_ttl
         self._may_skip = options.on_unavailable == "continue"
-        self._match = re.compile(options.match, re.ASCII) if options.match else None
+        self._match = compile_pattern(options.match) if options.match is not None else None
         self._breaker = CircuitBreaker(options.breaker, timer)
         backend.on_available(self._breaker.retry)
         self._folds_nicknames = options.folds_nicknames
@@ -117,7 +117,7 @@ class Guard:
 
     async def find(self, query: Query, deadline: float) -> Answer | None:
         """Look the query up in the backend, by ``deadline`` (seconds of the loop's clock)."""
-        if self._match is not None and not self._match.fullmatch(query.text):
+        if self._match is not None and not self._match(query.text):
             return None
         started = 0.0 if self._on_result is None else self._timer()
         outcome = "client disconnected"
