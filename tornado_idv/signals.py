@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import signal
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""What ends a command."""
-
 
 def ignore_signals() -> None:
     """Ignore SIGINT and SIGTERM up to the end of the process, in the main thread.
 
     For a command whose change is being committed: its result must be reported.
     """
-    for number in SIGNALS:
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

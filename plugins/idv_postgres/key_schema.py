@@ -16,7 +16,7 @@ _LOCK = 0x6964766B
 
 _TABLES = """
 CREATE TABLE store (version integer NOT NULL, revision text NOT NULL);
-INSERT INTO store VALUES (0, gen_random_uuid());
+INSERT INTO store VALUES (1, gen_random_uuid());
 CREATE TABLE keys (
     id text COLLATE "C" PRIMARY KEY,
     created double precision NOT NULL,
@@ -54,21 +54,21 @@ CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON tokens
     FOR EACH STATEMENT EXECUTE FUNCTION changed();
 """
 
-_MIGRATIONS = [_TABLES + _TRIGGERS]
-"""The SQL that leads from each version of the schema to the next."""
+_VERSION = 1
 
 
-def check(database: KeyDatabase, *, read_only: bool) -> None:
-    """Raise `KeyStoreError` unless we know the schema; migrate an older one."""
-    version = _version(database)
-    if version > len(_MIGRATIONS):
+def check(database: KeyDatabase) -> None:
+    """Raise `KeyStoreError` unless we know the schema."""
+    # With the name of its schema, so that a missing permission is no missing table.
+    rows = list(database.execute("SELECT version FROM idv_keys.store"))
+    if not rows:
+        raise KeyStoreError(f"{database.name}: the key store is damaged; restore it from a backup")
+    ((version,),) = rows
+    if version != _VERSION:
         raise KeyStoreError(
-            f"{database.name}: the key store was written by a newer tornado-idv (version "
-            f"{version} of its schema, this one knows {len(_MIGRATIONS)}); upgrade this one"
+            f"{database.name}: the key store was written by another tornado-idv (version "
+            f"{version} of its schema, this one knows {_VERSION})"
         )
-    if version < len(_MIGRATIONS) and not read_only:
-        with database.writing():
-            _migrate(database, _version(database))  # another process may have migrated it
 
 
 @contextmanager
@@ -85,18 +85,5 @@ def creating(database: KeyDatabase) -> Iterator[bool]:
         if not has_store:
             if not has_schema:
                 database.script("CREATE SCHEMA idv_keys")
-            _migrate(database, 0)
+            database.script(_TABLES + _TRIGGERS)
         yield not has_store
-
-
-def _migrate(database: KeyDatabase, version: int) -> None:
-    for sql in _MIGRATIONS[version:]:
-        database.script(sql)
-    database.execute("UPDATE store SET version = ?", [len(_MIGRATIONS)])
-
-
-def _version(database: KeyDatabase) -> int:
-    # With the name of its schema, so that a missing permission is no missing table.
-    for (version,) in database.execute("SELECT version FROM idv_keys.store"):
-        return int(version)
-    raise KeyStoreError(f"{database.name}: the key store is damaged; restore it from a backup")

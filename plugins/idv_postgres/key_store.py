@@ -35,10 +35,10 @@ class PostgresKeyStore(KeyStoreLocation):
         self._database: KeyDatabase | None = None
 
     @contextmanager
-    def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[KeyDatabase]:
+    def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[KeyDatabase]:  # noqa: ARG002 - opening writes nothing
         """Connect to the primary server of the URI, unless there is a connection."""
         with self._connected(busy_timeout) as database:
-            self._schema.check(database, read_only=read_only)
+            self._schema.check(database)
             yield database
 
     @contextmanager

@@ -17,6 +17,7 @@ from support.databases.key_stores import (
     FAULTS,
     Fault,
     add,
+    create,
     deleted,
     execute,
     failing,
@@ -29,7 +30,6 @@ from support.databases.key_stores import (
 from support.processes.permissions import public_directory, unprivileged
 from support.processes.process_limits import descriptors
 from tornado_idv.errors import KeyStoreError
-from tornado_idv.keys import store_file
 from tornado_idv.keys.rows import EMPTY
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest
@@ -68,29 +68,9 @@ def test_store_renamed_over_another_is_not_changed_by_an_open_connection(path: P
     assert list(read(path)) == ["other", "restored"]
 
 
-def test_store_in_wal_mode_is_converted(path: Path) -> None:
-    make_store(path, "shop")
-    execute(path, "PRAGMA journal_mode = WAL")
-    with open_store(path, read_only=True) as store:
-        assert store.find("shop").id == "shop"
-    assert list(read(path)) == ["shop"]
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-
-
-def test_store_in_wal_mode_that_is_in_use_is_reported(path: Path) -> None:
-    """Its changes would be in another file, where no running service looks for them."""
-    make_store(path, "shop")
-    execute(path, "PRAGMA journal_mode = WAL")
-    with closing(sqlite3.connect(path)) as reader:
-        reader.execute("SELECT count(*) FROM keys").fetchone()
-        with pytest.raises(KeyStoreError, match="locked by another process"):
-            read_whole(path)
-
-
 def test_store_in_a_missing_folder_cannot_be_created(path: Path) -> None:
     with pytest.raises(KeyStoreError, match=r"cannot be created: No such file or directory"):
-        KeyStoreFile(path.parent / "none" / "keys.db").create()
+        create(KeyStoreFile(path.parent / "none" / "keys.db"))
 
 
 def test_key_that_is_added_while_it_is_looked_for_is_absent_or_whole(path: Path) -> None:
@@ -153,8 +133,8 @@ REASONS = {
     "garbage_page": "the key store is damaged; restore it from a backup",
     "another_database": "the file is not a key store but another SQLite database",
     "newer_schema": (
-        "the key store was written by a newer tornado-idv (version 99 of its schema, this one "
-        "knows 1); upgrade this one"
+        "the key store was written by another tornado-idv (version 99 of its schema, this one "
+        "knows 1)"
     ),
     "invalid_key": "a key in it is not valid: shop",
     "directory": "the file is not a key store, not even a regular one",
@@ -233,21 +213,6 @@ def test_store_that_the_user_may_not_read_is_reported() -> None:
             pass
 
 
-def test_log_of_changes_is_added_to_a_store_without_it(path: Path) -> None:
-    make_store(path, "shop")
-    without_log(path)
-    with open_store(path, read_only=True) as store:
-        assert [each.id for each in store.records()] == ["shop"]
-    with open_store(path) as store:
-        before = store.revision()
-        store.revoke("shop", CREATED)
-        assert store.find("shop").revoked == CREATED
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-        logged = connection.execute("SELECT id FROM changes WHERE revision = ?", (before,))
-        assert logged.fetchall() == [("shop",)]
-
-
 def test_store_without_a_log_can_be_read_where_it_cannot_be_written() -> None:
     with public_directory() as folder:
         path = folder / "keys.db"
@@ -274,36 +239,6 @@ def test_log_of_changes_is_bounded(path: Path) -> None:
         add_tokens = f"INSERT INTO tokens SELECT randomblob(32), 'gone', 1.0, i FROM ({numbers})"
         connection.execute(add_tokens)
         assert connection.execute("SELECT count(*) FROM changes").fetchone() == (10_000,)
-
-
-def test_version_of_the_schema_never_steps_back(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process may convert the store to a later version in the meantime."""
-    make_store(path, "shop")
-    later = [*store_file.MIGRATIONS, "CREATE TABLE more (x);\n"] * 2
-    monkeypatch.setattr(store_file, "MIGRATIONS", later[:3])
-    monkeypatch.setattr(
-        store_file, "_version", lambda *_: execute(path, "PRAGMA user_version = 9") or 1
-    )
-    with open_store(path):
-        pass
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (9,)
-
-
-def test_failed_migration_leaves_the_store_as_it_was(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_store(path, "shop")
-    wrong = "CREATE TABLE more (x);\nCREATE TABLE keys (x);"
-    with monkeypatch.context() as patched:
-        patched.setattr(store_file, "MIGRATIONS", [*store_file.MIGRATIONS, wrong])
-        with pytest.raises(KeyStoreError), open_store(path):
-            pass
-    assert list(read(path)) == ["shop"]
-    with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.OperationalError):
-        connection.execute("SELECT * FROM more")
 
 
 def test_repr_of_a_record_has_no_digest() -> None:

@@ -43,10 +43,10 @@ class KeyStoreLocation(ABC):
     def connected(
         self, *, busy_timeout: float, read_only: bool
     ) -> AbstractContextManager[KeyDatabase]:
-        """Connect to the store, and migrate it to the current schema.
+        """Connect to the store.
 
         ``busy_timeout`` is how many seconds to wait for another writer. With ``read_only`` nothing
-        is written, and nothing migrated. A connection may be kept for the next time. Raises
+        is written. A connection may be kept for the next time. Raises
         `KeyStoreError`, and its `MissingKeyStoreError`.
         """
 
@@ -56,14 +56,6 @@ class KeyStoreLocation(ABC):
 
         Raises `KeyStoreError`, and its `KeyStoreExistsError`.
         """
-
-    def create(self) -> bool:
-        """Create an empty store; return whether there was none. Raises `KeyStoreError`."""
-        try:
-            with self.creating() as database:
-                return database is not None
-        except KeyStoreExistsError:
-            return False
 
     def signature(self) -> Hashable | None:
         """Return what differs after a change of the store; ``None`` if only its revision says."""

@@ -186,23 +186,6 @@ class KeyStore:
             self._update(after)
         return before, after
 
-    def withdraw(self, digest: bytes, before: KeyRecord | None, after: KeyRecord) -> None:
-        """Remove a token that was just added, and the key with it if that was its only one.
-
-        The key expires as ``before`` it was rotated, unless it was rotated again since. Other
-        changes since then stay.
-        """
-        with self._database.writing():
-            current = self._find(after.id)
-            self._database.execute("DELETE FROM tokens WHERE digest = ?", (digest,))
-            if before is None:
-                self._database.execute(
-                    "DELETE FROM keys WHERE id = ? AND id NOT IN (SELECT id FROM tokens)",
-                    (after.id,),
-                )
-            elif current.tokens == after.tokens:
-                self._update(replace(current, tokens=before.tokens, expires=before.expires))
-
     def revoke(self, key_id: str, now: float) -> tuple[KeyRecord, KeyRecord]:
         """Revoke a key permanently; return it before and after, equal if it was revoked before."""
         with self._database.writing():

@@ -20,7 +20,7 @@ from typing import Any
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 from tornado_idv.files import FileSignature
 from tornado_idv.keys.location import BUSY_TIMEOUT, KeyStoreExistsError, KeyStoreLocation
-from tornado_idv.keys.store_schema import APPLICATION_ID, LOG, MIGRATIONS
+from tornado_idv.keys.store_schema import APPLICATION_ID, SCHEMA, VERSION
 
 _FIRST_CHANGE = """
 SELECT min(number), (SELECT min(number) FROM changes) FROM changes WHERE revision = ?
@@ -66,7 +66,7 @@ class KeyStoreFile(KeyStoreLocation):
 
     @contextmanager
     def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[_Database]:
-        """Connect to the file, also where it is in WAL mode."""
+        """Connect to the file."""
         with _connected(self.setting, busy_timeout, read_only=read_only) as connection:
             yield _Database(connection, self.setting)
 
@@ -77,8 +77,12 @@ class KeyStoreFile(KeyStoreLocation):
             yield None
             return
         with _draft(self.setting) as connection, _transaction(connection):
-            _migrate(connection)
-            _add_log(connection)
+            statement = ""
+            for line in SCHEMA.splitlines(keepends=True):  # `executescript` would commit
+                statement += line
+                if sqlite3.complete_statement(statement):
+                    connection.execute(statement)
+                    statement = ""
             yield _Database(connection, self.setting)
 
     def signature(self) -> FileSignature | None:
@@ -160,23 +164,18 @@ class _Database:
 
 @contextmanager
 def _connected(path: Path, busy_timeout: float, *, read_only: bool) -> Iterator[sqlite3.Connection]:
-    """Open the key store at ``path`` and migrate it to the current schema.
+    """Open the key store at ``path``.
 
     ``busy_timeout`` is how many seconds to wait for another process. With ``read_only`` nothing
-    is written, and nothing migrated. Raises `KeyStoreError`, also for errors of SQLite within.
+    is written. Raises `KeyStoreError`, also for errors of SQLite within.
     """
     _check_file(path)
     with _clear_errors(path), closing(_connect(path, busy_timeout)) as connection:
         connection.execute(f"PRAGMA query_only = {read_only}")
         connection.execute("PRAGMA trusted_schema = OFF")
-        version = _version(connection, path)
-        if not read_only:
-            _leave_wal_mode(connection)
-            # Otherwise a large change locks readers out while it is prepared.
-            connection.execute("PRAGMA cache_spill = OFF")
-            if version < len(MIGRATIONS):
-                _migrate(connection)
-            _add_log(connection)
+        _check_version(connection, path)
+        # Otherwise a large change locks readers out while it is prepared.
+        connection.execute("PRAGMA cache_spill = OFF")
         yield connection
 
 
@@ -269,64 +268,17 @@ def _descriptor_error() -> str | None:
     return None
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the version of the schema; raise `KeyStoreError` unless we know it."""
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise `KeyStoreError` unless this is a key store whose schema this version knows."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     if application_id != APPLICATION_ID:
         raise KeyStoreError(f"{path}: {_NO_STORE} but another SQLite database")
-    if version > len(MIGRATIONS):
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != VERSION:
         raise KeyStoreError(
-            f"{path}: the key store was written by a newer tornado-idv (version {version} of its "
-            f"schema, this one knows {len(MIGRATIONS)}); upgrade this one"
+            f"{path}: the key store was written by another tornado-idv (version {version} of its "
+            f"schema, this one knows {VERSION})"
         )
-    return version
-
-
-def _leave_wal_mode(connection: sqlite3.Connection) -> None:
-    """Convert a store in WAL mode, unless this user can only read it."""
-    if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
-        with _read_only_allowed():
-            connection.execute("PRAGMA journal_mode = DELETE")
-
-
-def _add_log(connection: sqlite3.Connection) -> None:
-    """Add the log of changes to a store without it, unless this user can only read it."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'changes'").fetchone() is None:
-        with _read_only_allowed(), _transaction(connection):
-            for statement in _statements(LOG):
-                connection.execute(statement)
-
-
-@contextmanager
-def _read_only_allowed() -> Iterator[None]:
-    """Leave a store as it is that this user can only read."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
-            raise
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    with _transaction(connection):
-        # Read again, since another process may have migrated it in the meantime.
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        for sql in MIGRATIONS[version:]:
-            for statement in _statements(sql):
-                connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
-
-
-def _statements(sql: str) -> Iterator[str]:
-    """Yield single statements: `executescript` would commit between them."""
-    statement = ""
-    for line in sql.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 def _sync_directory(path: Path) -> None:

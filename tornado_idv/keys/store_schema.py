@@ -1,9 +1,10 @@
-"""The schema of the key store's file, and how an older one becomes the current one."""
+"""The schema of the key store's file."""
 
 from __future__ import annotations
 
 APPLICATION_ID = 0x6964766B
 """Marks a database as a key store; ASCII ``idvk``."""
+VERSION = 1
 _CHANGES_KEPT = 10_000
 """Changed rows of keys and tokens that are logged; after more, a service reads all keys again."""
 
@@ -30,6 +31,7 @@ CREATE TABLE tokens (
     expires REAL
 ) WITHOUT ROWID;
 CREATE TABLE last_used (id TEXT PRIMARY KEY NOT NULL, time REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE changes (number INTEGER PRIMARY KEY, revision TEXT, id TEXT);
 """
 
 _TRIGGERS = "".join(
@@ -40,12 +42,6 @@ _TRIGGERS = "".join(
     for event in ("INSERT", "UPDATE", "DELETE")
 )
 
-MIGRATIONS = [_TABLES + _TRIGGERS]
-"""The SQL that leads from each version of the schema (``PRAGMA user_version``) to the next."""
-
-_LOG_TABLE = """
-CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY, revision TEXT, id TEXT);
-"""
 _CHANGED_IDS = {
     ("keys", "INSERT"): "SELECT NEW.id AS key_id",
     ("keys", "UPDATE"): "SELECT OLD.id AS key_id UNION SELECT NEW.id",
@@ -57,17 +53,18 @@ _CHANGED_IDS = {
     "SELECT id FROM tokens WHERE digest = NEW.digest",
     ("tokens", "DELETE"): "SELECT OLD.id AS key_id",
 }
-LOG = _LOG_TABLE + "".join(
+# The keys of each change, and the revision of the store before it.
+_LOG = "".join(
     f"""
-CREATE TRIGGER IF NOT EXISTS log_{table}_{event} BEFORE {event} ON {table} BEGIN
+CREATE TRIGGER log_{table}_{event} BEFORE {event} ON {table} BEGIN
     INSERT INTO changes (revision, id) SELECT revision, key_id FROM store, ({ids});
     DELETE FROM changes WHERE number <= (SELECT max(number) FROM changes) - {_CHANGES_KEPT};
 END;
 """  # noqa: S608 - constants
     for (table, event), ids in _CHANGED_IDS.items()
 )
-"""The SQL that adds a log of changes: their keys, and the revision of the store before each.
 
-It is no version of the schema, so that versions of this service without it can use the store, too:
-their changes are logged, since triggers do it.
-"""
+SCHEMA = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {VERSION};
+{_TABLES}{_TRIGGERS}{_LOG}"""

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import Result
 
 from support.databases.key_stores import add, execute, make_store, open_store, read, record
 from support.processes.process import Invoke
-from tornado_idv.cli.keys import token_output
-from tornado_idv.errors import UncertainChangeError
+from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
@@ -536,69 +536,72 @@ def test_configuration_without_a_store_is_explained(
     assert message in result.stderr
 
 
-def test_lost_output_whose_key_cannot_be_withdrawn_is_explained(
-    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise BrokenPipeError(32, "Broken pipe")
-
-    make_store(path)
-    monkeypatch.setattr(token_output, "discard_output", lambda: None)
-    monkeypatch.setattr(token_output, "print_json", fail)
-    monkeypatch.setattr(KeyStore, "withdraw", _locked)
-    result = run("issue", "shop", "--json")
-    assert result.exit_code == 3
-    assert "the token is lost; revoke the key" in result.stderr
-    assert list(read(path)) == ["shop"]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("change", [("issue new", "add"), ("rotate shop", "rotate")])
-def test_token_is_withdrawn_where_a_signal_comes_as_it_is_committed(
+def test_nothing_is_changed_where_a_signal_comes_before_the_commit(
     run: Run,
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
     change: tuple[str, str],
     number: signal.Signals,
 ) -> None:
-    """Also if another one comes while it is withdrawn."""
     command, method = change
-    monkeypatch.setattr(token_output, "discard_output", lambda: None)
     make_store(path, "shop")
     known = read(path)
-    for each in (method, "withdraw"):
-        monkeypatch.setattr(KeyStore, each, _then_signal(getattr(KeyStore, each), number))
+    monkeypatch.setattr(KeyStore, method, _then_signal(getattr(KeyStore, method), number))
     result = run(*command.split())
-    assert result.exit_code != 0
-    assert result.stdout == ""
-    assert "interrupted; the token is not valid, and nothing was changed" in result.stderr
+    assert (result.exit_code, result.stdout) == (128 + number, "")
     assert read(path) == known
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("is_committed", [False, True], ids=["uncertain", "not withdrawn"])
-def test_exit_code_is_3_where_a_signal_comes_and_the_token_may_be_valid(
+def test_token_is_not_valid_where_a_signal_comes_once_it_is_printed(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    make_store(path)
+    numbers = [number]
+
+    def echo(*args: Any, **options: Any) -> None:
+        write(*args, **options)
+        while numbers:
+            signal.raise_signal(numbers.pop())
+
+    write = click.echo
+    monkeypatch.setattr(click, "echo", echo)
+    result = run("issue", "shop")
+    assert result.exit_code == 128 + number
+    assert "interrupted; the token that was printed is not valid" in result.stderr
+    assert read(path) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (KeyStoreError("the disk is full"), (1, "is not valid")),
+        (UncertainChangeError("no response"), (3, "may be valid")),
+    ],
+    ids=["failed", "uncertain"],
+)
+def test_failed_commit_says_whether_the_printed_token_is_valid(
     run: Run,
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    number: signal.Signals,
-    is_committed: bool,  # noqa: FBT001
+    error: KeyStoreError,
+    outcome: tuple[int, str],
 ) -> None:
-    def uncertain(*_: object) -> None:
-        signal.raise_signal(number)
-        raise UncertainChangeError("no response")
+    @contextmanager
+    def failing(_: KeyStore) -> Iterator[None]:
+        yield
+        raise error
 
-    monkeypatch.setattr(token_output, "discard_output", lambda: None)
     make_store(path)
-    if is_committed:
-        monkeypatch.setattr(KeyStore, "add", _then_signal(KeyStore.add, number))
-        monkeypatch.setattr(KeyStore, "withdraw", _locked)
-    else:
-        monkeypatch.setattr(KeyStore, "add", uncertain)
-    result = run("issue", "shop")
-    assert result.exit_code == 3
-    assert ("the token is lost; revoke the key" in result.stderr) is is_committed
-    assert ("the token that was printed may be valid" in result.stderr) is not is_committed
+    monkeypatch.setattr(KeyStore, "transaction", failing)
+    result = run("issue", "shop", "--json")
+    assert "idv_shop_" in result.stdout
+    *_, reason = result.stderr.splitlines()
+    code, validity = outcome
+    assert reason == f"{error}; the token that was printed {validity}"
+    assert result.exit_code == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -660,8 +663,3 @@ def _then_signal(change: Callable[..., Any], number: signal.Signals) -> Callable
         return result
 
     return changed
-
-
-def _locked(self: KeyStore, *_: object) -> None:
-    with open_store(Path(self._name).with_name("missing")):
-        pass

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from idv_postgres.key_store import PostgresKeyStore
 from support.databases.postgres_server import Database
-from tornado_idv.keys.location import KeyStoreLocation
+from tornado_idv.keys.location import KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
@@ -49,10 +49,19 @@ def open_store(place: Place, **options: Any) -> AbstractContextManager[KeyStore]
     return at(place).opened(**options)
 
 
+def create(place: KeyStoreLocation) -> bool:
+    """Create an empty store; return whether there was none."""
+    try:
+        with place.creating() as database:
+            return database is not None
+    except KeyStoreExistsError:
+        return False
+
+
 def make_store(place: Place, *key_ids: str) -> dict[str, str]:
     """Create a store with these keys, and return their tokens by their ids."""
     tokens = {key_id: issue(key_id) for key_id in key_ids}
-    at(place).create()
+    create(at(place))
     add(place, *(record(*each) for each in tokens.items()))
     return tokens
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
-from support.databases.key_stores import add, record
+from support.databases.key_stores import add, create, record
 from support.databases.postgres_cluster import Cluster, running_cluster
 from support.databases.postgres_server import Database, create_database
 from support.databases.redis_server import RedisServer
@@ -63,7 +63,7 @@ def _make_key_store(database: Database) -> None:
     # A change that was acknowledged must survive a crash.
     database.run(f"ALTER DATABASE {database.name} SET synchronous_commit = on")
     with closing(key_store(database)) as location:
-        location.create()
+        create(location)
         add(location, record("caller", KEY))
     database.run(
         "GRANT USAGE ON SCHEMA idv_keys TO idv;"

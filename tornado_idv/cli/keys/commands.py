@@ -23,12 +23,7 @@ from tornado_idv.cli.keys.store import (
     parse_moment,
     parse_period,
 )
-from tornado_idv.cli.keys.token_output import (
-    print_token,
-    printing_uncertain,
-    token_output,
-    withdrawing,
-)
+from tornado_idv.cli.keys.token_output import token_output
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token, check_text
@@ -72,7 +67,6 @@ for command in (list_keys, show, import_keys, copy_keys):
 @click.option("--note", default="", help="A note for operators.")
 @create_option
 @on_store
-@token_output()
 def issue(
     target: Target,
     key_id: str,
@@ -99,21 +93,15 @@ def issue(
         _text(options["note"], "--note"),
     )
     target.check_new(key)
-    with target.opened(may_create=may_create) as store:
-        with (
-            printing_uncertain(token, as_json=target.as_json),
-            target.auditing_uncertain("issue", [key_id]),
-            store.transaction(),
-        ):
-            store.add([key])
-
-        def withdraw() -> None:
-            store.withdraw(key.tokens[0].digest, None, key)
-            target.audit("issue: withdrawn", [key_id])
-
-        with withdrawing(withdraw):
-            target.audit("issue", [key_id])
-            print_token(token, as_record(key, now), as_json=target.as_json)
+    if may_create:
+        target.create()
+    with (
+        token_output(token, as_json=target.as_json) as print_token,
+        target.changing("issue", [key_id]) as store,
+    ):
+        store.add([key])
+        print_token(as_record(key, now))
+    target.audit("issue", [key_id])
 
 
 @keys.command()
@@ -123,7 +111,6 @@ def issue(
 )
 @click.option("--expires", metavar="90d|DATE", help="When the key expires.  [default: as before]")
 @on_store
-@token_output()
 def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> None:
     """Add a token to a key; the older ones expire after an overlap.
 
@@ -135,21 +122,13 @@ def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> No
     added, seconds = Token(digest(token), now), parse_period(overlap, "--overlap")
     check_moment(now + seconds, "--overlap")
     ends = _expiry(expires, now, now)
-    with target.opened() as store:
-        with (
-            printing_uncertain(token, as_json=target.as_json),
-            target.auditing_uncertain("rotate", [key_id]),
-            store.transaction(),
-        ):
-            before, after = store.rotate(key_id, added, overlap=seconds, expires=ends)
-
-        def withdraw() -> None:
-            store.withdraw(added.digest, before, after)
-            target.audit("rotate: withdrawn", [key_id])
-
-        with withdrawing(withdraw):
-            target.audit("rotate", [key_id])
-            print_token(token, as_record(after, now), as_json=target.as_json)
+    with (
+        token_output(token, as_json=target.as_json) as print_token,
+        target.changing("rotate", [key_id]) as store,
+    ):
+        _, after = store.rotate(key_id, added, overlap=seconds, expires=ends)
+        print_token(as_record(after, now))
+    target.audit("rotate", [key_id])
     if after.disabled:
         print_message(f"{key_id} is disabled; tornado-idv keys enable enables it")
 

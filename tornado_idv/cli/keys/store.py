@@ -7,7 +7,7 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
@@ -22,7 +22,7 @@ from tornado_idv.config.key_store import load_key_store_settings
 from tornado_idv.errors import IdvError, UncertainChangeError
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.locate import locate_store
-from tornado_idv.keys.location import KeyStoreLocation
+from tornado_idv.keys.location import KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
@@ -54,14 +54,19 @@ class Target:
     configured_digests: frozenset[bytes] = frozenset()
     """The digests of their tokens, as far as this user can read them."""
 
-    @contextmanager
-    def opened(self, *, may_create: bool = False) -> Iterator[KeyStore]:
-        """Open the key store, which is created first if there is none and that is allowed."""
-        with closing(self.location):
-            if may_create and self.location.create():
+    def create(self) -> None:
+        """Create an empty key store unless there is one."""
+        with suppress(KeyStoreExistsError):
+            with self.location.creating() as database:
+                pass
+            if database is not None:
                 print_message(f"Created the key store {self.location.name}.")
-            with self.location.opened() as store:
-                yield store
+
+    @contextmanager
+    def opened(self) -> Iterator[KeyStore]:
+        """Open the key store."""
+        with closing(self.location), self.location.opened() as store:
+            yield store
 
     @contextmanager
     def changing(
@@ -71,24 +76,19 @@ class Target:
 
         From the commit on, signals are ignored up to the end of the command.
         """
-        with self.auditing_uncertain(command, key_ids), closing(self.location):
-            if may_create:
-                with self.location.creating() as database:
-                    if database is not None:
-                        yield KeyStore(database, self.location.name)
-                        ignore_signals()
-                if database is not None:
-                    print_message(f"Created the key store {self.location.name}.")
-                    return
-            with self.location.opened() as store, store.transaction():
-                yield store
-                ignore_signals()
-
-    @contextmanager
-    def auditing_uncertain(self, command: str, key_ids: Iterable[str]) -> Iterator[None]:
-        """Log a change within of which it cannot be determined whether it was committed."""
         try:
-            yield
+            with closing(self.location):
+                if may_create:
+                    with self.location.creating() as database:
+                        if database is not None:
+                            yield KeyStore(database, self.location.name)
+                            ignore_signals()
+                    if database is not None:
+                        print_message(f"Created the key store {self.location.name}.")
+                        return
+                with self.location.opened() as store, store.transaction():
+                    yield store
+                    ignore_signals()
         except UncertainChangeError:
             self.audit(f"{command}: uncertain", key_ids)
             raise
