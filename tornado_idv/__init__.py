@@ -26,6 +26,7 @@ from tornado_idv.hookspecs import hookimpl
 if TYPE_CHECKING:
     from tornado_idv import strict_json, yaml_loader
     from tornado_idv.backend import Backend, BackendOptions
+    from tornado_idv.daemon_thread import DaemonThread
     from tornado_idv.files import FileSignature
     from tornado_idv.keys.location import KeyStoreLocation
     from tornado_idv.model import (
@@ -58,6 +59,7 @@ _MODULES = {
     "ByCard": "model",
     "ByNickname": "model",
     "ConfigPath": "options",
+    "DaemonThread": "daemon_thread",
     "Duration": "options",
     "FileSignature": "files",
     "ImportResult": "user_store",
@@ -94,6 +96,7 @@ __all__ = [
     "CommandTools",
     "ConfigError",
     "ConfigPath",
+    "DaemonThread",
     "Duration",
     "Exit",
     "FileSignature",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Literal, TypeGuard
 
 from tornado_idv.errors import InvalidFormat
@@ -151,26 +150,6 @@ class Identifiers:
         nickname = self._candidate(user.nickname)
         return (
             nickname is not None and self.is_nickname(nickname) and self._is_card(user.card_number)
-        )
-
-    def accepts_all(self, nicknames: Sequence[str], card_numbers: Sequence[str]) -> bool:
-        """Return whether `accepts` is true of each of these, of which there is one at least.
-
-        Takes 0.8 µs for a nickname and a card number, half of `accepts` (CPython 3.11).
-        """
-        text, digits = "".join(nicknames), "".join(card_numbers)
-        fewest, most = self.card_length
-        lengths = set(map(len, card_numbers))
-        folded = map(str.lower, nicknames) if self.nickname_case == "fold" else nicknames
-        return (
-            text.isascii()
-            and max(map(len, nicknames)) <= MAX_NICKNAME
-            and all(map(str.strip, nicknames, repeat(".")))
-            and all(map(self.is_nickname, folded))
-            and digits.isascii()
-            and digits.isdigit()
-            and max(fewest, 1) <= min(lengths)
-            and max(lengths) <= most
         )
 
     def profile_url(self, user: User) -> str:

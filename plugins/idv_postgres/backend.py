@@ -182,19 +182,16 @@ class PostgresBackend(Backend[PostgresOptions]):
             if self._lookups is not None:
                 await self._suspect.wait()
                 self._suspect.clear()
-                await self._probe()
+                try:
+                    await self._database.probe()
+                except Exception as error:  # noqa: BLE001 - each is mapped
+                    if self._errors.is_disconnect(error) or not self._database.has_connections:
+                        self._mark_down(self._errors.to_lookup_failed(error, with_message=True))
+                else:
+                    self.notify_available()
             await asyncio.sleep(self.retry_interval)
             if self._lookups is None:
                 await self._reconnect()
-
-    async def _probe(self) -> None:
-        try:
-            await self._database.probe()
-        except Exception as error:  # noqa: BLE001 - each is mapped
-            if self._errors.is_disconnect(error) or not self._database.has_connections:
-                self._mark_down(self._errors.to_lookup_failed(error, with_message=True))
-        else:
-            self.notify_available()
 
     async def _reconnect(self) -> None:
         try:

@@ -87,7 +87,11 @@ class Batches:
         """Return the rows of a value; raises `LookupFailed`."""
         if not self._running and not self._waiting:
             return await self._fetch_alone(value)
-        batch = self._open_batch()
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._start)
+        if not self._waiting or len(self._waiting[-1].values) == _MAX_SIZE:
+            self._waiting.append(_Batch())
+        batch = self._waiting[-1]
         waiter = batch.add(value)
         try:
             outcome = await waiter
@@ -106,14 +110,6 @@ class Batches:
             return await self._fetch_rows(self._sql, value)
         finally:
             self._on_query_end()
-
-    def _open_batch(self) -> _Batch:
-        """Return the batch that takes the next lookup."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._start)
-        if not self._waiting or len(self._waiting[-1].values) == _MAX_SIZE:
-            self._waiting.append(_Batch())
-        return self._waiting[-1]
 
     def _start(self) -> None:
         """Start the batches that wait, as far as the limit allows."""

@@ -129,7 +129,11 @@ class KeyDatabase:
             with suppress(KeyStoreError):
                 self.script("ROLLBACK")
             raise
-        self._commit(lock, before, after)
+        try:
+            self.script("COMMIT")
+        except KeyStoreError as error:
+            if before == after or not self._has_committed(error, lock, before, after):
+                raise
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -153,17 +157,6 @@ class KeyDatabase:
         milliseconds = max(1, int(self.busy_timeout * 1000))
         self.script(f"BEGIN; {_ALL_ROWS}; SET LOCAL lock_timeout = {milliseconds}")
         return self._texts(lock, self.busy_timeout + _TIMEOUT)
-
-    def _commit(self, lock: str, before: list[str], after: list[str]) -> None:
-        """Commit a change of the revision from ``before`` to ``after``.
-
-        The server may commit and be unable to say so, as where a synchronous standby is missing.
-        """
-        try:
-            self.script("COMMIT")
-        except KeyStoreError as error:
-            if before == after or not self._has_committed(error, lock, before, after):
-                raise
 
     def _has_committed(
         self, error: KeyStoreError, lock: str, before: list[str], after: list[str]

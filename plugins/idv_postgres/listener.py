@@ -52,7 +52,22 @@ class Listener:
         """Listen until cancelled."""
         while True:
             try:
-                await self._listen()
+                connection = await self._connector.connect()
+                try:
+                    async with asyncio.timeout(self.check_interval):
+                        await connection.add_listener(self._channel, self._receive)
+                    self._purge()
+                    if self._last_reason:
+                        _log.info(
+                            "backend %s: notifications of changes are received again", self._name
+                        )
+                        self._last_reason = ""
+                    while True:
+                        await asyncio.sleep(self.check_interval)
+                        async with asyncio.timeout(self.check_interval):
+                            await connection.execute("SELECT 1")
+                finally:
+                    connection.terminate()
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 reason = to_lookup_failed(error, with_message=True).reason
                 if reason != self._last_reason:
@@ -60,22 +75,6 @@ class Listener:
                     _log.warning("%s: %s; trying again every %g s", where, reason, self.pause)
                 self._last_reason = reason
             await asyncio.sleep(self.pause)
-
-    async def _listen(self) -> None:
-        connection = await self._connector.connect()
-        try:
-            async with asyncio.timeout(self.check_interval):
-                await connection.add_listener(self._channel, self._receive)
-            self._purge()
-            if self._last_reason:
-                _log.info("backend %s: notifications of changes are received again", self._name)
-                self._last_reason = ""
-            while True:
-                await asyncio.sleep(self.check_interval)
-                async with asyncio.timeout(self.check_interval):
-                    await connection.execute("SELECT 1")
-        finally:
-            connection.terminate()
 
     def _receive(
         self, _connection: asyncpg.Connection, _pid: int, _channel: str, payload: str

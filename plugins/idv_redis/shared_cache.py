@@ -185,7 +185,16 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         last_reason = ""
         while True:
             try:
-                await self._follow()
+                compared = -math.inf
+                messages = self._client.messages(self._channel, interval=self.interval)
+                async with aclosing(messages) as every:
+                    async for message in every:
+                        async with self._state:
+                            if message is not None:
+                                await self._receive(message)
+                            if message is None or time.monotonic() >= compared + self.interval:
+                                await self._compare(is_new=not self._is_following)
+                                compared, self._is_following = time.monotonic(), True
             except Exception as error:  # noqa: BLE001 - later purges must be received
                 reason = error.reason if isinstance(error, LookupFailed) else type(error).__name__
                 if self._is_following or reason != last_reason:
@@ -194,23 +203,6 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
                 last_reason = reason
             self._is_following = False
             await asyncio.sleep(self.interval)
-
-    async def _follow(self) -> None:
-        """Apply purges until the connection is lost.
-
-        The generation is compared once in each interval, also while messages come: they may be
-        none of this service, or sealed with another secret.
-        """
-        compared = -math.inf
-        messages = self._client.messages(self._channel, interval=self.interval)
-        async with aclosing(messages) as every:
-            async for message in every:
-                async with self._state:
-                    if message is not None:
-                        await self._receive(message)
-                    if message is None or time.monotonic() >= compared + self.interval:
-                        await self._compare(is_new=not self._is_following)
-                        compared, self._is_following = time.monotonic(), True
 
     async def _read_generation(self) -> int:
         return self._to_generation(await self._client.execute("GET", self._generation_key) or 0)

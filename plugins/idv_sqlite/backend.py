@@ -138,11 +138,18 @@ class SqliteBackend(Backend[SqliteOptions]):
             return
         try:
             if self._file is None or not await self._is_current(self._file):
-                await self._reopen()
+                new, old = await OpenFile.open(self.options), self._file
+                self._adopt(new)
+                self.notify_changed()
+                if old is not None:
+                    _log.info("backend %s: the file was replaced; opened the new one", self.name)
+                    await old.close()
         except LookupFailed as error:
             await self._mark_failed(error)
         else:
-            self._recover()
+            if self._error is not None:
+                self._error = None
+                _log.info("backend %s: the file is usable again", self.name)
 
     async def _is_current(self, file: OpenFile) -> bool:
         """Return whether the open file is the one at the path, with changes known to SQLite."""
@@ -161,14 +168,6 @@ class SqliteBackend(Backend[SqliteOptions]):
         self.notify_changed()
         return True
 
-    async def _reopen(self) -> None:
-        new, old = await OpenFile.open(self.options), self._file
-        self._adopt(new)
-        self.notify_changed()
-        if old is not None:
-            _log.info("backend %s: the file was replaced; opened the new one", self.name)
-            await old.close()
-
     def _adopt(self, file: OpenFile) -> None:
         self._file = file
         for warning in file.users.warnings:
@@ -181,11 +180,6 @@ class SqliteBackend(Backend[SqliteOptions]):
         self._error = error
         if self._file is not None and not self._file.was_replaced():
             await self._drop()
-
-    def _recover(self) -> None:
-        if self._error is not None:
-            self._error = None
-            _log.info("backend %s: the file is usable again", self.name)
 
     async def _drop(self) -> None:
         file, self._file = self._file, None

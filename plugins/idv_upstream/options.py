@@ -76,7 +76,10 @@ class UpstreamOptions(BackendOptions):
         elif self.response is None:
             raise ValueError("response is missing: where the user is in a response")
         else:
-            self._check_response(self.response)
+            for kind in self.requests:
+                if not self.response.can_answer(kind):
+                    name = "card_number" if kind is ByNickname else "nickname"
+                    raise ValueError(f"response.{name} is missing: it has no other source")
         return self
 
     @property
@@ -127,12 +130,6 @@ class UpstreamOptions(BackendOptions):
     def mapping(self) -> ResponseOptions:
         """The mapping of its responses."""
         return NATIVE_RESPONSE if self.response is None else self.response
-
-    def _check_response(self, response: ResponseOptions) -> None:
-        for kind in self.requests:
-            if not response.can_answer(kind):
-                name = "card_number" if kind is ByNickname else "nickname"
-                raise ValueError(f"response.{name} is missing: it has no other source")
 
 
 def _has_host(request: RequestOptions, info: ValidationInfo) -> bool:

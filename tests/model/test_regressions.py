@@ -147,13 +147,6 @@ def test_queue_has_its_full_length_again_after_waiters_timed_out(
         assert all(caller.done() for caller in callers)
 
 
-def test_word_characters_of_a_match_are_ascii(make_harness: MakeHarness) -> None:
-    harness = make_harness(Kind(match=r"@\w+"))
-    harness.backend.users["ünal"] = User("Free", "2", "ünal")
-    assert harness.find("alice").result().found
-    assert not harness.find("ünal").result().found
-
-
 def test_failure_without_waiters_is_not_reported_as_unhandled(make_harness: MakeHarness) -> None:
     harness = make_harness()
     harness.backend.hangs = True

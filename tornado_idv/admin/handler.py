@@ -65,7 +65,13 @@ class AdminHandler(RequestHandler):
 
     def prepare(self) -> None:
         if not self._needs_key:
-            self._check_host()
+            name = self.request.host_name.strip("[]")
+            if not is_ip_address(name) and name not in ("localhost", self._host.lower()):
+                raise AdminError(
+                    421,
+                    "host_not_allowed",
+                    "The Host must be an IP address, localhost or admin.host",
+                )
         elif self.has_data:
             self._check_key()
         if self.request.method not in self.allowed:
@@ -121,13 +127,6 @@ class AdminHandler(RequestHandler):
         """Log an unexpected exception without its message; Tornado's way logs the request."""
         if value is not None and not isinstance(value, HTTPError | OperationFailed):
             _log.error("unhandled exception:\n%s", format_traceback(value))
-
-    def _check_host(self) -> None:
-        name = self.request.host_name.strip("[]")
-        if not is_ip_address(name) and name not in ("localhost", self._host.lower()):
-            raise AdminError(
-                421, "host_not_allowed", "The Host must be an IP address, localhost or admin.host"
-            )
 
     def _check_key(self) -> None:
         authorization = self.request.headers.get("Authorization", NO_CREDENTIALS)

@@ -59,7 +59,7 @@ async def admin_listening(
             "operations": operations,
             "history": history,
             "host": host,
-            "needs_key": not all(_is_loopback(each) for each in sockets),
+            "needs_key": not all(ip_address(each.getsockname()[0]).is_loopback for each in sockets),
         }
         server = HttpServer(_application(arguments), make_reject(None), _LIMITS)
         await server.listen(sockets)
@@ -76,7 +76,3 @@ def _application(arguments: dict[str, object]) -> Application:
         default_handler_args=arguments,
         log_function=lambda _: None,
     )
-
-
-def _is_loopback(sock: socket.socket) -> bool:
-    return ip_address(sock.getsockname()[0]).is_loopback

@@ -79,7 +79,9 @@ class _ReportCollector(Collector):
         for (route, code), each in self._counters.all_responses():
             operation = OPERATIONS.get(route, "none")
             counts[operation, code] += each.count
-            durations[operation, _result(code)].append(each)
+            durations[
+                operation, _RESULTS.get(code, "failed" if code in FAILURES else "rejected")
+            ].append(each)
         labels = ["operation", "code"]
         requests = CounterMetricFamily("idv_requests", "Responses.", labels=labels)
         for operation_and_code, count in counts.items():
@@ -216,11 +218,6 @@ class _ReportCollector(Collector):
             },
         )
         yield info
-
-
-def _result(code: str) -> str:
-    """Return one of four results, so that histograms stay few."""
-    return _RESULTS.get(code, "failed" if code in FAILURES else "rejected")
 
 
 def _counter(name: str, text: str, label: str, values: Iterable[tuple[str, int]]) -> Metric:

@@ -60,9 +60,20 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
         rows = summary(settings, datetime.now(UTC)) + rows
         result.warnings.extend(setting_warnings(config_path, settings))
     if as_json:
-        _print_record(rows, result)
+        warnings = as_records(result.warnings)
+        if result.problems:
+            print_json({"ok": False, "problems": as_records(result.problems), "warnings": warnings})
+        else:
+            print_json({"ok": True, "summary": rows, "warnings": warnings})
     else:
-        _print_lines(config_path, rows, result)
+        for warning in result.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        for problem in result.problems:
+            click.echo(str(problem), err=True)
+        if not result.problems:
+            click.echo(f"ok: {click.format_filename(config_path)}\n")
+            for label, text in rows:
+                click.echo(f"{label:14} {text}")
     sys.exit(Exit.NO if result.problems else Exit.DONE)
 
 
@@ -71,22 +82,3 @@ def _absent(problems: Sequence[Problem]) -> Rows:
     rows = [("not resolved", f"{each.path}: {each.message}") for each in problems[:_MAX_ABSENT]]
     more = len(problems) - _MAX_ABSENT
     return [*rows, ("not resolved", f"and {more} more")] if more > 0 else rows
-
-
-def _print_record(rows: Rows, result: DryRun) -> None:
-    warnings = as_records(result.warnings)
-    if result.problems:
-        print_json({"ok": False, "problems": as_records(result.problems), "warnings": warnings})
-    else:
-        print_json({"ok": True, "summary": rows, "warnings": warnings})
-
-
-def _print_lines(path: Path, rows: Rows, result: DryRun) -> None:
-    for warning in result.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    for problem in result.problems:
-        click.echo(str(problem), err=True)
-    if not result.problems:
-        click.echo(f"ok: {click.format_filename(path)}\n")
-        for label, text in rows:
-            click.echo(f"{label:14} {text}")

@@ -62,7 +62,10 @@ def init(folder: Path) -> None:
                 config=shown, key_id=key_id, sha256=digest(token).hex()
             ),
             folder / "users.yaml": _USERS,
-            folder / "config.schema.json": json.dumps(_schema(), indent=2) + "\n",
+            folder / "config.schema.json": json.dumps(
+                json_schema(backend_kinds(plugin_manager())), indent=2
+            )
+            + "\n",
         }
         _write(files)
     click.echo(f"Wrote {', '.join(str(path) for path in files)}.\n")
@@ -85,7 +88,3 @@ def _write(files: dict[Path, str]) -> None:
                 file.write(text)
     except OSError as error:
         raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error
-
-
-def _schema() -> dict[str, object]:
-    return json_schema(backend_kinds(plugin_manager()))

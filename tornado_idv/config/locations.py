@@ -64,7 +64,9 @@ class SchemaLocator:
         is_tag = False  # the previous step selected a variant, and is not in the file
         for step in steps:
             variants = self._variants(schemas)
-            is_tag = not is_tag and _is_tagged(schemas, variants)
+            is_tag = not is_tag and (
+                len(variants) > 1 or any("discriminator" in schema for schema in schemas)
+            )
             if is_tag:
                 schemas = self._chosen(schemas, str(step)) or variants
                 continue
@@ -103,10 +105,6 @@ def _choice(schemas: Iterable[Schema]) -> tuple[str, Sequence[str]]:
         if choice := schema.get("discriminator"):
             return choice["propertyName"], list(choice["mapping"])
     return "", ()
-
-
-def _is_tagged(schemas: Iterable[Schema], variants: Sequence[Schema]) -> bool:
-    return len(variants) > 1 or any("discriminator" in schema for schema in schemas)
 
 
 def _known(variants: Iterable[Schema]) -> list[str]:

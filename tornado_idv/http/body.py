@@ -38,14 +38,18 @@ class ChunkedBody:
                 if not line:
                     del buffer[:at]
                     return True
-                self._count_trailer(line)
+                self._trailers = (self._trailers or 0) + len(line)
+                if self._trailers > _MAX_TRAILERS or not _TRAILER.fullmatch(line):
+                    raise HttpError(HTTPStatus.BAD_REQUEST)
             elif size := self._size(line):
                 if len(buffer) < at + size + 2:
                     at = end - len(line)  # wait for the complete chunk
                     break
                 if buffer[at + size : at + size + 2] != b"\r\n":
                     raise HttpError(HTTPStatus.BAD_REQUEST)
-                self._count_framing(line)
+                self._framing += len(line)
+                if self._framing > _MAX_FRAMING:
+                    raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
                 self.content += buffer[at : at + size]
                 at += size + 2
             else:
@@ -71,13 +75,3 @@ class ChunkedBody:
         if size > self._max_body - len(self.content):
             raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return size
-
-    def _count_framing(self, line: bytes) -> None:
-        self._framing += len(line)
-        if self._framing > _MAX_FRAMING:
-            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-
-    def _count_trailer(self, line: bytes) -> None:
-        self._trailers = (self._trailers or 0) + len(line)
-        if self._trailers > _MAX_TRAILERS or not _TRAILER.fullmatch(line):
-            raise HttpError(HTTPStatus.BAD_REQUEST)

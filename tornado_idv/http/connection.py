@@ -106,7 +106,19 @@ class Connection(asyncio.Protocol):
             return
         else:
             self._segment = b""  # a request in several segments cannot be cached
-        self._receive(data)
+        parser = self._parser
+        had_started = parser.has_started
+        parser.feed(data)
+        if self.state is IDLE and not parser.is_empty:
+            self.state = READING
+        if parser.buffered > MAX_HEAD:
+            self._read_ahead.pause(self._limits.max_body, authenticated=self._authenticated)
+        if self.state is RESPONDING:
+            return
+        if not had_started and not parser.has_head and parser.has_started:
+            self._set_timeout(self._limits.idle_timeout)
+        if self._writable is None:
+            self._start_next()
 
     def eof_received(self) -> bool:
         """A client that half-closes still gets the responses to its complete requests.
@@ -248,21 +260,6 @@ class Connection(asyncio.Protocol):
             elif head is not known:
                 self._set_timeout(self._limits.body_timeout)
             self._resume_reading()
-
-    def _receive(self, data: bytes) -> None:
-        parser = self._parser
-        had_started = parser.has_started
-        parser.feed(data)
-        if self.state is IDLE and not parser.is_empty:
-            self.state = READING
-        if parser.buffered > MAX_HEAD:
-            self._read_ahead.pause(self._limits.max_body, authenticated=self._authenticated)
-        if self.state is RESPONDING:
-            return
-        if not had_started and not parser.has_head and parser.has_started:
-            self._set_timeout(self._limits.idle_timeout)
-        if self._writable is None:
-            self._start_next()
 
     def _start_next(self) -> None:
         """Start the next request, in turn unless the client is authenticated.

@@ -72,7 +72,14 @@ class ConnectionTable:
         served = len(self._connections) - len(self._rejected)
         idle = None
         if is_full := served >= self._limits.max_connections:
-            self._warn_throttled()
+            if self._loop.time() - self._warned_at >= _WARN_INTERVAL:
+                self._warned_at = self._loop.time()
+                text = "server.max_connections reached (%d): new connections get 503"
+                if self._limits.replace_idle:
+                    text = (
+                        "limit of %d connections of the admin listener reached: closing idle ones"
+                    )
+                _log.warning(text, self._limits.max_connections)
             idle = self._oldest_idle() if self._limits.replace_idle else None
             self._rejected.add(idle or connection)
         self._connections[connection] = None
@@ -127,18 +134,12 @@ class ConnectionTable:
                     return each
         return None
 
-    def _warn_throttled(self) -> None:
-        if self._loop.time() - self._warned_at >= _WARN_INTERVAL:
-            self._warned_at = self._loop.time()
-            text = "server.max_connections reached (%d): new connections get 503"
-            if self._limits.replace_idle:
-                text = "limit of %d connections of the admin listener reached: closing idle ones"
-            _log.warning(text, self._limits.max_connections)
-
     def _sweep(self) -> None:
         """Look at a batch of connections, and schedule the next batch."""
         if not self._unswept:
-            self._start_round()
+            self._unswept = list(reversed(self._connections))
+            self._batch = max(_SWEEP_BATCH, len(self._unswept) // _MAX_BATCHES)
+            self._pause = _SWEEP_INTERVAL / (1 + len(self._unswept) // self._batch)
         now, expired = self._loop.time(), 0
         for _ in range(min(self._batch, len(self._unswept))):
             connection = self._unswept.pop()
@@ -149,8 +150,3 @@ class ConnectionTable:
                     break
         pause = self._pause if expired < _EXPIRE_BATCH else _EXPIRE_PAUSE
         self._timer = self._loop.call_later(pause, self._sweep)
-
-    def _start_round(self) -> None:
-        self._unswept = list(reversed(self._connections))
-        self._batch = max(_SWEEP_BATCH, len(self._unswept) // _MAX_BATCHES)
-        self._pause = _SWEEP_INTERVAL / (1 + len(self._unswept) // self._batch)

@@ -132,7 +132,9 @@ class Exchange(HTTPConnection):
         lines += [f"{name}: {value}" for name, value in headers.get_all()]
         if any("\r" in line or "\n" in line for line in lines):
             raise ValueError("a header field contains a line break")
-        if "Content-Length" not in headers and self._may_have_body(start_line.code):
+        if "Content-Length" not in headers and (
+            self.head.start_line.method != "HEAD" and start_line.code not in (204, 304)
+        ):
             self._chunked = not self._is_http_1_0
             self._keep_alive = self._keep_alive and self._chunked
             if self._chunked:
@@ -153,9 +155,6 @@ class Exchange(HTTPConnection):
     @property
     def _is_http_1_0(self) -> bool:
         return self.head.start_line.version == "HTTP/1.0"
-
-    def _may_have_body(self, status: int) -> bool:
-        return self.head.start_line.method != "HEAD" and status not in (204, 304)
 
     def _framed(self, data: bytes) -> bytes:
         if not self._chunked or not data:  # an empty chunk would end the body

@@ -66,7 +66,10 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
         raise HttpError(HTTPStatus.BAD_REQUEST) from None
     headers = RequestHeaders(fields)
     start_line = _start_line(request_line)
-    _check_size(start_line, fields)
+    if len(start_line.path) > MAX_TARGET:
+        raise HttpError(HTTPStatus.REQUEST_URI_TOO_LONG)
+    if len(fields) > MAX_FIELDS:
+        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
     _check_host(start_line, headers)
     length = _content_length(start_line, headers, max_body)
     if headers.get("Expect", "100-continue").lower() != "100-continue":
@@ -122,13 +125,6 @@ def _keep_alive(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:
     if start_line.version == "HTTP/1.0" and "keep-alive" not in options:
         return False
     return "close" not in options
-
-
-def _check_size(start_line: RequestStartLine, fields: list[tuple[bytes, bytes]]) -> None:
-    if len(start_line.path) > MAX_TARGET:
-        raise HttpError(HTTPStatus.REQUEST_URI_TOO_LONG)
-    if len(fields) > MAX_FIELDS:
-        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
 
 def _check_host(start_line: RequestStartLine, headers: HTTPHeaders) -> None:

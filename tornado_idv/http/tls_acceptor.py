@@ -85,17 +85,15 @@ class TlsAcceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._pause(sock, error)
+                _log.error(
+                    "cannot accept a connection (%s); next attempt in %d s",
+                    error.strerror,
+                    _RETRY_AFTER,
+                )
+                self._loop.remove_reader(sock)
+                self._sockets[sock] = self._loop.call_later(_RETRY_AFTER, self._resume, sock)
                 return
             self._begin(accepted)
-
-    def _pause(self, sock: socket.socket, error: OSError) -> None:
-        """Stop accepting for a moment; the socket stays readable, and the loop would spin."""
-        _log.error(
-            "cannot accept a connection (%s); next attempt in %d s", error.strerror, _RETRY_AFTER
-        )
-        self._loop.remove_reader(sock)
-        self._sockets[sock] = self._loop.call_later(_RETRY_AFTER, self._resume, sock)
 
     def _begin(self, accepted: socket.socket) -> None:
         while self._pending and not self._has_room(len(self._pending)):

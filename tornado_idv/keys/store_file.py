@@ -169,7 +169,17 @@ def _connected(path: Path, busy_timeout: float, *, read_only: bool) -> Iterator[
     ``busy_timeout`` is how many seconds to wait for another process. With ``read_only`` nothing
     is written. Raises `KeyStoreError`, also for errors of SQLite within.
     """
-    _check_file(path)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        reason = _NO_TARGET if path.is_symlink() else _MISSING
+        raise MissingKeyStoreError(f"{path}: {reason}") from None
+    except OSError as error:
+        raise KeyStoreError(f"{path}: the key store cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise KeyStoreError(f"{path}: {_NO_STORE}, not even a regular one")
+    if status.st_size == 0:
+        raise KeyStoreError(f"{path}: the file is empty; restore the key store from a backup")
     with _clear_errors(path), closing(_connect(path, busy_timeout)) as connection:
         connection.execute(f"PRAGMA query_only = {read_only}")
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -212,7 +222,11 @@ def _draft(path: Path) -> Iterator[sqlite3.Connection]:
             has_name = True
         finally:
             draft.unlink()
-        _sync_directory(path.parent)
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except FileExistsError:
         raise KeyStoreExistsError(
             f"{path}: another command has created the key store; run this one again"
@@ -227,21 +241,6 @@ def _connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
     # Mode rw: SQLite would create a store that is missing.
     uri = f"{path.absolute().as_uri()}?mode=rw"
     return sqlite3.connect(uri, timeout=busy_timeout, isolation_level=None, uri=True)
-
-
-def _check_file(path: Path) -> None:
-    """Raise `KeyStoreError` for what SQLite would wait for, or take for an empty database."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        reason = _NO_TARGET if path.is_symlink() else _MISSING
-        raise MissingKeyStoreError(f"{path}: {reason}") from None
-    except OSError as error:
-        raise KeyStoreError(f"{path}: the key store cannot be read: {error.strerror}") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise KeyStoreError(f"{path}: {_NO_STORE}, not even a regular one")
-    if status.st_size == 0:
-        raise KeyStoreError(f"{path}: the file is empty; restore the key store from a backup")
 
 
 @contextmanager
@@ -279,12 +278,3 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
             f"{path}: the key store was written by another tornado-idv (version {version} of its "
             f"schema, this one knows {VERSION})"
         )
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the name of a new file permanent."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -83,7 +83,11 @@ class LimitExchange:
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             self._failed(_reason(error))
         else:
-            self._succeeded()
+            self._counters.limit_exchanges["ok"] += 1
+            if self.error is not None:
+                _log.info("shared limits: exchanged again")
+                self.error, self.since = None, time.time()
+            self._is_connected = True
 
     async def _exchange_all(self, uses: Sequence[KeyUse], since: float) -> None:
         for start in range(0, len(uses) or 1, _BATCH):
@@ -109,13 +113,6 @@ class LimitExchange:
         if self.error is None:
             self.since = time.time()
         self.error, self._is_connected = reason, False
-
-    def _succeeded(self) -> None:
-        self._counters.limit_exchanges["ok"] += 1
-        if self.error is not None:
-            _log.info("shared limits: exchanged again")
-            self.error, self.since = None, time.time()
-        self._is_connected = True
 
 
 def _name(use: KeyUse) -> str:

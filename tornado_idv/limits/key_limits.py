@@ -165,20 +165,17 @@ class KeyLimits:
         requests = self._requests.exceeded(tats[at], now) if self._requests else None
         misses = self._misses.exceeded(tats[at + 1], now) if self._misses else None
         if misses is not None and self._log_only:
-            self._log_throttled(misses.limit, now)
+            if now >= self._logged_until:
+                self._logged_until = now + _LOG_INTERVAL
+                _log.warning(
+                    "key %s exceeds its misses (%s): without log_only its lookups would get 429",
+                    self.key.id,
+                    format_rate(misses.limit.rate),
+                )
             misses = None
         if requests is None or (misses is not None and misses.wait > requests.wait):
             return misses
         return requests
-
-    def _log_throttled(self, limit: Limit, now: float) -> None:
-        if now >= self._logged_until:
-            self._logged_until = now + _LOG_INTERVAL
-            _log.warning(
-                "key %s exceeds its misses (%s): without log_only its lookups would get 429",
-                self.key.id,
-                format_rate(limit.rate),
-            )
 
 
 class KeyLimiter:

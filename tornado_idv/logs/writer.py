@@ -66,7 +66,11 @@ class LogWriter:
     def _run(self) -> None:
         while text := self._take():
             if self._write_out(text):
-                self._report_loss()
+                dropped = self.dropped
+                if dropped != self._described and self._write_out(
+                    self._describe_loss(dropped - self._described)
+                ):
+                    self._described = dropped
             with self._changed:
                 self._unwritten -= len(text)
                 self._changed.notify_all()
@@ -90,10 +94,3 @@ class LogWriter:
                 self.dropped += bytes(data).count(b"\n")
             return False
         return True
-
-    def _report_loss(self) -> None:
-        dropped = self.dropped
-        if dropped != self._described and self._write_out(
-            self._describe_loss(dropped - self._described)
-        ):
-            self._described = dropped

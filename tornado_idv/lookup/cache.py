@@ -110,7 +110,13 @@ class AnswerCache:
         if now >= entry.next_check:
             if now >= entry.fresh_until:
                 return None
-            self._on_hit(query, entry, now)
+            entries = self._found if entry.answer.found else self._negative
+            entries.touch(query.text)
+            if now >= entry.refresh_at:
+                entry.refresh_at = entry.fresh_until  # queue one refresh for each entry
+                with contextlib.suppress(asyncio.QueueFull):
+                    self.refresh_queue.put_nowait(query)
+            entry.next_check = min(now + _LRU_TOUCH_INTERVAL, entry.refresh_at)
         return entry.answer
 
     def get_stale(self, query: Query) -> Answer | None:
@@ -234,15 +240,6 @@ class AnswerCache:
         self._negative.clear()
         self._failures.clear()
         self._single_flight.detach_all()
-
-    def _on_hit(self, query: Query, entry: Entry, now: float) -> None:
-        entries = self._found if entry.answer.found else self._negative
-        entries.touch(query.text)
-        if now >= entry.refresh_at:
-            entry.refresh_at = entry.fresh_until  # queue one refresh for each entry
-            with contextlib.suppress(asyncio.QueueFull):
-                self.refresh_queue.put_nowait(query)
-        entry.next_check = min(now + _LRU_TOUCH_INTERVAL, entry.refresh_at)
 
     def _store_failure(self, query: Query, error: LookupFailed) -> None:
         self._failures[query.text] = error.copy()  # without the frames of its traceback

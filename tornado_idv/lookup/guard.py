@@ -126,7 +126,9 @@ class Guard:
             answer = await self._find(query, deadline)
             outcome, result = outcome_of(answer)
             if self._failing and self._timer() >= self._next_recovery:
-                self._log_recovery()
+                self._failing = False
+                self._next_recovery = self._timer() + _RECOVERY_INTERVAL
+                _log.info("backend %s: available again", self.name)
         except LookupFailed as error:
             outcome, result = outcome_of(error)
             self._log_failure(error)
@@ -141,7 +143,12 @@ class Guard:
     async def _find(self, query: Query, deadline: float) -> Answer | None:
         """Call the backend with a permit, and report the end to the circuit breaker."""
         if not self._bulkhead.try_acquire():
-            await self._queue(deadline)
+            if not self._bulkhead.can_queue:
+                raise NotCalled("max_concurrent reached, and its queue is full")
+            try:
+                await self._bulkhead.acquire(deadline - _MIN_TIME_LEFT)
+            except TimeoutError:
+                raise NotCalled("max_concurrent reached, and timed out in its queue") from None
         permit: Permit | None = None
         report: Callable[[Permit], object] = self._breaker.abandoned  # also if cancelled
         try:
@@ -166,15 +173,6 @@ class Guard:
                 report(permit)
             self._bulkhead.release()
         return answer
-
-    async def _queue(self, deadline: float) -> None:
-        """Wait for one of ``max_concurrent`` permits, behind at most as many other lookups."""
-        if not self._bulkhead.can_queue:
-            raise NotCalled("max_concurrent reached, and its queue is full")
-        try:
-            await self._bulkhead.acquire(deadline - _MIN_TIME_LEFT)
-        except TimeoutError:
-            raise NotCalled("max_concurrent reached, and timed out in its queue") from None
 
     async def _call(self, query: Query, now: float, deadline: float) -> Answer | None:
         """Call the backend; whatever it raises becomes `Unavailable` or `Broken`."""
@@ -204,7 +202,12 @@ class Guard:
             return None
         if not isinstance(found, BackendResult):
             return Answer(self._validated(found, query), self.name, ttl=self._ttl)
-        if not _is_valid_ttl(found.ttl):
+        if not (
+            found.ttl is None
+            or (
+                isinstance(found.ttl, (int, float)) and 0 <= found.ttl < inf  # False for NaN
+            )
+        ):
             raise Broken("returned a time to live that is not a number of seconds")
         if found.user is None:
             return Answer(None, ttl=found.ttl, storable=found.storable)
@@ -254,11 +257,6 @@ class Guard:
         _log.log(level, "backend %s: %s%s", self.name, reason, where)
         self._failing = self._failing or isinstance(error, Unavailable)
 
-    def _log_recovery(self) -> None:
-        self._failing = False
-        self._next_recovery = self._timer() + _RECOVERY_INTERVAL
-        _log.info("backend %s: available again", self.name)
-
 
 def outcome_of(end: Answer | LookupFailed | None) -> tuple[str, CallResult]:
     """Return how a call ended, as a phrase for the operator and as one of a few words."""
@@ -267,9 +265,3 @@ def outcome_of(end: Answer | LookupFailed | None) -> tuple[str, CallResult]:
     if isinstance(end, LookupFailed):
         return end.reason, "rejected" if isinstance(end, NotCalled) else "unavailable"
     return ("not known here", "not_found") if end is None or not end.found else ("found", "found")
-
-
-def _is_valid_ttl(seconds: object) -> bool:
-    return seconds is None or (
-        isinstance(seconds, (int, float)) and 0 <= seconds < inf  # False for NaN
-    )

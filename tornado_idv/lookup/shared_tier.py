@@ -207,33 +207,27 @@ class SharedTier:
             try:
                 await bounded(_PURGE_TIMEOUT, self.cache.purge(purge))
             except Exception as error:  # noqa: BLE001 - as above
-                self._purge_failed(_reason(error))
+                reason = _reason(error)
+                self.counted.results["not_purged"] += 1
+                self.counted.fail(reason, self.clock())
+                if reason != self._purge_failure:
+                    _log.error(
+                        "shared cache: not purged: %s; not used, and trying again every %g s",
+                        reason,
+                        _PURGE_PAUSE,
+                    )
+                self._purge_failure = reason
                 await asyncio.sleep(_MIN_PURGE_PAUSE)
                 with suppress(TimeoutError):
                     pause = _PURGE_PAUSE - _MIN_PURGE_PAUSE
                     await asyncio.wait_for(self._purge_added.wait(), pause)
             else:
-                self._purge_succeeded(last)
+                self.counted.results["purged"] += last - self._delivered
+                self.counted.failing_since = self._purge_failure = None
+                self._delivered = last
+                self._purge_delivered.set()
+                self._purge_delivered = asyncio.Event()
                 sending = _PurgeUnion()
-
-    def _purge_failed(self, reason: str) -> None:
-        self.counted.results["not_purged"] += 1
-        self.counted.fail(reason, self.clock())
-        if reason != self._purge_failure:
-            _log.error(
-                "shared cache: not purged: %s; not used, and trying again every %g s",
-                reason,
-                _PURGE_PAUSE,
-            )
-        self._purge_failure = reason
-
-    def _purge_succeeded(self, last: int) -> None:
-        """All purges up to this one are delivered."""
-        self.counted.results["purged"] += last - self._delivered
-        self.counted.failing_since = self._purge_failure = None
-        self._delivered = last
-        self._purge_delivered.set()
-        self._purge_delivered = asyncio.Event()
 
 
 def _reason(error: Exception) -> str:

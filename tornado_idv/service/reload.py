@@ -10,11 +10,11 @@ from pathlib import Path
 
 from tornado_idv.admin.reload import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import ConfigError, IdvError, format_traceback
 from tornado_idv.files import FileSignature
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.service.daemon_thread import DaemonThread
 from tornado_idv.service.systemd import Notifier
 
 _log = logging.getLogger(__name__)

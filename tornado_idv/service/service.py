@@ -16,13 +16,13 @@ from tornado_idv.admin.state import ServiceState
 from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import KeySettings, Settings
+from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.http.server import HttpServer
 from tornado_idv.keys.api_key import ApiKey, never_after, never_before
 from tornado_idv.keys.latest_time import LatestTime
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.metrics.loop_lag import measured_lag
 from tornado_idv.registry import backend_kinds, key_stores
-from tornado_idv.service.daemon_thread import DaemonThread
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.http_parts import HttpParts, SharedParts
 from tornado_idv.service.keys import Keys, background, open_keys

@@ -59,14 +59,12 @@ class Watchdog:
         if self._due <= now:
             if self._reported != beat_at:
                 self._reported = beat_at
-                self._report(now - beat_at)
+                blocked = now - beat_at
+                # Files, functions and lines of code; no values of variables.
+                stack = "".join(traceback.format_stack(self._frame())).rstrip()
+                _log.warning("event loop blocked for more than %.0f s, in:\n%s", blocked, stack)
             self._due = now + _LIMIT
         return self._due - now
-
-    def _report(self, blocked: float) -> None:
-        # Files, functions and lines of code; no values of variables.
-        stack = "".join(traceback.format_stack(self._frame())).rstrip()
-        _log.warning("event loop blocked for more than %.0f s, in:\n%s", blocked, stack)
 
 
 @contextmanager

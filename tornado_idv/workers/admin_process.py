@@ -21,10 +21,10 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.config.admin import AdminSettings
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
+from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
-from tornado_idv.service.daemon_thread import DaemonThread
 from tornado_idv.service.keys import Keys, open_keys
 from tornado_idv.service.prepared import Prepared
 from tornado_idv.service.service import Inherited, api_key

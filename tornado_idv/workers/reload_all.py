@@ -114,7 +114,16 @@ class ReloadAll:
         try:
             command, args, timeout = steps.send(replies)
         except StopIteration as end:
-            self._finish(end.value)
+            result = end.value
+            self.last = result
+            record(result, self._counters, self._audited)
+            if not self._stopped:
+                self._notifier.ready()
+            done, self._running = self._running or [], None
+            for each in done:
+                each(result)
+            if self._waiting:
+                self._begin()
         else:
             self._send(command, args, timeout, partial(self._advance, steps))
 
@@ -159,17 +168,6 @@ class ReloadAll:
         self, command: str, args: Message, timeout: float, done: Callable[[Replies], object]
     ) -> None:
         self._fan_out.send(self._asked(), command, args, timeout, done)
-
-    def _finish(self, result: ReloadResult) -> None:
-        self.last = result
-        record(result, self._counters, self._audited)
-        if not self._stopped:
-            self._notifier.ready()
-        done, self._running = self._running or [], None
-        for each in done:
-            each(result)
-        if self._waiting:
-            self._begin()
 
 
 def _problem(replies: Replies, preparing: set[int]) -> tuple[str, tuple[str, ...]] | None:

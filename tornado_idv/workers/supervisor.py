@@ -283,20 +283,17 @@ class Supervisor:
         elif number in (signal.SIGTERM, signal.SIGINT):
             if self._stopping:
                 self._abort(number)
-            self._stop()
-
-    def _stop(self) -> None:
-        self._stopping = True
-        self._reloads.stop()
-        self._notifier.stopping()
-        if self._announced:
-            _log.info("stopping: no new connections, finishing the requests in flight")
-        else:
-            _log.info("stopped during the start")
-        self._release()
-        for child in self._workers():
-            self._drain(child, delay=True)
-        self._stop_admin()
+            self._stopping = True
+            self._reloads.stop()
+            self._notifier.stopping()
+            if self._announced:
+                _log.info("stopping: no new connections, finishing the requests in flight")
+            else:
+                _log.info("stopped during the start")
+            self._release()
+            for child in self._workers():
+                self._drain(child, delay=True)
+            self._stop_admin()
 
     def _stop_admin(self) -> None:
         """Stop the admin listener once the workers are gone: it responds until the end."""

@@ -60,9 +60,23 @@ async def dry_run(
     run = DryRun()
     try:
         request = backend.templates[type(query)].render(query)
-        _record_request(run, backend, request)
+        url, headers = backend.transport.shown(request)
+        run.method, run.url, run.headers = request.method, mask_url(url), mask_headers(headers)
+        if request.body is not None:
+            run.body = mask_body(request.body.decode()).encode()
         run.response = saved or await _send(backend, request)
-        _read(run, backend, query, run.response)
+        response = run.response
+        reader = backend.reader
+        meaning = reader.outcome(response.status)
+        if meaning is Outcome.READ:
+            run.steps = list(reader.mapper.explain(query, reader.document(response)))
+        elif meaning is Outcome.NOT_KNOWN and reader.mapper.reads_not_known:
+            run.steps = list(reader.mapper.explain_not_known(reader.document(response)))
+        found = reader.read(query, response)
+        if isinstance(found, BackendResult):
+            run.user, run.ttl, run.storable = found.user, found.ttl, found.storable
+        else:
+            run.user = found
         _check(run.user, query, parse)
     except LookupFailed as error:
         run.failure = error
@@ -88,27 +102,6 @@ async def _send(backend: UpstreamBackend, request: Request) -> Response:
         if isinstance(error, LookupFailed):
             raise
         raise Unavailable(f"no answer within {backend.options.timeout:g} s") from None
-
-
-def _record_request(run: DryRun, backend: UpstreamBackend, request: Request) -> None:
-    url, headers = backend.transport.shown(request)
-    run.method, run.url, run.headers = request.method, mask_url(url), mask_headers(headers)
-    if request.body is not None:
-        run.body = mask_body(request.body.decode()).encode()
-
-
-def _read(run: DryRun, backend: UpstreamBackend, query: Query, response: Response) -> None:
-    reader = backend.reader
-    meaning = reader.outcome(response.status)
-    if meaning is Outcome.READ:
-        run.steps = list(reader.mapper.explain(query, reader.document(response)))
-    elif meaning is Outcome.NOT_KNOWN and reader.mapper.reads_not_known:
-        run.steps = list(reader.mapper.explain_not_known(reader.document(response)))
-    found = reader.read(query, response)
-    if isinstance(found, BackendResult):
-        run.user, run.ttl, run.storable = found.user, found.ttl, found.storable
-    else:
-        run.user = found
 
 
 def _check(user: User | None, query: Query, parse: Parse) -> None:

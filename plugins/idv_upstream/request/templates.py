@@ -114,17 +114,15 @@ class Compiled:
     @classmethod
     def joined(cls, *parts: Compiled | str) -> Compiled:
         """Concatenate compiled texts and constants."""
-        compiled = [cls(_constant(part)) if isinstance(part, str) else part for part in parts]
+        compiled = [
+            cls(part.replace("%", "%%")) if isinstance(part, str) else part for part in parts
+        ]
         slots = [slot for part in compiled for slot in part.slots]
         return cls("".join(part.pattern for part in compiled), slots)
 
     def render(self, value: str) -> str:
         """Return the text with ``value`` in its slots."""
         return self.pattern % tuple([encode(value) for encode in self.slots])
-
-
-def _constant(text: str) -> str:
-    return text.replace("%", "%%")
 
 
 def _in_quotes(quotes: str, encode: Encode) -> Encode:

@@ -92,7 +92,7 @@ class MappedField:
             return self._default
         if type(value) is not str:
             hint = ""
-            if _is_number(value):
+            if type(value) in (int, float):
                 hint = f"; to_string({self.expression.text}) serves if no zeros in front are lost"
             raise self.error(f"is {json_type(value)}, not text{hint}")
         if not strict_json.is_unicode(value):
@@ -107,16 +107,7 @@ class MappedField:
     def _mapped(self, value: Any) -> Any:
         if type(value) not in _SCALARS:
             return value
-        mapped = self._map.get(_key(value), self._default)
+        mapped = self._map.get(value if type(value) is str else json.dumps(value), self._default)
         if mapped is None and value is not None:
             raise self.error("has a value that value_map does not name, and no default")
         return mapped
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
-def _key(value: Any) -> str:
-    """The key of a value in ``value_map``."""
-    return value if type(value) is str else json.dumps(value)

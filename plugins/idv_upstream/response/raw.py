@@ -30,7 +30,7 @@ def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
 
     Raises `Broken`, or `Unavailable` if it may be incomplete.
     """
-    if not body and not _has_length(headers):
+    if not body and not ("Content-Length" in headers or "Transfer-Encoding" in headers):
         raise Unavailable("the response was cut short")
     _check_length(body)
     if "Content-Encoding" not in headers:
@@ -48,11 +48,6 @@ def decode_json(body: bytes) -> Any:
         return strict_json.loads(body, max_depth=_MAX_JSON_DEPTH)
     except ValueError:
         raise Broken("a response that is not valid JSON") from None
-
-
-def _has_length(headers: MultiMapping[str]) -> bool:
-    """Return whether the response is framed; otherwise a lost connection looks like its end."""
-    return "Content-Length" in headers or "Transfer-Encoding" in headers
 
 
 def too_long() -> Broken:

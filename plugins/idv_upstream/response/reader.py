@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, partial
-from typing import Any, NoReturn
+from typing import Any
 
 from idv_upstream.response.freshness import freshness
 from idv_upstream.response.mapping import ResponseMapper
@@ -76,23 +76,20 @@ class ResponseReader:
         if meaning is Outcome.READ:
             return mapper.user(query, self.document(response))
         if meaning is not Outcome.NOT_KNOWN:
-            self._fail(meaning, status)
+            if meaning is Outcome.UNAVAILABLE:
+                raise Unavailable(f"temporarily unavailable (status {status})")
+            if status in _REFUSED and self._credential:
+                raise Broken(f"our credentials are refused (status {status})")
+            if status in _REFUSED:
+                raise Broken(f"refused (status {status}), and auth sets no credential")
+            if status in _REDIRECTS:
+                raise Broken(f"a redirect (status {status}), which is not followed")
+            raise Broken(f"unexpected status {status}")
         if mapper.reads_not_known and not mapper.is_not_known(self.document(response)):
             raise Broken(
                 f'a response of status {status} that does not say "not known" (not_known_when)'
             )
         return None
-
-    def _fail(self, meaning: Outcome, status: int) -> NoReturn:
-        if meaning is Outcome.UNAVAILABLE:
-            raise Unavailable(f"temporarily unavailable (status {status})")
-        if status in _REFUSED and self._credential:
-            raise Broken(f"our credentials are refused (status {status})")
-        if status in _REFUSED:
-            raise Broken(f"refused (status {status}), and auth sets no credential")
-        if status in _REDIRECTS:
-            raise Broken(f"a redirect (status {status}), which is not followed")
-        raise Broken(f"unexpected status {status}")
 
 
 def _is_json(content_type: str) -> bool:

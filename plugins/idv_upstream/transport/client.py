@@ -157,7 +157,7 @@ class Client:
 
         Raises `Unavailable` or `Broken` if there is no complete response.
         """
-        if not _is_encoded(url):
+        if not (url.isascii() and url.isprintable() and " " not in url and "#" not in url):
             raise Broken("the request cannot be sent")
         try:
             response = await self._session.request(
@@ -178,10 +178,6 @@ class Client:
         return Response(
             status, received, b"" if content is None else decode_body(content, received)
         )
-
-
-def _is_encoded(url: str) -> bool:
-    return url.isascii() and url.isprintable() and " " not in url and "#" not in url
 
 
 async def _read(content: aiohttp.StreamReader) -> bytes:

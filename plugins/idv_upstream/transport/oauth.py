@@ -108,7 +108,13 @@ class Tokens:
         try:
             response = await self._send()
             backoff = max(backoff, min(retry_after(response.headers), _MAX_BACKOFF))
-            _check_status(response.status)
+            status = response.status
+            if status in _REFUSED:
+                raise Broken(f"token server: our credentials are refused (status {status})")
+            if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise Unavailable(f"token server: temporarily unavailable (status {status})")
+            if status != HTTPStatus.OK:
+                raise Broken(f"token server: unexpected status {status}")
             token, lifetime = _parse(response)
         except LookupFailed as failure:
             self._failure, self._failed_until = failure.copy(), self._timer() + backoff
@@ -155,15 +161,6 @@ class Tokens:
 
 def _is_ok(status: int) -> bool:
     return status == HTTPStatus.OK
-
-
-def _check_status(status: int) -> None:
-    if status in _REFUSED:
-        raise Broken(f"token server: our credentials are refused (status {status})")
-    if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise Unavailable(f"token server: temporarily unavailable (status {status})")
-    if status != HTTPStatus.OK:
-        raise Broken(f"token server: unexpected status {status}")
 
 
 def _parse(response: Response) -> tuple[str, float]:

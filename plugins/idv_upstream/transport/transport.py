@@ -126,7 +126,9 @@ class Transport:
         deadline = asyncio.get_running_loop().time() + self._timeout
         lookup = _Lookup(request, wants_body, endpoints, deadline)
         result = await self._attempt(lookup, endpoint)
-        if request.repeatable and _may_be_repeated(result):
+        if request.repeatable and (
+            isinstance(result, NoResponse) or result.status in _GATEWAY_ERRORS
+        ):
             result = await self._repeat(lookup, endpoint, result)
         if isinstance(result, NoResponse):
             raise result
@@ -201,21 +203,14 @@ class Transport:
             if lookup.time_left() < _TIMED_OUT * self._timeout:
                 lookup.endpoints.mark_failed(endpoint)
             raise
-        _record(lookup.endpoints, endpoint, response)
+        endpoints = lookup.endpoints
+        if response.status in _GATEWAY_ERRORS:
+            endpoints.mark_failed(endpoint)
+        else:
+            endpoints.mark_up(endpoint)
+        if response.status in _WITH_RETRY_AFTER:
+            endpoints.set_retry_after(endpoint, retry_after(response.headers))
         return response
-
-
-def _record(endpoints: Endpoints, endpoint: Endpoint, response: Response) -> None:
-    if response.status in _GATEWAY_ERRORS:
-        endpoints.mark_failed(endpoint)
-    else:
-        endpoints.mark_up(endpoint)
-    if response.status in _WITH_RETRY_AFTER:
-        endpoints.set_retry_after(endpoint, retry_after(response.headers))
-
-
-def _may_be_repeated(result: Response | NoResponse) -> bool:
-    return isinstance(result, NoResponse) or result.status in _GATEWAY_ERRORS
 
 
 def _is_rejected(result: Response | NoResponse) -> bool:

@@ -151,16 +151,13 @@ class _Lines:
         except ValueError:
             self.problems.append((number, 1, "", "not a line of JSON"))
         else:
-            self._add(number, key)
-
-    def _add(self, number: int, key: KeyRecord) -> None:
-        for name, first in (
-            ("id", self.by_id.setdefault(key.id, number)),
-            ("sha256", self._by_digest.setdefault(key.tokens[0].digest, number)),
-        ):
-            if first != number:
-                self.problems.append((number, 1, name, f"the same as in line {first}"))
-        self.keys.append(key)
+            for name, first in (
+                ("id", self.by_id.setdefault(key.id, number)),
+                ("sha256", self._by_digest.setdefault(key.tokens[0].digest, number)),
+            ):
+                if first != number:
+                    self.problems.append((number, 1, name, f"the same as in line {first}"))
+            self.keys.append(key)
 
 
 def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:

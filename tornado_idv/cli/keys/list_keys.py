@@ -11,7 +11,6 @@ import click
 from tornado_idv.cli.common import Record, print_json
 from tornado_idv.cli.keys.store import Target, as_record, check_id, on_store, parse_period
 from tornado_idv.commands import printable
-from tornado_idv.keys.record import KeyRecord
 
 _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 
@@ -33,7 +32,11 @@ def list_keys(target: Target, unused: str | None, expiring: str | None, owner: s
         keys = [key for key in keys if key.owner == owner]
     if unused is not None:
         since = now - parse_period(unused, "--unused")
-        keys = [key for key in keys if _is_unused(key, since)]
+        keys = [
+            key
+            for key in keys
+            if (key.revoked is None and max(key.created, key.last_used or 0.0) < since)
+        ]
     if expiring is not None:
         until = now + parse_period(expiring, "--expiring")
         keys = [key for key in keys if key.state(now) == "valid" and key.valid_until <= until]
@@ -60,10 +63,6 @@ def show(target: Target, key_id: str) -> None:
     for token in tokens:
         ends = f", expires {token['expires']}" if token["expires"] else ""
         click.echo(f"{'token:':12}created {token['created']}{ends}")
-
-
-def _is_unused(key: KeyRecord, since: float) -> bool:
-    return key.revoked is None and max(key.created, key.last_used or 0.0) < since
 
 
 def _cells(record: Record) -> list[object]:

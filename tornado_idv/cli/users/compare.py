@@ -53,7 +53,19 @@ def compare(
         stores = Stores.of_config(config_path)
         report = Report(first, second, stores.identifiers)
         if sample is None:
-            _compare_all(stores, report)
+            ones = _in_order(stores, report.first, report)
+            others = _in_order(stores, report.second, report)
+            one, other = next(ones, None), next(others, None)
+            while one is not None or other is not None:
+                if other is None or (one is not None and report.key(one) < report.key(other)):
+                    report.add(one, None)
+                    one = next(ones, None)
+                elif one is None or report.key(other) < report.key(one):
+                    report.add(None, other)
+                    other = next(others, None)
+                else:
+                    report.add(one, other)
+                    one, other = next(ones, None), next(others, None)
         else:
             users = _sample(stores.store(first).records(), sample)
             asyncio.run(_compare_sample(stores, report, users))
@@ -139,23 +151,6 @@ class Report:
         listed = self.listed.setdefault(kind, [])
         if len(listed) < _LISTED:
             listed.append(text)
-
-
-def _compare_all(stores: Stores, report: Report) -> None:
-    """Merge the users of both stores, which are in the same order."""
-    ones = _in_order(stores, report.first, report)
-    others = _in_order(stores, report.second, report)
-    one, other = next(ones, None), next(others, None)
-    while one is not None or other is not None:
-        if other is None or (one is not None and report.key(one) < report.key(other)):
-            report.add(one, None)
-            one = next(ones, None)
-        elif one is None or report.key(other) < report.key(one):
-            report.add(None, other)
-            other = next(others, None)
-        else:
-            report.add(one, other)
-            one, other = next(ones, None), next(others, None)
 
 
 def _in_order(stores: Stores, name: str, report: Report) -> Iterator[User]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import TypeGuard
+from collections.abc import Iterable, Iterator
 
 from tornado_idv.cli.users.formats import FIELDS, Fields, Row
 from tornado_idv.cli.users.import_users import Advance, RejectedRows
@@ -21,7 +19,7 @@ from tornado_idv.identifiers import (
 from tornado_idv.model import User
 from tornado_idv.user_store import NumberedUser
 
-_BATCH_ROWS = 200
+_ADVANCE_ROWS = 200
 _EXPONENT = re.compile(r"\d([.,]\d+)?[eE]\+?\d+")
 
 
@@ -30,11 +28,15 @@ def validated(
 ) -> Iterator[NumberedUser]:
     """Yield the valid users, and reject the other rows; at the end `RejectedRows.check` them."""
     read = 0
-    while batch := list(islice(rows, _BATCH_ROWS)):
-        read += len(batch)
-        advance(read)
-        users = _all_users(batch, identifiers)
-        yield from _valid_users(batch, identifiers, rejected) if users is None else users
+    for read, (line, fields) in enumerate(rows, start=1):
+        user = fields if isinstance(fields, str) else _user(fields, identifiers)
+        if isinstance(user, str):
+            rejected.add(line, user)
+        else:
+            yield line, user
+        if read % _ADVANCE_ROWS == 0:
+            advance(read)
+    advance(read)
     rejected.valid = read - rejected.count
     rejected.check()
 
@@ -50,44 +52,6 @@ def importable(users: Iterable[User], identifiers: Identifiers) -> Iterator[User
                 "user; correct the table, then export again"
             )
         yield user
-
-
-def _all_users(rows: Sequence[Row], identifiers: Identifiers) -> Iterable[NumberedUser] | None:
-    """Return the users of rows that are all valid, ``None`` if any row is not.
-
-    Takes 1.4 µs for a row, where `_user` takes 2.4 (CPython 3.11).
-    """
-    lines, fields = zip(*rows, strict=True)
-    if str in map(type, fields):
-        return None
-    nicknames, card_numbers, plans, urls = zip(*fields, strict=True)
-    if not (_are_text(nicknames) and _are_text(card_numbers) and _are_text(plans)):
-        return None
-    names = [nickname.removeprefix("@") for nickname in nicknames]
-    own_urls = [None if url == "" else url for url in urls]
-    if (
-        not identifiers.accepts_all(names, card_numbers)
-        or not "".join(names).isprintable()
-        or not all(map(is_plan, set(plans)))
-        or not all(url is None or is_profile_url(url) for url in own_urls)
-    ):
-        return None
-    return zip(lines, map(User, plans, card_numbers, names, own_urls), strict=True)
-
-
-def _are_text(values: Sequence[object]) -> TypeGuard[Sequence[str]]:
-    return {str}.issuperset(map(type, values))
-
-
-def _valid_users(
-    rows: Iterable[Row], identifiers: Identifiers, rejected: RejectedRows
-) -> Iterator[NumberedUser]:
-    for line, fields in rows:
-        user = fields if isinstance(fields, str) else _user(fields, identifiers)
-        if isinstance(user, str):
-            rejected.add(line, user)
-        else:
-            yield line, user
 
 
 def _user(fields: Fields, identifiers: Identifiers) -> User | str:
