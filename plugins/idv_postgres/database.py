@@ -9,9 +9,8 @@ from typing import Any
 import asyncpg
 from pydantic import SecretStr
 
-from idv_postgres.dsn import Dsn
 from idv_postgres.errors import most_informative, to_lookup_failed
-from idv_postgres.options import PostgresOptions
+from idv_postgres.options import Dsn, PostgresOptions
 from idv_postgres.pool import Pool
 from idv_postgres.table import Lookups, inspect
 from tornado_idv import Broken

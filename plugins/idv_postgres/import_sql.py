@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from idv_postgres.names import quoted, quoted_table
 from idv_postgres.options import PostgresOptions
+from idv_postgres.schema import quoted, quoted_table
 from idv_postgres.table import Column
 
 _SAME_NICKNAME = "the nickname is that of an earlier line"

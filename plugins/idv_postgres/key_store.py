@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from idv_postgres.dsn import Dsn
-from idv_postgres.options import NOT_INSTALLED
+from idv_postgres.options import NOT_INSTALLED, Dsn
 from tornado_idv import KeyStoreError, KeyStoreLocation
 
 if TYPE_CHECKING:

@@ -5,8 +5,18 @@ Every statement may be run again. The version is a comment on the trigger's func
 
 from __future__ import annotations
 
-from idv_postgres.names import quoted, quoted_table
 from idv_postgres.options import PostgresOptions
+
+
+def quoted(name: str) -> str:
+    """Quote a name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quoted_table(table: str) -> str:
+    """Quote ``name`` or ``schema.name``."""
+    return ".".join(map(quoted, table.split(".")))
+
 
 VERSION = 1
 """Of the schema; a later version's statements also turn an earlier schema into its own."""

@@ -21,8 +21,8 @@ import asyncpg
 from idv_postgres.database import Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
 from idv_postgres.import_sql import ImportSql, Selection
-from idv_postgres.names import quoted, quoted_table
 from idv_postgres.options import PostgresOptions
+from idv_postgres.schema import quoted, quoted_table
 from idv_postgres.session import Session
 from idv_postgres.staging import Staging
 from idv_postgres.table import read_columns, rejects_duplicates, to_user

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 from asyncpg import Connection
 
-from idv_postgres.names import quoted, quoted_table
 from idv_postgres.options import PostgresOptions
+from idv_postgres.schema import quoted, quoted_table
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 
 _NAMES: dict[type[Query], str] = {ByNickname: "nickname", ByCard: "card number"}

@@ -20,12 +20,12 @@ from typing import ClassVar
 from watchfiles import awatch
 
 from idv_yaml.fixture import Fixture, parse
-from idv_yaml.options import YamlOptions
 from tornado_idv import (
     Backend,
     BackendOptions,
     ByNickname,
     ConfigError,
+    ConfigPath,
     DaemonThread,
     FileSignature,
     Query,
@@ -33,6 +33,16 @@ from tornado_idv import (
     User,
     format_traceback,
 )
+
+
+class YamlOptions(BackendOptions):
+    """The options of the kind ``yaml``, beside those of every backend."""
+
+    path: ConfigPath
+    """The fixture; a relative path is relative to the folder of the configuration file."""
+    watch: bool = True
+    """Whether the file is reloaded when it changes."""
+
 
 _CHECK_INTERVAL = 0.5
 _QUIET_PERIOD_MS = 100

@@ -13,12 +13,11 @@ from support.http.http_server import until
 from support.processes.admin import ask_admin
 from support.processes.process import eventually
 from support.processes.service import Client
-from tornado_idv.admin.history import History, Sample, sampled
+from tornado_idv.admin.history import History, Sample, quantile, sampled
 from tornado_idv.admin.listener import FILE_ROUTES
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
 from tornado_idv.metrics.counters import BOUNDS
-from tornado_idv.metrics.quantiles import quantile
 from tornado_idv.service.service import Service
 
 STATIC = Path(__file__).parents[2] / "tornado_idv" / "admin" / "static"

@@ -18,7 +18,7 @@ from tornado_idv.config.settings import TlsSettings
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
-from tornado_idv.service.tls import tls_context
+from tornado_idv.service.sockets import tls_context
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -21,7 +21,7 @@ from support.http.http_server import LIMITS, POST, connected_client, until
 from support.processes.service import CONFIG, FIXTURE, KEY, serving
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.errors import StartError
-from tornado_idv.service.tls import tls_context
+from tornado_idv.service.sockets import tls_context
 
 TLS = "server: {port: 0, tls: {cert_file: tls.pem, key_file: tls.pem}}"
 BACKENDS = "  - {name: users, kind: yaml, path: users.yaml}\n"

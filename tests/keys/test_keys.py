@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import ApiKey, RejectedKey
-from tornado_idv.keys.latest_time import LatestTime
-from tornado_idv.keys.ring import KeyRing
+from tornado_idv.keys.ring import KeyRing, LatestTime
 from tornado_idv.keys.token import check_token, digest, is_token68, issue
 
 # Fixed, since it is part of test ids, which must be the same in every worker.

@@ -27,12 +27,12 @@ from tornado_idv.http.head import RequestHead
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.log_format import json_lines
-from tornado_idv.logs.filters import keep_out_secrets
 from tornado_idv.logs.handlers import (
     LogFormat,
     LogOutput,
     configure_direct_logging,
     configure_logging,
+    keep_out_secrets,
 )
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.registry import plugin_manager

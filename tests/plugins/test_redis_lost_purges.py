@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from idv_redis.sealed import Sealer
-from idv_redis.shared_cache import RedisSharedCache
+from idv_redis.shared_cache import RedisSharedCache, Sealer
 from support.databases.redis_replicas import replicas, until
 from support.databases.redis_server import RedisServer
 from support.fakes.directories import QUERY, counts

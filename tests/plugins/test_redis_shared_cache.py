@@ -13,8 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 import idv_redis
-from idv_redis.sealed import Sealer
-from idv_redis.shared_cache import RedisSharedCache
+from idv_redis.shared_cache import RedisSharedCache, Sealer
 from support.databases.redis_replicas import SECRET, Replica, replicas, until
 from support.databases.redis_server import ALICE as MEMBER
 from support.databases.redis_server import PASSWORD, RedisServer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from idv_postgres.dsn import Dsn
+from idv_postgres.options import Dsn
 from idv_redis.options import check_url
 from support.processes.process import Invoke
 

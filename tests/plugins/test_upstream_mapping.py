@@ -16,9 +16,8 @@ from pydantic import ValidationError
 
 from idv_upstream.response.expressions import AllFunctions, Expression
 from idv_upstream.response.mapping import ResponseMapper, Step
-from idv_upstream.response.options import ResponseOptions
+from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
-from idv_upstream.response.statuses import Outcome, outcome
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from idv_upstream.native import (
+from idv_upstream.options import (
     NATIVE_BY_CARD,
     NATIVE_BY_NICKNAME,
     NATIVE_RESPONSE,
@@ -15,7 +15,7 @@ from idv_upstream.native import (
 )
 from idv_upstream.request.template import Request
 from idv_upstream.response.mapping import ResponseMapper
-from idv_upstream.response.statuses import Outcome, outcome
+from idv_upstream.response.options import Outcome, outcome
 from tornado_idv import Broken, ByCard, ByNickname, User
 
 QUERIES = (ByNickname("alice"), ByCard("0012"))

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from idv_upstream.response.freshness import freshness
-from idv_upstream.response.options import ResponseOptions
+from idv_upstream.response.options import Outcome, ResponseOptions
 from idv_upstream.response.raw import Response
-from idv_upstream.response.reader import ResponseReader
-from idv_upstream.response.statuses import Outcome
+from idv_upstream.response.reader import ResponseReader, freshness
 from tornado_idv import (
     BackendResult,
     Broken,

@@ -14,7 +14,7 @@ from support.http.certificate import SELF_SIGNED
 from support.http.http_server import until
 from support.processes.reloads import GATED, A, B, Gated, config, post, reloadable
 from support.processes.service import make_database
-from tornado_idv.admin.reload import FAILED, INVALID
+from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.admin.status import health
 from tornado_idv.keys.token import issue
 

@@ -10,7 +10,7 @@ import pytest
 from support.databases.key_stores import CREATED, add, make_store, read, record
 from support.processes.reloads import B, config, reloadable
 from support.processes.service import KEY
-from tornado_idv.admin.reload import FAILED, INVALID
+from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.errors import SettingError
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.store_file import KeyStoreFile

@@ -12,7 +12,7 @@ import pytest
 
 from support.fakes.clock_and_backends import LoopClock
 from support.processes.supervision import RecordingNotifier
-from tornado_idv.admin.reload import FAILED, INVALID, ReloadResult
+from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import ConfigError, Problem, StartError
 from tornado_idv.metrics.counters import Counters

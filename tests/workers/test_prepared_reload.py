@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.fakes.clock_and_backends import LoopClock
-from tornado_idv.admin.reload import FAILED, INVALID
+from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import ConfigError, Problem, StartError
 from tornado_idv.service.prepared import Prepared

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tornado_idv.admin.reload import FAILED, INVALID, ReloadResult
+from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.metrics.counters import Counters

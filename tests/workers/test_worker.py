@@ -20,7 +20,7 @@ from support.processes.service import FIXTURE, KEY, Client
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.hookspecs import hookimpl
-from tornado_idv.keys.latest_time import LatestTime
+from tornado_idv.keys.ring import LatestTime
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query, User
 from tornado_idv.registry import backend_kinds, plugin_manager

@@ -8,7 +8,7 @@ from tornado_idv.admin.handler import AdminError, AdminHandler
 from tornado_idv.admin.history import INTERVAL, WINDOW
 from tornado_idv.admin.metrics import render
 from tornado_idv.admin.operations import Record
-from tornado_idv.admin.reload import FAILED, INVALID
+from tornado_idv.admin.report import FAILED, INVALID
 from tornado_idv.admin.status import health, status
 
 _audit = logging.getLogger("tornado_idv.audit")

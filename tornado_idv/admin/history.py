@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
@@ -13,8 +13,25 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
 from tornado_idv.admin.status import FAILURES, cache_lookups
-from tornado_idv.metrics.counters import sum_buckets
-from tornado_idv.metrics.quantiles import quantile
+from tornado_idv.metrics.counters import BOUNDS, sum_buckets
+
+
+def quantile(buckets: Sequence[int], share: float) -> float | None:
+    """Return the seconds within which a share of the events ended, ``None`` without events.
+
+    As Prometheus does, events are taken as evenly spread within their bucket, and those above the
+    last bound as equal to it.
+    """
+    rank = share * sum(buckets)
+    if rank <= 0:
+        return None
+    below = 0
+    for lower, upper, count in zip((0.0, *BOUNDS), BOUNDS, buckets, strict=False):
+        if below + count >= rank:
+            return lower + (upper - lower) * (rank - below) / count
+        below += count
+    return BOUNDS[-1]
+
 
 INTERVAL = 1
 """Seconds between two samples."""

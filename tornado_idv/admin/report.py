@@ -4,12 +4,40 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from tornado_idv.admin.reload import ReloadResult
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
+
+INVALID = "invalid_configuration"
+FAILED = "reload_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """Result of a reload, ``at`` a Unix time.
+
+    After success, ``needs_restart`` are the settings that differ from those the service was
+    started with, and take effect when it is started again. After a failure the old configuration
+    is still in force: ``code`` is `INVALID` or `FAILED`, and ``problems`` say what is wrong.
+    """
+
+    at: float
+    needs_restart: tuple[str, ...] = ()
+    code: str | None = None
+    problems: tuple[str, ...] = ()
+
+
+class Reloads(Protocol):
+    """Reloads the configuration; ``last`` is the last result, if there is one."""
+
+    last: ReloadResult | None
+
+    async def reload(self, trigger: str, **audited: str | None) -> ReloadResult:
+        """Reload, after a reload that is running; the audit log gets the arguments."""
+
 
 Phase = Literal["starting", "ready", "draining"]
 _BREAKERS = ("closed", "half_open", "open")

@@ -7,8 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tornado_idv.admin.operations import Record, parse_query
-from tornado_idv.admin.reload import ReloadResult, Reloads
-from tornado_idv.admin.report import BackendReport, PartReport, Phase, ProcessReport, Report
+from tornado_idv.admin.report import (
+    BackendReport,
+    PartReport,
+    Phase,
+    ProcessReport,
+    ReloadResult,
+    Reloads,
+    Report,
+)
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing

@@ -10,8 +10,7 @@ from itertools import islice
 from msgspec import to_builtins
 
 from tornado_idv.admin.operations import Record
-from tornado_idv.admin.reload import ReloadResult
-from tornado_idv.admin.report import BackendReport, PartReport, Report, WorkerReport
+from tornado_idv.admin.report import BackendReport, PartReport, ReloadResult, Report, WorkerReport
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters

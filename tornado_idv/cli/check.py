@@ -23,7 +23,7 @@ from tornado_idv.commands import Exit
 from tornado_idv.config.load import load, load_without_references
 from tornado_idv.config.summary import summary
 from tornado_idv.errors import Problem
-from tornado_idv.logs.filters import keep_out_secrets
+from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.registry import backend_kinds, key_stores, plugin_manager
 
 Rows = list[tuple[str, str]]

@@ -20,7 +20,7 @@ from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.registry import build_backends, open_backends
 from tornado_idv.service.keys import key_conflicts
 from tornado_idv.service.service import api_key
-from tornado_idv.service.tls import tls_context
+from tornado_idv.service.sockets import tls_context
 
 
 class DryRun(NamedTuple):

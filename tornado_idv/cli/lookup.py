@@ -28,7 +28,7 @@ from tornado_idv.cli.load_config import load_settings
 from tornado_idv.commands import Exit, printable
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import IdvError, InvalidFormat, LookupFailed
-from tornado_idv.logs.filters import keep_out_secrets
+from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Query
 from tornado_idv.service.directories import open_directory

@@ -9,10 +9,9 @@ from http import HTTPStatus
 from math import inf
 from typing import cast
 
-from tornado_idv.http.context import ServerContext
+from tornado_idv.http.context import FastPath, ServerContext
 from tornado_idv.http.errors import HttpError
 from tornado_idv.http.exchange import Exchange, Peer
-from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.head import RequestHead
 from tornado_idv.http.parser import MAX_HEAD, RequestParser
 from tornado_idv.http.read_ahead import ReadAhead, limit_tls_read_buffer

@@ -6,15 +6,30 @@ from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Protocol
 
 from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.http.connections import ConnectionTable
-from tornado_idv.http.exchange import Peer
+from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.fair_queue import FairQueue
-from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.trusted_proxies import TrustedProxies
+
+
+class FastPath(Protocol):
+    """A shortcut from the bytes of a request to its response; one object for each connection."""
+
+    def respond(self, segment: bytes) -> bytes | None:
+        """Return the response to ``segment``, which may be one whole request.
+
+        ``None`` sends it on the normal path. A client with a response from here counts as
+        authenticated, as after `Exchange.authenticated`.
+        """
+
+    def store(self, exchange: Exchange) -> None:
+        """Learn from a completed exchange whose `Exchange.cacheable` is set."""
+
 
 Reject = Callable[[HTTPStatus, str], bytes]
 """Renders, and logs, the response to a request that is rejected before the application sees

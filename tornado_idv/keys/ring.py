@@ -6,13 +6,32 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
+from mmap import mmap
 from operator import itemgetter
 from random import sample
 
 from tornado_idv.errors import InvalidKey
 from tornado_idv.keys.api_key import ApiKey, RejectedKey, never_before
-from tornado_idv.keys.latest_time import LatestTime
 from tornado_idv.keys.token import MAX_LENGTH, digest, is_token68
+
+
+class LatestTime:
+    """The latest wall time that any process of a service has seen.
+
+    ``seconds`` holds that one number, in Unix time; minus infinity before a time was seen. It is in
+    memory that processes forked later share, and outlives each of them. They change it without a
+    lock: of two simultaneous changes, the one by the earlier time may remain.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = memoryview(mmap(-1, 8)).cast("d")
+        self.seconds[0] = -math.inf
+
+    def advance(self, now: float) -> float:
+        """Return the later of this and ``now``, which is the latest time from now on."""
+        self.seconds[0] = latest = max(now, self.seconds[0])
+        return latest
+
 
 _DECOYS = cycle(
     sample([ApiKey("", i.to_bytes(32), expires=never_before()) for i in range(800)], 800)

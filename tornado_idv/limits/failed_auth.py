@@ -18,7 +18,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from mmap import mmap
 
-from tornado_idv.limits.gcra import Exceeded, Limit
+from tornado_idv.limits.key_limits import Exceeded, Limit
 from tornado_idv.units import Rate
 
 _PLACES = 65_536

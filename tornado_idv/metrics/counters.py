@@ -5,11 +5,47 @@ Only names from `config.yaml` and fixed words become keys here: no key, user or 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+_INTERVAL = 0.25
+
+
+class _LagTimer:
+    """Measures the delay every 0.25 s."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._loop = asyncio.get_running_loop()
+        self._schedule()
+
+    def _schedule(self) -> None:
+        self._due = self._loop.time() + _INTERVAL
+        self._timer = self._loop.call_at(self._due, self._measure)
+
+    def _measure(self) -> None:
+        lag = self._loop.time() - self._due
+        self._counters.max_lag = max(self._counters.max_lag, lag)
+        self._schedule()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+@contextmanager
+def measured_lag(counters: Counters) -> Iterator[None]:
+    """Measure the delay of the running event loop within."""
+    timer = _LagTimer(counters)
+    try:
+        yield
+    finally:
+        timer.stop()
+
 
 Record = dict[str, Any]
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tornado_idv.admin.reload import FAILED, INVALID, ReloadResult
+from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import ConfigError, IdvError, format_traceback

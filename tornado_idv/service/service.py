@@ -19,9 +19,8 @@ from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.http.server import HttpServer
 from tornado_idv.keys.api_key import ApiKey, never_after, never_before
-from tornado_idv.keys.latest_time import LatestTime
-from tornado_idv.metrics.counters import Counters
-from tornado_idv.metrics.loop_lag import measured_lag
+from tornado_idv.keys.ring import LatestTime
+from tornado_idv.metrics.counters import Counters, measured_lag
 from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.http_parts import HttpParts, SharedParts
@@ -30,9 +29,8 @@ from tornado_idv.service.limiters import Limiters, exchanging, make_limiters
 from tornado_idv.service.needs_restart import needs_restart
 from tornado_idv.service.prepared import Prepared
 from tornado_idv.service.reload import Reloader
-from tornado_idv.service.sockets import bind, port_of, url_of
+from tornado_idv.service.sockets import bind, port_of, tls_context, url_of
 from tornado_idv.service.systemd import Notifier
-from tornado_idv.service.tls import tls_context
 from tornado_idv.web.access_log import AccessLog
 
 _COLLECT_AFTER = 10.0

@@ -9,7 +9,7 @@ from functools import lru_cache
 from http import HTTPStatus
 
 from tornado_idv.errors import InvalidFormat, InvalidKey, LookupFailed
-from tornado_idv.limits.gcra import Exceeded, Limit
+from tornado_idv.limits.key_limits import Exceeded, Limit
 
 _FIELDS: Mapping[int, str] = {
     401: "Www-Authenticate: Bearer\r\n",  # spelled as it always was: responses keep their bytes

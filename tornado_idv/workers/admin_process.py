@@ -15,8 +15,7 @@ from msgspec import convert
 
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.operations import OperationFailed, Record
-from tornado_idv.admin.reload import ReloadResult
-from tornado_idv.admin.report import ProcessReport, Report, WorkerReport, merge
+from tornado_idv.admin.report import ProcessReport, ReloadResult, Report, WorkerReport, merge
 from tornado_idv.backend import AnyBackend
 from tornado_idv.config.admin import AdminSettings
 from tornado_idv.config.load import ConfigFile

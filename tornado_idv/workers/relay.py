@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tornado_idv.admin.reload import ReloadResult
+from tornado_idv.admin.report import ReloadResult
 from tornado_idv.workers.child import Child
 from tornado_idv.workers.control import Message
 from tornado_idv.workers.fan_out import FanOut, Replies

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from tornado_idv.admin.reload import FAILED, ReloadResult
+from tornado_idv.admin.report import FAILED, ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.metrics.counters import Counters

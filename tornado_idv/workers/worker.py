@@ -15,7 +15,7 @@ import uvloop
 from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.logs.handlers import configure_logging
-from tornado_idv.metrics.loop_lag import measured_lag
+from tornado_idv.metrics.counters import measured_lag
 from tornado_idv.registry import backend_kinds
 from tornado_idv.service.prepared import Prepared
 from tornado_idv.service.service import Inherited, Service, prepare_file, serving

@@ -15,8 +15,8 @@ from idv_upstream.backend import UpstreamBackend
 from idv_upstream.cli.masking import mask_body, mask_headers, mask_url
 from idv_upstream.request.template import Request
 from idv_upstream.response.mapping import Step
+from idv_upstream.response.options import Outcome
 from idv_upstream.response.raw import Response
-from idv_upstream.response.statuses import Outcome
 from tornado_idv import (
     BackendResult,
     Broken,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, Self
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Annotated, Literal, Self
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
 from idv_upstream.response.expressions import (
@@ -16,7 +18,42 @@ from idv_upstream.response.expressions import (
     picks_an_element,
 )
 from idv_upstream.response.fields import FieldOptions, FieldSource
-from tornado_idv import ByNickname, Options, Query
+from tornado_idv import ByNickname, Options, Query, WholeNumber
+
+
+class Outcome(StrEnum):
+    """Handling of a response."""
+
+    READ = "read"
+    NOT_KNOWN = "not_known"
+    UNAVAILABLE = "unavailable"
+    BROKEN = "broken"
+
+
+StatusOptions = dict[Annotated[WholeNumber, Field(ge=200, le=599)], Outcome]
+"""What single statuses mean, where that differs from the default."""
+
+_DEFAULTS: Mapping[int, Outcome] = {
+    HTTPStatus.OK: Outcome.READ,
+    HTTPStatus.NO_CONTENT: Outcome.NOT_KNOWN,
+    HTTPStatus.NOT_FOUND: Outcome.NOT_KNOWN,
+    HTTPStatus.GONE: Outcome.NOT_KNOWN,
+    HTTPStatus.REQUEST_TIMEOUT: Outcome.UNAVAILABLE,
+    HTTPStatus.TOO_MANY_REQUESTS: Outcome.UNAVAILABLE,
+}
+
+
+def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
+    """Return the outcome of a status.
+
+    Any other status is broken: refused credentials (401, 403, 407) are ours, never the
+    client's, and redirects are not followed.
+    """
+    known = overrides.get(status) or _DEFAULTS.get(status)
+    if known is not None:
+        return known
+    is_server_error = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return Outcome.UNAVAILABLE if is_server_error else Outcome.BROKEN
 
 
 class ResponseOptions(Options):

@@ -22,8 +22,8 @@ from support.databases.sqlite_databases import ALICE, BOB
 from support.databases.user_lists import ANY_LIST, HEADER, csv_row
 from support.processes.forked_commands import start
 from tornado_idv import User
+from tornado_idv.cli.users.commands import generated_users
 from tornado_idv.cli.users.formats import Format, write_users
-from tornado_idv.cli.users.generate import generated_users
 
 ALICE_ROW, BOB_ROW = csv_row(ALICE), csv_row(BOB)
 Users = Callable[..., Result]

@@ -13,8 +13,8 @@ import pytest
 
 from support.processes.forking import fork
 from support.processes.process import TIMEOUT
+from tornado_idv.cli.users.commands import generated_users
 from tornado_idv.cli.users.formats import write_users
-from tornado_idv.cli.users.generate import generated_users
 
 ROWS = 5000
 

@@ -17,8 +17,8 @@ from tornado.web import Application, RequestHandler
 
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.http.connection import Connection
+from tornado_idv.http.context import FastPath
 from tornado_idv.http.exchange import Exchange, Peer
-from tornado_idv.http.fast_path import FastPath
 from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 

@@ -10,8 +10,7 @@ from typing import cast
 import pytest
 
 from tornado_idv.log_format import json_lines
-from tornado_idv.logs.filters import keep_out_secrets
-from tornado_idv.logs.handlers import BufferedHandler
+from tornado_idv.logs.handlers import BufferedHandler, keep_out_secrets
 from tornado_idv.logs.writer import LogWriter
 
 _TOUCHED = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from support.processes.service import KEY
-from tornado_idv.admin.reload import ReloadResult
+from tornado_idv.admin.report import ReloadResult
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings

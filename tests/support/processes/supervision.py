@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tornado_idv.admin.reload import ReloadResult
+from tornado_idv.admin.report import ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import DrainSettings
 from tornado_idv.metrics.counters import Counters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import sys
 import tempfile
@@ -26,13 +27,29 @@ from tornado_idv.cli.users.formats import (
     read_rows,
     write_users,
 )
-from tornado_idv.cli.users.generate import generated_users
 from tornado_idv.cli.users.import_users import RejectedRows, open_source, progress
 from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.cli.users.validation import importable, validated
 from tornado_idv.commands import Exit
 from tornado_idv.errors import StartError
 from tornado_idv.model import User
+
+_PLANS = ("Free", "Pro", "Team")
+_CARDS = 10**16
+_STEP = 6_180_339_887_498_949
+"""Coprime to the number of cards, so that no card number comes twice."""
+_NAMES = ("ana", "ben", "chen", "dora", "emil", "fay", "goran", "hana", "ivo", "june")
+
+
+def generated_users(count: int, seed: int) -> Iterator[User]:
+    """Yield users with unique nicknames and card numbers, neither of them in order."""
+    chooser = random.Random(seed)  # noqa: S311 no secret
+    first = chooser.randrange(_CARDS)
+    for number in range(count):
+        name = _NAMES[int(chooser.random() * len(_NAMES))]
+        card = (first + number * _STEP) % _CARDS
+        plan = _PLANS[int(chooser.random() * len(_PLANS))]
+        yield User(plan, f"{card:016d}", f"{name}{card % 7}_{number:07d}")
 
 
 def _percentage(_context: click.Context, _parameter: click.Parameter, text: str) -> Decimal:

@@ -18,7 +18,7 @@ from tornado_idv.cli.lookup import mute_own_logger
 from tornado_idv.commands import Exit
 from tornado_idv.errors import IdvError, LookupFailed
 from tornado_idv.identifiers import Identifiers
-from tornado_idv.logs.filters import keep_out_secrets
+from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.registry import BackendKinds, backend_kinds
 from tornado_idv.user_store import UserStore
 
