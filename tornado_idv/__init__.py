@@ -47,8 +47,15 @@ if TYPE_CHECKING:
         Size,
         WholeNumber,
     )
-    from tornado_idv.shared_cache import Purge, SharedCache, SharedCacheOptions, SharedResult
-    from tornado_idv.shared_limits import LimitUse, SharedLimits, SharedLimitsOptions
+    from tornado_idv.shared import (
+        LimitUse,
+        Purge,
+        SharedCache,
+        SharedCacheOptions,
+        SharedLimits,
+        SharedLimitsOptions,
+        SharedResult,
+    )
     from tornado_idv.user_store import ImportResult, NumberedUser, ReviewImport, UserStore
 
 _MODULES = {
@@ -64,20 +71,20 @@ _MODULES = {
     "FileSignature": "files",
     "ImportResult": "user_store",
     "KeyStoreLocation": "keys.location",
-    "LimitUse": "shared_limits",
+    "LimitUse": "shared",
     "NumberedUser": "user_store",
     "Options": "options",
     "Pattern": "options",
-    "Purge": "shared_cache",
+    "Purge": "shared",
     "Query": "model",
     "ReviewImport": "user_store",
     "Secret": "options",
     "SharedAnswer": "model",
-    "SharedCache": "shared_cache",
-    "SharedCacheOptions": "shared_cache",
-    "SharedLimits": "shared_limits",
-    "SharedLimitsOptions": "shared_limits",
-    "SharedResult": "shared_cache",
+    "SharedCache": "shared",
+    "SharedCacheOptions": "shared",
+    "SharedLimits": "shared",
+    "SharedLimitsOptions": "shared",
+    "SharedResult": "shared",
     "Size": "options",
     "User": "model",
     "UserStore": "user_store",

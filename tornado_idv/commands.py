@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -12,6 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:  # they need pydantic and msgspec, which `--help` does not
     from tornado_idv.backend import BackendOptions
     from tornado_idv.model import Query
+
+
+def ignore_signals() -> None:
+    """Ignore SIGINT and SIGTERM up to the end of the process, in the main thread.
+
+    For a command whose change is being committed: its result must be reported.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class Exit(IntEnum):

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from tornado_idv.backend import Backend
     from tornado_idv.commands import CommandTools
     from tornado_idv.model import Answer, Query
-    from tornado_idv.shared_cache import SharedCache
-    from tornado_idv.shared_limits import SharedLimits
+    from tornado_idv.shared import SharedCache, SharedLimits
 
 PROJECT = "tornado_idv"
 

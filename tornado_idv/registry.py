@@ -18,8 +18,7 @@ from tornado_idv.errors import IdvError, StartError, format_traceback
 if TYPE_CHECKING:
     from tornado_idv.backend import AnyBackend, Backend, BackendOptions
     from tornado_idv.keys.location import KeyStoreLocation
-    from tornado_idv.shared_cache import AnySharedCache
-    from tornado_idv.shared_limits import AnySharedLimits
+    from tornado_idv.shared import AnySharedCache, AnySharedLimits
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from tornado_idv.commands import ignore_signals
 from tornado_idv.model import User
-from tornado_idv.signals import ignore_signals
 
 NumberedUser = tuple[int, User]
 """A user and the line of the imported file that it comes from."""

@@ -19,7 +19,7 @@ from tornado_idv.errors import Broken
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.model import BackendResult, ByCard, SharedAnswer
-from tornado_idv.shared_cache import Purge, SharedResult
+from tornado_idv.shared import Purge, SharedResult
 
 
 class Replicas:

@@ -24,7 +24,7 @@ from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
-from tornado_idv.shared_cache import Purge
+from tornado_idv.shared import Purge
 
 
 @dataclass(slots=True)

@@ -1,8 +1,9 @@
-"""``tornado-idv check``."""
+"""``tornado-idv check``, ``schema`` and ``plugins``."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from tornado_idv.cli.common import (
 from tornado_idv.cli.dry_run import DryRun, dry_run, setting_warnings
 from tornado_idv.commands import Exit
 from tornado_idv.config.load import load, load_without_references
+from tornado_idv.config.schema import json_schema
 from tornado_idv.config.summary import summary
 from tornado_idv.errors import Problem
 from tornado_idv.logs.handlers import keep_out_secrets
@@ -82,3 +84,28 @@ def _absent(problems: Sequence[Problem]) -> Rows:
     rows = [("not resolved", f"{each.path}: {each.message}") for each in problems[:_MAX_ABSENT]]
     more = len(problems) - _MAX_ABSENT
     return [*rows, ("not resolved", f"and {more} more")] if more > 0 else rows
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of config.yaml.
+
+    It contains the options of the installed plugins. Editors use it to complete and check.
+    """
+    with exit_on_error(Exit.NO):
+        click.echo(json.dumps(json_schema(backend_kinds(plugin_manager())), indent=2))
+
+
+@click.command()
+@json_option
+def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
+    """List the kinds of backend that the installed plugins offer."""
+    with exit_on_error(Exit.NO, as_json=as_json):
+        kinds = backend_kinds(plugin_manager())
+        rows = {kind: kinds.module(kind).partition(".")[0] for kind in sorted(kinds)}
+        summaries = {kind: (kinds[kind].__doc__ or "").partition("\n")[0] for kind in rows}
+    if as_json:
+        print_json(rows)
+        return
+    for kind, module in rows.items():
+        click.echo(f"{kind:12} {module:16} {summaries[kind]}")

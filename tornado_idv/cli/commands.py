@@ -18,16 +18,16 @@ from tornado_idv.commands import CommandTools, Exit, LoadedConfig
 from tornado_idv.registry import plugin_manager
 
 _COMMANDS = {
-    "cache": ("running.cache", "Show or purge the cache of the running service."),
+    "cache": ("running.operations", "Show or purge the cache of the running service."),
     "check": ("check", "Report what is wrong with config.yaml, or what would run."),
-    "explain": ("running.explain", "Show how each backend of the running service responds."),
-    "health": ("running.health", "Report whether the running service is ready."),
+    "explain": ("running.operations", "Show how each backend of the running service responds."),
+    "health": ("running.operations", "Report whether the running service is ready."),
     "init": ("init", "Write a starter configuration and a key into FOLDER."),
     "keys": ("keys.commands", "Issue, rotate and revoke the keys in the key store."),
     "lookup": ("lookup", "Look a user up in the configured backends."),
-    "plugins": ("plugins", "List the kinds of backend that the installed plugins offer."),
-    "reload": ("running.reload", "Reload the configuration of the running service."),
-    "schema": ("schema", "Print the JSON Schema of config.yaml."),
+    "plugins": ("check", "List the kinds of backend that the installed plugins offer."),
+    "reload": ("running.operations", "Reload the configuration of the running service."),
+    "schema": ("check", "Print the JSON Schema of config.yaml."),
     "serve": ("running.serve", "Answer lookups over HTTP until SIGTERM."),
     "status": ("running.status", "Show what the running service does."),
     "users": ("users.commands", "Import, export, count and compare the users of backends."),

@@ -20,8 +20,12 @@ from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.settings import Settings
 from tornado_idv.options import Options
 from tornado_idv.registry import BackendKinds
-from tornado_idv.shared_cache import AnySharedCache, SharedCacheOptions
-from tornado_idv.shared_limits import AnySharedLimits, SharedLimitsOptions
+from tornado_idv.shared import (
+    AnySharedCache,
+    AnySharedLimits,
+    SharedCacheOptions,
+    SharedLimitsOptions,
+)
 
 _Choices = tuple[tuple[str, type[Options] | None], ...]
 """The options model of each kind; ``None`` if it is not to be imported."""

@@ -48,8 +48,7 @@ from tornado_idv.options import (
     WholeNumber,
     compile_pattern,
 )
-from tornado_idv.shared_cache import SharedCacheOptions
-from tornado_idv.shared_limits import SharedLimitsOptions
+from tornado_idv.shared import SharedCacheOptions, SharedLimitsOptions
 from tornado_idv.units import RATE
 
 

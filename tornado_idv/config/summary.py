@@ -18,7 +18,7 @@ from tornado_idv.config.settings import (
     Settings,
 )
 from tornado_idv.lookup.cache import CacheLimits
-from tornado_idv.shared_cache import SharedCacheOptions
+from tornado_idv.shared import SharedCacheOptions
 from tornado_idv.units import format_duration, format_rate
 
 _MAX_KEYS = 10

@@ -17,7 +17,7 @@ from tornado_idv.errors import LookupFailed, format_traceback
 from tornado_idv.limits.key_limits import KeyLimiter, KeyUse
 from tornado_idv.lookup.deadlines import bounded, is_cancelled
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.shared_limits import AnySharedLimits, LimitUse
+from tornado_idv.shared import AnySharedLimits, LimitUse
 
 _log = logging.getLogger(__name__)
 INTERVAL = 0.1

@@ -24,7 +24,7 @@ from tornado_idv.lookup.single_flight import Finish, Lookup, SingleFlight, settl
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
 from tornado_idv.options import Duration, Options, WholeNumber
-from tornado_idv.shared_cache import Purge
+from tornado_idv.shared import Purge
 
 _Count = Annotated[WholeNumber, Field(ge=1)]
 _Fraction = Annotated[float, Field(ge=0, le=1)]

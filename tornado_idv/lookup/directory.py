@@ -19,7 +19,7 @@ from tornado_idv.lookup.deadlines import is_cancelled
 from tornado_idv.lookup.guard import BackendCall, Guard, outcome_of
 from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.model import Answer, Query, User
-from tornado_idv.shared_cache import Purge
+from tornado_idv.shared import Purge
 
 _log = logging.getLogger(__name__)
 _MAX_REFRESHES = 4

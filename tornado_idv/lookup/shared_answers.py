@@ -9,7 +9,7 @@ from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.circuit_breaker import Permit
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.model import Answer, ByNickname, Query, SharedAnswer, User
-from tornado_idv.shared_cache import Purge, SharedResult
+from tornado_idv.shared import Purge, SharedResult
 
 Ask = Callable[[Query], Coroutine[Any, Any, Answer]]
 """Ask the backends; raises `LookupFailed`."""

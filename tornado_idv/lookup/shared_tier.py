@@ -18,7 +18,7 @@ from tornado_idv.lookup.circuit_breaker import BreakerState, CircuitBreaker, Per
 from tornado_idv.lookup.deadlines import bounded, is_cancelled
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.model import Query
-from tornado_idv.shared_cache import AnySharedCache, Purge, SharedResult
+from tornado_idv.shared import AnySharedCache, Purge, SharedResult
 
 _log = logging.getLogger(__name__)
 _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)

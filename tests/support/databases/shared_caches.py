@@ -12,7 +12,7 @@ from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.model import Query
 from tornado_idv.registry import plugin_manager
-from tornado_idv.shared_cache import (
+from tornado_idv.shared import (
     Purge,
     SharedCache,
     SharedCacheOptions,

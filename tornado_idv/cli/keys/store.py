@@ -17,7 +17,7 @@ import click
 
 from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import print_message
-from tornado_idv.commands import Exit
+from tornado_idv.commands import Exit, ignore_signals
 from tornado_idv.config.key_store import load_key_store_settings
 from tornado_idv.errors import IdvError, UncertainChangeError
 from tornado_idv.keys.api_key import KEY_ID
@@ -29,7 +29,6 @@ from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.logs.handlers import LogFormat, configure_logging
 from tornado_idv.options import is_like_url
 from tornado_idv.registry import key_stores, plugin_manager
-from tornado_idv.signals import ignore_signals
 from tornado_idv.units import DURATION, format_rate, parse_duration
 
 _audit = logging.getLogger("tornado_idv.audit")
