@@ -19,9 +19,9 @@ from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from support.http.http_server import reject
+from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
-from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 
 

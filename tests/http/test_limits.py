@@ -19,7 +19,7 @@ from tornado.web import Application
 from support.http.http_server import LIMITS, POST, connected_client, reject, until
 from support.processes.process import eventually
 from support.processes.service import KEY, Client, Reply, serving
-from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.state import State
 

@@ -15,8 +15,8 @@ from support.fakes.stepped_loop import SteppedLoop
 from support.http.http_server import reject
 from support.http.in_process import FakeSocket
 from tornado_idv.config.settings import TlsSettings
+from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.exchange import Exchange
-from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.service.sockets import tls_context
 

@@ -18,9 +18,9 @@ from tornado.web import HTTPError
 
 from support.processes.service import KEY
 from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, Unavailable
+from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
-from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.keys.api_key import ApiKey

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from support.http.in_process import HIGH_WATER, FakeClient, Harness, ask_for, harnesses
 from support.http.raw_requests import CHUNKS, HOST, request
-from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.connections import HttpLimits
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,9 @@ from typing import Protocol
 
 from tornado.httputil import HTTPServerConnectionDelegate
 
-from tornado_idv.http.connections import ConnectionTable
+from tornado_idv.http.connections import ConnectionTable, HttpLimits
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.fair_queue import FairQueue
-from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.trusted_proxies import TrustedProxies
 
 

@@ -13,11 +13,10 @@ from dataclasses import replace
 from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.http.connection import Connection
-from tornado_idv.http.connections import ConnectionTable
+from tornado_idv.http.connections import ConnectionTable, HttpLimits
 from tornado_idv.http.context import FastPath, Reject, ServerContext
 from tornado_idv.http.exchange import Peer
 from tornado_idv.http.fair_queue import PIPELINED_BUDGET, UNAUTHENTICATED_SHARE, FairQueue
-from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 from tornado_idv.http.trusted_proxies import TrustedProxies
 

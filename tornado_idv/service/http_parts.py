@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tornado_idv.config.settings import ServerSettings, Settings
+from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.context import FastPath, Reject
 from tornado_idv.http.exchange import Peer
-from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.identifiers import Identifiers

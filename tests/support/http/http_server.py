@@ -17,9 +17,9 @@ from tornado.web import Application, RequestHandler
 
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.http.connection import Connection
+from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.context import FastPath
 from tornado_idv.http.exchange import Exchange, Peer
-from tornado_idv.http.limits import HttpLimits
 from tornado_idv.http.server import HttpServer
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"

@@ -20,7 +20,7 @@ from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.errors import Unavailable
 from tornado_idv.http.connection import Connection
-from tornado_idv.http.limits import HttpLimits
+from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.identifiers import Identifiers, ProfileSite
