@@ -43,14 +43,10 @@ def json_lines(records: Sequence[Record]) -> str:
 
 def _ascii_json(record: Record) -> str:
     fields = {
-        name: _finite(value) for name, value in to_builtins(record, enc_hook=_as_text).items()
+        name: (None if isinstance(value, float) and not math.isfinite(value) else value)
+        for name, value in to_builtins(record, enc_hook=_as_text).items()
     }
     return f"{json.dumps(fields, separators=(',', ':'))}\n"
-
-
-def _finite(value: object) -> object:
-    """Return ``None`` for what `json` would write as ``NaN``; msgspec does so by itself."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def text_lines(records: Sequence[Record]) -> str:

@@ -263,34 +263,32 @@ class KeyStore:
     def _add(self, records: Iterable[KeyRecord]) -> None:
         remaining = iter(records)
         while batch := list(islice(remaining, _BATCH)):
-            self._check_new(batch)
+            ids = [record.id for record in batch]
+            known = dict(self._select("id, revoked FROM keys WHERE id", ids))
+            digests = [token.digest for record in batch for token in record.tokens]
+            used = {
+                digest for (digest,) in self._select("digest FROM tokens WHERE digest", digests)
+            }
+            for record in batch:
+                if record.id in known:
+                    was = (
+                        "was revoked; its id is not used again"
+                        if known[record.id]
+                        else "exists already"
+                    )
+                    raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
+                known[record.id] = None
+                for token in record.tokens:
+                    if token.digest in used:
+                        text = f"another key has the token of {record.id}"
+                        raise DuplicateKeyError(text, record.id)
+                    used.add(token.digest)
             self._database.executemany(_ADD_KEY, map(to_values, batch))
             self._put_tokens(batch)
 
     def _put_last_used(self, times: Mapping[str, float]) -> None:
         rows = [(used, key_id) for key_id, used in times.items()]
         self._database.executemany(_PUT_LAST_USED, rows)
-
-    def _check_new(self, records: Sequence[KeyRecord]) -> None:
-        """Raise `DuplicateKeyError` for an id or a token that is in the store, or occurs twice."""
-        ids = [record.id for record in records]
-        known = dict(self._select("id, revoked FROM keys WHERE id", ids))
-        digests = [token.digest for record in records for token in record.tokens]
-        used = {digest for (digest,) in self._select("digest FROM tokens WHERE digest", digests)}
-        for record in records:
-            if record.id in known:
-                was = (
-                    "was revoked; its id is not used again"
-                    if known[record.id]
-                    else "exists already"
-                )
-                raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
-            known[record.id] = None
-            for token in record.tokens:
-                if token.digest in used:
-                    text = f"another key has the token of {record.id}"
-                    raise DuplicateKeyError(text, record.id)
-                used.add(token.digest)
 
     def _select(self, columns: str, values: Sequence[object]) -> Iterable[Any]:
         marks = ", ".join("?" for _ in values)
