@@ -163,9 +163,7 @@ class _Reader:
             raise self._problem(mark, f"nested deeper than {_MAX_DEPTH} levels")
         value: Text | Items | Mapping
         if isinstance(event, yaml.ScalarEvent):
-            if not self._quotes_span_lines and (
-                event.style in {"'", '"'} and event.end_mark.line > event.start_mark.line
-            ):
+            if not self._quotes_span_lines and _spans_lines(event):
                 raise self._problem(mark, "a quote is not closed on its line")
             value = Text(event.value)
         elif isinstance(event, yaml.SequenceStartEvent):
@@ -197,6 +195,10 @@ class _Reader:
 
     def _problem(self, mark: Mark, message: str) -> ConfigError:
         return ConfigError(Problem(self._file, *mark, "", message))
+
+
+def _spans_lines(event: Any) -> bool:
+    return event.style in {"'", '"'} and event.end_mark.line > event.start_mark.line
 
 
 def _end(text: str) -> Mark:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 import jmespath
-from jmespath.exceptions import IncompleteExpressionError, JMESPathTypeError, ParseError
+from jmespath.exceptions import (
+    ArityError,
+    IncompleteExpressionError,
+    JMESPathTypeError,
+    ParseError,
+    UnknownFunctionError,
+)
 from jmespath.functions import Functions, signature
 from jmespath.visitor import Options, TreeInterpreter
 from pydantic import AfterValidator
@@ -56,11 +63,7 @@ class Expression:
     def __init__(self, text: str) -> None:
         self.text = text
         self._node = _parse(text)
-        try:
-            _check_functions(text, self._node)
-        except RecursionError:
-            raise ValueError("not a JMESPath expression that can be used: too long") from None
-        if self._node["type"] == "expref":
+        if self._node["type"] == "expref":  # never false, as a condition
             raise ValueError(f"not a JMESPath expression: {text} gives an expression, no value")
         self._member = self._node["value"] if self._node["type"] == "field" else None
 
@@ -73,6 +76,8 @@ class Expression:
         except JMESPathTypeError as error:
             given = f"{error.function_name}() is given {error.actual_type}"
             raise Broken(f"{self.text} does not fit the response: {given}") from None
+        except (UnknownFunctionError, ArityError) as error:  # their texts have no value
+            raise Broken(f"{self.text} cannot be evaluated: {error}") from None
         except _MISFITS:
             raise Broken(f"{self.text} does not fit the response") from None
 
@@ -130,7 +135,9 @@ def _parse(text: str) -> Node:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", PendingDeprecationWarning)
-            return jmespath.compile(text).parsed
+            parsed: Node = jmespath.compile(text).parsed
+            deque(_nodes(parsed), maxlen=0)  # the checks walk through all of it, too
+            return parsed
     except PendingDeprecationWarning:
         problem = "has text in backquotes; write it in single quotes, like 'active'"
     except IncompleteExpressionError:
@@ -146,21 +153,6 @@ def _hint(error: ParseError) -> str:
     if isinstance(error.token_value, int):
         return "; a number stands in backquotes, like `0`"
     return _HINTS.get(str(error.token_value), "")
-
-
-def _check_functions(text: str, node: Node) -> None:
-    table = AllFunctions.FUNCTION_TABLE
-    for call in _nodes(node):
-        if call["type"] != "function_expression":
-            continue
-        name, given = call["value"], len(call["children"])
-        if name not in table:
-            known = ", ".join(sorted(table))
-            raise ValueError(f"{text} calls {name}(), which does not exist; there are {known}")
-        parameters = table[name]["signature"]
-        needed, more = len(parameters), parameters[-1].get("variadic")
-        if given < needed or (given > needed and not more):
-            raise ValueError(f"{text} calls {name}() with {given} arguments; it takes {needed}")
 
 
 def _is_pick(node: Node) -> bool:
