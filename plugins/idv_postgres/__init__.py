@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from idv_postgres.init import commands
+from idv_postgres.commands import commands
 from tornado_idv import CommandTools, hookimpl
 
 

@@ -110,13 +110,7 @@ class AnswerCache:
         if now >= entry.next_check:
             if now >= entry.fresh_until:
                 return None
-            entries = self._found if entry.answer.found else self._negative
-            entries.touch(query.text)
-            if now >= entry.refresh_at:
-                entry.refresh_at = entry.fresh_until  # queue one refresh for each entry
-                with contextlib.suppress(asyncio.QueueFull):
-                    self.refresh_queue.put_nowait(query)
-            entry.next_check = min(now + _LRU_TOUCH_INTERVAL, entry.refresh_at)
+            self._on_hit(query, entry, now)
         return entry.answer
 
     def get_stale(self, query: Query) -> Answer | None:
@@ -243,6 +237,15 @@ class AnswerCache:
 
     def _store_failure(self, query: Query, error: LookupFailed) -> None:
         self._failures[query.text] = error.copy()  # without the frames of its traceback
+
+    def _on_hit(self, query: Query, entry: Entry, now: float) -> None:
+        entries = self._found if entry.answer.found else self._negative
+        entries.touch(query.text)
+        if now >= entry.refresh_at:
+            entry.refresh_at = entry.fresh_until  # queue one refresh for each entry
+            with contextlib.suppress(asyncio.QueueFull):
+                self.refresh_queue.put_nowait(query)
+        entry.next_check = min(now + _LRU_TOUCH_INTERVAL, entry.refresh_at)
 
     def _store(self, query: Query, answer: Answer) -> None:
         text, limits, now = query.text, self.limits, self.timer()
