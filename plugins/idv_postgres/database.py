@@ -100,7 +100,13 @@ class Database:
             connection = await pool.acquire()
             try:
                 async with connection.transaction(readonly=True):
-                    await self._reject_row_security(connection)
+                    if not self._options.prepared_statements:
+                        await connection.execute("SET LOCAL row_security = off")
+                    elif await connection.fetchval("SHOW row_security") != "off":
+                        raise Broken(
+                            "a pooler ignores the startup parameter row_security; remove it from "
+                            "ignore_startup_parameters and write prepared_statements: false"
+                        )
                     lookups = await inspect(connection, self._options)
             finally:
                 pool.release(connection)
@@ -155,16 +161,6 @@ class Database:
     def terminate(self) -> None:
         """Close every connection at once; running lookups fail."""
         self._pool.terminate()
-
-    async def _reject_row_security(self, connection: asyncpg.Connection) -> None:
-        """Make the server refuse to hide rows, which would end as "not found"."""
-        if not self._options.prepared_statements:
-            await connection.execute("SET LOCAL row_security = off")
-        elif await connection.fetchval("SHOW row_security") != "off":
-            raise Broken(
-                "a pooler ignores the startup parameter row_security; remove it from "
-                "ignore_startup_parameters and write prepared_statements: false"
-            )
 
     def _new_pool(self) -> Pool:
         return Pool(self._connect, self._options.pool.max)

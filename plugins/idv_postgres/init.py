@@ -9,7 +9,7 @@ import click
 
 from idv_postgres.options import NOT_INSTALLED, PostgresOptions
 from idv_postgres.schema import VERSION, script, version_query
-from tornado_idv import CommandTools, Exit, LoadedConfig, StartError
+from tornado_idv import CommandTools, Exit, StartError
 
 _TIMEOUT = 10.0
 """Seconds for connecting."""
@@ -18,29 +18,28 @@ _TIMEOUT = 10.0
 def init_database(tools: CommandTools, config: Path, name: str | None, *, apply: bool) -> None:
     """Print the SQL, or run it; exits with a message if that is not possible."""
     with tools.exit_on_error(Exit.NO):
-        options = _options(tools.read(config), name)
+        loaded = tools.read(config)
+        found = [each for each in loaded.backends if isinstance(each, PostgresOptions)]
+        if name is not None:
+            found = [each for each in found if each.name == name]
+        if len(found) != 1:
+            which = "no backend" if not found else "more than one backend"
+            named = (
+                f" with the name {name}" if name else "; choose one with --name" if found else ""
+            )
+            raise StartError(f"the configuration has {which} of the kind postgres{named}")
+        if found[0].has_queries:
+            raise StartError(
+                f"backend {found[0].name}: by_nickname and by_card read tables of your own; "
+                "only the option table names one that can be made"
+            )
+        options = found[0]
         if not apply:
             click.echo(script(options), nl=False)
             return
         was = asyncio.run(_apply(options))
     change = "unchanged" if was == VERSION else f"was {was}" if was else "new"
     click.echo(f"backend {options.name}: the schema has version {VERSION} ({change})")
-
-
-def _options(loaded: LoadedConfig, name: str | None) -> PostgresOptions:
-    found = [each for each in loaded.backends if isinstance(each, PostgresOptions)]
-    if name is not None:
-        found = [each for each in found if each.name == name]
-    if len(found) != 1:
-        which = "no backend" if not found else "more than one backend"
-        named = f" with the name {name}" if name else "; choose one with --name" if found else ""
-        raise StartError(f"the configuration has {which} of the kind postgres{named}")
-    if found[0].has_queries:
-        raise StartError(
-            f"backend {found[0].name}: by_nickname and by_card read tables of your own; "
-            "only the option table names one that can be made"
-        )
-    return found[0]
 
 
 async def _apply(options: PostgresOptions) -> int:

@@ -128,23 +128,19 @@ class Staging:
         # small.
         self._run("PRAGMA target.journal_mode = MEMORY")
         try:
-            self._create_indexes()
+            table = self._options.table
+            collation = " COLLATE NOCASE" if self._options.folds_nicknames else ""
+            for name, key in (
+                ("nickname", f"{self._nickname}{collation}"),
+                ("card_number", self._card),
+            ):
+                index = f"target.{quoted(f'{table}_{name}')}"
+                self._run(f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({key})")
         except sqlite3.IntegrityError:
             self._run("PRAGMA target.journal_mode = OFF")
             self._run(f"DROP TABLE {self._table}")
             return False
         return True
-
-    def _create_indexes(self) -> None:
-        """Create the indexes that lookups need; rows would be inserted slowly with them."""
-        table = self._options.table
-        collation = " COLLATE NOCASE" if self._options.folds_nicknames else ""
-        for name, key in (
-            ("nickname", f"{self._nickname}{collation}"),
-            ("card_number", self._card),
-        ):
-            index = f"target.{quoted(f'{table}_{name}')}"
-            self._run(f"CREATE UNIQUE INDEX {index} ON {quoted(table)} ({key})")
 
     def card_conflicts(self) -> list[tuple[int, str]]:
         """Remove users with a card number that a stored user keeps; return the lines.

@@ -43,7 +43,14 @@ async def inspect(connection: aiosqlite.Connection, options: SqliteOptions) -> T
     Raises `Unavailable` for what is not there, with the names of what is, `Broken` for a
     column whose type cannot hold text and for nicknames with ``@``, and `sqlite3.Error`.
     """
-    kind = await _kind(connection, options.table)
+    table = options.table
+    rows = await connection.execute_fetchall(
+        "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
+    )
+    kinds = {_folded(name): kind for name, kind in rows}
+    if _folded(table) not in kinds:
+        raise Unavailable(f"there is no table {_listed(table, [name for name, _ in rows])}")
+    kind = str(kinds[_folded(table)])
     types = await _column_types(connection, options)
     lookups = _lookups(options, kind, types)
     slow = await _slow(connection, kind, lookups)
@@ -83,16 +90,6 @@ def quoted(name: str) -> str:
 def _require_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value:
         raise Broken(f"the {name} of a row is not text, or empty")
-
-
-async def _kind(connection: aiosqlite.Connection, table: str) -> str:
-    rows = await connection.execute_fetchall(
-        "SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
-    )
-    kinds = {_folded(name): kind for name, kind in rows}
-    if _folded(table) not in kinds:
-        raise Unavailable(f"there is no table {_listed(table, [name for name, _ in rows])}")
-    return str(kinds[_folded(table)])
 
 
 async def _column_types(connection: aiosqlite.Connection, options: SqliteOptions) -> dict[str, str]:

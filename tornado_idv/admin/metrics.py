@@ -68,8 +68,31 @@ class _ReportCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._requests()
         yield from self._backends()
-        yield from self._cache()
-        yield from self._shared_cache()
+        sizes = self._report.process.cache_entries
+        yield _gauge("idv_cache_entries", "Entries of the cache.", "kind", sizes.items())
+        lookups = cache_lookups(self._counters)
+        yield _counter("idv_cache_lookups", "Lookups.", "result", lookups.items())
+        evictions = self._counters.evictions
+        yield CounterMetricFamily("idv_cache_evictions", "Entries that made room.", evictions)
+        refreshes = self._counters.refreshes.items()
+        yield _counter("idv_cache_refreshes", "Refreshes ahead of expiry.", "result", refreshes)
+        shared = self._report.process.shared_cache
+        counted = self._counters.backend(SHARED_CACHE)
+        for name, text, words in _SHARED_CACHE_CALLS:
+            values = ((result, counted.results[word]) for result, word in words.items())
+            yield _counter(f"idv_shared_cache_{name}", text, "result", values if shared else ())
+        seconds = HistogramMetricFamily(
+            "idv_shared_cache_duration_seconds", "Time that reads of the shared cache took."
+        )
+        pending = GaugeMetricFamily("idv_shared_cache_purges_pending", "Purges not delivered yet.")
+        breaker = GaugeMetricFamily(
+            "idv_shared_cache_breaker_state", "Circuit breaker: 0 closed, 1 half-open, 2 open."
+        )
+        if shared is not None:
+            _add_histogram(seconds, (), [counted.durations])
+            pending.add_metric((), self._report.process.pending_purges)
+            breaker.add_metric((), _BREAKER[shared.breaker])
+        yield from (seconds, pending, breaker)
         yield from self._keys()
         yield from self._process()
 
@@ -134,35 +157,6 @@ class _ReportCollector(Collector):
             in_flight.add_metric([each.name], each.in_flight)
             breaker.add_metric([each.name], _BREAKER[each.breaker])
         yield from (calls, seconds, in_flight, breaker, users)
-
-    def _cache(self) -> Iterator[Metric]:
-        sizes = self._report.process.cache_entries
-        yield _gauge("idv_cache_entries", "Entries of the cache.", "kind", sizes.items())
-        lookups = cache_lookups(self._counters)
-        yield _counter("idv_cache_lookups", "Lookups.", "result", lookups.items())
-        evictions = self._counters.evictions
-        yield CounterMetricFamily("idv_cache_evictions", "Entries that made room.", evictions)
-        refreshes = self._counters.refreshes.items()
-        yield _counter("idv_cache_refreshes", "Refreshes ahead of expiry.", "result", refreshes)
-
-    def _shared_cache(self) -> Iterator[Metric]:
-        shared = self._report.process.shared_cache
-        counted = self._counters.backend(SHARED_CACHE)
-        for name, text, words in _SHARED_CACHE_CALLS:
-            values = ((result, counted.results[word]) for result, word in words.items())
-            yield _counter(f"idv_shared_cache_{name}", text, "result", values if shared else ())
-        seconds = HistogramMetricFamily(
-            "idv_shared_cache_duration_seconds", "Time that reads of the shared cache took."
-        )
-        pending = GaugeMetricFamily("idv_shared_cache_purges_pending", "Purges not delivered yet.")
-        breaker = GaugeMetricFamily(
-            "idv_shared_cache_breaker_state", "Circuit breaker: 0 closed, 1 half-open, 2 open."
-        )
-        if shared is not None:
-            _add_histogram(seconds, (), [counted.durations])
-            pending.add_metric((), self._report.process.pending_purges)
-            breaker.add_metric((), _BREAKER[shared.breaker])
-        yield from (seconds, pending, breaker)
 
     def _keys(self) -> Iterator[Metric]:
         now = time.time()

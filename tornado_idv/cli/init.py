@@ -67,7 +67,16 @@ def init(folder: Path) -> None:
             )
             + "\n",
         }
-        _write(files)
+        existing = [str(path) for path in files if os.path.lexists(path)]
+        if existing:
+            raise StartError(f"{' and '.join(existing)}: already there; nothing was written")
+        try:
+            for path, text in files.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("x", encoding="utf-8") as file:
+                    file.write(text)
+        except OSError as error:
+            raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error
     click.echo(f"Wrote {', '.join(str(path) for path in files)}.\n")
     click.echo(f"Your key, which is shown only once:\n\n  {token}\n")
     click.echo(f"Now run\n\n  tornado-idv serve --config {config}\n\nand send\n")
@@ -75,16 +84,3 @@ def init(folder: Path) -> None:
         "  curl http://127.0.0.1:8080/api/v1/identify/url -H 'Content-Type: application/json'"
         f" -H 'Authorization: Bearer {token}' -d '{{\"input\": \"@alice\"}}'"
     )
-
-
-def _write(files: dict[Path, str]) -> None:
-    existing = [str(path) for path in files if os.path.lexists(path)]
-    if existing:
-        raise StartError(f"{' and '.join(existing)}: already there; nothing was written")
-    try:
-        for path, text in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-    except OSError as error:
-        raise StartError(f"{error.filename}: cannot be written: {error.strerror}") from error

@@ -39,7 +39,13 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
     yield from _duplicates(file, _texts(backends, "name"), "another backend has this name")
     yield from _duplicates(file, _texts(keys, "id"), "another key has this id")
     yield from _duplicates(file, _digests(keys), "another key has this token")
-    yield from _without_one_token(file, keys)
+    for path, key in keys:
+        # Without the space after the colon "token:idv_..." is one name; reported elsewhere.
+        names = [name for name in key if name.partition(":")[0] in ("sha256", "token")]
+        if not names:
+            yield Problem(file, *key.mark, path, "needs sha256, or token in a demo")
+        elif len(names) > 1:
+            yield Problem(file, *names[1].mark, path, "has sha256 and token; leave one out")
     if not (_is_true(value_at(tree, "demo")) or _is_loopback(value_at(tree, "server", "host"))):
         yield from _plain_tokens(file, keys)
 
@@ -80,16 +86,6 @@ def _duplicates(file: str, values: Iterable[_Value], message: str) -> Iterator[P
         if canonical in first:
             yield Problem(file, *mark, path, f"{message}, see line {first[canonical]}")
         first.setdefault(canonical, mark.line)
-
-
-def _without_one_token(file: str, keys: Iterable[_Entry]) -> Iterator[Problem]:
-    for path, key in keys:
-        # Without the space after the colon "token:idv_..." is one name; reported elsewhere.
-        names = [name for name in key if name.partition(":")[0] in ("sha256", "token")]
-        if not names:
-            yield Problem(file, *key.mark, path, "needs sha256, or token in a demo")
-        elif len(names) > 1:
-            yield Problem(file, *names[1].mark, path, "has sha256 and token; leave one out")
 
 
 def _plain_tokens(file: str, keys: Iterable[_Entry]) -> Iterator[Problem]:

@@ -81,7 +81,18 @@ class LimitExchange:
         try:
             await bounded(_TIMEOUT, self._exchange_all(uses, since))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self._failed(_reason(error))
+            reason = _reason(error)
+            self._counters.limit_exchanges["failed"] += 1
+            if reason != self.error:
+                _log.warning(
+                    "shared limits: not exchanged: %s; the limits of keys apply on each machine "
+                    "separately, trying again every %g s",
+                    reason,
+                    _RETRY_INTERVAL,
+                )
+            if self.error is None:
+                self.since = time.time()
+            self.error, self._is_connected = reason, False
         else:
             self._counters.limit_exchanges["ok"] += 1
             if self.error is not None:
@@ -100,19 +111,6 @@ class LimitExchange:
         # By the time before the exchange, so that its duration delays no request.
         for use, seconds in zip(uses, ahead, strict=True):
             self._limiter.advance(use, now + seconds)
-
-    def _failed(self, reason: str) -> None:
-        self._counters.limit_exchanges["failed"] += 1
-        if reason != self.error:
-            _log.warning(
-                "shared limits: not exchanged: %s; the limits of keys apply on each machine "
-                "separately, trying again every %g s",
-                reason,
-                _RETRY_INTERVAL,
-            )
-        if self.error is None:
-            self.since = time.time()
-        self.error, self._is_connected = reason, False
 
 
 def _name(use: KeyUse) -> str:

@@ -25,17 +25,13 @@ def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
     caches as this one is, precedes ``max-age``; the response's ``Age`` is subtracted. Values
     that cannot be parsed are ignored.
     """
-    directives = _directives(headers)
+    text = ",".join(headers.getall("Cache-Control", ()))
+    directives = {name.lower(): quoted or plain for name, quoted, plain in _DIRECTIVE.findall(text)}
     storable = "no-store" not in directives
     for name in ("s-maxage", "max-age"):
         if _SECONDS.fullmatch(directives.get(name, "")):
             return max(0.0, float(directives[name]) - _age(headers)), storable
     return None, storable
-
-
-def _directives(headers: MultiMapping[str]) -> dict[str, str]:
-    text = ",".join(headers.getall("Cache-Control", ()))
-    return {name.lower(): quoted or plain for name, quoted, plain in _DIRECTIVE.findall(text)}
 
 
 def _age(headers: MultiMapping[str]) -> float:

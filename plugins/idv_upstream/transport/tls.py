@@ -123,7 +123,18 @@ def _context(options: TlsOptions) -> ssl.SSLContext:
     context = _trust_store(options.ca_file)
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # the system may allow older ones
     if options.cert_file is not None:
-        _load_client_cert(context, options.cert_file, options.key_file)
+        cert_file = options.cert_file
+        key_file = options.key_file
+        for file in (cert_file, key_file):
+            if file is not None:
+                _check_readable(file)
+        try:
+            context.load_cert_chain(cert_file, key_file, _no_passphrase)
+        except _EncryptedKeyError:
+            raise StartError(f"{key_file or cert_file}: the key is encrypted; decrypt it") from None
+        except (ssl.SSLError, ValueError):
+            files = cert_file if key_file is None else f"{cert_file} and {key_file}"
+            raise StartError(f"{files}: not a certificate and its key, in PEM form") from None
     if not options.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -138,19 +149,6 @@ def _trust_store(ca_file: Path | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file)
     except (ssl.SSLError, ValueError):
         raise StartError(f"{ca_file}: no certificates in PEM form") from None
-
-
-def _load_client_cert(context: ssl.SSLContext, cert_file: Path, key_file: Path | None) -> None:
-    for file in (cert_file, key_file):
-        if file is not None:
-            _check_readable(file)
-    try:
-        context.load_cert_chain(cert_file, key_file, _no_passphrase)
-    except _EncryptedKeyError:
-        raise StartError(f"{key_file or cert_file}: the key is encrypted; decrypt it") from None
-    except (ssl.SSLError, ValueError):
-        files = cert_file if key_file is None else f"{cert_file} and {key_file}"
-        raise StartError(f"{files}: not a certificate and its key, in PEM form") from None
 
 
 def _check_readable(file: Path) -> None:

@@ -78,7 +78,16 @@ def write_users(file: IO[str], form: Format, users: Iterable[User]) -> None:
     elif form == "jsonl":
         file.writelines(f"{json.dumps(_fields(user), ensure_ascii=False)}\n" for user in users)
     else:
-        _write_yaml(file, users)
+        first = True
+        for user in users:
+            if first:
+                file.write("users:\n")
+                first = False
+            fields = {**_fields(user), "nickname": f"@{user.nickname}"}
+            members = ", ".join(f"{name}: {_yaml_text(text)}" for name, text in fields.items())
+            file.write(f"  - {{{members}}}\n")
+        if first:
+            file.write("users: []\n")
 
 
 def _fields(user: User) -> dict[str, str]:
@@ -201,19 +210,6 @@ def _by_field(members: Mapping[str, object], columns: Mapping[str, str]) -> Fiel
     values = [members.get(columns[field]) for field in FIELDS]
     # Values of YAML are a subclass of str, which databases refuse.
     return [str(value) if isinstance(value, str) else value for value in values]
-
-
-def _write_yaml(file: IO[str], users: Iterable[User]) -> None:
-    first = True
-    for user in users:
-        if first:
-            file.write("users:\n")
-            first = False
-        fields = {**_fields(user), "nickname": f"@{user.nickname}"}
-        members = ", ".join(f"{name}: {_yaml_text(text)}" for name, text in fields.items())
-        file.write(f"  - {{{members}}}\n")
-    if first:
-        file.write("users: []\n")
 
 
 def _yaml_text(text: str) -> str:
