@@ -1,6 +1,6 @@
 """The file of the key store: a SQLite database with a rollback journal.
 
-Not in WAL mode: reads are short and writers rare, so its concurrency is not needed, and a
+Not made in WAL mode: reads are short and writers rare, so its concurrency is not needed, and a
 ``-wal`` file outlives a rename. It stays while any process has the store open, and SQLite would
 apply its changes to another store that is renamed over this one. A rollback journal exists only
 while a change is written.
@@ -12,7 +12,7 @@ import os
 import secrets
 import sqlite3
 import stat
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,11 @@ class KeyStoreFile(KeyStoreLocation):
                     statement = ""
             yield _Database(connection, self.setting)
 
-    def signature(self) -> FileSignature | None:
-        """Return the status of the file, which a change of a key changes."""
+    def signature(self) -> Hashable | None:
+        """Return the status of the file, and of the log of one in WAL mode."""
+        log = Path(f"{self.setting}-wal")
         try:
-            return FileSignature.of(self.setting)
+            return FileSignature.of(self.setting), FileSignature.of(log) if log.exists() else None
         except OSError:
             return None
 
