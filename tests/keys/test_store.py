@@ -236,6 +236,7 @@ def test_change_is_noticed_where_the_store_is_in_wal_mode(path: Path) -> None:
     location = KeyStoreFile(path)
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA journal_mode = WAL")
+        other.execute("SELECT id FROM keys").fetchall()
         before = location.signature()
         with open_store(path) as store:
             store.revoke("shop", CREATED)
