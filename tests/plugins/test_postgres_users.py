@@ -135,19 +135,6 @@ def test_duplicates_in_any_batch_are_rejected(
     ]
 
 
-def test_duplicate_on_the_line_of_the_first_user_is_rejected_alone(
-    database: Database, users: Callable[..., Result], tmp_path: Path
-) -> None:
-    """A line of YAML may have several users."""
-    database.write(BOB)
-    database.run(GRANT)
-    user = "{nickname: alice, card_number: '1', plan: Free}"
-    file = tmp_path / "list.yaml"
-    file.write_text(f"users: [{user}, {user}]\n")
-    assert users("import", file, "--to", "people").exit_code == 0
-    assert rows(database) == ["alice|1|Free|"]
-
-
 def test_merge_keeps_other_users_and_other_columns(
     database: Database, users: Callable[..., Result], source: Callable[[str], Path]
 ) -> None:
@@ -172,27 +159,6 @@ def test_merge_keeps_other_users_and_other_columns(
         "fay|6|Free|now",
     ]
     assert ":4: the card number is that of a stored user" in Path(f"{csv}.rejected").read_text()
-
-
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_card_number_of_a_stored_user_whose_row_is_rejected_is_not_taken(
-    database: Database, users: Callable[..., Result], source: Callable[[str], Path], table: str
-) -> None:
-    """Two users exchange theirs; that of bob is carl's, who is not in the file."""
-    database.clear(
-        f"{table}; {GRANT}; INSERT INTO users SELECT name, place, 'Free' FROM "
-        "unnest(ARRAY['alice', 'bob', 'carl', 'dora', 'emil']) WITH ORDINALITY AS n (name, place)"
-    )
-    pairs = ["fay,1", "alice,2", "bob,3", "dora,5", "emil,4", "gina,6"]
-    csv = source("nickname,card_number,plan\n" + "".join(f"{pair},Pro\n" for pair in pairs))
-    done = users("import", csv, "--to", "people", "--merge", "--json")
-    numbers = {"imported": 3, "added": 1, "updated": 2, "removed": 0, "rejected": 3}
-    assert json.loads(done.stdout) == {"ok": True, **numbers}
-    kept = ["alice|1|Free", "bob|2|Free", "carl|3|Free"]
-    assert rows(database) == [*kept, "dora|5|Pro", "emil|4|Pro", "gina|6|Pro"]
-    rejected = Path(f"{csv}.rejected").read_text().splitlines()
-    reason = "the card number is that of a stored user who is not in the file, or is rejected"
-    assert rejected == [f"{csv}:{line}: {reason}" for line in (2, 3, 4)]
 
 
 def test_refused_import_changes_nothing(

@@ -270,3 +270,43 @@ def test_import_without_a_valid_user_is_refused_with_any_option(store: Store) ->
     assert "has no valid user; the first for line 2: card_number: not in a valid" in message
     assert "has no valid user" in problem(store.load(options=("import", *ANY_LIST)))
     assert store.export() == csv_row(user(0))
+
+
+@pytest.mark.parametrize("table", ["unique", "no index"])
+def test_card_number_of_a_stored_user_whose_row_is_rejected_is_not_taken(
+    store: Store, table: str
+) -> None:
+    """Two users exchange theirs; that of bob is carl's, who is not in the file."""
+    names = ["alice", "bob", "carl", "dora", "emil"]
+    if table == "unique":
+        store.write(*(User("Free", str(i), name) for i, name in enumerate(names, start=1)))
+    else:
+        rows = (f"('{name}', '{i}', 'Free', NULL)" for i, name in enumerate(names, start=1))
+        store.create_loose(", ".join(rows))
+    wanted = {"fay": "1", "alice": "2", "bob": "3", "dora": "5", "emil": "4", "gina": "6"}
+    users = (User("Pro", card, name) for name, card in wanted.items())
+    done = store.load(*users, options=(*MODES[1], *ANY_LIST))
+    assert numbers(done) == (1, 2, 0, 3)
+    exported = [line.split(",")[:3] for line in store.export().splitlines()]
+    assert [",".join(each) for each in exported] == [
+        *("alice,1,Free", "bob,2,Free", "carl,3,Free"),
+        *("dora,5,Pro", "emil,4,Pro", "gina,6,Pro"),
+    ]
+    file = store.folder / "list.csv"
+    reason = "the card number is that of a stored user who is not in the file, or is rejected"
+    rejected = Path(f"{file}.rejected").read_text().splitlines()
+    assert rejected == [f"{file}:{line}: {reason}" for line in (2, 3, 4)]
+
+
+def test_duplicate_on_the_line_of_the_first_user_is_rejected_alone(store: Store) -> None:
+    """A line of YAML may have several users."""
+    first, same_name, same_card = (
+        f"{{nickname: {name}, card_number: '{card}', plan: Free}}"
+        for name, card in [("alice", 1), ("alice", 2), ("carl", 1)]
+    )
+    file = store.folder / "list.yaml"
+    file.write_text(f"users: [{first}, {same_name}, {same_card}]\n")
+    done = store.run("import", *ANY_LIST, file, "--to", "people", "--json")
+    assert numbers(done) == (1, 0, 0, 2)
+    assert store.export().startswith("alice,1,Free")
+    assert len(Path(f"{file}.rejected").read_text().splitlines()) == 2

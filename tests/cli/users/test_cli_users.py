@@ -179,34 +179,6 @@ def test_merge_keeps_other_users_and_other_columns(
     assert ":5: the card number is that of a stored user" in Path(f"{csv}.rejected").read_text()
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        sqlite_databases.USERS,
-        "CREATE TABLE users (nickname TEXT, card_number TEXT, plan TEXT, profile_url TEXT)",
-    ],
-    ids=["unique", "no index"],
-)
-def test_card_number_of_a_stored_user_whose_row_is_rejected_is_not_taken(
-    users: Users, source: Callable[..., Path], path: Path, table: str
-) -> None:
-    """Two users exchange theirs; that of bob is carl's, who is not in the file."""
-    names = ["alice", "bob", "carl", "dora", "emil"]
-    stored = [User("Free", str(i), name) for i, name in enumerate(names, start=1)]
-    sqlite_databases.run(path, table)
-    sqlite_databases.insert(path, *stored)
-    pairs = ["fay,1", "alice,2", "bob,3", "dora,5", "emil,4", "gina,6"]
-    csv = source("nickname,card_number,plan\n" + "".join(f"{pair},Pro\n" for pair in pairs))
-    done = users("import", csv, "--to", "people", "--merge", "--json")
-    numbers = {"imported": 3, "added": 1, "updated": 2, "removed": 0, "rejected": 3}
-    assert json.loads(done.stdout) == {"ok": True, **numbers}
-    kept = [("alice", "1"), ("bob", "2"), ("carl", "3")]
-    assert [row[:2] for row in rows(path)] == [*kept, ("dora", "5"), ("emil", "4"), ("gina", "6")]
-    rejected = Path(f"{csv}.rejected").read_text().splitlines()
-    reason = "the card number is that of a stored user who is not in the file, or is rejected"
-    assert rejected == [f"{csv}:{line}: {reason}" for line in (2, 3, 4)]
-
-
 def test_file_in_wal_mode_is_changed_in_a_transaction(
     users: Users, source: Callable[..., Path], path: Path
 ) -> None:
@@ -557,20 +529,6 @@ def test_jsonl_rows_are_checked_too(users: Users, source: Callable[..., Path], p
         "5: not a line of JSON",
     ]
     assert rows(path) == [("alice", "01", "\U0001f600", None)]
-
-
-def test_duplicate_on_the_line_of_the_first_user_is_rejected_alone(
-    users: Users, source: Callable[..., Path], path: Path
-) -> None:
-    """A line of YAML may have several users."""
-    first, same_name, same_card = (
-        f"{{nickname: {name}, card_number: '{card}', plan: Free}}"
-        for name, card in [("alice", 1), ("alice", 2), ("carl", 1)]
-    )
-    file = source(f"users: [{first}, {same_name}, {same_card}]\n", "a.yaml")
-    assert users("import", file, "--to", "people").exit_code == 0
-    assert [row[0] for row in rows(path)] == ["alice"]
-    assert len(Path(f"{file}.rejected").read_text().splitlines()) == 2
 
 
 def test_new_file_has_unique_indexes(users: Users, source: Callable[..., Path], path: Path) -> None:
