@@ -40,7 +40,7 @@ from tornado_idv.cli import main
 from tornado_idv.cli.keys.commands import keys
 from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import Settings
-from tornado_idv.http.state import State
+from tornado_idv.http.connections import State
 from tornado_idv.log_format import json_lines, text_lines
 from tornado_idv.model import ByNickname
 from tornado_idv.registry import backend_kinds, plugin_manager

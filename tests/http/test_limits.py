@@ -19,9 +19,8 @@ from tornado.web import Application
 from support.http.http_server import LIMITS, POST, connected_client, reject, until
 from support.processes.process import eventually
 from support.processes.service import KEY, Client, Reply, serving
-from tornado_idv.http.connections import HttpLimits
+from tornado_idv.http.connections import HttpLimits, State
 from tornado_idv.http.server import HttpServer
-from tornado_idv.http.state import State
 
 CONFIG = f"""\
 profile_sites: [https://profiles.example]

@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 from tornado_idv.admin.report import Report
 from tornado_idv.admin.status import FAILURES, OPERATIONS, cache_lookups
-from tornado_idv.http.state import State
+from tornado_idv.http.connections import State
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.metrics.counters import BOUNDS, SHARED_CACHE, Durations, sum_buckets
 

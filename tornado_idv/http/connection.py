@@ -9,13 +9,7 @@ from http import HTTPStatus
 from math import inf
 from typing import cast
 
-from tornado_idv.http.context import FastPath, ServerContext
-from tornado_idv.http.errors import HttpError
-from tornado_idv.http.exchange import Exchange, Peer
-from tornado_idv.http.head import RequestHead
-from tornado_idv.http.parser import MAX_HEAD, RequestParser
-from tornado_idv.http.read_ahead import ReadAhead, limit_tls_read_buffer
-from tornado_idv.http.state import (
+from tornado_idv.http.connections import (
     CLOSED,
     CLOSING,
     IDLE,
@@ -26,6 +20,12 @@ from tornado_idv.http.state import (
     RESPONDING,
     State,
 )
+from tornado_idv.http.context import FastPath, ServerContext
+from tornado_idv.http.errors import HttpError
+from tornado_idv.http.exchange import Exchange, Peer
+from tornado_idv.http.head import RequestHead
+from tornado_idv.http.parser import MAX_HEAD, RequestParser
+from tornado_idv.http.read_ahead import ReadAhead, limit_tls_read_buffer
 from tornado_idv.http.trusted_proxies import normalize_address
 
 _MAX_SEGMENT = 4 * 1024
