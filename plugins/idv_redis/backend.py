@@ -60,7 +60,7 @@ class RedisBackend(Backend[RedisOptions]):
         return self._open_problem
 
     async def open(self) -> None:
-        """Connect; raises `StartError` for what cannot become right by waiting.
+        """Connect; raises `StartError` for permanent errors.
 
         A server that cannot be reached is logged, and connected to by the next lookup.
         """

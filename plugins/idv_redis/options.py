@@ -41,7 +41,7 @@ def _url(secret: SecretStr) -> SecretStr:
 
 
 def check_url(text: str) -> None:
-    """Raise `ValueError`, without any part of the text, for what is no URL of a Redis server."""
+    """Raise `ValueError`, without any part of the text, for an invalid Redis URL."""
     try:
         valid = _URL.fullmatch(text) is not None and urlsplit(text).port != 0
     except ValueError:
@@ -92,12 +92,12 @@ class RedisOptions(RedisServer, BackendOptions):
     cluster: bool = False
     """Whether ``url`` is a node of a Redis Cluster."""
     prefix: str = ""
-    """What every key begins with."""
+    """Prefix of all keys."""
 
     @model_validator(mode="after")
     def _fits_a_cluster(self) -> Self:
         if self.cluster and self.sentinels:
-            raise ValueError("write either cluster or sentinels")
+            raise ValueError("cluster and sentinels are mutually exclusive")
         if self.cluster and "{" in self.prefix:
             raise ValueError("with cluster, prefix must not contain {: it would select the slot")
         return self
@@ -118,4 +118,4 @@ class RedisLimitsOptions(RedisServer, SharedLimitsOptions):
     secret: SharedSecret
     """The secret that all processes share; without it, no key of the server shows a key id."""
     prefix: str = "idv:"
-    """What every key begins with."""
+    """Prefix of all keys."""

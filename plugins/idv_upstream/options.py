@@ -85,7 +85,7 @@ class UpstreamOptions(BackendOptions):
     ) -> RequestOptions | None:
         given = {"base_url", "endpoints"} <= info.data.keys()
         if request is not None and given and not _has_host(request, info):
-            raise ValueError("its url has no host; write one there, or base_url beside it")
+            raise ValueError("url must be absolute if base_url is not set")
         return request
 
     @model_validator(mode="after")

@@ -111,12 +111,12 @@ BAD_ANSWERS = {
     "another user": (
         found(nickname="@canary-2", card_number="40001112223334"),
         Broken,
-        "another user than asked for",
+        "response is for another user than requested",
     ),
     "another case": (
         found(nickname="@CANARY-NICK", card_number=f"0{CARD}"),
         Broken,
-        "another user than asked for",
+        "response is for another user than requested",
     ),
     "nickname without @": (found(nickname=NICKNAME), Broken, "wrong record: nickname"),
     "nickname of nothing": (found(nickname="@"), Broken, "wrong record: nickname"),

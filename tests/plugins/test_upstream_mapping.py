@@ -141,8 +141,16 @@ BROKEN = {
     "null": ({}, None, "no object, but null (the response)"),
     "number": ({}, 12.5, "no object, but a number (the response)"),
     "text": ({}, "canary", "no object, but text (the response)"),
-    "another": ({}, record(login="canary", card="13"), "another user than asked for"),
-    "another case": ({}, record(login="Alice", card="012"), "another user than asked for"),
+    "another": (
+        {},
+        record(login="canary", card="13"),
+        "response is for another user than requested",
+    ),
+    "another case": (
+        {},
+        record(login="Alice", card="012"),
+        "response is for another user than requested",
+    ),
     "missing": ({}, record(plan=None), "plan (plan) is missing"),
     "missing in depth": ({"plan": "a.b"}, record(a=[]), "plan (a.b) is missing"),
     "number of plan": (
@@ -212,7 +220,7 @@ def test_impossible_nickname_is_broken(nickname: str) -> None:
 
 def test_only_one_at_sign_is_removed() -> None:
     """`@@alice` is another nickname."""
-    assert reason(record(login="@@alice")) == "another user than asked for"
+    assert reason(record(login="@@alice")) == "response is for another user than requested"
     found = mapper().user(QUERIES[1], record(login="@@alice"))
     assert found is not None
     assert found.nickname == "@alice"

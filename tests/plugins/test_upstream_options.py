@@ -196,7 +196,7 @@ WRONG = {
         9,
         "base_url is set already; write one of the two",
     ),
-    "no host": (f"{BY}\n{RESPONSE}", 8, "its url has no host; write one there, or base_url"),
+    "no host": (f"{BY}\n{RESPONSE}", 8, "url must be absolute if base_url is not set"),
     "no response": (
         f"base_url: http://a\n{BY}",
         6,

@@ -86,7 +86,10 @@ class PurgeHandler(AdminHandler):
             case {"all": True} if len(record) == 1:
                 await self._purge(record, "all")
             case {"backend": str(name)} if len(record) == 1:
-                self._check_backend(name)
+                names = self.operations.backends
+                if name not in names:
+                    message = f"No such backend; there are: {', '.join(names)}"
+                    raise AdminError(422, "invalid_format", message)
                 await self._purge(record, "backend", backend=name)
             case {"nickname": str()} | {"card_number": str()} if len(record) == 1:
                 self.check_query(record)
@@ -95,12 +98,6 @@ class PurgeHandler(AdminHandler):
                 names = "nickname, card_number, backend and all: true"
                 message = f"The body must have exactly one of {names}"
                 raise AdminError(422, "invalid_format", message)
-
-    def _check_backend(self, name: str) -> None:
-        names = self.operations.backends
-        if name not in names:
-            message = f"No such backend; there are: {', '.join(names)}"
-            raise AdminError(422, "invalid_format", message)
 
     async def _purge(self, record: Record, purged: str, **fields: str) -> None:
         delivered = await self.operations.purge(record)

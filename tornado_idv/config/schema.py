@@ -96,13 +96,10 @@ def _for_editors(schema: Mapping[str, Any]) -> Schema:
         if isinstance(copy.get(name), dict):
             copy[name] = _for_editors(copy[name])
     if "discriminator" in copy:
-        copy["oneOf"].append(_chosen_by_reference(copy["discriminator"]["propertyName"]))
+        name = copy["discriminator"]["propertyName"]
+        chosen = {"type": "string", "pattern": _REFERENCE}
+        copy["oneOf"].append({"type": "object", "properties": {name: chosen}, "required": [name]})
     return _with_spellings(copy)
-
-
-def _chosen_by_reference(name: str) -> Schema:
-    chosen = {"type": "string", "pattern": _REFERENCE}
-    return {"type": "object", "properties": {name: chosen}, "required": [name]}
 
 
 def _with_spellings(schema: Schema) -> Schema:

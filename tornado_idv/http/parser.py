@@ -12,7 +12,7 @@ MAX_HEAD = 16 * 1024
 _HEAD_END = b"\r\n\r\n"
 _MEMO_MAX_BYTES = 1024
 _MEMO_MAX_FIELDS = 20
-"""Bounds of the remembered head: thousands of connections may each hold one."""
+"""Size limits of the cached request head: thousands of connections may each hold one."""
 
 
 class RequestParser:

@@ -12,7 +12,7 @@ from tornado_idv.keys.location import KeyStoreLocation
 from tornado_idv.keys.store_file import KeyStoreFile
 
 Offered = Mapping[str, Callable[[SecretStr], KeyStoreLocation]]
-"""The places for a key store that plugins offer, by the scheme of their URLs."""
+"""Key store factories of plugins, by URL scheme."""
 
 
 def locate_store(setting: Path | SecretStr, offered: Offered) -> KeyStoreLocation:

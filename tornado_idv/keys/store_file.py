@@ -208,9 +208,9 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def _draft(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a new file beside ``path``, which gets this name at the end.
+    """Create the store in a temporary file, which gets the name ``path`` at the end.
 
-    Raises `KeyStoreError`, and its `UncertainChangeError` for an error after it has the name.
+    Raises `KeyStoreError`, and `UncertainChangeError` if fsync fails after that.
     """
     has_name = False
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

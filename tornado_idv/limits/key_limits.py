@@ -188,7 +188,7 @@ class KeyLimits:
                 self._uses[self][1] += 1
 
     def spent_misses(self) -> Exceeded | None:
-        """Return the limit of misses if others have used it up since `acquire`."""
+        """Return the miss limit if concurrent lookups exhausted it since `acquire`."""
         if self._misses is None or self._log_only:
             return None
         return self._misses.exceeded(self._tats[self._at + 1], self._clock())

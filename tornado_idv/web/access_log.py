@@ -115,7 +115,9 @@ class AccessLog:
         if now is None:
             now = time.time()
         if not self._since <= now < self._until:
-            self._format_time(now)
+            milliseconds = int(now * 1000)
+            self._since, self._until = milliseconds / 1000, (milliseconds + 1) / 1000
+            self._timestamp = format_time(now)
         code = reason = None
         if failure is not None:
             code, reason = failure.code, failure.reason
@@ -148,11 +150,6 @@ class AccessLog:
         if self._records:
             records, self._records = self._records, []
             self._write(self._format_lines(records))
-
-    def _format_time(self, now: float) -> None:
-        milliseconds = int(now * 1000)
-        self._since, self._until = milliseconds / 1000, (milliseconds + 1) / 1000
-        self._timestamp = format_time(now)
 
 
 def make_subject_of(ids: Ids) -> SubjectOf | None:

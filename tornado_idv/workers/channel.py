@@ -62,7 +62,7 @@ class Channel(asyncio.Protocol):
             del self._replies[number]
 
     def serving(self, key_count: int) -> None:
-        """Report that the process serves."""
+        """Notify the supervisor that the process is ready."""
         self._starting = None
         self.send({"op": "ready", "keys": key_count})
 

@@ -104,7 +104,7 @@ def abort(logs: LogOutput, number: int) -> None:
 
 
 async def _report_alive(notifier: Notifier) -> None:
-    """Report to the service manager, if it wants to know, that the event loop runs."""
+    """Send systemd watchdog keep-alives, if ``WATCHDOG_USEC`` is set."""
     while notifier.watchdog is not None:
         notifier.alive()
         await asyncio.sleep(notifier.watchdog)

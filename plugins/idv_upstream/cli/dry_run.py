@@ -113,4 +113,4 @@ def _check(user: User | None, query: Query, parse: Parse) -> None:
     except InvalidFormat as error:
         raise Broken(f"the user is in no valid format: {error}; see identifiers") from None
     if both != (ByNickname(user.nickname), ByCard(user.card_number)) or query not in both:
-        raise Broken("another user than asked for; nickname_case may be the reason")
+        raise Broken("response is for another user than requested; nickname_case may be the reason")

@@ -77,7 +77,7 @@ class RequestOptions(Options):
     @classmethod
     def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
         if len({name.lower() for name in headers}) < len(headers):
-            raise ValueError("a header is written twice; upper and lower case are the same")
+            raise ValueError("duplicate header (names are case-insensitive)")
         cls._check(encoding.compile_headers, _one_by_one(headers))
         return headers
 

@@ -70,11 +70,11 @@ class ResponseMapper:
         if isinstance(query, ByNickname):
             card_number, nickname = self._card_number_of(record), query.nickname
             if self._check_echo and self._nickname_of(record) != nickname:
-                raise Broken("another user than asked for")
+                raise Broken("response is for another user than requested")
         else:
             card_number, nickname = query.card_number, self._nickname_of(record)
             if self._check_echo and self._card_number_of(record) != card_number:
-                raise Broken("another user than asked for")
+                raise Broken("response is for another user than requested")
         return User(self._plan.required(record), card_number, nickname, self._url_of(record))
 
     def explain(self, query: Query, document: Any) -> Iterator[Step]:

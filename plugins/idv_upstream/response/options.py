@@ -94,7 +94,7 @@ class ResponseOptions(Options):
                 [InitErrorDetails(type="missing", loc=(name,), input=None) for name in missing],
             )
         if len(missing) > 1:
-            raise ValueError("what is not requested comes from the response; write card_number")
+            raise ValueError("response.card_number is required for lookups by nickname")
         return self
 
     def can_answer(self, kind: type[Query]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from tornado_idv.cli.common import Record, print_json
+from tornado_idv.cli.common import print_json
 from tornado_idv.cli.keys.store import Target, as_record, check_id, on_store, parse_period
 from tornado_idv.commands import printable
 
@@ -44,7 +44,9 @@ def list_keys(target: Target, unused: str | None, expiring: str | None, owner: s
     if target.as_json:
         print_json(records)
     elif records:
-        _print_table([_COLUMNS, *(tuple(map(_cell, _cells(each))) for each in records)])
+        _print_table(
+            [_COLUMNS, *(tuple(_cell(each[column]) for column in _COLUMNS) for each in records)]
+        )
 
 
 @click.command()
@@ -63,10 +65,6 @@ def show(target: Target, key_id: str) -> None:
     for token in tokens:
         ends = f", expires {token['expires']}" if token["expires"] else ""
         click.echo(f"{'token:':12}created {token['created']}{ends}")
-
-
-def _cells(record: Record) -> list[object]:
-    return [record[column] for column in _COLUMNS]
 
 
 def _cell(value: object) -> str:

@@ -37,7 +37,7 @@ def _lines(record: Record) -> Iterator[str]:
         counts = ", ".join(f"{code} {count}" for code, count in sorted(codes.items()))
         yield f"{'requests:':14}{operation}: {counts}"
     for each in record["backends"]:
-        yield f"{'backend:':14}{_backend(each)}"
+        yield f"{'backend:':14}{each['name']} ({each['kind']}): {_condition(each)}"
     yield f"{'cache:':14}{cache_sentence(record['cache'])}"
     if record["shared_cache"]:
         yield f"{'shared cache:':14}{_shared_cache(record['shared_cache'])}"
@@ -67,10 +67,6 @@ def _reload(last: Record) -> str:
         return f"{text}: {last['problem']}"
     names = ", ".join(last["needs_restart"])
     return f"{text}; after a restart: {names}" if names else text
-
-
-def _backend(each: Record) -> str:
-    return f"{each['name']} ({each['kind']}): {_condition(each)}"
 
 
 def _condition(each: Record) -> str:
