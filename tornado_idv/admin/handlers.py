@@ -86,9 +86,9 @@ class PurgeHandler(AdminHandler):
             case {"all": True} if len(record) == 1:
                 await self._purge(record, "all")
             case {"backend": str(name)} if len(record) == 1:
-                names = self.operations.backends
-                if name not in names:
-                    message = f"No such backend; there are: {', '.join(names)}"
+                known = self.operations.backends
+                if name not in known:
+                    message = f"No such backend; there are: {', '.join(known)}"
                     raise AdminError(422, "invalid_format", message)
                 await self._purge(record, "backend", backend=name)
             case {"nickname": str()} | {"card_number": str()} if len(record) == 1:
