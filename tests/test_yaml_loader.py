@@ -91,10 +91,10 @@ REFUSED = {
     "tag of a program": (b"a: !!python/object/apply:os.system [x]", "1:4: tags are refused"),
     "tag of none": (b"a: ! 1", "1:4: tags are refused"),
     "tag on a list": (b"- !x [a]", "1:3: tags are refused"),
-    "member twice": (b"a: 1\nb: 2\na: 3", "3:1: a member is written twice, first on line 1"),
+    "member twice": (b"a: 1\nb: 2\na: 3", "3:1: duplicate member, first on line 1"),
     "member twice in a flow": (
         b'{a: 1,\n "a": 2}',
-        "2:2: a member is written twice, first on line 1",
+        "2:2: duplicate member, first on line 1",
     ),
     "list as a name": (b"? [a]\n: b", "1:3: a member's name must be plain text"),
     "mapping as a name": (b"{{a: b}: c}", "1:2: a member's name must be plain text"),

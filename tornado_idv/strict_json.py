@@ -74,7 +74,7 @@ def _check_depth(text: str, max_depth: int) -> None:
 def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(members)
     if len(record) < len(members):
-        raise ValueError("a member is named twice")
+        raise ValueError("duplicate member")
     return record
 
 

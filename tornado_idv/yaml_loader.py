@@ -189,7 +189,7 @@ class _Reader:
                 raise self._problem(key.mark, "merge keys are refused; write the members out")
             if key in mapping:
                 first = next(other for other in mapping if other == key).mark.line
-                raise self._problem(key.mark, f"a member is written twice, first on line {first}")
+                raise self._problem(key.mark, f"duplicate member, first on line {first}")
             mapping[key] = self._value(next(self._events), depth + 1)
         return mapping
 

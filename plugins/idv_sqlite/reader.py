@@ -112,49 +112,49 @@ class Reader:
 
     def _rows(self, lookup: Lookup, values: Sequence[Value]) -> asyncio.Future[list[Row]]:
         """Queue a lookup."""
-        asked = _Request(values, asyncio.get_running_loop().create_future())
-        self._queues.setdefault(lookup, []).append(asked)
+        request = _Request(values, asyncio.get_running_loop().create_future())
+        self._queues.setdefault(lookup, []).append(request)
         if self._serve_task is None:
             self._serve_task = asyncio.create_task(self._serve())
-        return asked.rows
+        return request.rows
 
     async def _serve(self) -> None:
         """Run the queued lookups, alternating between the kinds, until the queue is empty."""
         while self._queues:
             lookup = next(iter(self._queues))
-            wanted = [asked for asked in self._queues.pop(lookup) if asked.is_wanted]
-            if not wanted:
+            pending = [request for request in self._queues.pop(lookup) if request.is_pending]
+            if not pending:
                 continue
-            size = max(size for size in lookup.batches if size <= len(wanted))
-            if len(wanted) > size:
-                self._queues[lookup] = wanted[size:]
-            await self._answer(lookup, wanted[:size])
+            size = max(size for size in lookup.batches if size <= len(pending))
+            if len(pending) > size:
+                self._queues[lookup] = pending[size:]
+            await self._run_batch(lookup, pending[:size])
         self._serve_task = None
 
-    async def _answer(self, lookup: Lookup, wanted: list[_Request]) -> None:
+    async def _run_batch(self, lookup: Lookup, pending: list[_Request]) -> None:
         """Run one statement; if it fails, repeat each lookup alone, as one may be the cause."""
         try:
-            rows = await self._ask(lookup, wanted)
+            rows = await self._execute(lookup, pending)
         except Exception as error:  # noqa: BLE001 - raised to the caller
-            if len(wanted) == 1:
-                wanted[0].fail(error)
+            if len(pending) == 1:
+                pending[0].set_exception(error)
             else:
-                for asked in wanted:
-                    await self._answer(lookup, [asked])
+                for request in pending:
+                    await self._run_batch(lookup, [request])
             return
-        found: list[list[Row]] = [[] for _ in wanted]
+        found: list[list[Row]] = [[] for _ in pending]
         for row in rows:
             found[row[0]].append(row[1:])
-        for asked, its in zip(wanted, found, strict=True):
-            asked.give(its)
+        for request, request_rows in zip(pending, found, strict=True):
+            request.set_result(request_rows)
 
-    async def _ask(self, lookup: Lookup, wanted: Sequence[_Request]) -> Iterable[Row]:
+    async def _execute(self, lookup: Lookup, pending: Sequence[_Request]) -> Iterable[Row]:
         if self.stopping:
             raise sqlite3.ProgrammingError("the connection is closed")
-        self.running = wanted
-        values = [value for asked in wanted for value in asked.values]
+        self.running = pending
+        values = [value for request in pending for value in request.values]
         try:
-            rows = await self._connection.execute_fetchall(lookup.batches[len(wanted)], values)
+            rows = await self._connection.execute_fetchall(lookup.batches[len(pending)], values)
         except ValueError:
             raise sqlite3.ProgrammingError("the connection is closed") from None
         self.statements += 1
@@ -162,7 +162,7 @@ class Reader:
 
     def _should_stop(self) -> bool:
         """Called by SQLite, in the connection's thread, while a statement runs."""
-        return self.stopping or not any(asked.is_wanted for asked in self.running)
+        return self.stopping or not any(request.is_pending for request in self.running)
 
 
 @dataclass(slots=True, eq=False)
@@ -173,14 +173,14 @@ class _Request:
     rows: asyncio.Future[list[Row]]
 
     @property
-    def is_wanted(self) -> bool:
+    def is_pending(self) -> bool:
         """Return whether its caller is still waiting."""
         return not self.rows.done()
 
-    def give(self, rows: list[Row]) -> None:
-        if self.is_wanted:
+    def set_result(self, rows: list[Row]) -> None:
+        if self.is_pending:
             self.rows.set_result(rows)
 
-    def fail(self, error: Exception) -> None:
-        if self.is_wanted:
+    def set_exception(self, error: Exception) -> None:
+        if self.is_pending:
             self.rows.set_exception(error)

@@ -394,7 +394,7 @@ WHOLE_FILES = {
     ),
     "member twice": (
         f"{SITE}{SITE}",
-        ["2:1: a member is written twice, first on line 1"],
+        ["2:1: duplicate member, first on line 1"],
     ),
     "no sites": (
         GOOD.replace("[https://profiles.example]", "[]"),

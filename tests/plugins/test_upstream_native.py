@@ -56,12 +56,12 @@ def test_record_of_a_user_is_read(more: dict[str, Any]) -> None:
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "not found": (NOT_FOUND, "no object, but true or false"),
-    "null": (None, "no object"),
-    "text": ("canary", "no object"),
-    "list": ([RECORD], "no object"),
-    "status": ({**RECORD, "status": "error"}, "no object"),
-    "status true": ({**RECORD, "status": True}, "no object"),
+    "not found": (NOT_FOUND, "true or false, not a record"),
+    "null": (None, "not a record"),
+    "text": ("canary", "not a record"),
+    "list": ([RECORD], "not a record"),
+    "status": ({**RECORD, "status": "error"}, "not a record"),
+    "status true": ({**RECORD, "status": True}, "not a record"),
     "another": ({**RECORD, "nickname": "@canary", "card_number": "1"}, "another user"),
     "nickname without @": ({**RECORD, "nickname": "alice"}, "nickname"),
     "nickname of nothing": ({**RECORD, "nickname": "@"}, "nickname"),

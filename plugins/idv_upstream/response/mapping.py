@@ -108,14 +108,14 @@ class ResponseMapper:
                 raise Broken(f"more than one user for one query ({self._select.text})")
             given = given[0]
         if type(given) is not dict:
-            raise Broken(self._no_object(given))
+            raise Broken(self._no_record(given))
         return given
 
-    def _no_object(self, given: Any) -> str:
-        in_a_list = type(given) is list and self._select is None
-        hint = "; select says which list to look at" if in_a_list else ""
-        where = "the response" if self._select is None else self._select.text
-        return f"a wrong record: no object, but {json_type(given)} ({where}){hint}"
+    def _no_record(self, given: Any) -> str:
+        if self._select is not None:
+            return f"select ({self._select.text}) gives {json_type(given)}, not a record"
+        hint = "; select says which list to look at" if type(given) is list else ""
+        return f"the response is {json_type(given)}, not a record{hint}"
 
     def _card_number_of(self, record: Any) -> str:
         card_number = self._card_number.required(record)
