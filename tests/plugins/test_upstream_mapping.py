@@ -134,7 +134,11 @@ BROKEN = {
     "select false": ({"select": "id"}, record(id=False), "(id) gives true or false"),
     "list of texts": ({"select": "@"}, ["canary"], "select (@) gives text, not a record"),
     "list of lists": ({"select": "@"}, [[RECORD]], "select (@) gives a list, not a record"),
-    "list of null": ({"select": "@", "pick": "first"}, [None], "select (@) gives null, not a record"),
+    "list of null": (
+        {"select": "@", "pick": "first"},
+        [None],
+        "select (@) gives null, not a record",
+    ),
     "two": ({"select": "items"}, {"items": [RECORD, RECORD]}, "more than one user for one query"),
     "list unselected": ({}, [RECORD], "a list, not a record; select says"),
     "empty list unselected": ({}, [], "a list, not a record; select says"),

@@ -426,7 +426,11 @@ WRONG = {
         "headers.Authorization",
         "credentials stand in auth",
     ),
-    "header twice": ({"url": "/{nickname}", "headers": {"A": "1", "a": "2"}}, "headers", "duplicate header"),
+    "header twice": (
+        {"url": "/{nickname}", "headers": {"A": "1", "a": "2"}},
+        "headers",
+        "duplicate header",
+    ),
     "JSON key": ({"url": "/p", "json": {"a": {"{nickname}": "b"}}}, "json.a.{nickname}", "only"),
     "JSON value": ({"url": "/p", "json": {"a": ["{x}"]}}, "json.a.0", "an unknown placeholder"),
     "JSON text": ({"url": "/p", "json": "{nickname}"}, "json", "not JSON"),
