@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tornado_idv import strict_json, yaml_loader
     from tornado_idv.backend import Backend, BackendOptions
     from tornado_idv.daemon_thread import DaemonThread
-    from tornado_idv.files import FileSignature
+    from tornado_idv.files import FileSignature, load_certificate, require_file
     from tornado_idv.keys.location import KeyStoreLocation
     from tornado_idv.model import (
         Answer,
@@ -89,6 +89,8 @@ _MODULES = {
     "User": "model",
     "UserStore": "user_store",
     "WholeNumber": "options",
+    "load_certificate": "files",
+    "require_file": "files",
 }
 """Where the names are that are imported when they are first used."""
 
@@ -139,7 +141,9 @@ __all__ = [
     "WholeNumber",
     "format_traceback",
     "hookimpl",
+    "load_certificate",
     "printable",
+    "require_file",
     "strict_json",
     "yaml_loader",
 ]

@@ -12,9 +12,12 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from ssl import SSLContext
+from typing import ClassVar, NamedTuple, NoReturn
 
 from pydantic import SecretStr
+
+from tornado_idv.errors import StartError
 
 MAX_SIZE = 1024**2
 """Bytes: far more than a configuration, a secret or a certificate needs."""
@@ -32,6 +35,42 @@ def read_file(path: Path) -> bytes:
     if len(content) > MAX_SIZE:
         raise OSError(errno.EFBIG, "larger than 1 MiB", str(path))
     return content
+
+
+def require_file(path: Path) -> bytes:
+    """Return the content as `read_file` does; raises `StartError`, which names the file."""
+    try:
+        return read_file(path)
+    except OSError as error:
+        raise StartError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def load_certificate(context: SSLContext, cert_file: Path, key_file: Path | None = None) -> None:
+    """Load a certificate and its key, which ``cert_file`` may contain too, into ``context``.
+
+    Raises `StartError` for files that do not contain them, and for an encrypted key.
+    """
+    files = [cert_file] if key_file is None else [cert_file, key_file]
+    for file in files:
+        require_file(file)  # the errors of the TLS library do not name the file
+    try:
+        context.load_cert_chain(cert_file, key_file, _refuse_password)
+    except _EncryptedKeyError:
+        raise StartError(f"{files[-1]}: the key is encrypted; decrypt it") from None
+    except (OSError, ValueError) as error:
+        is_mismatch = getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
+        reason = "the key is of another one" if is_mismatch else "not a certificate and key in PEM"
+        names = " and ".join(map(str, files))
+        raise StartError(f"{names} cannot be used for TLS: {reason}") from None
+
+
+class _EncryptedKeyError(Exception):
+    """The private key is protected by a password."""
+
+
+def _refuse_password() -> NoReturn:
+    """Keep the TLS library from asking for the password on the terminal."""
+    raise _EncryptedKeyError
 
 
 def read_text(path: Path) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
+from multidict import CIMultiDict
 
+from idv_upstream.response.raw import Response
 from idv_upstream.transport.endpoints import Endpoint, Endpoints
 from support.fakes.clock_and_backends import Ticker
 from tornado_idv import Unavailable
@@ -24,18 +27,26 @@ class Watched:
     def next(self) -> str:
         """The address that a request goes to that is answered."""
         endpoint = self.pick()
-        self.endpoints.mark_up(endpoint)
+        self.receive(endpoint)
         return endpoint.address
+
+    def receive(self, endpoint: Endpoint, status: int = 200, **fields: str) -> None:
+        """Have the endpoint respond to a request."""
+
+        async def send() -> Response:
+            return Response(status, CIMultiDict(fields), b"")
+
+        asyncio.run(self.endpoints.attempt(endpoint, send(), lambda: False))
 
     def fail(self, *addresses: str) -> None:
         for address in addresses:
-            self.endpoints.mark_failed(self.named(address))
+            self.receive(self.named(address), 502)
 
     def named(self, address: str) -> Endpoint:
         return next(each for each in self.endpoints._all if each.address == address)
 
-    def wait(self, address: str, seconds: float) -> None:
-        self.endpoints.set_retry_after(self.named(address), seconds)
+    def wait(self, address: str, seconds: int) -> None:
+        self.receive(self.named(address), 429, **{"Retry-After": str(seconds)})
 
 
 def test_first_endpoint_is_used_while_it_is_up() -> None:
@@ -63,7 +74,7 @@ def test_failed_endpoint_is_probed_by_one_request() -> None:
     probe = watched.pick()
     assert probe.address == "a"
     assert [watched.pick().address for _ in range(3)] == ["b", "b", "b"]
-    watched.endpoints.mark_up(probe)
+    watched.receive(probe)
     assert watched.pick().address == "a"
 
 
@@ -120,7 +131,7 @@ def test_response_to_an_earlier_request_does_not_end_retry_after() -> None:
     """It was sent before."""
     watched = Watched("a", "b")
     watched.wait("a", 7)
-    watched.endpoints.mark_up(watched.named("a"))
+    watched.receive(watched.named("a"))
     assert watched.next() == "b"
 
 

@@ -289,16 +289,19 @@ async def test_unusable_files_are_start_errors(authority: trustme.CA, folder: Fo
     _, other_key = folder.pair(authority.issue_cert("us.example"), "other")
     empty, absent = folder.path / "empty.pem", folder.path / "absent.pem"
     empty.touch()
-    pair = f"{cert} and {other_key}: not a certificate and its key"
+    unusable = "cannot be used for TLS"
     for members, reported in [
         ({"ca_file": absent}, f"{absent}: cannot be read: No such file or directory"),
         ({"ca_file": empty}, f"{empty}: no certificates in PEM form"),
         ({"ca_file": folder.path}, f"{folder.path}: cannot be read: Is a directory"),
         ({"ca_file": ca, "cert_file": absent}, f"{absent}: cannot be read"),
         ({"ca_file": ca, "cert_file": cert, "key_file": absent}, f"{absent}: cannot be read"),
-        ({"ca_file": ca, "cert_file": cert}, f"{cert}: not a certificate and its key"),
-        ({"ca_file": ca, "cert_file": cert, "key_file": other_key}, pair),
-        ({"ca_file": ca, "cert_file": empty, "key_file": key}, f"{empty} and {key}: not a"),
+        ({"ca_file": ca, "cert_file": cert}, f"{cert} {unusable}: not a certificate and key"),
+        (
+            {"ca_file": ca, "cert_file": cert, "key_file": other_key},
+            f"{cert} and {other_key} {unusable}: the key",
+        ),
+        ({"ca_file": ca, "cert_file": empty, "key_file": key}, f"{empty} and {key} {unusable}"),
     ]:
         with pytest.raises(StartError) as caught:
             await Tls(options(**members), "crm").open()

@@ -20,7 +20,7 @@ from tornado_idv.config.references import Resolved
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, Problem, SettingError, StartError
-from tornado_idv.files import FileSignature, read_file
+from tornado_idv.files import FileSignature, require_file
 from tornado_idv.identifiers import ProfileSite
 
 
@@ -40,9 +40,9 @@ class ConfigFile:
         """Read the file at ``path``; raises `StartError` if that is not possible."""
         try:
             signature = FileSignature.of(path)
-            return cls(path, read_file(path), signature)
         except OSError as error:
             raise StartError(f"{path}: cannot be read: {error.strerror}") from error
+        return cls(path, require_file(path), signature)
 
     def load(self, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:
         """Return the settings.

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from tornado_idv.backend import BackendOptions
-from tornado_idv.config.admin import AdminSettings
+from tornado_idv.config.parts import AdminSettings
 from tornado_idv.config.types import (
     BodyLimit,
     CardDigits,

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from tornado_idv.backend import BackendOptions
-from tornado_idv.config.admin import AdminSettings
+from tornado_idv.config.parts import AdminSettings
 from tornado_idv.config.settings import (
     AuthSettings,
     KeySettings,

@@ -1,15 +1,24 @@
-"""Chooses the endpoint for a request, by how earlier requests fared.
-
-It knows neither requests nor connections.
-"""
+"""Chooses the endpoint for a request, by how earlier requests fared."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
 
+from idv_upstream.response.raw import Response
+from idv_upstream.transport.retries import retry_after
 from tornado_idv import Unavailable
+
+GATEWAY_ERRORS = (
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+"""Statuses by which an endpoint has failed."""
+_WITH_RETRY_AFTER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +78,33 @@ class Endpoints:
             chosen.down_until = now + _DOWN_TIME
         return chosen
 
-    def mark_failed(self, endpoint: Endpoint) -> None:
+    async def attempt(
+        self, endpoint: Endpoint, sending: Awaitable[Response], timed_out: Callable[[], bool]
+    ) -> Response:
+        """Return the response that ``sending`` has, and record how the endpoint fared.
+
+        A cancellation counts as a failure if ``timed_out`` says so. Raises what ``sending`` does.
+        """
+        try:
+            response = await sending
+        except Unavailable:
+            self._mark_failed(endpoint)
+            raise
+        except asyncio.CancelledError:
+            if timed_out():
+                self._mark_failed(endpoint)
+            raise
+        if response.status in GATEWAY_ERRORS:
+            self._mark_failed(endpoint)
+        elif endpoint.down_until:
+            endpoint.down_until = 0.0
+            _log.info("backend %s: endpoint %s is up again", self._name, endpoint.address)
+        if response.status in _WITH_RETRY_AFTER:
+            seconds = min(retry_after(response.headers), _MAX_RETRY_AFTER)
+            endpoint.retry_after = self._timer() + seconds
+        return response
+
+    def _mark_failed(self, endpoint: Endpoint) -> None:
         """Prefer other endpoints for a while."""
         if len(self._all) == 1:
             return
@@ -81,13 +116,3 @@ class Endpoints:
                 _DOWN_TIME,
             )
         endpoint.down_until = self._timer() + _DOWN_TIME
-
-    def mark_up(self, endpoint: Endpoint) -> None:
-        """Use the endpoint again."""
-        if endpoint.down_until:
-            endpoint.down_until = 0.0
-            _log.info("backend %s: endpoint %s is up again", self._name, endpoint.address)
-
-    def set_retry_after(self, endpoint: Endpoint, seconds: float) -> None:
-        """Do not use the endpoint for so long, at most a minute."""
-        endpoint.retry_after = self._timer() + min(seconds, _MAX_RETRY_AFTER)

@@ -13,11 +13,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
-from tornado_idv import ConfigPath, FileSignature, Options, StartError
+from tornado_idv import (
+    ConfigPath,
+    FileSignature,
+    Options,
+    StartError,
+    load_certificate,
+    require_file,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -123,18 +130,7 @@ def _context(options: TlsOptions) -> ssl.SSLContext:
     context = _trust_store(options.ca_file)
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # the system may allow older ones
     if options.cert_file is not None:
-        cert_file = options.cert_file
-        key_file = options.key_file
-        for file in (cert_file, key_file):
-            if file is not None:
-                _check_readable(file)
-        try:
-            context.load_cert_chain(cert_file, key_file, _no_passphrase)
-        except _EncryptedKeyError:
-            raise StartError(f"{key_file or cert_file}: the key is encrypted; decrypt it") from None
-        except (ssl.SSLError, ValueError):
-            files = cert_file if key_file is None else f"{cert_file} and {key_file}"
-            raise StartError(f"{files}: not a certificate and its key, in PEM form") from None
+        load_certificate(context, options.cert_file, options.key_file)
     if not options.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -144,25 +140,8 @@ def _context(options: TlsOptions) -> ssl.SSLContext:
 def _trust_store(ca_file: Path | None) -> ssl.SSLContext:
     if ca_file is None:
         return ssl.create_default_context()
-    _check_readable(ca_file)
+    require_file(ca_file)  # the errors of the TLS library do not name the file
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (ssl.SSLError, ValueError):
         raise StartError(f"{ca_file}: no certificates in PEM form") from None
-
-
-def _check_readable(file: Path) -> None:
-    """Raise `StartError` with the name of the file, which OpenSSL's errors leave out."""
-    try:
-        file.read_bytes()
-    except OSError as error:
-        raise StartError(f"{file}: cannot be read: {error.strerror}") from None
-
-
-class _EncryptedKeyError(Exception):
-    """The key cannot be loaded without a passphrase."""
-
-
-def _no_passphrase() -> NoReturn:
-    """Keep OpenSSL from asking for the passphrase on the terminal."""
-    raise _EncryptedKeyError

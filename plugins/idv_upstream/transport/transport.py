@@ -21,9 +21,9 @@ from idv_upstream.request.url import Url
 from idv_upstream.response.raw import Response
 from idv_upstream.transport.client import HEADERS, Client, NoResponse, WantsBody
 from idv_upstream.transport.credentials import MASK, ClientCredentials, Credential
-from idv_upstream.transport.endpoints import Endpoint, Endpoints
+from idv_upstream.transport.endpoints import GATEWAY_ERRORS, Endpoint, Endpoints
 from idv_upstream.transport.oauth import Tokens
-from idv_upstream.transport.retries import RetryBudget, retry_after
+from idv_upstream.transport.retries import RetryBudget
 from idv_upstream.transport.tls import Tls, TlsOptions
 from tornado_idv import Broken, Unavailable
 
@@ -32,13 +32,6 @@ _PAUSE, _JITTER = 0.01, 0.04
 # A lookup that is cancelled with less than this part of its time left has timed out; before,
 # the client disconnected.
 _TIMED_OUT = 0.2
-
-_GATEWAY_ERRORS = (
-    HTTPStatus.BAD_GATEWAY,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-)
-_WITH_RETRY_AFTER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 @dataclass(slots=True)
@@ -49,10 +42,15 @@ class _Lookup:
     wants_body: WantsBody
     endpoints: Endpoints
     deadline: float
+    timeout: float
 
     def time_left(self) -> float:
         """Seconds."""
         return self.deadline - asyncio.get_running_loop().time()
+
+    def timed_out(self) -> bool:
+        """Return whether a cancellation now is due to the timeout, and not to the client."""
+        return self.time_left() < _TIMED_OUT * self.timeout
 
 
 class Transport:
@@ -124,10 +122,10 @@ class Transport:
         endpoint = endpoints.pick()
         self._budget.earn()
         deadline = asyncio.get_running_loop().time() + self._timeout
-        lookup = _Lookup(request, wants_body, endpoints, deadline)
+        lookup = _Lookup(request, wants_body, endpoints, deadline, self._timeout)
         result = await self._attempt(lookup, endpoint)
         if request.repeatable and (
-            isinstance(result, NoResponse) or result.status in _GATEWAY_ERRORS
+            isinstance(result, NoResponse) or result.status in GATEWAY_ERRORS
         ):
             result = await self._repeat(lookup, endpoint, result)
         if isinstance(result, NoResponse):
@@ -185,32 +183,13 @@ class Transport:
         """Send the request to one endpoint, and record how it fared."""
         request = lookup.request
         url, headers = self._auth.apply(endpoint.address + request.url, request.headers, secret)
+        sending = self._client.send(
+            request.method, url, headers=headers, body=request.body, wants_body=lookup.wants_body
+        )
         try:
-            response = await self._client.send(
-                request.method,
-                url,
-                headers=headers,
-                body=request.body,
-                wants_body=lookup.wants_body,
-            )
+            return await lookup.endpoints.attempt(endpoint, sending, lookup.timed_out)
         except NoResponse as failure:
-            lookup.endpoints.mark_failed(endpoint)
             return failure
-        except Unavailable:
-            lookup.endpoints.mark_failed(endpoint)
-            raise
-        except asyncio.CancelledError:
-            if lookup.time_left() < _TIMED_OUT * self._timeout:
-                lookup.endpoints.mark_failed(endpoint)
-            raise
-        endpoints = lookup.endpoints
-        if response.status in _GATEWAY_ERRORS:
-            endpoints.mark_failed(endpoint)
-        else:
-            endpoints.mark_up(endpoint)
-        if response.status in _WITH_RETRY_AFTER:
-            endpoints.set_retry_after(endpoint, retry_after(response.headers))
-        return response
 
 
 def _is_rejected(result: Response | NoResponse) -> bool:

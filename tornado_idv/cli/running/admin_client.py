@@ -13,9 +13,9 @@ import click
 
 from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option
 from tornado_idv.commands import Exit
-from tornado_idv.config.admin import load_admin_settings
+from tornado_idv.config.parts import load_admin_settings
 from tornado_idv.errors import IdvError, StartError
-from tornado_idv.files import read_file
+from tornado_idv.files import require_file
 from tornado_idv.service.sockets import url_of
 
 _TIMEOUT = 10.0
@@ -116,9 +116,7 @@ def _token(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        token = read_file(path).decode("ascii").strip()
-    except OSError as error:
-        raise StartError(f"{path}: cannot be read: {error.strerror}") from None
+        token = require_file(path).decode("ascii").strip()
     except ValueError:
         raise StartError(f"{path}: not a key") from None
     if not token.isprintable():

@@ -1,0 +1,99 @@
+"""Parts of `config.yaml` for commands that need no more, whether or not the rest of it is right.
+
+The rest may refer to secrets that the operator does not have, or is being edited while a command
+asks the running service.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from tornado_idv import yaml_loader
+from tornado_idv.config.references import Resolved
+from tornado_idv.config.types import Host
+from tornado_idv.errors import ConfigError, StartError
+from tornado_idv.files import require_file
+from tornado_idv.keys.token import digest, is_token68
+from tornado_idv.options import KeyStoreAddress, Options, WholeNumber
+
+_Part = TypeVar("_Part", bound=BaseModel)
+
+
+class AdminSettings(Options):
+    """The operator's listener; unless it is on loopback, requests need a key with scope admin."""
+
+    host: Host = "127.0.0.1"
+    """The address or host name to listen on."""
+    port: Annotated[WholeNumber, Field(ge=0, le=65535)] = 8081
+    """The port to listen on; 0 takes any free port."""
+
+
+class _AdminPart(BaseModel):
+    admin: AdminSettings | None = None
+
+
+class _Key(BaseModel):
+    id: str = ""
+    sha256: str = Field("", repr=False)
+    token: str = Field("", repr=False)
+
+    @property
+    def digest(self) -> bytes | None:
+        """The digest of the token; ``None`` where it refers to what this user cannot read."""
+        if re.fullmatch("[0-9A-Fa-f]{64}", self.sha256):
+            return bytes.fromhex(self.sha256)
+        return digest(self.token) if is_token68(self.token) else None
+
+
+class _Auth(BaseModel):
+    store: KeyStoreAddress | None = None
+    keys: tuple[_Key, ...] = ()
+
+
+class _Logging(BaseModel):
+    format: Literal["auto", "console", "json"] = "auto"
+
+
+class KeyStoreSettings(BaseModel):
+    """The settings that the commands for keys read."""
+
+    auth: _Auth = _Auth()
+    logging: _Logging = _Logging()
+
+
+def load_admin_settings(path: Path, environ: Mapping[str, str]) -> AdminSettings | None:
+    """Return ``admin`` of the file at ``path``.
+
+    Raises `ConfigError` if the file is not YAML, and `StartError` if it cannot be read or these
+    settings are not valid.
+    """
+    return _load(_AdminPart, path, environ).admin
+
+
+def load_key_store_settings(path: Path, environ: Mapping[str, str]) -> KeyStoreSettings:
+    """Return ``auth`` and ``logging``, as `load_admin_settings`.
+
+    Raises `ConfigError` also if ``auth.store`` refers to what is missing.
+    """
+    return _load(KeyStoreSettings, path, environ)
+
+
+def _load(part: type[_Part], path: Path, environ: Mapping[str, str]) -> _Part:
+    base_dir = path.absolute().parent
+    tree = yaml_loader.read(require_file(path), str(path))
+    resolved = Resolved(tree, str(path), base_dir, environ)
+    names = [*part.model_fields]
+    if "auth" in names:
+        wrong = (*resolved.absent, *resolved.invalid)
+        if problems := [each for each in wrong if each.path == "auth.store"]:
+            raise ConfigError(*problems)
+    try:
+        return part.model_validate(resolved.tree, context={"base_dir": base_dir})
+    except ValidationError:
+        name = " or ".join(names)
+        raise StartError(f"{path}: {name} is not valid; see tornado-idv check") from None
