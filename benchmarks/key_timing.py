@@ -40,7 +40,7 @@ from tornado_idv.keys.token import digest, issue
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.service.service import api_key
 from tornado_idv.web.app import make_api
-from tornado_idv.web.handler import Services
+from tornado_idv.web.lookups import Services
 
 SAMPLES = 100_000
 LIMIT = 4.5

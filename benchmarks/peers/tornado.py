@@ -31,7 +31,7 @@ from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 from tornado_idv.service.service import api_key
 from tornado_idv.web.app import Api, make_api
-from tornado_idv.web.handler import Services
+from tornado_idv.web.lookups import Services
 
 
 class Adapter(HTTPServerConnectionDelegate):

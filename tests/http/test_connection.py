@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import socket
 import weakref
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -50,7 +50,7 @@ async def test_pipelined_data_is_bounded() -> None:
         await asyncio.wait_for(client.control.begun.wait(), 5)
         (connection,) = client.connections
         await until(lambda: not connection._transport.is_reading())
-        assert connection._parser.buffered <= 64 * 1024 + 256 * 1024
+        assert len(connection._parser.buffer) <= 64 * 1024 + 256 * 1024
         client.writer.transport.abort()
 
 
@@ -369,12 +369,20 @@ class Recording:
 
     response: bytes | None = None
     learned: list[bytes] = field(default_factory=list)
+    keep_alive: bool = True
 
-    def respond(self, _: bytes) -> bytes | None:
+    def connect(self, _: Peer) -> Recording:
+        return self
+
+    def learn(self, exchange: Exchange) -> None:
+        self.learned.append(exchange.head.data)
+
+    def match(self, data: bytes | bytearray) -> tuple[int, re.Match[bytes]] | None:
+        head = re.match(rb".*?\r\n\r\n", data, re.DOTALL)
+        return (len(POST), head) if head is not None and self.response is not None else None
+
+    def respond(self, *_: object) -> bytes | None:
         return self.response
-
-    def store(self, exchange: Exchange) -> None:
-        self.learned.append(exchange.segment)
 
 
 @pytest.mark.parametrize("reloaded", [False, True])
@@ -383,12 +391,12 @@ async def test_drain_closes_a_connection_whose_first_request_the_fast_path_knows
 ) -> None:
     """Also if the application is replaced meanwhile."""
     keep_alive = Recording(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-    async with connected_client(fast_path=lambda _: keep_alive) as client:
+    async with connected_client(fast_paths=keep_alive) as client:
         await until(lambda: client.connections)
         drained = asyncio.ensure_future(client.server.drain())
         await until(lambda: client.server._connections.draining)
         if reloaded:
-            client.replace(LIMITS, fast_path=lambda _: keep_alive)
+            client.replace(LIMITS, fast_paths=keep_alive)
         client.send(POST)
         assert b"Connection: close\r\n" in await client.rest()
         client.writer.close()
@@ -416,35 +424,47 @@ async def test_connection_accepted_before_a_drain_has_a_second_for_its_request()
         await asyncio.wait_for(drained, 5)
 
 
-LONG = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000
-IN_PARTS = POST[:-1], POST[-1:]
-
-
-@pytest.mark.parametrize(
-    ("segments", "replaced", "learned"),
-    [((POST,), False, [POST]), (IN_PARTS, False, []), ((LONG,), False, []), ((POST,), True, [])],
-    ids=["one segment", "two segments", "a long one", "replaced meanwhile"],
-)
-async def test_fast_path_learns_requests_that_arrived_alone_and_at_once(
-    segments: Sequence[bytes],
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_fast_path_learns_only_of_its_own_application(
     replaced: bool,  # noqa: FBT001
-    learned: list[bytes],
 ) -> None:
-    """It might keep them, so short ones; and none that another application responded to."""
-    fast_path = Recording()
-    limits = replace(LIMITS, max_body=5000)
-    async with connected_client(limits, fast_path=lambda _: fast_path) as client:
+    """The next one may understand the same request differently."""
+    first, second = Recording(), Recording()
+    async with connected_client(fast_paths=first) as client:
         client.control.cacheable = True
         client.control.may_answer.clear()
-        for segment in segments:
-            client.send(segment)
-            await until(lambda: any(each.state is not State.IDLE for each in client.connections))
+        client.send(POST)
         await asyncio.wait_for(client.control.begun.wait(), 5)
         if replaced:
-            client.replace(limits, fast_path=lambda _: fast_path)
+            client.replace(LIMITS, fast_paths=second)
         client.control.may_answer.set()
         assert await client.status() == 200
-    assert fast_path.learned == learned
+    assert [first.learned, second.learned] == [[POST[: POST.index(b"\r\n\r\n") + 4]], []]
+
+
+@pytest.mark.parametrize("cut", range(1, len(POST)))
+async def test_fast_path_serves_a_request_in_two_segments(cut: int) -> None:
+    """Also what is pipelined behind it."""
+    known = Recording(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    async with connected_client(fast_paths=known) as client:
+        client.send(POST)
+        assert await client.status() == 200
+        client.send(POST[:cut])
+        await until(lambda: any(each.state is not State.IDLE for each in client.connections))
+        client.send(POST[cut:] + POST)
+        assert [await client.status(), await client.status()] == [200, 200]
+        assert client.control.asked == []
+
+
+async def test_body_of_a_known_head_has_the_time_of_every_body() -> None:
+    known = Recording(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    async with connected_client(fast_paths=known) as client:
+        client.send(POST)
+        assert await client.status() == 200
+        client.send(POST[:-1])
+        await until(lambda: any(each.state is not State.IDLE for each in client.connections))
+        client.clock.forward(LIMITS.body_timeout + 0.2)
+        assert b" 408 " in await client.rest()
 
 
 async def test_a_disconnect_calls_the_close_callback_once() -> None:

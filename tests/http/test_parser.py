@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tornado_idv.http.errors import HttpError
-from tornado_idv.http.head import RequestHead
 from tornado_idv.http.parser import MAX_HEAD, RequestParser
 
 FIRST = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -21,11 +20,6 @@ def requests(parser: RequestParser, *pieces: bytes) -> list[tuple[str, bytes]]:
     """Path and body of each request that is complete after these pieces."""
     complete = []
     for piece in pieces:
-        repeated = parser.take_repeated(piece) if parser.is_empty else None
-        if repeated is not None:
-            head, body = repeated
-            complete.append((head.start_line.path, body))
-            continue
         parser.feed(piece)
         while (head := parser.read_head()) is not None:
             body = parser.read_body()
@@ -70,68 +64,13 @@ def test_head_of_16_kib_is_accepted(size: int, accepted: bool) -> None:  # noqa:
         assert error.value.status == 431
 
 
-def repeated_head(data: bytes) -> tuple[RequestHead | None, RequestHead | None]:
-    """The heads of two equal requests of one connection."""
+def test_request_is_skipped_within_what_is_buffered() -> None:
+    """As one that is served without being parsed."""
     parser = RequestParser(1024)
-    heads = []
-    for _ in range(2):
-        parser.feed(data)
-        heads.append(parser.read_head())
-        parser.read_body()
-    return heads[0], heads[1]
-
-
-def test_a_repeated_head_is_parsed_once() -> None:
-    first, second = repeated_head(FIRST)
-    assert first is second
-
-
-@pytest.mark.parametrize("data", [FIRST, LAST], ids=["body", "no body"])
-def test_repeated_request_is_taken_at_once(data: bytes) -> None:
-    parser = RequestParser(1024)
-    assert parser.take_repeated(data) is None
-    assert requests(parser, data)
-    assert parser.take_repeated(data) == (repeated_head(data)[0], data.partition(b"\r\n\r\n")[2])
-    assert parser.is_empty
-
-
-@pytest.mark.parametrize(
-    "other",
-    [FIRST[:-1], FIRST + b"\r\n", FIRST + LAST, FIRST.replace(b"/a", b"/b"), b"\r\n" + FIRST],
-    ids=["incomplete", "an empty line after it", "two", "another head", "an empty line before it"],
-)
-def test_anything_else_than_a_repeated_request_is_not_taken(other: bytes) -> None:
-    parser = RequestParser(1024)
-    assert requests(parser, FIRST)
-    assert parser.take_repeated(other) is None
-
-
-@pytest.mark.parametrize(
-    "data",
-    [CHUNKED, FIRST.replace(b"Host: x\r\n", b"Host: x\r\nExpect: 100-continue\r\n")],
-    ids=["chunked", "100-continue"],
-)
-def test_request_that_needs_more_than_its_bytes_is_not_taken(data: bytes) -> None:
-    parser = RequestParser(1024)
-    assert requests(parser, data)
-    assert parser.take_repeated(data) is None
-
-
-def test_repeated_request_is_not_taken_under_another_limit() -> None:
-    parser = RequestParser(1024)
-    assert requests(parser, FIRST)
-    parser.limit_body(4)
-    assert parser.take_repeated(FIRST) is None
-
-
-def test_large_head_is_not_cached() -> None:
-    """Thousands of connections may each keep one."""
-    fields = b"".join(b"X-%d: a\r\n" % number for number in range(21))
-    many = FIRST.replace(b"Host: x\r\n", b"Host: x\r\n" + fields)
-    long = FIRST.replace(b"Host: x", b"Host: x\r\nX: " + b"a" * 1024)
-    for data in (many, long):
-        first, second = repeated_head(data)
-        assert first is not second
+    parser.feed(FIRST + CHUNKED + LAST)
+    parser.skip(len(FIRST))
+    assert parser.has_head
+    assert requests(parser, b"") == [("/b", b"hi"), ("/c", b"")]
 
 
 def test_empty_line_is_ignored() -> None:

@@ -38,7 +38,8 @@ from tornado_idv.lookup.directory import Directory
 from tornado_idv.registry import plugin_manager
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import Api
-from tornado_idv.web.handler import JsonHandler, Services
+from tornado_idv.web.handler import JsonHandler
+from tornado_idv.web.lookups import Services
 
 NICKNAME = "Tweety.Bird"
 CARD = "8008135800813580081358"

@@ -29,7 +29,8 @@ from tornado_idv.keys.token import digest
 from tornado_idv.model import Answer, Query
 from tornado_idv.web.app import Api, make_api, make_reject
 from tornado_idv.web.errors import ApiError, ApiException, error_for
-from tornado_idv.web.handler import JsonHandler, Services
+from tornado_idv.web.handler import JsonHandler
+from tornado_idv.web.lookups import Services
 
 STATUS = {
     "bad_request": 400,

@@ -17,8 +17,9 @@ from tornado_idv.http.head import parse_head
 from tornado_idv.identifiers import Identifiers, ProfileSite
 from tornado_idv.model import User
 from tornado_idv.web.errors import ApiError
-from tornado_idv.web.handler import NoSuchRouteHandler, Services
+from tornado_idv.web.handler import NoSuchRouteHandler
 from tornado_idv.web.json_body import encode_user, parse_field
+from tornado_idv.web.lookups import Services
 
 IDENTIFIERS = Identifiers((ProfileSite.parse("https://profiles.example"),))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

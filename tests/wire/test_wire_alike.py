@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.http.in_process import ALICE, SHORT_LIVED_KEY, FakeClient, Harness, ask_for, harnesses
+from support.http.in_process import (
+    ALICE,
+    SHORT_LIVED_KEY,
+    FakeClient,
+    Harness,
+    ask_for,
+    harnesses,
+    issued_keys,
+)
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv import hookimpl
+from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 pytestmark = pytest.mark.slow
@@ -52,6 +61,14 @@ FIELDS = (
     b"Content-Encoding: identity",
     b"X-Request-ID: abc",
     b"Cookie: a=b",
+    b"Cookie: a=c",
+    b"cookie:",
+    b"X-Request-ID: {}",
+    b"Proxy-Connection: close",
+    b"Te: trailers",
+    b"Host: x",
+    b"Connection: close, x",
+    b"Authorization: bearer  " + KEY.encode() + b" ",
     b"Expect: 100-continue",
     b"Connection: close",
     b"Connection: keep-alive",
@@ -98,7 +115,16 @@ class Side:
             [(query, answer.user, answer.stale) for query, answer in self.observer.heard],
             self.harness.access(),
             self.harness.users.asked,
+            self.counted,
         )
+
+    @property
+    def counted(self) -> dict[str, object]:
+        """What is counted, but for durations."""
+        counters = self.harness.counters
+        record = counters.to_record()
+        record["responses"] = {key: each.count for key, each in counters.responses.items()}
+        return record
 
 
 @dataclass(frozen=True)
@@ -113,6 +139,21 @@ class Sent:
         ends = [0, *sorted({place % len(self.data) for place in self.places}), len(self.data)]
         pieces = [self.data[begin:end] for begin, end in pairwise(ends)]
         side.client(self.number).send(*filter(None, pieces))
+
+
+@dataclass(frozen=True)
+class SentDamaged:
+    """A request with another byte at one place of its head."""
+
+    number: int
+    data: bytes
+    place: int
+    byte: int
+
+    def __call__(self, side: Side) -> None:
+        place = self.place % (self.data.index(b"\r\n\r\n") + 4)
+        changed = self.data[:place] + bytes([self.byte]) + self.data[place + 1 :]
+        side.client(self.number).send(changed)
 
 
 @dataclass(frozen=True)
@@ -159,7 +200,15 @@ def request(draw: st.DrawFn) -> bytes:
 
 
 def happenings() -> st.SearchStrategy[Done]:
-    """Purges, data that changes, a backend that fails and comes back."""
+    """Purges, data that changes, a backend that fails and comes back, keys that are revoked."""
+
+    def all_keys() -> dict[bytes, ApiKey]:
+        return {key.digest: key for key in issued_keys()}
+
+    def without_ours() -> dict[bytes, ApiKey]:
+        return {digest: key for digest, key in all_keys().items() if key.id != "caller"}
+
+    ring = (all_keys, without_ours)
     return st.one_of(
         st.sampled_from(USERS).map(lambda user: Done("put", lambda g: g.users.put(user))),
         st.sampled_from(USERS).map(lambda user: Done("drop", lambda g: g.users.drop(user))),
@@ -168,6 +217,7 @@ def happenings() -> st.SearchStrategy[Done]:
             lambda query: Done("purge a user", lambda g: g.cache.purge_user(query))
         ),
         st.booleans().map(lambda down: Done("down", lambda g: setattr(g.users, "down", down))),
+        st.sampled_from(ring).map(lambda keys: Done("keys", lambda g: g.keys.replace(keys()))),
     )
 
 
@@ -187,7 +237,14 @@ def histories(draw: st.DrawFn) -> list[Step | float]:
         st.lists(st.integers(1, 400), max_size=2).map(tuple),
     )
     by_all = whole.map(SentByAll)
-    step = st.one_of(sends, by_all, by_all, odd, happenings(), SECONDS)
+    damaged = st.builds(
+        SentDamaged,
+        st.integers(0, len(CLIENTS) - 1),
+        whole,
+        st.integers(0, 400),
+        st.one_of(st.integers(0, 255), st.sampled_from(b"\r\n\t\0 :,;\x7f\x80\xff")),
+    )
+    step = st.one_of(sends, by_all, by_all, odd, damaged, happenings(), SECONDS)
     return draw(st.lists(step, min_size=5, max_size=30))
 
 
@@ -210,6 +267,7 @@ def test_packet_cache_does_not_change_behaviour(steps: list[Step | float]) -> No
 RECOVERY: list[Step | float] = [
     Done("up", lambda harness: setattr(harness.users, "down", False)),
     Done("put", lambda harness: harness.users.put(ALICE)),
+    Done("keys", lambda harness: harness.keys.replace({k.digest: k for k in issued_keys()})),
     400.0,
     *[0.2] * len(CLIENTS),  # not all who are late are closed at once
 ]

@@ -126,7 +126,7 @@ def counted_requests(messages: list[Message]) -> int:
     """Return the number of responses in the last report."""
     counters = Counters()
     counters.merge([each["report"] for each in messages if each["op"] == "report"][-1]["counters"])
-    return sum(each.count for _, each in counters.all_responses())
+    return sum(each.count for _, each in counters.responses.items())
 
 
 def drain(control: ControlEnd) -> None:

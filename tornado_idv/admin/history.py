@@ -147,7 +147,7 @@ async def sampled(operations: Operations) -> AsyncIterator[History]:
 
 def _count(report: Report, at: float) -> _Totals:
     counters = report.counters
-    responses = counters.all_responses()
+    responses = counters.responses.items()
     lookups = cache_lookups(counters)
     return _Totals(
         at=at,

@@ -99,7 +99,7 @@ class _ReportCollector(Collector):
     def _requests(self) -> Iterator[Metric]:
         counts: dict[tuple[str, str], int] = defaultdict(int)
         durations: dict[tuple[str, str], list[Durations]] = defaultdict(list)
-        for (route, code), each in self._counters.all_responses():
+        for (route, code), each in self._counters.responses.items():
             operation = OPERATIONS.get(route, "none")
             counts[operation, code] += each.count
             durations[

@@ -73,14 +73,12 @@ def status(report: Report, keys: KeyRing) -> Record:
 def cache_lookups(counters: Counters) -> dict[str, int]:
     """Return the number of lookups by what the cache contributed."""
     counted = counters.cache_lookups
-    lookups = {word: counted[word] for word in ("hit", "shared", "stale", "coalesced", "miss")}
-    lookups["hit"] += sum(each.count for each in counters.packet_hits.values())
-    return lookups
+    return {word: counted[word] for word in ("hit", "shared", "stale", "coalesced", "miss")}
 
 
 def _requests(counters: Counters) -> dict[str, dict[str, int]]:
     requests: dict[str, dict[str, int]] = {}
-    for (route, code), durations in counters.all_responses():
+    for (route, code), durations in counters.responses.items():
         of_operation = requests.setdefault(OPERATIONS.get(route, "none"), {})
         of_operation[code] = of_operation.get(code, 0) + durations.count
     return requests

@@ -20,7 +20,7 @@ from tornado_idv.http.connections import (
     RESPONDING,
     State,
 )
-from tornado_idv.http.context import FastPath, ServerContext
+from tornado_idv.http.context import FastPath, Pending, ServerContext
 from tornado_idv.http.errors import HttpError
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
@@ -28,8 +28,6 @@ from tornado_idv.http.parser import MAX_HEAD, RequestParser
 from tornado_idv.http.read_ahead import ReadAhead, limit_tls_read_buffer
 from tornado_idv.http.trusted_proxies import normalize_address
 
-_MAX_SEGMENT = 4 * 1024
-"""Larger segments are not offered to the fast path; it might keep them."""
 _MAX_UNSENT = 16 * 1024
 """Bytes of responses buffered for a client that does not read, before its next request waits."""
 _LINGER_TIMEOUT = 1.0
@@ -55,9 +53,10 @@ class Connection(asyncio.Protocol):
         self._loop = context.loop
         self.state: State = IDLE
         self._parser = RequestParser(limits.max_body)
-        self._segment = b""  # what arrived alone and at once: the next request, if it is just that
         self._fast_path: FastPath | None = None
-        self._exchange: Exchange | None = None
+        self._expected = 0  # bytes of a request whose head is known, until it is complete
+        self._exchange: Exchange | Pending | None = None
+        self._learn: Callable[[Exchange], object] | None = None
         self._authenticated: bool | None = None  # whether the last request was; None: no response
         self._draining = False
         self._drain_deadline = inf  # for a client whose last request was rejected
@@ -89,28 +88,16 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.state is IDLE and self._writable is None:
-            fast_path = self._fast_path
-            response = fast_path.respond(data) if fast_path is not None else None
-            if response is not None:
-                self._transport.write(response)
-                self._authenticated = True
-                self.deadline = self._loop.time() + self._limits.idle_timeout
-                return
-            self._segment = data if len(data) <= _MAX_SEGMENT else b""
-            repeated = self._parser.take_repeated(data) if self._authenticated else None
-            if repeated is not None:
-                self._dispatch(*repeated)
+            if self._fast_path is not None and self._serve_whole(self._fast_path, data):
                 return
         elif self.state in NOT_RECEIVING:
             return
-        else:
-            self._segment = b""  # a request in several segments cannot be cached
         parser = self._parser
         had_started = parser.has_started
         parser.feed(data)
         if self.state is IDLE and not parser.is_empty:
             self.state = READING
-        if parser.buffered > MAX_HEAD:
+        if len(parser.buffer) > MAX_HEAD:
             self._read_ahead.pause(self._limits.max_body, authenticated=self._authenticated)
         if self.state is RESPONDING:
             return
@@ -171,10 +158,12 @@ class Connection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             self._authenticated = exchange.authenticated
-            if exchange.cacheable is not None and exchange.segment and self._fast_path is not None:
-                self._fast_path.store(exchange)
-        if self.state in NOT_RECEIVING:
-            return
+            if self._learn and isinstance(exchange, Exchange) and exchange.cacheable is not None:
+                self._learn(exchange)
+        if self.state not in NOT_RECEIVING:
+            self._end_response(keep_alive=keep_alive)
+
+    def _end_response(self, *, keep_alive: bool) -> None:
         self.state = IDLE if self._parser.is_empty else READING
         if not keep_alive:
             self._linger_close()
@@ -202,16 +191,14 @@ class Connection(asyncio.Protocol):
     def update_context(self) -> None:
         """Use the server's present context from the next request on.
 
-        A request in flight completes in its own; the new fast path learns nothing from it.
+        A request in flight completes in its own.
         """
         self._context = context = self._current()
         self._limits = context.limits
         self._parser.limit_body(context.limits.max_body)
         self._peer = Peer(self._peer.remote_ip, self._peer.protocol, context.proxies)
-        connect = None if self._draining else context.fast_path
-        self._fast_path = None if connect is None else connect(self._peer)
-        if self._exchange is not None:
-            self._exchange.segment = b""
+        paths = None if self._draining else context.fast_paths
+        self._fast_path = None if paths is None else paths.connect(self._peer)
 
     def drain(self) -> None:
         """Close after the current request, or now if there is none.
@@ -242,6 +229,9 @@ class Connection(asyncio.Protocol):
         if self._writable is not None:
             return
         parser = self._parser
+        fast_path = self._fast_path if parser.head is None else None
+        if fast_path is not None and self._serve_buffered(fast_path):
+            return
         known = parser.head
         try:
             head = known or self._read_head()
@@ -297,12 +287,62 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return head
 
+    def _serve_whole(self, fast_path: FastPath, data: bytes) -> bool:
+        """Serve the next request by the fast path, if ``data`` is just that and its head known."""
+        known = fast_path.match(data)
+        if known is None or known[0] != len(data):
+            return False
+        match = known[1]
+        response = fast_path.respond(match, data[match.end() :], self)
+        if response is None:
+            return False
+        if isinstance(response, bytes) and fast_path.keep_alive:  # as nearly always
+            self._transport.write(response)
+            self._authenticated = True
+            self.deadline = self._loop.time() + self._limits.idle_timeout
+        else:
+            self._send_fast(fast_path, response)
+        return True
+
+    def _serve_buffered(self, fast_path: FastPath) -> bool:
+        """Serve the next request by the fast path, if its head is known; wait for its body."""
+        buffer = self._parser.buffer
+        known = None if self._eof else fast_path.match(buffer)
+        if known is None:
+            return False
+        size, match = known
+        if len(buffer) < size:
+            if not self._expected:
+                self._set_timeout(self._limits.body_timeout)
+            self._expected = size
+            self._resume_reading()
+            return True
+        response = fast_path.respond(match, bytes(buffer[match.end() : size]), self)
+        if response is None:
+            return False
+        self._parser.skip(size)
+        self._send_fast(fast_path, response)
+        return True
+
+    def _send_fast(self, fast_path: FastPath, response: bytes | Pending) -> None:
+        self._expected = 0
+        self._authenticated = True
+        if isinstance(response, bytes):
+            self._transport.write(response)
+            self._end_response(keep_alive=fast_path.keep_alive)
+        else:
+            self.state = RESPONDING
+            self.deadline = inf
+            self._exchange = response
+
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self.state = RESPONDING
+        self._expected = 0
+        paths = self._context.fast_paths
+        self._learn = None if paths is None else paths.learn
         if self._writable is None:  # "100 Continue" may have been more than the client reads
             self.deadline = inf
-        self._exchange = exchange = Exchange(self, head, self._peer, self._segment)
-        self._segment = b""
+        self._exchange = exchange = Exchange(self, head, self._peer)
         if self._draining:
             exchange.close_after_response()
         try:

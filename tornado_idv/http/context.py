@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,22 +12,54 @@ from typing import Protocol
 from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.http.connections import ConnectionTable, HttpLimits
-from tornado_idv.http.exchange import Exchange, Peer
+from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.fair_queue import FairQueue
 from tornado_idv.http.trusted_proxies import TrustedProxies
 
 
-class FastPath(Protocol):
-    """A shortcut from the bytes of a request to its response; one object for each connection."""
+class Pending(Protocol):
+    """A request of the fast path whose response is sent later, to its `ResponseSink`."""
 
-    def respond(self, segment: bytes) -> bytes | None:
-        """Return the response to ``segment``, which may be one whole request.
+    authenticated: bool
+
+    def close_after_response(self) -> None:
+        """Close the connection when the response is complete."""
+
+    def on_disconnect(self) -> None:
+        """The client has disconnected."""
+
+
+class FastPath(Protocol):
+    """A shortcut from the bytes of a request to its response; one object for each connection.
+
+    ``keep_alive`` is whether the connection stays open after the request that was matched.
+    """
+
+    keep_alive: bool
+
+    def match(self, data: bytes | bytearray) -> tuple[int, re.Match[bytes]] | None:
+        """Return the size of the request that ``data`` begins with, and a match of its head.
+
+        ``None`` if the head is not known.
+        """
+
+    def respond(
+        self, match: re.Match[bytes], body: bytes, sink: ResponseSink
+    ) -> bytes | Pending | None:
+        """Return the response to the request that was matched last, or a pending one.
 
         ``None`` sends it on the normal path. A client with a response from here counts as
         authenticated, as after `Exchange.authenticated`.
         """
 
-    def store(self, exchange: Exchange) -> None:
+
+class FastPaths(Protocol):
+    """The fast paths of all connections, and what they know."""
+
+    def connect(self, peer: Peer) -> FastPath:
+        """Return the fast path of a new connection."""
+
+    def learn(self, exchange: Exchange) -> None:
         """Learn from a completed exchange whose `Exchange.cacheable` is set."""
 
 
@@ -41,7 +74,7 @@ class ServerContext:
 
     app: HTTPServerConnectionDelegate
     reject: Reject
-    fast_path: Callable[[Peer], FastPath] | None
+    fast_paths: FastPaths | None
     proxies: TrustedProxies | None
     limits: HttpLimits
     loop: AbstractEventLoop

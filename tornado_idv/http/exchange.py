@@ -60,13 +60,9 @@ class Exchange(HTTPConnection):
     cacheable: object | None = None
     """Set by a handler whose request the fast path may answer next time; opaque here."""
 
-    def __init__(
-        self, sink: ResponseSink, head: RequestHead, peer: Peer, segment: bytes = b""
-    ) -> None:
+    def __init__(self, sink: ResponseSink, head: RequestHead, peer: Peer) -> None:
         self.head = head
         self.context = peer
-        self.segment = segment
-        """The bytes of this request, if they arrived alone and at once."""
         self.started_at = time.monotonic()
         self._sink = sink
         self._keep_alive = head.keep_alive
@@ -92,9 +88,7 @@ class Exchange(HTTPConnection):
     @property
     def connection_field(self) -> str:
         """The ``Connection`` header line of the response with its line break, or nothing."""
-        if not self._keep_alive:
-            return "Connection: close\r\n"
-        return "Connection: keep-alive\r\n" if self._is_http_1_0 else ""
+        return self.head.connection_field(keep_alive=self._keep_alive)
 
     def close_after_response(self) -> None:
         """Close the connection when the response is complete."""

@@ -35,8 +35,7 @@ class RequestHead(Struct, frozen=True):
 
     ``fields`` are the same as ``headers``, by names in lower case, repeated ones joined with
     commas; reading one takes a quarter of the time (CPython 3.11). ``content_length`` is the
-    length of the body in bytes, ``None`` for a chunked body. Requests whose heads are the same
-    bytes may share one instance.
+    length of the body in bytes, ``None`` for a chunked body. ``data`` are the bytes of the head.
     """
 
     start_line: RequestStartLine
@@ -45,6 +44,14 @@ class RequestHead(Struct, frozen=True):
     content_length: int | None
     keep_alive: bool
     expects_continue: bool
+    data: bytes = b""
+
+    def connection_field(self, *, keep_alive: bool) -> str:
+        """Return the ``Connection`` header line of a response with its line break, or nothing."""
+        if not keep_alive:
+            return "Connection: close\r\n"
+        is_http_1_0 = self.start_line.version == "HTTP/1.0"
+        return "Connection: keep-alive\r\n" if is_http_1_0 else ""
 
     __repr__ = object.__repr__  # the target may contain a nickname
 
@@ -84,6 +91,7 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
         keep_alive=_keep_alive(start_line, headers)
         and (has_framing or start_line.method not in _METHODS_WITH_BODY),
         expects_continue="Expect" in headers and start_line.version == "HTTP/1.1" and length != 0,
+        data=data,
     )
 
 

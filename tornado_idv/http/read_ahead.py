@@ -27,7 +27,7 @@ class ReadAhead:
 
     def pause(self, max_body: int, *, authenticated: bool | None) -> None:
         """Pause if too much is buffered."""
-        if self._parser.buffered > _limit(max_body, authenticated=authenticated):
+        if len(self._parser.buffer) > _limit(max_body, authenticated=authenticated):
             self._paused = True
             self._transport.pause_reading()
 
@@ -35,7 +35,7 @@ class ReadAhead:
         """Read again if there is room."""
         if not self._paused:
             return
-        if self._parser.buffered <= _limit(max_body, authenticated=authenticated):
+        if len(self._parser.buffer) <= _limit(max_body, authenticated=authenticated):
             self._paused = False
             self._transport.resume_reading()
 

@@ -14,8 +14,7 @@ from tornado.httputil import HTTPServerConnectionDelegate
 
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connections import ConnectionTable, HttpLimits
-from tornado_idv.http.context import FastPath, Reject, ServerContext
-from tornado_idv.http.exchange import Peer
+from tornado_idv.http.context import FastPaths, Reject, ServerContext
 from tornado_idv.http.fair_queue import PIPELINED_BUDGET, UNAUTHENTICATED_SHARE, FairQueue
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 from tornado_idv.http.trusted_proxies import TrustedProxies
@@ -40,8 +39,8 @@ _HANDSHAKES_ABOVE_LIMIT = 16
 class HttpServer:
     """Serves an application within limits until it is drained or closed.
 
-    ``reject`` renders and logs what is rejected before the application sees it; ``fast_path``
-    makes the `FastPath` of a new connection. ``timer`` measures, in seconds, what queued
+    ``reject`` renders and logs what is rejected before the application sees it; ``fast_paths``
+    answer known requests without it. ``timer`` measures, in seconds, what queued
     requests cost.
     """
 
@@ -51,7 +50,7 @@ class HttpServer:
         reject: Reject,
         limits: HttpLimits,
         *,
-        fast_path: Callable[[Peer], FastPath] | None = None,
+        fast_paths: FastPaths | None = None,
         proxies: TrustedProxies | None = None,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -62,7 +61,7 @@ class HttpServer:
         self._context = ServerContext(
             app=app,
             reject=reject,
-            fast_path=fast_path,
+            fast_paths=fast_paths,
             proxies=proxies,
             limits=limits,
             loop=loop,
@@ -105,7 +104,7 @@ class HttpServer:
         reject: Reject,
         limits: HttpLimits,
         *,
-        fast_path: Callable[[Peer], FastPath] | None = None,
+        fast_paths: FastPaths | None = None,
         proxies: TrustedProxies | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -119,7 +118,7 @@ class HttpServer:
             app=app,
             reject=reject,
             limits=limits,
-            fast_path=fast_path,
+            fast_paths=fast_paths,
             proxies=proxies,
         )
         self._connections.update(limits)

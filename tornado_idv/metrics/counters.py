@@ -9,7 +9,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -140,8 +140,6 @@ class Counters:
         self.started_at = clock()
         self.responses: dict[tuple[str, str], Durations] = {}
         """By route and code; ``ok`` is the code of a found user."""
-        self.packet_hits: dict[tuple[str, str], Durations] = {}
-        """The same of the responses of the packet cache, which are all cache hits."""
         self.auth_failures: Counter[str] = Counter()
         """By reason."""
         self.rate_limited: Counter[str] = Counter()
@@ -149,7 +147,7 @@ class Counters:
         self.limit_exchanges: Counter[str] = Counter({"ok": 0, "failed": 0})
         """Exchanges of shared limits by result."""
         self.cache_lookups: Counter[str] = Counter()
-        """By what the cache contributed, without the packet cache."""
+        """By what the cache contributed."""
         self.evictions = 0
         self.refreshes: Counter[str] = Counter({"ok": 0, "failed": 0})
         self.backends: dict[str, BackendCounters] = {}
@@ -165,15 +163,10 @@ class Counters:
 
     def responses_of(self, route: str, code: str) -> Durations:
         """Return the durations of responses of a route with a code."""
-        return _entry(self.responses, route, code)
-
-    def packet_hits_of(self, route: str, code: str) -> Durations:
-        """Return the same of responses of the packet cache."""
-        return _entry(self.packet_hits, route, code)
-
-    def all_responses(self) -> list[tuple[tuple[str, str], Durations]]:
-        """Return the durations of all responses; a route and code may be there twice."""
-        return [*self.responses.items(), *self.packet_hits.items()]
+        durations = self.responses.get((route, code))
+        if durations is None:
+            durations = self.responses[route, code] = Durations()
+        return durations
 
     def backend(self, name: str) -> BackendCounters:
         """Return the counters of a backend."""
@@ -203,8 +196,7 @@ class Counters:
     def to_record(self) -> Record:
         """Return what only grows, as JSON has it."""
         return {
-            "responses": _rows(self.responses),
-            "packet_hits": _rows(self.packet_hits),
+            "responses": [(*key, each.to_record()) for key, each in self.responses.items()],
             "auth_failures": self.auth_failures,
             "rate_limited": self.rate_limited,
             "limit_exchanges": self.limit_exchanges,
@@ -223,8 +215,6 @@ class Counters:
         """Add the counts of another process, as `to_record` returned them."""
         for route, code, durations in record["responses"]:
             self.responses_of(route, code).merge(durations)
-        for route, code, durations in record["packet_hits"]:
-            self.packet_hits_of(route, code).merge(durations)
         self.auth_failures.update(record["auth_failures"])
         self.rate_limited.update(record["rate_limited"])
         self.limit_exchanges.update(record["limit_exchanges"])
@@ -242,14 +232,3 @@ class Counters:
         """Return the longest delay of the event loop since the last call."""
         lag, self.max_lag = self.max_lag, 0.0
         return lag
-
-
-def _rows(table: Mapping[tuple[str, str], Durations]) -> list[tuple[str, str, Record]]:
-    return [(route, code, each.to_record()) for (route, code), each in table.items()]
-
-
-def _entry(table: dict[tuple[str, str], Durations], route: str, code: str) -> Durations:
-    durations = table.get((route, code))
-    if durations is None:
-        durations = table[route, code] = Durations()
-    return durations

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from tornado_idv.config.settings import ServerSettings, Settings
 from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import FastPath, Reject
-from tornado_idv.http.exchange import Peer
+from tornado_idv.http.context import FastPaths, Reject
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.identifiers import Identifiers
@@ -19,7 +17,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.limiters import Limiters
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import Api, make_api, make_reject
-from tornado_idv.web.handler import Services
+from tornado_idv.web.lookups import Services
 from tornado_idv.web.packet_cache import PacketCache
 
 
@@ -40,7 +38,7 @@ class HttpParts:
     app: Api
     reject: Reject
     limits: HttpLimits
-    fast_path: Callable[[Peer], FastPath] | None
+    fast_paths: FastPaths | None
     proxies: TrustedProxies | None
     identifiers: Identifiers
 
@@ -57,15 +55,12 @@ class HttpParts:
             failed_auth=shared.limiters.failed_auth,
             counters=shared.counters,
         )
-        packets = PacketCache(
-            directory, shared.ring, shared.access_log, shared.limiters.keys, shared.counters
-        )
         server = settings.server
         return cls(
             make_api(services, server.base_path, server.health_path),
             make_reject(shared.access_log, shared.counters),
             http_limits(server),
-            packets.connect if server.packet_cache else None,
+            PacketCache(services, server.max_body) if server.packet_cache else None,
             TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
             identifiers,
         )
@@ -73,7 +68,7 @@ class HttpParts:
     def make_server(self) -> HttpServer:
         """Return a server of this application."""
         return HttpServer(
-            self.app, self.reject, self.limits, fast_path=self.fast_path, proxies=self.proxies
+            self.app, self.reject, self.limits, fast_paths=self.fast_paths, proxies=self.proxies
         )
 
     def replace_in(self, server: HttpServer, tls: ssl.SSLContext | None) -> None:
@@ -82,7 +77,7 @@ class HttpParts:
             self.app,
             self.reject,
             self.limits,
-            fast_path=self.fast_path,
+            fast_paths=self.fast_paths,
             proxies=self.proxies,
             tls=tls,
         )

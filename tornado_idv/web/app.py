@@ -16,8 +16,9 @@ from tornado_idv.http.exchange import Exchange
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import AccessLog, Failure
 from tornado_idv.web.errors import error_for_rejected
-from tornado_idv.web.handler import JsonHandler, LivenessHandler, NoSuchRouteHandler, Services
+from tornado_idv.web.handler import JsonHandler, LivenessHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
+from tornado_idv.web.lookups import Services
 from tornado_idv.web.response import build_error, new_request_id
 
 

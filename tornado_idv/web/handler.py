@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from asyncio import CancelledError, Future
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
 
 from tornado.httputil import HTTPMessageDelegate
 
-from tornado_idv.errors import IdvError, InvalidKey, LookupFailed, format_traceback
+from tornado_idv.errors import InvalidKey
 from tornado_idv.http.exchange import Exchange
-from tornado_idv.identifiers import Identifiers
-from tornado_idv.keys.ring import KeyRing
-from tornado_idv.limits.failed_auth import FailedAuthLimiter
-from tornado_idv.limits.key_limits import KeyLimiter
-from tornado_idv.lookup.directory import Directory
-from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
-from tornado_idv.web.access_log import AccessLog, CacheResult, Failure
+from tornado_idv.web.access_log import CacheResult, Failure
 from tornado_idv.web.errors import ApiError, ApiException, error_for
-from tornado_idv.web.response import build_response, request_id_from
+from tornado_idv.web.lookups import Services, failure_of, log_unexpected
+from tornado_idv.web.response import build_response, request_id_or_new
 
-_log = logging.getLogger(__name__)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """Methods that are logged by name; any other is text of the client's choice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """Services that handlers use."""
-
-    directory: Directory
-    identifiers: Identifiers
-    keys: KeyRing
-    access_log: AccessLog | None = None
-    key_limiter: KeyLimiter = field(default_factory=KeyLimiter)
-    failed_auth: FailedAuthLimiter | None = None
-    counters: Counters = field(default_factory=Counters)
 
 
 class JsonHandler(HTTPMessageDelegate, ABC):
@@ -77,7 +56,7 @@ class JsonHandler(HTTPMessageDelegate, ABC):
         self.exchange = exchange
         self.method = exchange.head.start_line.method
         self.fields = exchange.head.fields
-        self.request_id = request_id_from(self.fields)
+        self.request_id = request_id_or_new(self.fields.get("x-request-id"))
 
     def data_received(self, chunk: bytes) -> None:
         self.body += chunk
@@ -101,15 +80,16 @@ class JsonHandler(HTTPMessageDelegate, ABC):
         """Have ``then`` respond when the future is done; cheaper than a task that awaits it."""
         future.add_done_callback(partial(self._resume, then))
 
-    def send(self, status: int, body: bytes) -> None:
-        """Send the response."""
-        self._send(status, body, "")
-        self._log_access(status)
+    def send(
+        self, status: int, body: bytes, failure: Failure | None = None, fields: str = ""
+    ) -> None:
+        """Send the response; every one but 200 has a ``failure``, which is logged."""
+        self._send(status, body, fields)
+        self._log_access(status, failure)
 
-    def send_error(self, error: ApiError, failure: Failure | None = None, fields: str = "") -> None:
-        """Send an error record with further header lines; ``failure`` is logged with it."""
-        self._send(error.status, error.body, error.fields + fields)
-        self._log_access(error.status, failure or Failure(error.code))
+    def send_error(self, error: ApiError, fields: str = "") -> None:
+        """Send an error record with further header lines."""
+        self.send(error.status, error.body, Failure(error.code), error.fields + fields)
 
     def _send(self, status: int, body: bytes, fields: str) -> None:
         sent = b"" if self.method == "HEAD" else body
@@ -125,10 +105,7 @@ class JsonHandler(HTTPMessageDelegate, ABC):
             self._send_failure(error)
 
     def _send_failure(self, error: BaseException) -> None:
-        if not isinstance(error, (IdvError, ApiException)):
-            # The id is no part of the text, by which repeated errors are folded.
-            extra = {"request_id": self.request_id}
-            _log.error("unhandled exception:\n%s", format_traceback(error), extra=extra)
+        log_unexpected(error, self.request_id)
         if not self._responded:
             response = error_for(error)
             fields = error.fields if isinstance(error, ApiException) else ""
@@ -136,47 +113,22 @@ class JsonHandler(HTTPMessageDelegate, ABC):
             # After the response: why a key was rejected must not show in its time.
             if isinstance(error, InvalidKey):
                 self.key_id = error.key_id
-            self._log_access(response.status, _failure(response, error))
+            self._log_access(response.status, failure_of(error))
 
     def _log_access(self, status: int, failure: Failure | None = None) -> None:
-        seconds = monotonic() - self.exchange.started_at
-        self._count(failure, seconds)
-        log = self.services.access_log
-        if log is not None:
-            log.log(
-                method=self.method if self.method in _METHODS else "other",
-                route=self.route,
-                status=status,
-                seconds=seconds,
-                client_address=self.exchange.client_address,
-                key_id=self.key_id,
-                request_id=self.request_id,
-                failure=failure,
-                subject=log.subject_of(self.query),
-                cache=self.cache,
-                backend=self.backend,
-            )
-
-    def _count(self, failure: Failure | None, seconds: float) -> None:
-        counters = self.services.counters
-        if self.cache is not None:
-            counters.cache_lookups[self.cache] += 1
-        if failure is None:
-            counters.responses_of(self.route, "ok").add(seconds)
-            return
-        counters.responses_of(self.route, failure.code).add(seconds)
-        if failure.reason is not None:
-            if failure.code == ApiError.TOKEN.code:
-                counters.auth_failures[failure.reason] += 1
-            elif failure.code == ApiError.RATE_LIMITED.code:
-                counters.rate_limited[failure.reason] += 1
-
-
-def _failure(response: ApiError, error: BaseException) -> Failure:
-    reasons = LookupFailed, InvalidKey, ApiException
-    reason = error.reason if isinstance(error, reasons) else None
-    backend = error.backend if isinstance(error, LookupFailed) else None
-    return Failure(response.code, backend, reason)
+        self.services.record(
+            self.method if self.method in _METHODS else "other",
+            self.route,
+            status,
+            monotonic() - self.exchange.started_at,
+            self.exchange.client_address,
+            self.key_id,
+            self.request_id,
+            failure,
+            self.services.subject_of(self.query),
+            self.cache,
+            self.backend,
+        )
 
 
 class NoSuchRouteHandler(JsonHandler):

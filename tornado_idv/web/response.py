@@ -7,7 +7,6 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
 from email.utils import formatdate
 from functools import lru_cache
 from http.client import responses
@@ -37,9 +36,8 @@ new_request_id = _RequestIds()
 os.register_at_fork(after_in_child=new_request_id.renew)
 
 
-def request_id_from(fields: Mapping[str, str]) -> str:
+def request_id_or_new(requested: str | None) -> str:
     """Return the client's ``X-Request-ID``, or a new id unless that is short and harmless."""
-    requested = fields.get("x-request-id")
     if requested is not None and _REQUEST_ID.fullmatch(requested):
         return requested
     return new_request_id()

@@ -153,7 +153,7 @@ def _report(overview: Message) -> Report:
             own.merge(each["report"]["counters"])
             counters.merge(each["report"]["counters"])
             processes.append(convert(each["report"]["process"], ProcessReport))
-        requests = sum(durations.count for _, durations in own.all_responses())
+        requests = sum(durations.count for _, durations in own.responses.items())
         workers.append(convert({**each, "requests": requests}, WorkerReport))
     return Report(
         phase=overview["phase"],

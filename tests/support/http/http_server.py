@@ -18,8 +18,8 @@ from tornado.web import Application, RequestHandler
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.context import FastPath
-from tornado_idv.http.exchange import Exchange, Peer
+from tornado_idv.http.context import FastPaths
+from tornado_idv.http.exchange import Exchange
 from tornado_idv.http.server import HttpServer
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -142,14 +142,14 @@ async def connected_client(
     limits: HttpLimits = LIMITS,
     server_tls: ssl.SSLContext | None = None,
     timer: Callable[[], float] = time.perf_counter,
-    fast_path: Callable[[Peer], FastPath] | None = None,
+    fast_paths: FastPaths | None = None,
     **connected: Any,
 ) -> AsyncIterator[Client]:
     """A client that is connected; with ``server_tls`` it is to name its own context as ``tls``."""
     control = HandlerControl()
     acts = Handler, {"control": control}
     app = Application([(path, *acts) for path in ("/", "/parts", "/fails")], log_function=ignore)
-    server = HttpServer(app, reject, limits, fast_path=fast_path, timer=timer)
+    server = HttpServer(app, reject, limits, fast_paths=fast_paths, timer=timer)
     sock, port = bind_unused_port()
     await server.listen([sock], server_tls)
     client = Client(app, control, server, port)

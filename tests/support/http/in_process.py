@@ -37,8 +37,8 @@ from tornado_idv.registry import plugin_manager
 from tornado_idv.units import parse_rate
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import make_api, make_reject
-from tornado_idv.web.handler import Services
 from tornado_idv.web.json_body import encode_user
+from tornado_idv.web.lookups import Services
 from tornado_idv.web.packet_cache import PacketCache
 
 HIGH_WATER = 16 * 1024
@@ -235,7 +235,7 @@ class FakeClient:
     @property
     def buffered(self) -> int:
         """Bytes that were received ahead of the current request."""
-        return self.connection._parser.buffered
+        return len(self.connection._parser.buffer)
 
     @property
     def statuses(self) -> list[int]:
@@ -317,19 +317,18 @@ class Harness:
         self.directory = Directory(
             manager, [self.users], self.cache, encode, accepts=IDENTIFIERS.accepts
         )
-        self.keys = KeyRing(_keys(), self.loop.time)
+        self.keys = KeyRing(issued_keys(), self.loop.time)
         log = AccessLog(self.logged.append, json_lines)
         limiter = self._key_limiter
-        self.packets = (
-            PacketCache(self.directory, self.keys, log, limiter) if self._packets else None
-        )
         services = Services(self.directory, IDENTIFIERS, self.keys, log, limiter, self._failed_auth)
+        self.counters = services.counters
+        self.packets = PacketCache(services) if self._packets else None
         self.app = Counted(self._app or make_api(services))
         self.server = HttpServer(
             self.app,
             make_reject(log),
             self._limits,
-            fast_path=self.packets.connect if self.packets else None,
+            fast_paths=self.packets,
             proxies=self._proxies,
             timer=self._busy_for,
         )
@@ -360,7 +359,8 @@ class Harness:
         return self.call().send(*pieces)
 
 
-def _keys() -> list[ApiKey]:
+def issued_keys() -> list[ApiKey]:
+    """The keys of a service when it starts."""
     now = SteppedLoop.now
     return [
         ApiKey("caller", digest(KEY)),

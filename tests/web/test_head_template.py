@@ -1,0 +1,192 @@
+"""Head templates match the heads that the parser accepts, with the same meaning, and no others."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tornado_idv.http.errors import HttpError
+from tornado_idv.http.head import parse_head
+from tornado_idv.web import head_template
+from tornado_idv.web.auth import credentials
+from tornado_idv.web.head_template import (
+    CARRIED,
+    SIGNIFICANT,
+    HeadTemplate,
+    HeadTemplates,
+    compile_template,
+)
+
+LINE = b"POST /api/v1/identify/url HTTP/1.1"
+FIELDS = (
+    b"Host: api.example",
+    b"X-Forwarded-For: 192.0.2.7",
+    b"X-Request-ID: 6f1c",
+    b"traceparent: 00-4bf92f35-00f067aa-01",
+    b"User-Agent: python-requests/2.31.0",
+    b"Accept: */*",
+    b"Authorization: Bearer 0123456789abcdef",
+    b"Content-Type: application/json",
+    b"Content-Length: 19",
+)
+
+
+def head_of(*fields: bytes, line: bytes = LINE) -> bytes:
+    return b"\r\n".join([line, *fields, b"", b""])
+
+
+def learned(data: bytes) -> HeadTemplate[str]:
+    template = compile_template(parse_head(data, 1 << 20), "meaning")
+    assert template is not None
+    return template
+
+
+HEAD = head_of(*FIELDS)
+
+
+def test_values_that_vary_match_and_are_read() -> None:
+    other = HEAD.replace(b"6f1c", b"77").replace(b"192.0.2.7", b"10.0.0.1, 10.0.0.2")
+    other = other.replace(b": 19", b": 7").replace(b"0123456789abcdef", b"token")
+    template = learned(HEAD)
+    match = template.pattern.match(other + b"the body")
+    assert match is not None
+    assert match.end() == len(other)
+    groups = (template.token, template.length, template.request_id, template.forwarded_for)
+    assert [match[each].strip() for each in groups] == [
+        b"token",
+        b"7",
+        b"77",
+        b"10.0.0.1, 10.0.0.2",
+    ]
+
+
+OTHERS = {
+    "another target": HEAD.replace(b"url", b"card"),
+    "another method": HEAD.replace(b"POST", b"PUT"),
+    "another version": HEAD.replace(b"1.1\r\n", b"1.0\r\n"),
+    "another host": HEAD.replace(b"api.example", b"api2.example"),
+    "another media type": HEAD.replace(b"application/json", b"text/plain"),
+    "another order": head_of(*FIELDS[::-1]),
+    "another spelling": HEAD.replace(b"User-Agent", b"user-agent"),
+    "a field more": head_of(*FIELDS, b"X-A: 1"),
+    "a field less": head_of(*FIELDS[:3], *FIELDS[4:]),
+    "a field between": head_of(*FIELDS[:3], b"Content-Length: 1", *FIELDS[3:]),
+    "a folded line": HEAD.replace(b"2.31.0\r\n", b"2.31.0\r\n x\r\n"),
+    "a bare line feed": HEAD.replace(b"2.31.0\r\n", b"2.31.0\n"),
+    "a bare carriage return": HEAD.replace(b"2.31.0", b"2.31\r0"),
+    "a NUL": HEAD.replace(b"2.31.0", b"2.31\x000"),
+    "an empty length": HEAD.replace(b": 19", b": "),
+    "a signed length": HEAD.replace(b": 19", b": +19"),
+    "a length of two lines": HEAD.replace(b": 19", b": 1, 9"),
+    "another scheme": HEAD.replace(b"Bearer", b"Digest"),
+    "two tokens": HEAD.replace(b"Bearer 0", b"Bearer 0 "),
+    "an incomplete head": HEAD[:-2],
+}
+
+
+@pytest.mark.parametrize("data", OTHERS.values(), ids=OTHERS)
+def test_other_heads_do_not_match(data: bytes) -> None:
+    assert learned(HEAD).pattern.match(data) is None
+
+
+NEVER = {
+    "chunks": head_of(*FIELDS[:-1], b"Transfer-Encoding: chunked"),
+    "an expectation": head_of(*FIELDS, b"Expect: 100-continue"),
+    "an upgrade": head_of(*FIELDS, b"Upgrade: h2c"),
+    "TE": head_of(*FIELDS, b"TE: trailers"),
+    "a trailer": head_of(*FIELDS, b"Trailer: X-A"),
+    "a significant field twice": head_of(*FIELDS, b"accept: */*"),
+    "a carried field twice": head_of(*FIELDS, b"x-forwarded-for: 192.0.2.8"),
+    "no token": head_of(*FIELDS[:6], *FIELDS[7:]),
+    "no length": head_of(*FIELDS[:-1]),
+    "an absolute target": head_of(*FIELDS, line=LINE.replace(b"/api", b"http://x/api")),
+    "long names": head_of(*FIELDS, b"X-" + b"a" * 700 + b": 1"),
+}
+
+
+@pytest.mark.parametrize("data", NEVER.values(), ids=NEVER)
+def test_such_a_head_has_no_template(data: bytes) -> None:
+    assert compile_template(parse_head(data, 1 << 20), "meaning") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), (b"Connection: keep-alive", b"X-Empty:", b"Cookie: \xe9")])
+def test_what_matches_means_the_same_to_the_parser(more: tuple[bytes, ...]) -> None:
+    """With every byte at every place of a head that was learned."""
+    data = head_of(*FIELDS, *more)
+    template, original = learned(data), parse_head(data, 1 << 20)
+    matched = 0
+    for place in range(len(data)):
+        for byte in range(256):
+            other = data[:place] + bytes([byte]) + data[place + 1 :]
+            match = template.pattern.match(other)
+            if match is None:
+                continue
+            matched += 1
+            try:
+                head = parse_head(other, 1 << 20)
+            except HttpError:
+                pytest.fail(f"byte {byte} at {place} is rejected by the parser")
+            assert head.start_line == original.start_line
+            assert head.keep_alive == original.keep_alive
+            for name in SIGNIFICANT:
+                assert head.fields.get(name) == original.fields.get(name)
+            assert head.content_length == int(match[template.length])
+            sent = credentials(head.fields["authorization"])
+            assert sent == ("bearer", match[template.token].decode())
+            for name, group in (
+                ("x-request-id", template.request_id),
+                ("x-forwarded-for", template.forwarded_for),
+            ):
+                value = match[group].strip(b" \t").decode("latin-1")
+                assert head.fields[name] == value
+    assert matched > 10_000
+
+
+def test_kinds_of_fields_do_not_overlap() -> None:
+    assert set(SIGNIFICANT).isdisjoint(CARRIED)
+
+
+def test_head_is_learned_when_it_comes_a_second_time() -> None:
+    templates = HeadTemplates[str]()
+    head = parse_head(HEAD, 1 << 20)
+    found = []
+    for _ in range(3):
+        templates.learn(head, "key", "meaning")
+        found.append(templates.find(HEAD.replace(b"6f1c", b"77")) is not None)
+    assert found == [False, True, True]
+    assert templates.find(OTHERS["another order"]) is None
+
+
+def test_client_with_ever_new_heads_replaces_only_its_own_templates() -> None:
+    templates = HeadTemplates[str]()
+
+    def learn(data: bytes, key_id: str) -> None:
+        for _ in range(2):
+            templates.learn(parse_head(data, 1 << 20), key_id, "meaning")
+
+    learn(HEAD, "good")
+    for number in range(2000):
+        learn(head_of(*FIELDS, b"X-%d: 1" % number), "bad")
+    assert templates.find(HEAD) is not None
+    assert len(templates) <= 17
+
+
+def test_number_of_templates_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_template, "_MAX_TEMPLATES", 5)
+    templates = HeadTemplates[str]()
+    for number in range(20):
+        for _ in range(2):
+            head = parse_head(head_of(*FIELDS, b"X-%d: 1" % number), 1 << 20)
+            templates.learn(head, f"key {number}", "meaning")
+    assert len(templates) == 5
+    assert len(templates._seen) <= 5
+
+
+def test_size_of_a_template_is_bounded() -> None:
+    template = learned(HEAD)
+    held = sys.getsizeof(template.pattern) + sys.getsizeof(template.pattern.pattern)
+    assert held + sys.getsizeof(template) <= 4096
+    many = head_of(*FIELDS, *(b"X-Field-%d: 1" % number for number in range(20)))
+    assert compile_template(parse_head(many, 1 << 20), "meaning") is None

@@ -1,0 +1,161 @@
+"""Head templates: what is fixed in the request heads of a client, and what varies.
+
+A client's software fixes the order and the spelling of header fields, their values vary: ids of
+requests and traces, addresses, tokens. A template is learned from a head that the handlers have
+accepted, and matches all heads for which they would do the same.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import OrderedDict, deque
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from tornado_idv.http.head import RequestHead
+
+SIGNIFICANT = ("host", "content-type", "content-encoding", "accept", "connection")
+"""Header fields whose value the response may depend on: it is a part of the template."""
+CARRIED = ("authorization", "content-length", "x-request-id", "x-forwarded-for")
+"""Header fields whose value is read for each request. All other fields are inert: any valid value
+is the same."""
+_NEVER = frozenset({"expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"})
+"""Header fields of requests that are left to the handlers."""
+
+MAX_HEAD = 16 * 1024
+_MAX_FIELDS = 40
+_MAX_SIZE = 6 * 1024
+"""Bytes of a compiled template: eight for each character that is compared (CPython 3.11). That of
+a client with ten header fields takes less than 4 KiB."""
+_MAX_TEMPLATES = 1000
+_MAX_OF_KEY = 16
+"""Templates learned with one key: a client with ever new heads replaces only its own."""
+_SEEN_OF_KEY = 8
+"""Heads of a key that are remembered until they come a second time, and are learned."""
+
+_HEAD_END = b"\r\n\r\n"
+_VALUE = rb"[\t -~\x80-\xff]*+"
+_PATTERNS = {
+    "authorization": rb"[ \t]*+[Bb][Ee][Aa][Rr][Ee][Rr] ++([!-~]*+)[ \t]*+",
+    "content-length": rb"[ \t]*+(0|[1-9][0-9]{0,5}+)",
+    "x-request-id": rb"(" + _VALUE + rb")",
+    "x-forwarded-for": rb"(" + _VALUE + rb")",
+}
+_LINE = re.compile(rb"([^:\r\n]+):[^\r\n]*+\r\n")
+_SHAPE = re.compile(
+    rb"\r\n(?:((?i:" + "|".join(SIGNIFICANT).encode() + rb"):[^\r\n]*+)|([^:\r\n]*+):[^\r\n]*+)"
+)
+
+
+_Meaning = TypeVar("_Meaning")
+
+
+class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
+    """A compiled template; the groups of its pattern are numbered, 0 for an absent field.
+
+    ``meaning`` is what the handlers understood, opaque here.
+    """
+
+    pattern: re.Pattern[bytes]
+    token: int
+    length: int
+    request_id: int
+    forwarded_for: int
+    keep_alive: bool
+    connection_field: str
+    meaning: _Meaning
+
+
+def shape_of(data: bytes | bytearray) -> int | None:
+    """Return a hash of the fixed parts of the head that ``data`` begins with.
+
+    ``None`` for a head that is not complete, or has too many fields for a template.
+    """
+    end = data.find(_HEAD_END, 0, MAX_HEAD)
+    if end < 0 or data.count(b"\r\n", 0, end) > _MAX_FIELDS:
+        return None
+    line = bytes(data[: data.find(b"\r\n")])
+    return hash((line, *_SHAPE.findall(data, len(line), end)))
+
+
+def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Meaning] | None:
+    """Return the template of a head that was accepted, ``None`` if it can have none."""
+    at = head.data.find(b"\r\n") + 2
+    is_absolute = b"://" in head.data[: head.data.find(b"/") + 2]
+    if is_absolute or not _NEVER.isdisjoint(head.fields):
+        return None
+    parts = [re.escape(head.data[:at])]
+    groups = dict.fromkeys(CARRIED, 0)
+    names = set()
+    for line in _LINE.finditer(head.data, at):
+        name = line[1].decode().lower()
+        if name in names and name in (*SIGNIFICANT, *CARRIED):
+            return None
+        names.add(name)
+        prefix, value = line[1] + b":", _PATTERNS.get(name, _VALUE)
+        if name in SIGNIFICANT:
+            prefix, value = line[0][:-2], b""
+        elif name in groups:
+            groups[name] = sum(each > 0 for each in groups.values()) + 1
+        parts += [re.escape(prefix), value, rb"\r\n"]
+    if not (groups["authorization"] and groups["content-length"]):
+        return None
+    pattern = re.compile(b"".join([*parts, rb"\r\n"]))
+    is_large = sys.getsizeof(pattern) + sys.getsizeof(pattern.pattern) > _MAX_SIZE
+    if is_large or not pattern.match(head.data):
+        return None
+    return HeadTemplate(
+        pattern=pattern,
+        token=groups["authorization"],
+        length=groups["content-length"],
+        request_id=groups["x-request-id"],
+        forwarded_for=groups["x-forwarded-for"],
+        keep_alive=head.keep_alive,
+        connection_field=head.connection_field(keep_alive=head.keep_alive),
+        meaning=meaning,
+    )
+
+
+class HeadTemplates(Generic[_Meaning]):
+    """The templates of all clients, by the shape of their heads."""
+
+    def __init__(self) -> None:
+        self._by_shape: OrderedDict[int, tuple[HeadTemplate[_Meaning], str]] = OrderedDict()
+        self._seen: OrderedDict[str, deque[int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_shape)
+
+    def find(self, data: bytes | bytearray) -> HeadTemplate[_Meaning] | None:
+        """Return the template that the head in ``data`` may match."""
+        shape = shape_of(data) if self._by_shape else None
+        known = self._by_shape.get(shape) if shape is not None else None
+        return known[0] if known is not None else None
+
+    def learn(self, head: RequestHead, key_id: str, meaning: _Meaning) -> None:
+        """Learn from a head that was accepted, once it has come a second time."""
+        shape = shape_of(head.data)
+        if shape is None or shape in self._by_shape:
+            return
+        seen = self._seen.get(key_id)
+        if seen is None:
+            seen = self._seen[key_id] = deque(maxlen=_SEEN_OF_KEY)
+            if len(self._seen) > _MAX_TEMPLATES:
+                self._seen.popitem(last=False)
+        if shape not in seen:
+            seen.append(shape)
+            return
+        seen.remove(shape)
+        template = compile_template(head, meaning)
+        if template is not None:
+            self._store(shape, template, key_id)
+
+    def _store(self, shape: int, template: HeadTemplate[_Meaning], key_id: str) -> None:
+        own = [each for each, (_, owner) in self._by_shape.items() if owner == key_id]
+        if len(own) >= _MAX_OF_KEY:
+            del self._by_shape[own[0]]
+        elif len(self._by_shape) >= _MAX_TEMPLATES:
+            self._by_shape.popitem(last=False)
+        self._by_shape[shape] = template, key_id
