@@ -16,6 +16,7 @@ from benchmarks.wire.attack import attack
 from benchmarks.wire.latency import latency
 from benchmarks.wire.mixes import mixes
 from benchmarks.wire.proxy import proxied
+from benchmarks.wire.real_clients import real_clients
 from benchmarks.wire.start import cold_start
 from benchmarks.wire.throughput import throughput
 from benchmarks.wire.uncached import uncached
@@ -26,6 +27,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "dispatch": missed_find,
     "sqlite": uncached_find,
     "memory": resident_memory,
+    "real_clients": real_clients,
     "throughput": throughput,
     "workers": workers,
     "mixes": mixes,

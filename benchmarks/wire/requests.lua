@@ -1,11 +1,29 @@
 -- Sends the requests of a file in order: one head for all, and one body per line.
 -- wrk -s requests.lua URL -- FILE HEAD-BYTES [MEAN-PAUSE-IN-MILLISECONDS]
 
-local requests, at = {}, 0
+-- In the head, {id}, {span} and {address} are other ones for each request.
+
+local requests, at, varies = {}, 0, false
+local values = {}
+
+local function hex(count)
+   local digits = {}
+   for i = 1, count / 4 do
+      digits[i] = string.format("%04x", math.random(0, 65535))
+   end
+   return table.concat(digits)
+end
+
+function values.id() return hex(32) end
+function values.span() return hex(16) end
+function values.address()
+   return string.format("192.0.%d.%d", math.random(0, 255), math.random(1, 254))
+end
 
 function init(args)
    local file = assert(io.open(args[1], "rb"))
    local head = file:read(tonumber(args[2]))
+   varies = head:find("{id}", 1, true) ~= nil
    for body in file:lines() do
       requests[#requests + 1] = head .. body
    end
@@ -22,6 +40,9 @@ end
 
 function request()
    at = at % #requests + 1
+   if varies then
+      return (requests[at]:gsub("{(%a+)}", function(name) return values[name]() end))
+   end
    return requests[at]
 end
 

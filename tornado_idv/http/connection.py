@@ -93,6 +93,9 @@ class Connection(asyncio.Protocol):
         elif self.state in NOT_RECEIVING:
             return
         parser = self._parser
+        if len(parser.buffer) + len(data) < self._expected:
+            parser.hold(data)
+            return
         had_started = parser.has_started
         parser.feed(data)
         if self.state is IDLE and not parser.is_empty:
@@ -232,6 +235,9 @@ class Connection(asyncio.Protocol):
         fast_path = self._fast_path if parser.head is None else None
         if fast_path is not None and self._serve_buffered(fast_path):
             return
+        if self._expected:
+            self._expected = 0
+            parser.feed(b"")
         known = parser.head
         try:
             head = known or self._read_head()
@@ -290,9 +296,15 @@ class Connection(asyncio.Protocol):
     def _serve_whole(self, fast_path: FastPath, data: bytes) -> bool:
         """Serve the next request by the fast path, if ``data`` is just that and its head known."""
         known = fast_path.match(data)
-        if known is None or known[0] != len(data):
+        if known is None:
             return False
-        match = known[1]
+        size, match = known
+        if size > len(data) and self._authenticated:
+            self._parser.hold(data)
+            self._expect(size)
+            return True
+        if size != len(data):
+            return False
         response = fast_path.respond(match, data[match.end() :], self)
         if response is None:
             return False
@@ -312,9 +324,7 @@ class Connection(asyncio.Protocol):
             return False
         size, match = known
         if len(buffer) < size:
-            if not self._expected:
-                self._set_timeout(self._limits.body_timeout)
-            self._expected = size
+            self._expect(size)
             self._resume_reading()
             return True
         response = fast_path.respond(match, bytes(buffer[match.end() : size]), self)
@@ -323,6 +333,13 @@ class Connection(asyncio.Protocol):
         self._parser.skip(size)
         self._send_fast(fast_path, response)
         return True
+
+    def _expect(self, size: int) -> None:
+        """Wait until a request with a known head is complete."""
+        if not self._expected:
+            self._set_timeout(self._limits.body_timeout)
+        self.state = READING
+        self._expected = size
 
     def _send_fast(self, fast_path: FastPath, response: bytes | Pending) -> None:
         self._expected = 0
