@@ -24,6 +24,7 @@ from tornado_idv.http.context import FastPath, Pending, ServerContext
 from tornado_idv.http.errors import HttpError
 from tornado_idv.http.exchange import Exchange, Peer
 from tornado_idv.http.head import RequestHead
+from tornado_idv.http.known_requests import KnownRequests
 from tornado_idv.http.parser import MAX_HEAD, RequestParser
 from tornado_idv.http.read_ahead import ReadAhead, limit_tls_read_buffer
 from tornado_idv.http.trusted_proxies import normalize_address
@@ -38,7 +39,7 @@ In a drain also the time to send a first request, and the time to read, or to co
 for one whose last had no valid key."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(KnownRequests):
     """Reads requests one after the other; what a client pipelines waits in the parser.
 
     ``deadline`` is the time, by the loop's clock, at which `on_timeout` is to be called; ``state``
@@ -54,7 +55,7 @@ class Connection(asyncio.Protocol):
         self.state: State = IDLE
         self._parser = RequestParser(limits.max_body)
         self._fast_path: FastPath | None = None
-        self._expected = 0  # bytes of a request whose head is known, until it is complete
+        self._expected = 0
         self._exchange: Exchange | Pending | None = None
         self._learn: Callable[[Exchange], object] | None = None
         self._authenticated: bool | None = None  # whether the last request was; None: no response
@@ -88,7 +89,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.state is IDLE and self._writable is None:
-            if self._fast_path is not None and self._serve_whole(self._fast_path, data):
+            if self._fast_path is not None and self._serve_new(self._fast_path, data):
                 return
         elif self.state in NOT_RECEIVING:
             return
@@ -232,7 +233,7 @@ class Connection(asyncio.Protocol):
         if self._writable is not None:
             return
         parser = self._parser
-        fast_path = self._fast_path if parser.head is None else None
+        fast_path = None if self._eof or parser.head is not None else self._fast_path
         if fast_path is not None and self._serve_buffered(fast_path):
             return
         if self._expected:
@@ -292,65 +293,6 @@ class Connection(asyncio.Protocol):
         if head is not None and head.expects_continue:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return head
-
-    def _serve_whole(self, fast_path: FastPath, data: bytes) -> bool:
-        """Serve the next request by the fast path, if ``data`` is just that and its head known."""
-        known = fast_path.match(data)
-        if known is None:
-            return False
-        size, match = known
-        if size > len(data) and self._authenticated:
-            self._parser.hold(data)
-            self._expect(size)
-            return True
-        if size != len(data):
-            return False
-        response = fast_path.respond(match, data[match.end() :], self)
-        if response is None:
-            return False
-        if isinstance(response, bytes) and fast_path.keep_alive:  # as nearly always
-            self._transport.write(response)
-            self._authenticated = True
-            self.deadline = self._loop.time() + self._limits.idle_timeout
-        else:
-            self._send_fast(fast_path, response)
-        return True
-
-    def _serve_buffered(self, fast_path: FastPath) -> bool:
-        """Serve the next request by the fast path, if its head is known; wait for its body."""
-        buffer = self._parser.buffer
-        known = None if self._eof else fast_path.match(buffer)
-        if known is None:
-            return False
-        size, match = known
-        if len(buffer) < size:
-            self._expect(size)
-            self._resume_reading()
-            return True
-        response = fast_path.respond(match, bytes(buffer[match.end() : size]), self)
-        if response is None:
-            return False
-        self._parser.skip(size)
-        self._send_fast(fast_path, response)
-        return True
-
-    def _expect(self, size: int) -> None:
-        """Wait until a request with a known head is complete."""
-        if not self._expected:
-            self._set_timeout(self._limits.body_timeout)
-        self.state = READING
-        self._expected = size
-
-    def _send_fast(self, fast_path: FastPath, response: bytes | Pending) -> None:
-        self._expected = 0
-        self._authenticated = True
-        if isinstance(response, bytes):
-            self._transport.write(response)
-            self._end_response(keep_alive=fast_path.keep_alive)
-        else:
-            self.state = RESPONDING
-            self.deadline = inf
-            self._exchange = response
 
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self.state = RESPONDING
