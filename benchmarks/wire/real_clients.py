@@ -18,8 +18,10 @@ from benchmarks.figures import Figure, Target, microseconds, ratio
 from benchmarks.plan import Plan
 from benchmarks.rounds import interleave
 from benchmarks.wire import contenders, traffic, wrk
+from benchmarks.wire.contenders import Contender
+from benchmarks.wire.our_service import OurService, over_yaml
 from benchmarks.wire.process import ROOT, Server, run_server
-from benchmarks.wire.traffic import KEY, Traffic
+from benchmarks.wire.traffic import KEY, Mix, Traffic
 
 _CLIENTS = {
     "aiohttp, 8 connections": ("aiohttp", 0.5),
@@ -30,8 +32,6 @@ _CLIENTS = {
     "httpx with OpenTelemetry": ("httpx-opentelemetry", 0.8),
 }
 """Clients of `benchmarks.peers.clients`, and the ratio that is wanted."""
-_PROXY_FIELDS = "X-Forwarded-For: {address}\r\nX-Request-ID: {id}\r\n"
-_TRACE_FIELD = "traceparent: 00-{id}-{span}-01\r\n"
 _NGINX = """\
 daemon off;
 master_process off;
@@ -87,7 +87,9 @@ Measure = Callable[[Plan, Server], Awaitable[float]]
 
 async def real_clients(plan: Plan) -> list[Figure]:
     """Measure this service and the ASGI function under each client that is installed."""
-    sides = {contenders.OURS: contenders.ours(plan)[contenders.OURS]}
+    # No answer expires, or is refreshed, during the run.
+    service = OurService(plan.folder, over_yaml(plan), cache="cache: {ttl: 24h}")
+    sides = {contenders.OURS: Contender(service)}
     contract = contenders.write_contract(plan.folder / "contract.json", plan.keys)
     sides |= contenders.peers(plan, contract, [contenders.ASGI])
     if len(sides) == 1:
@@ -111,9 +113,9 @@ def _available(plan: Plan) -> dict[str, tuple[Measure, float]]:
     measures: dict[str, tuple[Measure, float]] = {}
     if not plan.skip("clients behind proxies", wrk.missing()):
         measures |= {
-            "wrk, the same bytes again": (_wrk(), 0.3),
-            "wrk, varying fields": (_wrk(_PROXY_FIELDS + _TRACE_FIELD), 0.5),
-            "wrk, a connection each": (_wrk("Connection: close\r\n"), 1.0),
+            "wrk, the same bytes again": (_wrk(traffic.uniform), 0.3),
+            "wrk, varying fields": (_wrk(traffic.varying), 0.5),
+            "wrk, a connection each": (_wrk(_closing), 1.0),
         }
         if contenders.nginx() is None:
             plan.skipped["clients behind nginx"] = "nginx is not installed"
@@ -144,15 +146,15 @@ def _available(plan: Plan) -> dict[str, tuple[Measure, float]]:
     return measures
 
 
-def _wrk(fields: str = "") -> Measure:
-    def mix(users: int, seconds: float) -> Traffic:
-        uniform = traffic.uniform(users, seconds)
-        return replace(uniform, head=uniform.head[:-2] + fields.encode() + b"\r\n")
-
+def _wrk(mix: Mix) -> Measure:
     async def measure(plan: Plan, server: Server) -> float:
         return (await wrk.load(plan, server, mix)).cpu
 
     return measure
+
+
+def _closing(users: int, seconds: float) -> Traffic:
+    return traffic.with_fields(traffic.uniform(users, seconds), "Connection: close\r\n")
 
 
 def _behind(proxy: Callable[..., Sequence[str]], *arguments: object) -> Measure:

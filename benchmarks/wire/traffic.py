@@ -72,6 +72,19 @@ def uniform(users: int, _seconds: float) -> Traffic:
     return for_users(itertools.chain.from_iterable(passes))
 
 
+def varying(users: int, seconds: float) -> Traffic:
+    """Uniform traffic of a traced client behind a proxy: some header fields differ each time."""
+    return with_fields(
+        uniform(users, seconds),
+        "X-Forwarded-For: {address}\r\nX-Request-ID: {id}\r\ntraceparent: 00-{id}-{span}-01\r\n",
+    )
+
+
+def with_fields(requests: Traffic, fields: str) -> Traffic:
+    """Return the same requests with further header fields; see ``requests.lua``."""
+    return replace(requests, head=requests.head[:-2] + fields.encode() + b"\r\n")
+
+
 def zipf(users: int, _seconds: float) -> Traffic:
     """The n-th user is requested 1/n**1.1 times as often as the first; ranks are shuffled."""
     chooser = random.Random(_SEED)

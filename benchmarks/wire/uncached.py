@@ -29,6 +29,6 @@ async def uncached(plan: Plan) -> list[Figure]:
         }
         async with contenders.run_all(plan, sides) as servers:
             loads = await interleaved_loads(
-                plan, {name: (server, traffic.uniform) for name, server in servers.items()}
+                plan, {name: (server, traffic.varying) for name, server in servers.items()}
             )
     return [figure for name, each in loads.items() for figure in of_one(f"{name}, uncached", each)]

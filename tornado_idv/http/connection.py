@@ -55,7 +55,8 @@ class Connection(KnownRequests):
         self.state: State = IDLE
         self._parser = RequestParser(limits.max_body)
         self._fast_path: FastPath | None = None
-        self._expected = 0
+        self._held = b""
+        self._awaits_body = False
         self._exchange: Exchange | Pending | None = None
         self._learn: Callable[[Exchange], object] | None = None
         self._authenticated: bool | None = None  # whether the last request was; None: no response
@@ -88,15 +89,14 @@ class Connection(KnownRequests):
                 self._transport.close()
 
     def data_received(self, data: bytes) -> None:
+        if self._held:
+            data, self._held, self.state = self._held + data, b"", IDLE
         if self.state is IDLE and self._writable is None:
             if self._fast_path is not None and self._serve_new(self._fast_path, data):
                 return
         elif self.state in NOT_RECEIVING:
             return
         parser = self._parser
-        if len(parser.buffer) + len(data) < self._expected:
-            parser.hold(data)
-            return
         had_started = parser.has_started
         parser.feed(data)
         if self.state is IDLE and not parser.is_empty:
@@ -236,9 +236,6 @@ class Connection(KnownRequests):
         fast_path = None if self._eof or parser.head is not None else self._fast_path
         if fast_path is not None and self._serve_buffered(fast_path):
             return
-        if self._expected:
-            self._expected = 0
-            parser.feed(b"")
         known = parser.head
         try:
             head = known or self._read_head()
@@ -296,7 +293,7 @@ class Connection(KnownRequests):
 
     def _dispatch(self, head: RequestHead, body: bytes) -> None:
         self.state = RESPONDING
-        self._expected = 0
+        self._awaits_body = False
         paths = self._context.fast_paths
         self._learn = None if paths is None else paths.learn
         if self._writable is None:  # "100 Continue" may have been more than the client reads

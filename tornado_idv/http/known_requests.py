@@ -20,8 +20,10 @@ class KnownRequests(asyncio.Protocol, ResponseSink, ABC):
     state: State
     _authenticated: bool | None
     _exchange: Exchange | Pending | None
-    _expected: int
-    """Bytes of a request whose body has not arrived completely; 0 if there is none."""
+    _awaits_body: bool
+    """Whether the body of the next request, which is known, has not arrived completely."""
+    _held: bytes
+    """The beginning of such a request, if nothing else is buffered."""
     _limits: HttpLimits
     _loop: AbstractEventLoop
     _parser: RequestParser
@@ -36,16 +38,16 @@ class KnownRequests(asyncio.Protocol, ResponseSink, ABC):
         if known is None:
             return False
         size, match = known
-        if size > len(data) and self._authenticated:
-            self._parser.hold(data)
-            self._expect(size)
-            return True
         if size != len(data):
-            return False
+            if size < len(data) or not self._authenticated:
+                return False
+            self._held = data
+            self._await_body()
+            return True
         response = fast_path.respond(match, data[match.end() :], self)
         if isinstance(response, bytes) and fast_path.keep_alive:  # as nearly always
             self._transport.write(response)
-            self._authenticated = True
+            self._authenticated, self._awaits_body = True, False
             self.deadline = self._loop.time() + self._limits.idle_timeout
             return True
         return self._send(fast_path, response)
@@ -58,25 +60,25 @@ class KnownRequests(asyncio.Protocol, ResponseSink, ABC):
             return False
         size, match = known
         if size > len(buffer):
-            self._expect(size)
+            self._await_body()
+            self._resume_reading()
             return True
         response = fast_path.respond(match, bytes(buffer[match.end() : size]), self)
         if response is not None:
             self._parser.skip(size)
         return self._send(fast_path, response)
 
-    def _expect(self, size: int) -> None:
-        if not self._expected:
-            self._set_timeout(self._limits.body_timeout)
+    def _await_body(self) -> None:
         self.state = READING
-        self._expected = size
-        self._resume_reading()
+        if not self._awaits_body:
+            self._awaits_body = True
+            self._set_timeout(self._limits.body_timeout)
 
     def _send(self, fast_path: FastPath, response: bytes | Pending | None) -> bool:
         if response is None:
             return False
         self._authenticated = True
-        self._expected = 0
+        self._awaits_body = False
         if isinstance(response, bytes):
             self._transport.write(response)
             self._end_response(keep_alive=fast_path.keep_alive)

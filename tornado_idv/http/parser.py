@@ -46,10 +46,6 @@ class RequestParser:
         if not self._head_size and self.head is None:
             self._find_head()
 
-    def hold(self, data: bytes) -> None:
-        """Add received bytes without looking for a head; `feed` does that, with the next ones."""
-        self.buffer += data
-
     def read_head(self) -> RequestHead | None:
         """Return the head of the next request, ``None`` until it is complete.
 
