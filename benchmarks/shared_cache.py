@@ -12,6 +12,7 @@ shared cache.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 from functools import partial
@@ -33,6 +34,8 @@ _REQUESTS_PER_USER = 10
 _TO_BACKEND = Target("most", 0.05)
 _WITHOUT_REDIS = Target("least", 0.95)
 _KINDS = ("uncached lookups", "hits")
+_LOG_DELAY = 0.3
+"""Seconds until the access log is written, and more."""
 
 
 async def shared_cache(plan: Plan) -> list[Figure]:
@@ -94,6 +97,7 @@ async def _shares(
     log = plan.folder / f"{name}.log"
     async with run_server(name, service, log) as server:
         await send([server.port], requests.head, requests.bodies)
+        await asyncio.sleep(_LOG_DELAY)
     return cache_shares([log])
 
 

@@ -16,13 +16,10 @@ from benchmarks.wire.traffic import Mix, uniform
 Loads = Mapping[str, Sequence[wrk.Load]]
 
 _COMPARED = (
-    (contenders.WITHOUT_PACKET_CACHE, contenders.TORNADO, 3.3),
-    (contenders.WITHOUT_PACKET_CACHE, contenders.STARLETTE, 1.0),
-    (contenders.WITHOUT_PACKET_CACHE, contenders.AIOHTTP, 1.3),
-    (contenders.WITHOUT_PACKET_CACHE, contenders.FASTAPI, 2.5),
-    (contenders.WITHOUT_PACKET_CACHE, contenders.ASGI, 0.9),
+    (contenders.OURS, contenders.AIOHTTP, 3.0),
+    (contenders.OURS, contenders.FASTAPI, 8.0),
     (contenders.OURS, contenders.ASGI, 1.5),
-    (contenders.OURS, contenders.NGINX, 0.5),
+    (contenders.OURS, contenders.NGINX, 0.4),
 )
 """Targets: one of our contenders, a peer, and the least ratio of their throughputs."""
 
