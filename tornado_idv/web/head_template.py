@@ -44,9 +44,7 @@ _PATTERNS = {
     "x-forwarded-for": rb"(" + _VALUE + rb")",
 }
 _LINE = re.compile(rb"([^:\r\n]+):[^\r\n]*+\r\n")
-_SHAPE = re.compile(
-    rb"\r\n(?:((?i:" + "|".join(SIGNIFICANT).encode() + rb"):[^\r\n]*+)|([^:\r\n]*+):[^\r\n]*+)"
-)
+_SHAPE = re.compile(rb"\n(?:((?i:" + "|".join(SIGNIFICANT).encode() + rb"):.*+)|([^:\n]*+):.*+)")
 
 
 _Meaning = TypeVar("_Meaning")

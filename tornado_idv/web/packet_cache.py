@@ -127,8 +127,8 @@ class PacketFastPath:
         template = self._template
         match = template.pattern.match(data) if template is not None else None
         if template is None or match is None:
-            template = self._cache.templates.find(data)
-            match = template.pattern.match(data) if template is not None else None
+            last, template = template, self._cache.templates.find(data)
+            match = template.pattern.match(data) if template and template is not last else None
             if template is None or match is None:
                 return None
             self._template = template
