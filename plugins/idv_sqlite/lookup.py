@@ -44,7 +44,9 @@ class Lookup:
     folds: bool = False
 
     @classmethod
-    def by(cls, column: str, select: str, *, is_text: bool, folds: bool = False) -> Lookup:
+    def by(
+        cls, column: str, select: str, *, is_text: bool, is_view: bool, folds: bool = False
+    ) -> Lookup:
         """Return the lookup by a quoted SQL expression, of the rows that ``select`` selects.
 
         ``is_text`` says that SQLite turns the column's numbers into text as they are stored.
@@ -52,7 +54,10 @@ class Lookup:
         """
         equals = _equals_folded if folds else _equals
         forms = _ONLY_BYTES if is_text else _ANYTHING
-        arms = [f"{select} WHERE {equals(column, form)}" for form in forms]
+        # After "= ?" SQLite may take the value for the column's, with the type that the first table
+        # of a view declares, and compare `typeof` with that. With IS it may use no index of a table.
+        operator = "IS" if is_view else "="
+        arms = [f"{select} WHERE {equals(column, form, operator)}" for form in forms]
         one = f"{' UNION ALL '.join(arms)} LIMIT 2"
         numbered = [f"SELECT {place}, * FROM ({one})" for place in range(_AT_ONCE[-1])]  # noqa: S608 - quoted
         return cls(
@@ -70,21 +75,21 @@ class Lookup:
         return values if self.forms == _ONLY_BYTES else (*values, *_numbers(text))
 
 
-def _equals(column: str, form: str) -> str:
+def _equals(column: str, form: str, operator: str) -> str:
     """Equal to the byte; the first half can use an index of the column's own collation."""
     if form == "text":
         return f"{column} = ? AND {column} = ? COLLATE BINARY AND typeof({column}) = 'text'"
-    return f"{column} = ? AND typeof({column}) = '{form}'"
+    return f"{column} {operator} ? AND typeof({column}) = '{form}'"
 
 
-def _equals_folded(column: str, form: str) -> str:
+def _equals_folded(column: str, form: str, operator: str) -> str:
     """Equal but for the case of ASCII letters; an index with the collation NOCASE serves it."""
     if form == "blob":  # Collations leave bytes alone; an index has them behind all text.
         return (
             f"{column} COLLATE NOCASE >= x'' AND typeof({column}) = 'blob' "
             f"AND CAST({column} AS TEXT) = ? COLLATE NOCASE"
         )
-    return f"{column} = ? COLLATE NOCASE AND typeof({column}) = '{form}'"
+    return f"{column} {operator} ? COLLATE NOCASE AND typeof({column}) = '{form}'"
 
 
 def _numbers(text: str) -> tuple[int | None, float | None]:

@@ -141,8 +141,10 @@ def _lookups(options: SqliteOptions, kind: str, types: dict[str, str]) -> dict[t
 
     def by(column: str, *, folds: bool = False) -> Lookup:
         # What a view says of its columns' types need not hold for each of its rows.
-        is_text = kind == "table" and _affinity(types[_folded(column)]) == "text"
-        return Lookup.by(f"u.{quoted(column)}", select, is_text=is_text, folds=folds)
+        is_view = kind == "view"
+        is_text = not is_view and _affinity(types[_folded(column)]) == "text"
+        quoted_column = f"u.{quoted(column)}"
+        return Lookup.by(quoted_column, select, is_text=is_text, is_view=is_view, folds=folds)
 
     by_nickname = by(columns.nickname, folds=options.folds_nicknames)
     return {ByNickname: by_nickname, ByCard: by(columns.card_number)}

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 import idv_sqlite
 from idv_sqlite import table
 from idv_sqlite.backend import SqliteBackend
+from idv_sqlite.options import SqliteOptions
 from support.databases.sqlite_databases import (
     ALICE,
     BOB,
@@ -526,6 +527,37 @@ async def test_a_view_of_values_that_are_not_text_is_broken(tmp_path: Path, colu
             assert await backend.find(ByCard("0012")) is None
     except StartError as error:
         assert "turns digits into numbers" in str(error)  # noqa: PT017 - one of two good ends
+
+
+@pytest.mark.parametrize("case", ["preserve", "fold"])
+@pytest.mark.parametrize("first", ["texts", "others"])
+@pytest.mark.parametrize("stored", ["123", "X'313233'", "'123'", "123.5"])
+async def test_a_view_of_several_tables_hides_no_user(
+    tmp_path: Path, first: str, stored: str, case: str
+) -> None:
+    """Only one declares its columns as text; SQLite takes that for the type of the whole column."""
+    path, second = tmp_path / "users.db", {"texts": "others", "others": "texts"}[first]
+    run(
+        path,
+        f"""CREATE TABLE texts (nickname TEXT, card_number TEXT, plan TEXT);
+        CREATE TABLE others (nickname, card_number, plan);
+        CREATE INDEX a ON texts (nickname); CREATE INDEX b ON others (nickname);
+        INSERT INTO others VALUES ({stored}, {stored}, 'Free');
+        INSERT INTO texts VALUES ('alice', '4000', 'Pro');
+        CREATE VIEW users AS SELECT * FROM {first} UNION ALL SELECT * FROM {second}""",
+    )
+    text = "123.5" if "." in stored else "123"
+    given = {"name": "users", "kind": "sqlite", "path": str(path)}
+    context = {"nickname_case": case, "base_dir": tmp_path}
+    backend = SqliteBackend(SqliteOptions.model_validate(given, context=context))
+    async with open_backends([backend]):
+        for query in (ByNickname(text), ByCard(text)):
+            if stored == "'123'":
+                assert await backend.find(query) == User("Free", "123", "123")
+            else:
+                with pytest.raises(Broken, match="of a row is not text"):
+                    await backend.find(query)
+        assert await backend.find(ByNickname("alice")) == User("Pro", "4000", "alice")
 
 
 async def test_one_card_as_text_and_as_a_number_is_broken(tmp_path: Path) -> None:
