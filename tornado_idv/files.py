@@ -106,6 +106,14 @@ class FileSignature(NamedTuple):
             status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         )
 
+    @classmethod
+    def find(cls, path: Path) -> FileSignature | None:
+        """Return the signature as `of` does; ``None`` if there is no file that can be read."""
+        try:
+            return cls.of(path)
+        except OSError:
+            return None
+
     def is_same_file(self, other: FileSignature) -> bool:
         """Return whether both are of one file, whatever was written to it in between."""
         # Inode numbers alone repeat from one file system to the next.

@@ -55,7 +55,7 @@ class Lookup:
         equals = _equals_folded if folds else _equals
         forms = _ONLY_BYTES if is_text else _ANYTHING
         # After "= ?" SQLite may take the value for the column's, with the type that the first table
-        # of a view declares, and compare `typeof` with that. With IS it may use no index of a table.
+        # of a view declares, and compare `typeof` with that. With IS a small table is scanned.
         operator = "IS" if is_view else "="
         arms = [f"{select} WHERE {equals(column, form, operator)}" for form in forms]
         one = f"{' UNION ALL '.join(arms)} LIMIT 2"

@@ -173,7 +173,7 @@ class YamlBackend(Backend[YamlOptions]):
                     return
 
     async def _check(self) -> None:
-        signature = await asyncio.to_thread(_signature, self.options.path)
+        signature = await asyncio.to_thread(FileSignature.find, self.options.path)
         if self._reload_due or signature != self._signature:
             self._signature, self._reload_due = signature, False
             await self.reload()
@@ -191,14 +191,6 @@ def _read(path: Path) -> tuple[str, bytes]:
             raise StartError(f"{path}: {why}") from error
         raise StartError(f"{path}: cannot be read: {error.strerror}") from error
     return hashlib.sha256(content).hexdigest(), content
-
-
-def _signature(path: Path) -> FileSignature | None:
-    """Return the file's signature, ``None`` if there is no file."""
-    try:
-        return FileSignature.of(path)
-    except OSError:
-        return None
 
 
 def _folders(path: Path) -> dict[tuple[int, int], Path]:

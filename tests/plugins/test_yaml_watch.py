@@ -234,7 +234,7 @@ async def test_an_edit_between_the_first_read_and_the_watch_is_seen(
             await asyncio.sleep(0.01)
 
     monkeypatch.setattr(backend_module, "awatch", edited_before_it_watches)
-    monkeypatch.setattr(backend_module, "_signature", lambda path: None)
+    monkeypatch.setattr(backend_module.FileSignature, "find", lambda path: None)
     async with watched(path) as (_, next_user):
         await next_user("bob")
 

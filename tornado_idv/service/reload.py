@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
@@ -101,7 +100,7 @@ class Reloader:
 
     async def poll(self) -> None:
         """Reload if the file has changed since it was read, and rests."""
-        if self._watch.poll(await self._in_thread(signature_of, self._watch.path)):
+        if self._watch.poll(await self._in_thread(FileSignature.find, self._watch.path)):
             await self.reload("watch")
 
     def stop(self) -> None:
@@ -132,7 +131,7 @@ class Reloader:
         path = self._watch.path
         try:
             async with asyncio.timeout(PREPARE_TIMEOUT):
-                self._watch.read = await self._in_thread(signature_of, path)
+                self._watch.read = await self._in_thread(FileSignature.find, path)
                 file = await self._in_thread(ConfigFile.read, path)
                 needs_restart = await self._apply(file)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
@@ -173,11 +172,3 @@ def record(result: ReloadResult, counters: Counters, audited: dict[str, str | No
     else:
         extra["problem"] = result.problems[0]
     _audit.info("reloaded", extra=extra)
-
-
-def signature_of(path: Path) -> FileSignature | None:
-    """Return the signature of a file; ``None`` if there is none to read."""
-    try:
-        return FileSignature.of(path)
-    except OSError:
-        return None

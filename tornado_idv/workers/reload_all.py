@@ -10,16 +10,10 @@ from functools import partial
 from tornado_idv.admin.report import FAILED, ReloadResult
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
+from tornado_idv.files import FileSignature
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.needs_restart import needs_restart
-from tornado_idv.service.reload import (
-    PREPARE_TIMEOUT,
-    STOPPING,
-    Watch,
-    failure,
-    record,
-    signature_of,
-)
+from tornado_idv.service.reload import PREPARE_TIMEOUT, STOPPING, Watch, failure, record
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Child
 from tornado_idv.workers.control import Message
@@ -97,7 +91,7 @@ class ReloadAll:
         if now < self._watch_at or not self._current.settings.server.watch_config:
             return
         self._watch_at = now + _WATCH_INTERVAL
-        if self._watch.poll(signature_of(self._watch.path)):
+        if self._watch.poll(FileSignature.find(self._watch.path)):
             self.start("watch")
 
     def stop(self) -> None:
@@ -131,7 +125,7 @@ class ReloadAll:
         if self._stopped:
             return ReloadResult(time.time(), code=FAILED, problems=(STOPPING,))
         self._notifier.reloading()
-        self._watch.read = signature_of(self._watch.path)
+        self._watch.read = FileSignature.find(self._watch.path)
         try:
             file = ConfigFile.read(self._watch.path)
             settings = self._load(file)

@@ -110,14 +110,7 @@ class Tls:
 
 
 def _signatures(files: list[Path]) -> list[FileSignature | None]:
-    return [_signature(file) for file in files]
-
-
-def _signature(file: Path) -> FileSignature | None:
-    try:
-        return FileSignature.of(file)
-    except OSError:
-        return None
+    return [FileSignature.find(file) for file in files]
 
 
 @cache
