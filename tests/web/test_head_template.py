@@ -80,6 +80,7 @@ OTHERS = {
     "a signed length": HEAD.replace(b": 19", b": +19"),
     "a length of two lines": HEAD.replace(b": 19", b": 1, 9"),
     "another scheme": HEAD.replace(b"Bearer", b"Digest"),
+    "a token of other characters": HEAD.replace(b"cdef", b"cd!f"),
     "two tokens": HEAD.replace(b"Bearer 0", b"Bearer 0 "),
     "an incomplete head": HEAD[:-2],
 }

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from support.http.in_process import (
     ALICE,
+    MALFORMED_TOKENS,
     SHORT_LIVED_KEY,
     FakeClient,
     Harness,
@@ -34,7 +35,10 @@ CLIENTS = ("127.0.0.1", "192.0.2.7", "2001:db8::1")
 URL, CARD = b"/api/v1/identify/url", b"/api/v1/identify/card"
 BEATE = User(plan="Pro", card_number="2", nickname="beate")
 USERS = (ALICE, BEATE, User(plan="Pro", card_number=ALICE.card_number, nickname="alice"))
-KEYS = (KEY, KEY, KEY, SHORT_LIVED_KEY, EXPIRED_KEY, CARDS_ONLY_KEY, "B" * 40)
+KEYS = (
+    *(KEY, KEY, KEY, SHORT_LIVED_KEY, EXPIRED_KEY, CARDS_ONLY_KEY, "B" * 40),
+    *MALFORMED_TOKENS,
+)
 BODIES = (
     b'{"input": "@alice"}',
     b'{"input": "@alice"}',

@@ -7,7 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from support.http.in_process import ALICE, SHORT_LIVED_KEY, FakeClient, Harness, ask_for, reachable
+from support.http.in_process import (
+    ALICE,
+    MALFORMED_TOKENS,
+    SHORT_LIVED_KEY,
+    FakeClient,
+    Harness,
+    ask_for,
+    reachable,
+)
 from support.processes.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.model import ByNickname, User
 from tornado_idv.web import head_template
@@ -28,6 +36,7 @@ OTHER_WAYS = {
     "an absolute target": ask_for("alice").replace(b"POST /", b"POST http://x/"),
     "a wrong key": ask_for("alice", key="B" * 40),
     "a key for other things": ask_for("alice", key=CARDS_ONLY_KEY),
+    **{f"a token of {each[0]}": ask_for("alice", key=each) for each in MALFORMED_TOKENS},
     "no nickname": ask_for("a b"),
     "another media type": ask_for("alice", b"Content-Type: text/plain"),
 }
@@ -94,6 +103,8 @@ def test_other_requests_bypass_the_packet_cache(
 ) -> None:
     """However often it comes, and answered as if there were no packet cache."""
     harness, plain = make_harness(), make_harness(packets=False)
+    teach(harness, ask_for("alice"))
+    plain.ask(ask_for("alice"))
     for _ in range(3):
         before = harness.app.asked
         assert harness.ask(data).steady == plain.ask(data).steady

@@ -38,7 +38,8 @@ _SEEN_OF_KEY = 8
 _HEAD_END = b"\r\n\r\n"
 _VALUE = rb"[\t -~\x80-\xff]*+"
 _PATTERNS = {
-    "authorization": rb"[ \t]*+[Bb][Ee][Aa][Rr][Ee][Rr] ++([!-~]*+)[ \t]*+",
+    # A token68, as `is_token68`; its length is for the caller to check.
+    "authorization": (rb"[ \t]*+[Bb][Ee][Aa][Rr][Ee][Rr] ++([A-Za-z0-9\-._~+/]++=*+)[ \t]*+"),
     "content-length": rb"[ \t]*+(0|[1-9][0-9]{0,5}+)",
     "x-request-id": rb"(" + _VALUE + rb")",
     "x-forwarded-for": rb"(" + _VALUE + rb")",

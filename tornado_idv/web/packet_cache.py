@@ -22,6 +22,7 @@ from msgspec import Struct
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.keys.api_key import ApiKey
+from tornado_idv.keys.token import MAX_LENGTH
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.model import Answer, Query
 from tornado_idv.web.errors import ApiException, error_for
@@ -151,8 +152,8 @@ class PacketFastPath:
             return None
         meaning = template.meaning
         operation = meaning.operation
-        now = services.keys.clock()
-        key = services.keys.find(sha256(match[template.token]).digest(), now)
+        now, token = services.keys.clock(), match[template.token]
+        key = services.keys.find(sha256(token).digest(), now) if len(token) <= MAX_LENGTH else None
         if key is None or operation.scope not in key.scopes:
             return None
         known = meaning.queries.by_body.get(body) or self._parse(operation, body)

@@ -367,10 +367,13 @@ def issued_keys() -> list[ApiKey]:
         ApiKey("expired", digest(EXPIRED_KEY), expires=now - 1),
         ApiKey("cards", digest(CARDS_ONLY_KEY), scopes=frozenset({"identify:card"})),
         ApiKey("short", digest(SHORT_LIVED_KEY), expires=now + 100),
+        *(ApiKey("malformed", digest(token)) for token in MALFORMED_TOKENS),
     ]
 
 
 SHORT_LIVED_KEY = "A" * 40
+MALFORMED_TOKENS = ("C" * 39 + "!", "D" * 20 + "=" + "D" * 20, "E" * 600)
+"""Tokens that no client may have, with digests that a configuration may."""
 
 
 def ask_for(
