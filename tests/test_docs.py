@@ -42,9 +42,10 @@ from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import Settings
 from tornado_idv.http.connections import State
 from tornado_idv.log_format import json_lines, text_lines
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByNickname
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.web.access_log import AccessLog, Failure, Ids, make_subject_of
+from tornado_idv.web.access_log import AccessLog, Failure, Ids, make_subject_of, record_response
 from tornado_idv.web.errors import ApiError
 
 ROOT = Path(__file__).parent.parent
@@ -114,7 +115,9 @@ def test_every_error_code_is_documented_with_its_status() -> None:
 async def test_every_field_of_the_access_log_is_documented() -> None:
     written: list[str] = []
     log = AccessLog(written.append, json_lines, make_subject_of("hash"))
-    log.log(
+    record_response(
+        Counters(),
+        log,
         method="POST",
         route="identify/url",
         status=503,

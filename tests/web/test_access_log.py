@@ -13,8 +13,9 @@ import pytest
 
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.log_format import json_lines, text_lines
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByCard, ByNickname, Query
-from tornado_idv.web.access_log import AccessLog, Failure, make_subject_of
+from tornado_idv.web.access_log import AccessLog, Failure, make_subject_of, record_response
 
 ALICE = ByNickname("alice")
 TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -46,7 +47,9 @@ def note(
     failure: Failure | None = None,
     **lookup: Any,
 ) -> None:
-    log.log(
+    record_response(
+        Counters(),
+        log,
         method="POST",
         route="identify/url",
         status=status,

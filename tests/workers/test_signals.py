@@ -12,7 +12,8 @@ from tornado_idv.log_format import text_lines
 from tornado_idv.logs.folding import Folding
 from tornado_idv.logs.handlers import LogOutput
 from tornado_idv.logs.writer import LogWriter
-from tornado_idv.web.access_log import AccessLog
+from tornado_idv.metrics.counters import Counters
+from tornado_idv.web.access_log import AccessLog, record_response
 from tornado_idv.workers.run import abort
 from tornado_idv.workers.signals import Signals, hold_hangups
 
@@ -82,7 +83,9 @@ async def test_an_abort_writes_the_log_and_exits_with_the_signal_s_number(
 
     writer = LogWriter(write, str)
     access = AccessLog(writer.put, text_lines)
-    access.log(
+    record_response(
+        Counters(),
+        access,
         method="-",
         route="-",
         status=400,

@@ -16,7 +16,9 @@ from typing import Literal
 from msgspec import Struct
 
 from tornado_idv.log_format import FormatLines, format_time
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
+from tornado_idv.web.errors import ApiError
 
 Ids = Literal["none", "hash", "full"]
 SubjectOf = Callable[[str], str]
@@ -91,27 +93,8 @@ class AccessLog:
         """Return how a line names the user that was asked for, if it does."""
         return self._subject_of(query.text) if self._subject_of and query else None
 
-    def log(  # noqa: PLR0917 - passed by position, a hit takes 1 % less
-        self,
-        method: str,
-        route: str,
-        status: int,
-        seconds: float,
-        client_address: str,
-        key_id: str | None,
-        request_id: str,
-        failure: Failure | None = None,
-        subject: str | None = None,
-        cache: CacheResult | None = None,
-        backend: str | None = None,
-        now: float | None = None,
-    ) -> None:
-        """Log a response; every one but 200 has a ``failure``.
-
-        ``subject``, as `subject_of` names it, ``cache`` and ``backend``, the one that answered, are
-        those of a lookup. ``now`` is the Unix time, from a caller that has just read it.
-        """
-        records = self._records
+    def add(self, record: AccessRecord, now: float | None) -> None:
+        """Log a response at ``now``, a Unix time; the present one unless given."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_FLUSH_INTERVAL, self._on_timer)
@@ -121,30 +104,9 @@ class AccessLog:
             milliseconds = int(now * 1000)
             self._since, self._until = milliseconds / 1000, (milliseconds + 1) / 1000
             self._timestamp = format_time(now)
-        code = reason = None
-        if failure is not None:
-            code, reason = failure.code, failure.reason
-            backend = failure.backend or backend
-        records.append(
-            AccessRecord(
-                self._timestamp,
-                "info",
-                "tornado_idv.access",
-                "request",
-                method,
-                route,
-                status,
-                0.0 if seconds < _BELOW_RESOLUTION else round(seconds * 1000, 2),
-                client_address,
-                key_id,
-                request_id,
-                cache,
-                backend,
-                code,
-                reason,
-                subject,
-            )
-        )
+        record.timestamp = self._timestamp
+        records = self._records
+        records.append(record)
         if len(records) >= _MAX_LINES:
             self.flush()
 
@@ -157,6 +119,61 @@ class AccessLog:
         if self._records:
             records, self._records = self._records, []
             self._write(self._format_lines(records))
+
+
+def record_response(  # noqa: PLR0917 - passed by position, a hit takes 1 % less
+    counters: Counters,
+    log: AccessLog | None,
+    method: str,
+    route: str,
+    status: int,
+    seconds: float,
+    client_address: str,
+    key_id: str | None,
+    request_id: str,
+    failure: Failure | None = None,
+    subject: str | None = None,
+    cache: CacheResult | None = None,
+    backend: str | None = None,
+    now: float | None = None,
+) -> None:
+    """Count a response, and log it if there is a ``log``; every one but 200 has a ``failure``.
+
+    ``subject``, as `AccessLog.subject_of` names it, ``cache`` and ``backend``, the one that
+    answered, are those of a lookup. ``now`` is the Unix time, from a caller that has just read it.
+    """
+    code = reason = None
+    if cache is not None:
+        counters.cache_lookups[cache] += 1
+    if failure is None:
+        counters.responses_of(route, "ok").add(seconds)
+    else:
+        code, reason, backend = failure.code, failure.reason, failure.backend or backend
+        counters.responses_of(route, code).add(seconds)
+        if reason is not None and code == ApiError.TOKEN.code:
+            counters.auth_failures[reason] += 1
+        elif reason is not None and code == ApiError.RATE_LIMITED.code:
+            counters.rate_limited[reason] += 1
+    if log is not None:
+        record = AccessRecord(
+            "",
+            "info",
+            "tornado_idv.access",
+            "request",
+            method,
+            route,
+            status,
+            0.0 if seconds < _BELOW_RESOLUTION else round(seconds * 1000, 2),
+            client_address,
+            key_id,
+            request_id,
+            cache,
+            backend,
+            code,
+            reason,
+            subject,
+        )
+        log.add(record, now)
 
 
 def make_subject_of(ids: Ids) -> SubjectOf | None:

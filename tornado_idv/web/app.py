@@ -14,7 +14,7 @@ from tornado.httputil import (
 from tornado_idv.http.context import Reject
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.web.access_log import AccessLog, Failure
+from tornado_idv.web.access_log import AccessLog, Failure, record_response
 from tornado_idv.web.errors import error_for_rejected
 from tornado_idv.web.handler import JsonHandler, LivenessHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
@@ -62,18 +62,10 @@ def make_reject(access_log: AccessLog | None, counters: Counters | None = None) 
 
     def reject(status: HTTPStatus, client_address: str) -> bytes:
         error, request_id = error_for_rejected(status), new_request_id()
-        counted.responses_of("-", error.code).add(0.0)
-        if access_log is not None:
-            access_log.log(
-                method="-",
-                route="-",
-                status=error.status,
-                seconds=0.0,
-                client_address=client_address,
-                key_id=None,
-                request_id=request_id,
-                failure=Failure(error.code),
-            )
+        log, failure = access_log, Failure(error.code)
+        record_response(
+            counted, log, "-", "-", error.status, 0.0, client_address, None, request_id, failure
+        )
         return build_error(error, request_id, "Connection: close\r\n")
 
     return reject

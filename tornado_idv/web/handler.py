@@ -14,7 +14,7 @@ from tornado.httputil import HTTPMessageDelegate
 from tornado_idv.errors import InvalidKey
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.model import Query
-from tornado_idv.web.access_log import CacheResult, Failure
+from tornado_idv.web.access_log import CacheResult, Failure, record_response
 from tornado_idv.web.errors import ApiError, ApiException, error_for
 from tornado_idv.web.lookups import Services, failure_of, log_unexpected
 from tornado_idv.web.response import build_response, request_id_or_new
@@ -116,7 +116,9 @@ class JsonHandler(HTTPMessageDelegate, ABC):
             self._log_access(response.status, failure_of(error))
 
     def _log_access(self, status: int, failure: Failure | None = None) -> None:
-        self.services.record(
+        record_response(
+            self.services.counters,
+            self.services.access_log,
             self.method if self.method in _METHODS else "other",
             self.route,
             status,

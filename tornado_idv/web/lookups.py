@@ -53,49 +53,6 @@ class Services:
     failed_auth: FailedAuthLimiter | None = None
     counters: Counters = field(default_factory=Counters)
 
-    def record(  # noqa: PLR0917 - passed by position, a hit takes 2 % less
-        self,
-        method: str,
-        route: str,
-        status: int,
-        seconds: float,
-        client_address: str,
-        key_id: str | None,
-        request_id: str,
-        failure: Failure | None,
-        subject: str | None,
-        cache: CacheResult | None,
-        backend: str | None,
-        now: float | None = None,
-    ) -> None:
-        """Count and log a response, see `AccessLog.log`."""
-        counters = self.counters
-        if cache is not None:
-            counters.cache_lookups[cache] += 1
-        if failure is None:
-            counters.responses_of(route, "ok").add(seconds)
-        else:
-            counters.responses_of(route, failure.code).add(seconds)
-            if failure.reason is not None and failure.code == ApiError.TOKEN.code:
-                counters.auth_failures[failure.reason] += 1
-            elif failure.reason is not None and failure.code == ApiError.RATE_LIMITED.code:
-                counters.rate_limited[failure.reason] += 1
-        if self.access_log is not None:
-            self.access_log.log(
-                method,
-                route,
-                status,
-                seconds,
-                client_address,
-                key_id,
-                request_id,
-                failure,
-                subject,
-                cache,
-                backend,
-                now,
-            )
-
     def subject_of(self, query: Query | None) -> str | None:
         """Return how the log names the user that was asked for, if it does."""
         return self.access_log.subject_of(query) if self.access_log is not None else None

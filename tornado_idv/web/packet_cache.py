@@ -25,6 +25,7 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.token import MAX_LENGTH
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.model import Answer, Query
+from tornado_idv.web.access_log import record_response
 from tornado_idv.web.errors import ApiException, error_for
 from tornado_idv.web.head_template import MAX_HEAD, HeadTemplate, HeadTemplates
 from tornado_idv.web.lookups import (
@@ -178,7 +179,9 @@ class PacketFastPath:
         result = result_of(answer, limits, "hit")
         status, fields = result.status, template.connection_field
         response = build_response(status, request_id, result.body, fields, now=now)
-        services.record(
+        record_response(
+            services.counters,
+            services.access_log,
             "POST",
             operation.route,
             status,
@@ -248,7 +251,9 @@ class PendingResponse:
         services, request_id = request.services, request.request_id
         self._sink.send(build_response(result.status, request_id, result.body, fields))
         self._sink.on_response_complete(keep_alive=self._keep_alive)
-        services.record(
+        record_response(
+            services.counters,
+            services.access_log,
             "POST",
             request.template.meaning.operation.route,
             result.status,
