@@ -221,6 +221,8 @@ def test_key_that_expired_for_one_process_is_expired_for_all() -> None:
     assert second.find(key.digest, clock.now) is key
     clock.now = 200.0
     assert rejection(first, TOKEN) == "expired"
+    clock.now = 160.0  # later than the second has seen
+    assert second.find(key.digest, clock.now) is None
     clock.now = 149.0
     assert second.find(key.digest, clock.now) is None
     third = KeyRing([key], clock, latest)

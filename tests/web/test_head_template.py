@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from support.fakes.clock_and_backends import Ticker
 from tornado_idv.http.errors import HttpError
-from tornado_idv.http.head import parse_head
+from tornado_idv.http.head import RequestHead, parse_head
 from tornado_idv.web import head_template
 from tornado_idv.web.auth import credentials
 from tornado_idv.web.head_template import (
@@ -16,6 +17,7 @@ from tornado_idv.web.head_template import (
     HeadTemplate,
     HeadTemplates,
     compile_template,
+    shape_of,
 )
 
 LINE = b"POST /api/v1/identify/url HTTP/1.1"
@@ -160,18 +162,49 @@ def test_head_is_learned_when_it_comes_a_second_time() -> None:
     assert templates.find(OTHERS["another order"]) is None
 
 
-def test_client_with_ever_new_heads_replaces_only_its_own_templates() -> None:
-    templates = HeadTemplates[str]()
+def learn_twice(templates: HeadTemplates[str], data: bytes, key_id: str) -> None:
+    for _ in range(2):
+        templates.learn(parse_head(data, 1 << 20), key_id, "meaning")
 
-    def learn(data: bytes, key_id: str) -> None:
-        for _ in range(2):
-            templates.learn(parse_head(data, 1 << 20), key_id, "meaning")
 
-    learn(HEAD, "good")
+def test_client_with_ever_new_heads_replaces_only_its_own_templates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And one in a minute, since each takes long to compile."""
+    compiled: list[RequestHead] = []
+
+    def compile_counted(head: RequestHead, meaning: str) -> HeadTemplate[str] | None:
+        compiled.append(head)
+        return compile_template(head, meaning)
+
+    monkeypatch.setattr(head_template, "compile_template", compile_counted)
+    ticker = Ticker()
+    templates = HeadTemplates[str](ticker)
+    learn_twice(templates, HEAD, "good")
     for number in range(2000):
-        learn(head_of(*FIELDS, b"X-%d: 1" % number), "bad")
+        ticker.now += 0.1
+        learn_twice(templates, head_of(*FIELDS, b"X-%d: 1" % number), "bad")
     assert templates.find(HEAD) is not None
-    assert len(templates) <= 17
+    assert len(templates) == 17
+    assert len(compiled) == 1 + 16 + 200 / 60 // 1 + 1
+
+
+def test_head_that_can_have_no_template_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[RequestHead] = []
+    monkeypatch.setattr(head_template, "compile_template", lambda head, _: tried.append(head))
+    templates = HeadTemplates[str]()
+    for _ in range(5):
+        learn_twice(templates, HEAD, "key")
+    assert len(tried) == 1
+    assert templates.find(HEAD) is None
+
+
+def test_lines_that_end_otherwise_have_no_shape() -> None:
+    """To look at each of thousands would take milliseconds."""
+    assert shape_of(LINE + b"\r\nHost: x\r\n" + b"\n:" * 8000 + b"\r\n\r\n") is None
+    assert shape_of(LINE + b"\r\n" + b"a:\r\n" * 41 + b"\r\n") is None
+    assert shape_of(HEAD[:-1]) is None
+    assert shape_of(HEAD) is not None
 
 
 def test_number_of_templates_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,5 +222,8 @@ def test_size_of_a_template_is_bounded() -> None:
     template = learned(HEAD)
     held = sys.getsizeof(template.pattern) + sys.getsizeof(template.pattern.pattern)
     assert held + sys.getsizeof(template) <= 4096
-    many = head_of(*FIELDS, *(b"X-Field-%d: 1" % number for number in range(20)))
+    template = learned(head_of(*FIELDS, *(b"X-Field-%d: 1" % number for number in range(14))))
+    held = sys.getsizeof(template.pattern) + sys.getsizeof(template.pattern.pattern)
+    assert held + sys.getsizeof(template) <= 7 * 1024
+    many = head_of(*FIELDS, *(b"X-Field-%d: 1" % number for number in range(30)))
     assert compile_template(parse_head(many, 1 << 20), "meaning") is None

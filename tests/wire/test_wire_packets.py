@@ -127,6 +127,28 @@ def test_request_with_a_known_head_is_answered_by_the_packet_cache(
         assert (harness.app.asked > before) == is_learning
 
 
+@pytest.mark.parametrize("rest", [b"{", b'{"input": "@alice"}', b'{"input": "@other"}', b"x" * 99])
+def test_what_arrives_after_a_body_is_too_late_is_discarded(
+    make_harness: Callable[..., Harness], rest: bytes
+) -> None:
+    """The connection has its last response, and all others their timeouts."""
+    sides = make_harness(), make_harness(packets=False)
+    seen = []
+    for harness in sides:
+        client = harness.ask(*[ask_for("alice")] * 3)
+        idle = harness.call()
+        client.send(ask_for("alice")[:-19])
+        harness.loop.forward(5.2)
+        client.send(rest)
+        for _ in range(30):
+            harness.loop.forward(0.5)
+        seen.append((client.steady, client.socket.closed, client.socket.misuse, idle.socket.closed))
+        assert client.statuses == [200, 200, 200, 408]
+        assert idle.socket.closed
+    assert seen[0] == seen[1]
+    assert sides[0].access() == sides[1].access()
+
+
 def test_two_keys_share_a_template(make_harness: Callable[..., Harness]) -> None:
     """On one connection, too, and each is logged with its own key."""
     harness = make_harness()
@@ -284,6 +306,7 @@ def test_number_of_cached_heads_is_bounded(
 ) -> None:
     """They make room for the newest, which is answered."""
     monkeypatch.setattr(head_template, "_MAX_OF_KEY", 5)
+    monkeypatch.setattr(head_template, "_REPLACE_INTERVAL", 0.0)
     sent = [ask_for(f"n{number:02}", b"X-%d: a" % number) for number in range(20)]
     for data in sent:
         teach(harness, data)

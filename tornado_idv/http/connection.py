@@ -89,7 +89,7 @@ class Connection(KnownRequests):
                 self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        if self._held:
+        if self._held and self.state is READING:
             data, self._held, self.state = self._held + data, b"", IDLE
         if self.state is IDLE and self._writable is None:
             if self._fast_path is not None and self._serve_new(self._fast_path, data):
@@ -133,6 +133,7 @@ class Connection(KnownRequests):
     def connection_lost(self, _: Exception | None) -> None:
         self.state = CLOSED
         self.deadline = inf
+        self._held = b""
         self._leave_queue()
         self._context.connections.unregister(self)
         if self._exchange is not None:
@@ -250,7 +251,7 @@ class Connection(KnownRequests):
         else:
             if parser.is_empty:
                 self.state = IDLE
-            elif head is not known:
+            elif head is not known and not self._awaits_body:
                 self._set_timeout(self._limits.body_timeout)
             self._resume_reading()
 
@@ -316,6 +317,7 @@ class Connection(KnownRequests):
     def _linger_close(self) -> None:
         """Send what is written, then the end; discard what still arrives."""
         self.state = CLOSING
+        self._held = b""
         self._parser.clear()
         unsent = self._transport.get_write_buffer_size()
         is_short = not unsent or (self._draining and self._authenticated is False)

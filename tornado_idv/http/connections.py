@@ -208,12 +208,14 @@ class ConnectionTable:
             self._batch = max(_SWEEP_BATCH, len(self._unswept) // _MAX_BATCHES)
             self._pause = _SWEEP_INTERVAL / (1 + len(self._unswept) // self._batch)
         now, expired = self._loop.time(), 0
-        for _ in range(min(self._batch, len(self._unswept))):
-            connection = self._unswept.pop()
-            if connection.deadline <= now:
-                connection.on_timeout()
-                expired += 1
-                if expired == _EXPIRE_BATCH:
-                    break
-        pause = self._pause if expired < _EXPIRE_BATCH else _EXPIRE_PAUSE
-        self._timer = self._loop.call_later(pause, self._sweep)
+        try:
+            for _ in range(min(self._batch, len(self._unswept))):
+                connection = self._unswept.pop()
+                if connection.deadline <= now:
+                    expired += 1
+                    connection.on_timeout()
+                    if expired == _EXPIRE_BATCH:
+                        break
+        finally:  # an error of one connection must not end the timeouts of all
+            pause = self._pause if expired < _EXPIRE_BATCH else _EXPIRE_PAUSE
+            self._timer = self._loop.call_later(pause, self._sweep)

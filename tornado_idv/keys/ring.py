@@ -137,7 +137,7 @@ class KeyRing:
         """
         key = self._keys.get(computed, next(_DECOYS))
         latest = now
-        if now < self._latest:
+        if now < self._latest or now < self._shared.seconds[0]:
             latest = self._advance(now)
         else:
             self._latest = now  # shared by `_advance`: a write to shared memory per hit would cost

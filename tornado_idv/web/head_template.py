@@ -7,9 +7,11 @@ accepted, and matches all heads for which they would do the same.
 
 from __future__ import annotations
 
+import math
 import re
-import sys
+import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -26,12 +28,15 @@ _NEVER = frozenset({"expect", "te", "trailer", "transfer-encoding", "upgrade", "
 
 MAX_HEAD = 16 * 1024
 _MAX_FIELDS = 40
-_MAX_SIZE = 6 * 1024
-"""Bytes of a compiled template: eight for each character that is compared (CPython 3.11). That of
-a client with ten header fields takes less than 4 KiB."""
+_MAX_LITERAL = 400
+"""Bytes of a head that are compared; each takes eight in a compiled template (CPython 3.11). That
+of a client with ten header fields takes less than 4 KiB."""
 _MAX_TEMPLATES = 1000
 _MAX_OF_KEY = 16
 """Templates learned with one key: a client with ever new heads replaces only its own."""
+_REPLACE_INTERVAL = 60.0
+"""Seconds until a key that has so many replaces one: to compile a template takes up to a
+millisecond."""
 _SEEN_OF_KEY = 8
 """Heads of a key that are remembered until they come a second time, and are learned."""
 
@@ -73,7 +78,8 @@ def shape_of(data: bytes | bytearray) -> int | None:
     ``None`` for a head that is not complete, or has too many fields for a template.
     """
     end = data.find(_HEAD_END, 0, MAX_HEAD)
-    if end < 0 or data.count(b"\r\n", 0, end) > _MAX_FIELDS:
+    lines = data.count(b"\n", 0, end)
+    if end < 0 or lines > _MAX_FIELDS or data.count(b"\r\n", 0, end) < lines:
         return None
     line = bytes(data[: data.find(b"\r\n")])
     return hash((line, *_SHAPE.findall(data, len(line), end)))
@@ -85,7 +91,7 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
     is_absolute = b"://" in head.data[: head.data.find(b"/") + 2]
     if is_absolute or not _NEVER.isdisjoint(head.fields):
         return None
-    parts = [re.escape(head.data[:at])]
+    parts, literal = [re.escape(head.data[:at])], at
     groups = dict.fromkeys(CARRIED, 0)
     names = set()
     for line in _LINE.finditer(head.data, at):
@@ -99,11 +105,11 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
         elif name in groups:
             groups[name] = sum(each > 0 for each in groups.values()) + 1
         parts += [re.escape(prefix), value, rb"\r\n"]
-    if not (groups["authorization"] and groups["content-length"]):
+        literal += len(prefix)
+    if not (groups["authorization"] and groups["content-length"]) or literal > _MAX_LITERAL:
         return None
     pattern = re.compile(b"".join([*parts, rb"\r\n"]))
-    is_large = sys.getsizeof(pattern) + sys.getsizeof(pattern.pattern) > _MAX_SIZE
-    if is_large or not pattern.match(head.data):
+    if not pattern.match(head.data):
         return None
     return HeadTemplate(
         pattern=pattern,
@@ -118,11 +124,14 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
 
 
 class HeadTemplates(Generic[_Meaning]):
-    """The templates of all clients, by the shape of their heads."""
+    """The templates of all clients, by the shape of their heads; ``timer`` gives seconds."""
 
-    def __init__(self) -> None:
-        self._by_shape: OrderedDict[int, tuple[HeadTemplate[_Meaning], str]] = OrderedDict()
+    def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
+        self._timer = timer
+        self._by_shape: OrderedDict[int, tuple[HeadTemplate[_Meaning] | None, str]] = OrderedDict()
+        """With the key id it was learned with; ``None`` for a head that can have no template."""
         self._seen: OrderedDict[str, deque[int]] = OrderedDict()
+        self._replaced_at: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self._by_shape)
@@ -145,16 +154,19 @@ class HeadTemplates(Generic[_Meaning]):
                 self._seen.popitem(last=False)
         if shape not in seen:
             seen.append(shape)
-            return
-        seen.remove(shape)
-        template = compile_template(head, meaning)
-        if template is not None:
-            self._store(shape, template, key_id)
+        elif self._has_room(key_id):
+            seen.remove(shape)
+            self._by_shape[shape] = compile_template(head, meaning), key_id
 
-    def _store(self, shape: int, template: HeadTemplate[_Meaning], key_id: str) -> None:
+    def _has_room(self, key_id: str) -> bool:
+        """Make room for one more template, if this key may have one."""
         own = [each for each, (_, owner) in self._by_shape.items() if owner == key_id]
         if len(own) >= _MAX_OF_KEY:
+            now = self._timer()
+            if now < self._replaced_at.get(key_id, -math.inf) + _REPLACE_INTERVAL:
+                return False
+            self._replaced_at[key_id] = now
             del self._by_shape[own[0]]
         elif len(self._by_shape) >= _MAX_TEMPLATES:
             self._by_shape.popitem(last=False)
-        self._by_shape[shape] = template, key_id
+        return True

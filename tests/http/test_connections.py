@@ -1,0 +1,45 @@
+"""The table of connections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.fakes.stepped_loop import SteppedLoop
+from tornado_idv.http.connections import IDLE, ConnectionTable, HttpLimits
+
+
+class Timed:
+    """A connection whose deadline has passed."""
+
+    deadline = 0.0
+    state = IDLE
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.timeouts = 0
+        self._error = error
+
+    def on_timeout(self) -> None:
+        self.timeouts += 1
+        if self._error is not None:
+            raise self._error
+
+    def update_context(self) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def test_error_of_one_connection_does_not_end_the_timeouts_of_others() -> None:
+    loop = SteppedLoop()
+    errors: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    table = ConnectionTable(loop, HttpLimits())
+    bad, good = Timed(RuntimeError()), Timed()
+    table.register(bad)
+    table.register(good)
+    loop.forward(1.0)
+    table.close()
+    loop.close()
+    assert len(errors) >= 2
+    assert good.timeouts >= 2
