@@ -58,7 +58,7 @@ class KeyStoreLocation(ABC):
         """
 
     def signature(self) -> Hashable | None:
-        """Return what differs after a change of the store; ``None`` if only its revision says."""
+        """Return a fingerprint that each change of the store changes; ``None`` if it has none."""
         return None
 
     def warnings(self) -> Sequence[str]:

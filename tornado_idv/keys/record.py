@@ -79,7 +79,7 @@ class KeyRecord(Struct, frozen=True, gc=False):
                 self.owner,
                 _scope_set(self.scopes),
                 never_before() if self.not_before is None else self.not_before,
-                never_before() if rejected else expires,
+                never_before() if rejected else expires,  # always expired
                 self.requests,
                 self.misses,
                 rejected=rejected,

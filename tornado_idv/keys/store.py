@@ -109,8 +109,8 @@ class KeyStore:
     def transaction(self) -> Iterator[None]:
         """Make all changes within, or none, with one commit at the end.
 
-        Raises `UncertainChangeError` where services cannot read the store then, as with a key that
-        was changed by hand: it is not effective in them.
+        Raises `UncertainChangeError` if the change was committed but services cannot load the
+        store, for example since a row was edited by hand; they keep their previous keys then.
         """
         with self._database.writing():
             yield

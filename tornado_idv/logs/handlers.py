@@ -61,10 +61,11 @@ def _without_message(record: logging.LogRecord) -> bool:
 LogFormat = Literal["auto", "console", "json"]
 
 AUDIT = "tornado_idv.audit"
+"""The logger of what operators do; its lines are written at every level."""
 _MAX_DIRECT = 600
 """Characters of a value in a line that is written directly; each may be six bytes in JSON."""
 _RELOAD = "tornado_idv.service.reload"
-"""The logger of what operators do; its lines are written at every level."""
+"""The logger of reload results; its lines are never folded."""
 _STDERR = 2
 
 

@@ -1,4 +1,7 @@
-"""The keys of a running service: those of `config.yaml`, and those of the key store."""
+"""The keys of a running service: those of `config.yaml`, and those of the key store.
+
+Every process follows the store by itself; the supervisor has no part in that.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ class _Store:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Source of keys."""
+    """The configured keys, and the key store that is followed."""
 
     configured: tuple[ApiKey, ...]
     store: _Store | None
@@ -81,7 +84,7 @@ class Keys:
         self.ring = KeyRing([], latest=latest)
         self._offered = offered
         self._source = _Source((), None)
-        self._stored: Sequence[ApiKey] = ()  # those of the store that are in the ring
+        self._stored_in_ring: Sequence[ApiKey] = ()
         self._leaving: set[asyncio.Task[None]] = set()
         self._conflicts: frozenset[str] = frozenset()
 
@@ -126,7 +129,7 @@ class Keys:
         if source.stored is not stored:  # the store has changed since
             merged = self.ring.merged(source.stored, source.configured)
         self.ring.replace(merged, source.configured)
-        self._source, self._stored = source, source.stored
+        self._source, self._stored_in_ring = source, source.stored
         if before is not None and before is not source.store:
             leaving = asyncio.create_task(before.close(self.ring.last_used_of_stored()))
             self._leaving.add(leaving)
@@ -158,12 +161,12 @@ class Keys:
 
     async def _poll(self, store: _Store) -> None:
         await store.in_thread(store.follower.poll)
-        while (source := self._source).store is store and source.stored is not self._stored:
+        while (source := self._source).store is store and source.stored is not self._stored_in_ring:
             stored = source.stored
             merged, errors = await store.in_thread(self._merge, source, stored)
             if source is self._source:  # otherwise the configured keys were replaced meanwhile
                 self.ring.replace(merged)
-                self._stored = stored
+                self._stored_in_ring = stored
                 conflicts = frozenset(map(str, errors))
                 for text in sorted(conflicts - self._conflicts):
                     _log.error("config.yaml: %s; until then, the one in the store is ignored", text)

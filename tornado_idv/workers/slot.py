@@ -22,8 +22,8 @@ class Slot:
     run: Callable[[socket.socket], int]
     child: Child | None = None
     start_at: float = 0.0
-    failures: int = 0
-    """How many processes in a row have failed at their start."""
+    exits_in_a_row: int = 0
+    """The number of processes that ended since the last one ran for at least a second."""
     error: StartError | None = None
     """Why the last of them failed."""
 
@@ -39,14 +39,15 @@ class Slot:
     def on_exit(self, child: Child, reason: str, now: float) -> float:
         """The process has ended; return in how many seconds another one is started.
 
-        At once, unless it is not the first that fails at its start.
+        At once after the first exit, then with a back-off that doubles; a run of at least a
+        second resets it.
         """
         self.child = None
         if child.ready_at is None and self.error is None:
             self.error = StartError(f"{child} ended during the start: {reason}")
         if child.ready_at is not None and now - child.ready_at >= _STABLE_AFTER:
-            self.failures = 0
-        pause = min(_FIRST_PAUSE * 2.0 ** (self.failures - 1), _LONGEST_PAUSE)
-        self.failures += 1
-        self.start_at = now + (pause if self.failures > 1 else 0.0)
+            self.exits_in_a_row = 0
+        pause = min(_FIRST_PAUSE * 2.0 ** (self.exits_in_a_row - 1), _LONGEST_PAUSE)
+        self.exits_in_a_row += 1
+        self.start_at = now + (pause if self.exits_in_a_row > 1 else 0.0)
         return self.start_at - now

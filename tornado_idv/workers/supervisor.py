@@ -84,7 +84,7 @@ class Supervisor:
         self._started_at = time.time()
         self._ended = counters
         self._reloads = reloads
-        reloads.attach(self._fan_out, lambda: tuple(self._children), self._restart)
+        reloads.attach(self._fan_out, lambda: tuple(self._children), self._replace_running)
         self._restarts = 0
         self._announced = self._stopping = False
         self._hangup = self._signals.hangup_was_held
@@ -189,7 +189,7 @@ class Supervisor:
             case "preparing":
                 child.preparing = message["now"]
             case "retire":
-                self._restart(child)
+                self._replace_running(child)
             case "reply":
                 self._fan_out.on_reply(child, message)
             case "ask":
@@ -227,7 +227,7 @@ class Supervisor:
             self._notifier.ready()
             self._on_all_ready(max(each.key_count for each in self._children))
 
-    def _restart(self, child: Child) -> None:
+    def _replace_running(self, child: Child) -> None:
         """Start another process in its place, and let it serve until that one does."""
         slot = self._slots[child.name]
         if slot.child is child and not self._stopping:
