@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -146,6 +146,23 @@ class Sent:
 
 
 @dataclass(frozen=True)
+class SentPart:
+    """The beginning or the end of a request; the other part may come later, or never."""
+
+    number: int
+    data: bytes
+    place: int
+    ends: bool
+
+    def __call__(self, side: Side) -> None:
+        place = self.place % (len(self.data) - 1) + 1
+        if self.ends:  # also to one who has had the last response
+            side.clients[self.number].send(self.data[place:])
+        else:
+            side.client(self.number).send(self.data[:place])
+
+
+@dataclass(frozen=True)
 class SentDamaged:
     """A request with another byte at one place of its head."""
 
@@ -225,7 +242,23 @@ def happenings() -> st.SearchStrategy[Done]:
     )
 
 
-SECONDS = st.sampled_from([0.2, 1.0, 9.0, 30.0, 99.0, 101.0, 245.0, 301.0])
+SECONDS = st.sampled_from([0.2, 1.0, 4.0, 5.1, 9.0, 30.0, 99.0, 101.0, 245.0, 301.0])
+
+
+@st.composite
+def interrupted(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> list[Step | float]:
+    """A client that is known, and pauses in the middle of a request."""
+    number, data = draw(st.integers(0, len(CLIENTS) - 1)), draw(whole)
+    place = draw(st.sampled_from([len(data) - 20, len(data) - 3, len(data) // 2, 5]))
+    pause = draw(st.sampled_from([0.2, 4.0, 5.1, 5.6, 10.2]))
+    rest = SentPart(number, data, place, ends=True)
+    later = [rest, 0.2, rest, 4.9, 0.2] if draw(st.booleans()) else [rest]
+    return [
+        *[Sent(number, data, ())] * 3,
+        SentPart(number, data, place, ends=False),
+        pause,
+        *later,
+    ]
 
 
 @st.composite
@@ -248,8 +281,16 @@ def histories(draw: st.DrawFn) -> list[Step | float]:
         st.integers(0, 400),
         st.one_of(st.integers(0, 255), st.sampled_from(b"\r\n\t\0 :,;\x7f\x80\xff")),
     )
-    step = st.one_of(sends, by_all, by_all, odd, damaged, happenings(), SECONDS)
-    return draw(st.lists(step, min_size=5, max_size=30))
+    parts = st.builds(
+        SentPart,
+        st.integers(0, len(CLIENTS) - 1),
+        whole,
+        st.one_of(st.integers(0, 400), st.sampled_from([-3, -10, -19])),
+        st.booleans(),
+    )
+    step = st.one_of(sends, by_all, by_all, odd, parts, damaged, happenings(), SECONDS)
+    steps = st.one_of(step.map(lambda each: [each]), interrupted(whole))
+    return list(chain.from_iterable(draw(st.lists(steps, min_size=5, max_size=30))))
 
 
 @settings(max_examples=EXAMPLES)
