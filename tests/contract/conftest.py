@@ -1,4 +1,4 @@
-"""One service for each kind of backend, all with the same one user."""
+"""One service for each kind of backend, all with the same one user, and one on Tornado's server."""
 
 from __future__ import annotations
 
@@ -6,22 +6,48 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.processes.service import Client, serving_sqlite, serving_upstream, serving_yaml
+from support.processes.service import (
+    Client,
+    serving_on_tornado_server,
+    serving_sqlite,
+    serving_upstream,
+    serving_yaml,
+)
 
 SERVICES = {"yaml": serving_yaml, "sqlite": serving_sqlite, "upstream": serving_upstream}
+TORNADO = "tornado.httpserver"
 
 
-@pytest.fixture(scope="session", params=SERVICES)
+@pytest.fixture(scope="session", params=[*SERVICES, TORNADO])
 def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Client]:
-    """A client of the service over each kind of backend in turn."""
+    """A client of the service over each kind of backend, and of the application elsewhere."""
+    if request.param == TORNADO:
+        yield request.getfixturevalue("tornado_client")
+        return
     with SERVICES[request.param](tmp_path_factory.mktemp(request.param)) as service:
         yield Client(service.port)
 
 
 @pytest.fixture(scope="session")
 def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of one service, for what no backend has a part in."""
+    """A client of one service, for what is the HTTP server's part."""
     with serving_yaml(tmp_path_factory.mktemp("wire")) as service:
         yield Client(service.port)
+
+
+@pytest.fixture(scope="session")
+def tornado_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of the application on `tornado.httpserver.HTTPServer`."""
+    with serving_on_tornado_server(tmp_path_factory.mktemp("tornado")) as port:
+        yield Client(port)
+
+
+@pytest.fixture(params=["tornado_idv.http", TORNADO])
+def either(request: pytest.FixtureRequest) -> Client:
+    """A client of the application on each HTTP server, for what is not the server's part."""
+    name = "tornado_client" if request.param == TORNADO else "wire"
+    client = request.getfixturevalue(name)
+    assert isinstance(client, Client)
+    return client

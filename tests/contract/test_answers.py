@@ -61,21 +61,21 @@ def test_bad_key_is_rejected_before_any_other_check(client: Client) -> None:
     check_headers(reply)
 
 
-def test_key_without_the_scope_is_rejected(wire: Client) -> None:
+def test_key_without_the_scope_is_rejected(either: Client) -> None:
     headers = {"Authorization": f"Bearer {CARDS_ONLY_KEY}"}
-    refused = wire.post("/api/v1/identify/url", b"{", headers)
+    refused = either.post("/api/v1/identify/url", b"{", headers)
     assert (refused.status, refused.code) == (403, "insufficient_scope")
-    allowed = wire.post("/api/v1/identify/card", b'{"card_number": "1"}', headers)
+    allowed = either.post("/api/v1/identify/card", b'{"card_number": "1"}', headers)
     assert allowed.status == 404
 
 
-def test_valid_request_id_of_the_client_is_returned(wire: Client) -> None:
+def test_valid_request_id_of_the_client_is_returned(either: Client) -> None:
     for asked, echoed in (("Job-1_2.3", True), ("x" * 64, True), ("x" * 65, False), ("a b", False)):
-        reply = wire.post("/api/v1/identify/url", b"{}", {"X-Request-ID": asked})
+        reply = either.post("/api/v1/identify/url", b"{}", {"X-Request-ID": asked})
         assert (reply.headers["x-request-id"] == asked) is echoed
 
 
-def test_every_error_on_every_path_is_the_error_record(wire: Client) -> None:
+def test_every_error_on_every_path_is_the_error_record(either: Client) -> None:
     """A wrong path never reads as "no such user"."""
     for method, path, status, code in (
         ("GET", "/", 404, "no_such_route"),
@@ -84,15 +84,15 @@ def test_every_error_on_every_path_is_the_error_record(wire: Client) -> None:
         ("GET", "/api/v1/identify/card", 405, "method_not_allowed"),
         ("BREW", "/api/v1/identify/card", 405, "method_not_allowed"),
     ):
-        reply = wire.send(method, path, {"Host": "x"})
+        reply = either.send(method, path, {"Host": "x"})
         assert (reply.status, reply.code) == (status, code)
         check_headers(reply)
 
 
-def test_wrong_method_gets_allow(wire: Client) -> None:
-    reply = wire.send("DELETE", "/api/v1/identify/url", {"Host": "x"})
+def test_wrong_method_gets_allow(either: Client) -> None:
+    reply = either.send("DELETE", "/api/v1/identify/url", {"Host": "x"})
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
-    (head,) = wire.raw(
+    (head,) = either.raw(
         b"HEAD /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     )
     assert (head.status, head.body) == (405, b"")

@@ -76,14 +76,14 @@ def test_card_number_that_is_not_a_string_is_rejected(client: Client, value: obj
 
 
 @pytest.mark.parametrize("value", GOOD_KEYS.values(), ids=GOOD_KEYS)
-def test_case_and_spaces_of_the_scheme_are_ignored(wire: Client, value: str) -> None:
+def test_case_and_spaces_of_the_scheme_are_ignored(either: Client, value: str) -> None:
     headers = {"Authorization": value}
-    assert wire.post(URL, b'{"input": "@alice"}', headers).status == 200
+    assert either.post(URL, b'{"input": "@alice"}', headers).status == 200
 
 
 @pytest.mark.parametrize("value", BAD_KEYS.values(), ids=BAD_KEYS)
-def test_invalid_keys_get_the_same_response(wire: Client, value: str | None) -> None:
-    reply = wire.post(URL, b'{"input": "@alice"}', {"Authorization": value})
+def test_invalid_keys_get_the_same_response(either: Client, value: str | None) -> None:
+    reply = either.post(URL, b'{"input": "@alice"}', {"Authorization": value})
     assert (reply.status, reply.code) == (401, "token_invalid_or_expired")
     assert reply.headers["www-authenticate"] == "Bearer"
 
@@ -100,14 +100,14 @@ def test_invalid_keys_get_the_same_response(wire: Client, value: str | None) -> 
     ids=["query", "cookie", "other header", "proxy header", "forwarded"],
 )
 def test_key_is_accepted_only_in_the_authorization_header(
-    wire: Client, path: str, headers: dict[str, str]
+    either: Client, path: str, headers: dict[str, str]
 ) -> None:
-    reply = wire.send("POST", path, {"Host": "x", **headers}, b'{"input": "@alice"}')
+    reply = either.send("POST", path, {"Host": "x", **headers}, b'{"input": "@alice"}')
     assert reply.status == 401
 
 
-def test_two_authorization_headers_are_rejected(wire: Client) -> None:
+def test_two_authorization_headers_are_rejected(either: Client) -> None:
     key = f"Authorization: Bearer {KEY}\r\n".encode()
     head = b"POST /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
-    (reply,) = wire.raw(head + key + key + b"\r\n{}")
+    (reply,) = either.raw(head + key + key + b"\r\n{}")
     assert reply.status == 401

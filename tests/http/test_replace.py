@@ -7,7 +7,13 @@ import ssl
 from pathlib import Path
 
 import trustme
-from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
+from tornado.httputil import (
+    HTTPConnection,
+    HTTPHeaders,
+    HTTPMessageDelegate,
+    HTTPServerConnectionDelegate,
+    ResponseStartLine,
+)
 from tornado.testing import bind_unused_port
 
 from support.fakes.clock_and_backends import LoopClock
@@ -16,7 +22,6 @@ from support.http.http_server import reject
 from support.http.in_process import FakeSocket
 from tornado_idv.config.settings import TlsSettings
 from tornado_idv.http.connections import HttpLimits
-from tornado_idv.http.exchange import Exchange
 from tornado_idv.http.server import HttpServer
 from tornado_idv.service.sockets import tls_context
 
@@ -41,9 +46,10 @@ class _Response(HTTPMessageDelegate):
         self._exchange = exchange
 
     def finish(self) -> None:
-        assert isinstance(self._exchange, Exchange)
-        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(self._name)}\r\n\r\n"
-        self._exchange.respond(f"{head}{self._name}".encode())
+        headers = HTTPHeaders({"Content-Length": str(len(self._name))})
+        start_line = ResponseStartLine("", 200, "OK")
+        self._exchange.write_headers(start_line, headers, self._name.encode())
+        self._exchange.finish()
 
 
 def test_connection_that_is_being_accepted_gets_the_new_application() -> None:

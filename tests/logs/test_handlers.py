@@ -18,6 +18,7 @@ from typing import cast
 
 import pytest
 from tornado.httputil import HTTPHeaders, RequestStartLine
+from tornado.web import Application
 
 from support.processes.loggers import put_back
 from support.processes.process import ServiceProcess, eventually, running
@@ -37,8 +38,7 @@ from tornado_idv.logs.handlers import (
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.registry import plugin_manager
 from tornado_idv.web.access_log import AccessLog
-from tornado_idv.web.app import Api
-from tornado_idv.web.handler import JsonHandler
+from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.lookups import Services
 
 NICKNAME = "Tweety.Bird"
@@ -336,15 +336,19 @@ class Sink:
         """Nothing follows."""
 
 
-class Found(JsonHandler):
+class Found(ApiHandler):
     """Responds at once."""
 
-    def handle(self) -> None:
+    SUPPORTED_METHODS = (*ApiHandler.SUPPORTED_METHODS, "TWEETY")
+
+    def post(self) -> None:
         self.key_id = "caller"
-        self.send(200, b"{}")
+        self.finish(b"{}")
+
+    tweety = post
 
 
-def respond(method: str, access_log: AccessLog | None) -> None:
+async def respond(method: str, access_log: AccessLog | None) -> None:
     """Respond to one request whose path, like its method, is the client's own text."""
     line = RequestStartLine(method, "/tweety?tweety", "HTTP/1.1")
     fields = {"host": "x", "x-request-id": "some-id"}
@@ -352,19 +356,19 @@ def respond(method: str, access_log: AccessLog | None) -> None:
         line, HTTPHeaders(fields), fields, 0, keep_alive=True, expects_continue=False
     )
     exchange = Exchange(Sink(), head, Peer("192.0.2.7", "http"))
-    exchange.started_at = 0.0
     services = Services(cast(Directory, None), Identifiers(()), KeyRing([]), access_log)
-    exchange.dispatch(Api(services, {"/tweety": Found}), b"")
+    exchange.dispatch(Application([("/tweety", Found, {"services": services})]), b"")
+    await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(("method", "reported"), [("POST", "POST"), ("TWEETY", "other")])
 async def test_an_access_line_holds_nothing_of_the_input(
     monkeypatch: pytest.MonkeyPatch, method: str, reported: str
 ) -> None:
-    monkeypatch.setattr("tornado_idv.web.handler.monotonic", lambda: 0.0125)
+    monkeypatch.setattr("tornado_idv.web.handler.monotonic", iter([0.0, 0.0125]).__next__)
     written: list[str] = []
     access_log = AccessLog(written.append, json_lines)
-    respond(method, access_log)
+    await respond(method, access_log)
     access_log.flush()
     (line,) = written
     fields = json.loads(line)
@@ -378,7 +382,7 @@ async def test_an_access_line_holds_nothing_of_the_input(
 async def test_no_access_line_is_made_where_there_is_no_access_log(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    respond("POST", None)
+    await respond("POST", None)
     assert capfd.readouterr() == ("", "")
 
 
@@ -412,7 +416,7 @@ async def test_access_lines_look_like_the_other_lines(
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: on_terminal)
     stream = logged("info", log_format)
-    respond("POST", stream.output.access)
+    await respond("POST", stream.output.access)
     stream.output.close()
     assert "some-id" in stream.getvalue()
     assert stream.getvalue().startswith("{") is for_machines

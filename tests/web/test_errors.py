@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
-from tornado.httputil import HTTPConnection
 from tornado.ioloop import IOLoop
 from tornado.testing import bind_unused_port
-from tornado.web import HTTPError
+from tornado.web import Application, HTTPError
 
 from support.processes.service import KEY
 from tornado_idv.errors import Broken, InvalidFormat, InvalidKey, Unavailable
@@ -27,9 +26,9 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest
 from tornado_idv.model import Answer, Query
-from tornado_idv.web.app import Api, make_api, make_reject
+from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.errors import ApiError, ApiException, error_for
-from tornado_idv.web.handler import JsonHandler
+from tornado_idv.web.handler import ApiHandler
 from tornado_idv.web.lookups import Services
 
 STATUS = {
@@ -141,6 +140,7 @@ def test_only_some_errors_have_header_fields() -> None:
         (Unavailable("x"), ApiError.UNAVAILABLE),
         (Broken("x"), ApiError.UNAVAILABLE),
         (HTTPError(404), ApiError.INTERNAL),
+        (HTTPError(405), ApiError.METHOD),
         (ValueError("x"), ApiError.INTERNAL),
     ],
     ids=repr,
@@ -171,7 +171,7 @@ async def test_an_unhandled_exception_is_500_and_its_text_appears_nowhere(
     assert message.startswith("unhandled exception:\n")
     assert vars(record)["request_id"] == response.headers["X-Request-ID"]
     assert message.endswith("ValueError")
-    assert "in _send_result" in message
+    assert "in post" in message
     assert "tweety" not in caplog.text
 
 
@@ -213,11 +213,11 @@ class Recorder(ResponseSink):
         self.completed += 1
 
 
-class FailingAfterResponse(JsonHandler):
+class FailingAfterResponse(ApiHandler):
     """Fails when its response is sent already."""
 
-    def handle(self) -> None:
-        self.send(200, b"{}")
+    def get(self) -> None:
+        self.finish(b"{}")
         raise RuntimeError
 
 
@@ -228,12 +228,8 @@ async def test_a_failure_after_the_response_sends_no_second_one(
     head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
     exchange = Exchange(sink, head, Peer("127.0.0.1", "http"))
     services = Services(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]
-    exchange.dispatch(Api(services, {"/": FailingAfterResponse}), b"")
+    app = Application([("/", FailingAfterResponse, {"services": services})])
+    exchange.dispatch(app, b"")
+    await asyncio.sleep(0)
     assert (len(sink.sent), sink.completed) == (1, 1)
     assert "unhandled exception:" in caplog.text
-
-
-async def test_the_api_is_served_by_its_own_server_alone(directory: Failing) -> None:
-    api = make_api(Services(directory, Identifiers(()), KeyRing([])))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"tornado_idv\.http"):
-        api.start_request(None, HTTPConnection())

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable
 from types import TracebackType
 from typing import Any, ClassVar
 
-from tornado.web import HTTPError, RequestHandler
+from tornado.web import HTTPError
 
 from tornado_idv import strict_json
 from tornado_idv.admin.history import History
 from tornado_idv.admin.operations import OperationFailed, Operations, Record, parse_query
 from tornado_idv.config.types import is_ip_address
 from tornado_idv.errors import InvalidFormat, InvalidKey, format_traceback
-from tornado_idv.keys.api_key import NO_CREDENTIALS
-from tornado_idv.web.auth import credentials
+from tornado_idv.web.auth import BearerAuthMixin
 from tornado_idv.web.errors import ApiError
+from tornado_idv.web.handler import JsonHandler
 
 _log = logging.getLogger(__name__)
 _ERRORS = {
@@ -35,7 +34,7 @@ class AdminError(HTTPError):
         self.message = message
 
 
-class AdminHandler(RequestHandler):
+class AdminHandler(BearerAuthMixin, JsonHandler):
     """Responds with JSON to operators.
 
     Where only this machine can connect, no key is needed; instead, the ``Host`` field must not
@@ -43,8 +42,6 @@ class AdminHandler(RequestHandler):
     of a name of its own that points here). Elsewhere a key with the scope ``admin`` is needed.
     """
 
-    allowed: ClassVar[tuple[str, ...]] = ("GET", "HEAD")
-    """The methods of this route."""
     has_data: ClassVar[bool] = True
     """Whether a response says anything of the service; if not, no key is needed."""
     key_id: str | None = None
@@ -56,12 +53,6 @@ class AdminHandler(RequestHandler):
         self.history = history
         self._host = host
         self._needs_key = needs_key
-
-    def set_default_headers(self) -> None:
-        self.clear_header("Server")
-        self.set_header("Content-Type", "application/json")
-        self.set_header("Cache-Control", "no-store")
-        self.set_header("X-Content-Type-Options", "nosniff")
 
     def prepare(self) -> None:
         if not self._needs_key:
@@ -79,18 +70,15 @@ class AdminHandler(RequestHandler):
         if self.request.method == "POST":
             self._check_media_type()
 
-    def head(self) -> Awaitable[None] | None:
-        return self.get()
-
     def send(self, record: Record, status: int = 200) -> None:
         """Send a JSON record."""
         self.set_status(status)
         self.finish(json.dumps(record, separators=(",", ":")))
 
-    def body(self) -> Record:
+    def record(self) -> Record:
         """Return the JSON object that was sent; raises `AdminError`."""
         try:
-            record = strict_json.loads(self.request.body)
+            record = strict_json.loads(self.body)
         except ValueError:
             record = None
         if not isinstance(record, dict):
@@ -105,6 +93,7 @@ class AdminHandler(RequestHandler):
             raise AdminError(422, "invalid_format", f"The value is {error}") from None
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
+        super().write_error(status_code, **kwargs)
         error = kwargs.get("exc_info", (None, None))[1]
         if isinstance(error, AdminError):
             code, message = error.code, error.message
@@ -112,8 +101,6 @@ class AdminHandler(RequestHandler):
             status_code, code, message = 503, "worker_failed", str(error)
         else:
             code, message = _ERRORS.get(status_code, ("bad_request", "Bad request"))
-        if status_code == ApiError.METHOD.status:
-            self.set_header("Allow", ", ".join(self.allowed))
         if status_code == ApiError.TOKEN.status:
             self.set_header("WWW-Authenticate", "Bearer")
         self.send({"status": "error", "code": code, "message": message}, status_code)
@@ -129,9 +116,8 @@ class AdminHandler(RequestHandler):
             _log.error("unhandled exception:\n%s", format_traceback(value))
 
     def _check_key(self) -> None:
-        authorization = self.request.headers.get("Authorization", NO_CREDENTIALS)
         try:
-            key = self.operations.keys.authenticate(*credentials(authorization))
+            key = self.authenticate(self.operations.keys)
         except InvalidKey as error:
             self._log_rejected(error.key_id, error.reason)
             raise AdminError(*_as_error(ApiError.TOKEN)) from None

@@ -81,7 +81,7 @@ class PurgeHandler(AdminHandler):
     allowed = ("POST",)
 
     async def post(self) -> None:
-        record = self.body()
+        record = self.record()
         match record:
             case {"all": True} if len(record) == 1:
                 await self._purge(record, "all")
@@ -128,7 +128,7 @@ class ExplainHandler(AdminHandler):
     allowed = ("POST",)
 
     async def post(self) -> None:
-        record = self.body()
+        record = self.record()
         match record:
             case {"input": str()} | {"card_number": str()} if len(record) == 1:
                 self.check_query(record)

@@ -9,6 +9,8 @@ from http import HTTPStatus
 from math import inf
 from typing import cast
 
+from tornado.httputil import HTTPInputError
+
 from tornado_idv.http.connections import (
     CLOSED,
     CLOSING,
@@ -304,6 +306,10 @@ class Connection(KnownRequests):
             exchange.close_after_response()
         try:
             exchange.dispatch(self._context.app, body)
+        except HTTPInputError:  # Tornado does not read the query
+            self._exchange = None
+            self._reject(HTTPStatus.BAD_REQUEST)
+            return
         except BaseException:
             self._transport.abort()  # no response will come, and no timeout runs
             raise

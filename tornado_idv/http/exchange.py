@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from asyncio import Future
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,13 @@ from tornado.httputil import (
 
 from tornado_idv.http.head import RequestHead
 from tornado_idv.http.trusted_proxies import TrustedProxies
+
+_SPELLING = {
+    "X-Request-Id": "X-Request-ID",
+    "Ratelimit": "RateLimit",
+    "Ratelimit-Policy": "RateLimit-Policy",
+}
+"""Names as responses have always had them; Tornado's `HTTPHeaders` changes their case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,12 @@ class Peer:
             return self.remote_ip
         return proxies.client_address(self.remote_ip, forwarded_for)
 
+    def behind_proxies(self, forwarded_for: str) -> Peer:
+        """Return the client behind trusted proxies if there are any."""
+        if self.proxies is None:
+            return self
+        return Peer(self.client_address(forwarded_for), self.protocol)
+
 
 class ResponseSink(Protocol):
     """Interface of a connection for its exchange."""
@@ -49,8 +61,7 @@ class ResponseSink(Protocol):
 class Exchange(HTTPConnection):
     """Hands one request to an application and sends its response.
 
-    An application responds by Tornado's `write_headers`, `write` and `finish`, or by a single
-    call of `respond` with a response that it serialized itself.
+    The application responds by Tornado's `write_headers`, `write` and `finish`.
     """
 
     authenticated = False
@@ -62,8 +73,7 @@ class Exchange(HTTPConnection):
 
     def __init__(self, sink: ResponseSink, head: RequestHead, peer: Peer) -> None:
         self.head = head
-        self.context = peer
-        self.started_at = time.monotonic()
+        self.context = peer.behind_proxies(head.fields.get("x-forwarded-for", ""))
         self._sink = sink
         self._keep_alive = head.keep_alive
         self._chunked = False
@@ -76,19 +86,6 @@ class Exchange(HTTPConnection):
         if body:
             delegate.data_received(body)
         delegate.finish()
-
-    @property
-    def client_address(self) -> str:
-        """The client's IP address, behind trusted proxies if there are any."""
-        peer = self.context
-        if peer.proxies is None:
-            return peer.remote_ip
-        return peer.client_address(self.head.fields.get("x-forwarded-for", ""))
-
-    @property
-    def connection_field(self) -> str:
-        """The ``Connection`` header line of the response with its line break, or nothing."""
-        return self.head.connection_field(keep_alive=self._keep_alive)
 
     def close_after_response(self) -> None:
         """Close the connection when the response is complete."""
@@ -104,11 +101,6 @@ class Exchange(HTTPConnection):
         """Set what is called if the client disconnects before the response is complete."""
         self._on_close = callback
 
-    def respond(self, response: bytes) -> None:
-        """Send a complete response, which includes `connection_field`, and end the exchange."""
-        self._sink.send(response)
-        self._sink.on_response_complete(keep_alive=self._keep_alive)
-
     def write_headers(
         self,
         start_line: RequestStartLine | ResponseStartLine,
@@ -123,7 +115,7 @@ class Exchange(HTTPConnection):
         if not isinstance(start_line, ResponseStartLine):
             raise TypeError("a response starts with a ResponseStartLine")
         lines = [f"HTTP/1.1 {start_line.code} {start_line.reason}"]
-        lines += [f"{name}: {value}" for name, value in headers.get_all()]
+        lines += [f"{_SPELLING.get(name, name)}: {value}" for name, value in headers.get_all()]
         if any("\r" in line or "\n" in line for line in lines):
             raise ValueError("a header field contains a line break")
         if "Content-Length" not in headers and (
@@ -133,8 +125,10 @@ class Exchange(HTTPConnection):
             self._keep_alive = self._keep_alive and self._chunked
             if self._chunked:
                 lines.append("Transfer-Encoding: chunked")
-        head = "\r\n".join(lines) + f"\r\n{self.connection_field}\r\n"
-        return self._sink.send(head.encode("latin-1") + self._framed(chunk or b""))
+        connection = self.head.connection_field(keep_alive=self._keep_alive).rstrip()
+        lines.insert(max(len(lines) - 1, 1), connection)  # before the framing, as always
+        head = "\r\n".join(filter(None, lines))
+        return self._sink.send(f"{head}\r\n\r\n".encode("latin-1") + self._framed(chunk or b""))
 
     def write(self, chunk: bytes) -> Future[None]:
         """Send a further part of the body."""

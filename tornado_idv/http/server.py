@@ -15,7 +15,7 @@ from tornado.httputil import HTTPServerConnectionDelegate
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connections import ConnectionTable, HttpLimits
 from tornado_idv.http.context import FastPaths, Reject, ServerContext
-from tornado_idv.http.fair_queue import PIPELINED_BUDGET, UNAUTHENTICATED_SHARE, FairQueue
+from tornado_idv.http.fair_queue import PIPELINED_BUDGET, UNAUTHENTICATED_RATE, FairQueue
 from tornado_idv.http.tls_acceptor import TlsAcceptor
 from tornado_idv.http.trusted_proxies import TrustedProxies
 
@@ -67,7 +67,7 @@ class HttpServer:
             loop=loop,
             connections=self._connections,
             pipelined=FairQueue(loop, timer, budget=PIPELINED_BUDGET),
-            unauthenticated=FairQueue(loop, timer, share=UNAUTHENTICATED_SHARE),
+            unauthenticated=FairQueue(loop, timer, rate=UNAUTHENTICATED_RATE),
             writable=writable,
         )
         self._current_context = lambda: self._context

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
+from tornado.web import Application
+
 from tornado_idv.config.settings import ServerSettings, Settings
 from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.context import FastPaths, Reject
@@ -16,7 +18,7 @@ from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.limiters import Limiters
 from tornado_idv.web.access_log import AccessLog
-from tornado_idv.web.app import Api, make_api, make_reject
+from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.packet_cache import PacketCache
 
@@ -35,7 +37,7 @@ class SharedParts:
 class HttpParts:
     """The application and its limits; each configuration has its own packet cache."""
 
-    app: Api
+    app: Application
     reject: Reject
     limits: HttpLimits
     fast_paths: FastPaths | None

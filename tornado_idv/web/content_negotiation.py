@@ -14,19 +14,19 @@ _MAX_LENGTH = 1024
 0.3 s for a header of 16 KiB."""
 
 
-def check_media_types(fields: Mapping[str, str]) -> None:
+def check_media_types(headers: Mapping[str, str]) -> None:
     """Raise `ApiException` if the body is declared as no JSON, or JSON is not accepted.
 
     An absent or empty header means JSON; so does an ``Accept`` that cannot be parsed. A header
     of more than 1,024 characters cannot be parsed.
     """
-    content_type = fields.get("content-type")
+    content_type = headers.get("Content-Type")
     if content_type not in (None, _JSON) and not _is_json(content_type.strip()):
         raise ApiException(ApiError.MEDIA_TYPE)
-    coding = fields.get("content-encoding")
+    coding = headers.get("Content-Encoding")
     if coding is not None and coding.strip().lower() not in ("identity", ""):
         raise ApiException(ApiError.MEDIA_TYPE)
-    accept = fields.get("accept")
+    accept = headers.get("Accept")
     if accept not in (None, "*/*", _JSON) and _excludes_json(accept.strip()):
         raise ApiException(ApiError.NOT_ACCEPTABLE)
 

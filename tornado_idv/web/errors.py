@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
 
+from tornado.web import HTTPError
+
 from tornado_idv.errors import InvalidFormat, InvalidKey, LookupFailed
 from tornado_idv.limits.key_limits import Exceeded, Limit
 
@@ -49,17 +51,16 @@ class ApiError(enum.Enum):
         """The header lines that only this response carries, each with its line break."""
 
 
-class ApiException(Exception):
+class ApiException(HTTPError):
     """Ends a request with an error record.
 
-    ``fields`` are further header lines, each with its line break, and ``reason`` is for the log.
+    ``fields`` are further header lines, each with its line break.
     """
 
-    def __init__(self, error: ApiError, fields: str = "", reason: str | None = None) -> None:
-        super().__init__(error.code)
+    def __init__(self, error: ApiError, fields: str = "", log_message: str | None = None) -> None:
+        super().__init__(error.status, log_message)
         self.error = error
         self.fields = fields
-        self.reason = reason
 
 
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
@@ -103,6 +104,8 @@ def error_for(exception: BaseException) -> ApiError:
     """Return the error record for an exception; `ApiError.INTERNAL` for an unexpected one."""
     if isinstance(exception, ApiException):
         return exception.error
+    if isinstance(exception, HTTPError) and exception.status_code == ApiError.METHOD.status:
+        return ApiError.METHOD
     for kind, error in _BY_EXCEPTION.items():
         if isinstance(exception, kind):
             return error

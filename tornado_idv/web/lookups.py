@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec import Struct
+from tornado.web import HTTPError
 
 from tornado_idv.errors import IdvError, InvalidKey, LookupFailed, format_traceback
 from tornado_idv.identifiers import Identifiers
@@ -102,15 +103,18 @@ def result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:
 
 def failure_of(error: BaseException) -> Failure:
     """Return what is logged for an exception that ended a request."""
-    reasons = LookupFailed, InvalidKey, ApiException
     backend = error.backend if isinstance(error, LookupFailed) else None
-    reason = error.reason if isinstance(error, reasons) else None
+    reason = None
+    if isinstance(error, LookupFailed | InvalidKey):
+        reason = error.reason
+    elif isinstance(error, ApiException):
+        reason = error.log_message
     return Failure(error_for(error).code, backend, reason)
 
 
 def log_unexpected(error: BaseException, request_id: str) -> None:
     """Log an exception that is a defect; its response is `ApiError.INTERNAL`."""
-    if not isinstance(error, (IdvError, ApiException)):
+    if not isinstance(error, IdvError | HTTPError):
         # The id is no part of the text, by which repeated errors are folded.
         extra = {"request_id": request_id}
         _log.error("unhandled exception:\n%s", format_traceback(error), extra=extra)

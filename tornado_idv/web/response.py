@@ -13,6 +13,8 @@ from http.client import responses
 
 from tornado_idv.web.errors import ApiError
 
+FIELDS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+"""Header fields of every response, of handlers and without one."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
@@ -75,10 +77,8 @@ def _prefix(status: int, second: int) -> bytes:
         f"HTTP/1.1 {status} {responses[status]}\r\n"
         "Content-Type: application/json\r\n"
         f"Date: {formatdate(second, usegmt=True)}\r\n"
-        "Cache-Control: no-store\r\n"
-        "X-Content-Type-Options: nosniff\r\n"
-        "X-Request-ID: "
     )
+    prefix += "".join(f"{name}: {value}\r\n" for name, value in FIELDS.items()) + "X-Request-ID: "
     return prefix.encode("ascii")
 
 

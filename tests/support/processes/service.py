@@ -9,15 +9,30 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import TypeVar
+
+from tornado.httpserver import HTTPServer
+from tornado.testing import bind_unused_port
 
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import issue
 from tornado_idv.registry import backend_kinds, plugin_manager
-from tornado_idv.service.service import Service, listening
+from tornado_idv.service.directories import open_directory
+from tornado_idv.service.service import Service, api_key, listening
+from tornado_idv.web.app import make_api
+from tornado_idv.web.lookups import Services
+
+ServerT = TypeVar("ServerT")
 
 KEY = issue("caller")
 EXPIRED_KEY = issue("expired")
@@ -150,15 +165,31 @@ async def serving_here(config: str, folder: Path) -> AsyncIterator[Service]:
         yield service
 
 
+@asynccontextmanager
+async def _on_tornado_server(config: str, folder: Path) -> AsyncIterator[int]:
+    path = folder / "config.yaml"
+    path.write_text(config, encoding="utf-8")
+    manager = plugin_manager()
+    settings = ConfigFile.read(path).load(backend_kinds(manager), {})
+    keys = KeyRing(map(api_key, settings.auth.keys))
+    async with open_directory(settings, manager) as directory:
+        services = Services(directory, settings.make_identifiers(), keys)
+        server = HTTPServer(make_api(services))
+        sock, port = bind_unused_port()
+        server.add_socket(sock)
+        yield port
+        server.stop()
+        await server.close_all_connections()
+
+
 @contextmanager
-def serving(config: str, folder: Path) -> Iterator[Service]:
-    """Runs the service of this configuration in a thread."""
-    started: Future[tuple[Service, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+def _in_thread(opened: AbstractAsyncContextManager[ServerT]) -> Iterator[ServerT]:
+    started: Future[tuple[ServerT, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
         stop = asyncio.Event()
-        async with serving_here(config, folder) as service:
-            started.set_result((service, asyncio.get_running_loop(), stop))
+        async with opened as server:
+            started.set_result((server, asyncio.get_running_loop(), stop))
             await stop.wait()
 
     def main() -> None:
@@ -171,12 +202,26 @@ def serving(config: str, folder: Path) -> Iterator[Service]:
 
     thread = threading.Thread(target=main, daemon=True)
     thread.start()
-    service, loop, stop = started.result(timeout=10)
+    server, loop, stop = started.result(timeout=10)
     try:
-        yield service
+        yield server
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(timeout=10)
+
+
+def serving(config: str, folder: Path) -> AbstractContextManager[Service]:
+    """Run the service of this configuration in a thread."""
+    return _in_thread(serving_here(config, folder))
+
+
+@contextmanager
+def serving_on_tornado_server(folder: Path) -> Iterator[int]:
+    """Run the application over a fixture file on Tornado's own HTTP server; yield its port."""
+    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    config = CONFIG + "  - {name: users, kind: yaml, path: users.yaml}\n"
+    with _in_thread(_on_tornado_server(config, folder)) as port:
+        yield port
 
 
 @contextmanager
