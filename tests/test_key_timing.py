@@ -15,9 +15,11 @@ KINDS = {
 
 
 @pytest.mark.slow
-async def test_every_kind_of_rejection_is_timed() -> None:
-    times = await measure(200)
-    assert set(compare(times)) == set(times) == KINDS
+@pytest.mark.parametrize("known", [False, True], ids=["unknown heads", "known heads"])
+async def test_every_kind_of_rejection_is_timed(*, known: bool) -> None:
+    times = await measure(200, known=known)
+    kinds = KINDS - {"absent", "malformed"} if known else KINDS
+    assert set(compare(times)) == set(times) == kinds
     assert min(len(samples) for samples in times.values()) == 200
 
 
