@@ -53,15 +53,15 @@ def test_new_clients_are_served_while_authenticated_ones_pipeline(
         each.socket.arrive(ask_for("alice") * PIPELINED)
     for each in new:
         each.socket.arrive(ask_for("alice"))
-    assert turns_until(harness, lambda: all(each.statuses for each in new)) < 12
+    assert turns_until(harness, lambda: all(each.statuses for each in new)) < 30
     assert all(1 < len(each.statuses) < 10 for each in busy)
     harness.loop.settle()
     assert all(each.statuses == [200] * (PIPELINED + 1) for each in busy)
 
 
 def test_an_iteration_is_short_however_many_clients_pipeline(make_harness: MakeHarness) -> None:
-    """What arrives meanwhile is read after five milliseconds of their requests, not after all."""
-    harness = make_harness(packets=False, seconds_per_request=MS)
+    """What arrives meanwhile is read after a millisecond of their requests, not after all."""
+    harness = make_harness(packets=False, seconds_per_request=MS / 5)
     busy = [harness.ask(ask_for("alice")) for _ in range(100)]
     for each in busy:
         each.socket.arrive(ask_for("alice") * PIPELINED)

@@ -28,7 +28,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-PIPELINED_BUDGET = 0.005
+PIPELINED_BUDGET = 0.001
 UNAUTHENTICATED_RATE = 1000
 _MAX_ELAPSED = 0.05
 """Seconds of an iteration that count, also after the process was suspended."""

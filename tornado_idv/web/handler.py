@@ -108,7 +108,7 @@ class ApiHandler(JsonHandler):
 
     def on_finish(self) -> None:
         """Count and log the response: after it, so that the time of a 401 depends on no reason."""
-        error = self._error
+        error, self._error = self._error, None  # its traceback refers to this handler
         if isinstance(error, InvalidKey):
             self.key_id = error.key_id
         method = self.request.method or ""

@@ -1,0 +1,34 @@
+"""What a request leaves behind."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from support.http.in_process import ask_for, harnesses
+from support.processes.service import CARDS_ONLY_KEY
+
+REQUESTS = {
+    200: ask_for("alice"),
+    401: ask_for("alice", key="guessed"),
+    403: ask_for("alice", key=CARDS_ONLY_KEY),
+    404: ask_for("nobody"),
+    405: ask_for("alice").replace(b"POST", b"PUT", 1),
+    422: ask_for("a b"),
+}
+
+
+@pytest.mark.parametrize("status", REQUESTS)
+def test_request_leaves_nothing_to_the_garbage_collector(status: int) -> None:
+    """A collection takes milliseconds, in which no other request is served."""
+    with harnesses() as make:
+        client = make(packets=False).ask(REQUESTS[status])
+        gc.collect()
+        gc.disable()
+        try:
+            client.send(REQUESTS[status])
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
+        assert client.statuses == [status] * 2
