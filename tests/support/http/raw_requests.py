@@ -53,6 +53,10 @@ REFUSED = {
     "two codings": (request(HOST, b"Transfer-Encoding: gzip, chunked", body=CHUNKS), 400),
     "an identity coding": (request(HOST, b"Transfer-Encoding: identity"), 400),
     "an underscore": (request(HOST, b"Transfer_Encoding: chunked", body=CHUNKS), 400),
+    "a query of 1,001 fields": (
+        request(HOST, LENGTH, line=b"POST /?" + b"&" * 1000 + b" HTTP/1.1"),
+        400,
+    ),
     "an underscored length": (request(HOST, b"Content_Length: 19"), 400),
     "chunks in HTTP/1.0": (
         request(HOST, b"Transfer-Encoding: chunked", body=CHUNKS, line=b"POST / HTTP/1.0"),
