@@ -95,4 +95,4 @@ def test_wrong_method_gets_allow(either: Client) -> None:
     (head,) = either.raw(
         b"HEAD /api/v1/identify/url HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     )
-    assert (head.status, head.body) == (405, b"")
+    assert (head.status, head.body, head.headers["content-length"]) == (405, b"", "77")

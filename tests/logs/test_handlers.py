@@ -352,9 +352,7 @@ async def respond(method: str, access_log: AccessLog | None) -> None:
     """Respond to one request whose path, like its method, is the client's own text."""
     line = RequestStartLine(method, "/tweety?tweety", "HTTP/1.1")
     fields = {"host": "x", "x-request-id": "some-id"}
-    head = RequestHead(
-        line, HTTPHeaders(fields), fields, 0, keep_alive=True, expects_continue=False
-    )
+    head = RequestHead(line, HTTPHeaders(fields), 0, keep_alive=True, expects_continue=False)
     exchange = Exchange(Sink(), head, Peer("192.0.2.7", "http"))
     services = Services(cast(Directory, None), Identifiers(()), KeyRing([]), access_log)
     exchange.dispatch(Application([("/tweety", Found, {"services": services})]), b"")

@@ -134,16 +134,16 @@ def test_what_matches_means_the_same_to_the_parser(more: tuple[bytes, ...]) -> N
             assert head.start_line == original.start_line
             assert head.keep_alive == original.keep_alive
             for name in SIGNIFICANT:
-                assert head.fields.get(name) == original.fields.get(name)
+                assert head.headers.get(name) == original.headers.get(name)
             assert head.content_length == int(match[template.length])
-            sent = credentials(head.fields["authorization"])
+            sent = credentials(head.headers["authorization"])
             assert sent == ("bearer", match[template.token].decode())
             for name, group in (
                 ("x-request-id", template.request_id),
                 ("x-forwarded-for", template.forwarded_for),
             ):
                 value = match[group].strip(b" \t").decode("latin-1")
-                assert head.fields[name] == value
+                assert head.headers[name] == value
     assert matched > 10_000
 
 

@@ -29,10 +29,6 @@ def test_a_response_is_a_status_line_header_fields_and_a_body() -> None:
     )
 
 
-def test_a_response_to_head_has_the_length_of_the_body_that_is_not_sent() -> None:
-    assert build_response(405, "x", b"", length=7).endswith(b"Content-Length: 7\r\n\r\n")
-
-
 @pytest.mark.parametrize("error", ApiError, ids=lambda error: error.name)
 def test_an_error_is_a_response_with_its_own_fields(error: ApiError) -> None:
     head, _, body = build_error(error, "some-id", "Connection: close\r\n").partition(b"\r\n\r\n")

@@ -73,7 +73,7 @@ class Exchange(HTTPConnection):
 
     def __init__(self, sink: ResponseSink, head: RequestHead, peer: Peer) -> None:
         self.head = head
-        self.context = peer.behind_proxies(head.fields.get("x-forwarded-for", ""))
+        self.context = peer.behind_proxies(head.headers.get("X-Forwarded-For", ""))
         self._sink = sink
         self._keep_alive = head.keep_alive
         self._chunked = False

@@ -7,7 +7,6 @@ Where two readers could see the end of a request in different places (RFC 9112, 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from http import HTTPStatus
 
 import httptools
@@ -33,14 +32,12 @@ _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 class RequestHead(Struct, frozen=True):
     """The start line, the header fields, and what they say of framing and the connection.
 
-    ``fields`` are the same as ``headers``, by names in lower case, repeated ones joined with
-    commas; reading one takes a quarter of the time (CPython 3.11). ``content_length`` is the
-    length of the body in bytes, ``None`` for a chunked body. ``data`` are the bytes of the head.
+    ``content_length`` is the length of the body in bytes, ``None`` for a chunked body. ``data`` are
+    the bytes of the head.
     """
 
     start_line: RequestStartLine
     headers: HTTPHeaders
-    fields: Mapping[str, str]
     content_length: int | None
     keep_alive: bool
     expects_continue: bool
@@ -85,7 +82,6 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
     return RequestHead(
         start_line,
         headers,
-        dict(headers),
         length,
         # Without framing, what the client may regard as a body must not be read as a request.
         keep_alive=_keep_alive(start_line, headers)
@@ -119,9 +115,7 @@ def _unknown_method(match: re.Match[bytes]) -> RequestHead:
     """Return a head for a method that llhttp does not know: the route responds, then we close."""
     headers = RequestHeaders([(b"Host", b"unknown")])
     start_line = _start_line(match)
-    return RequestHead(
-        start_line, headers, dict(headers), 0, keep_alive=False, expects_continue=False
-    )
+    return RequestHead(start_line, headers, 0, keep_alive=False, expects_continue=False)
 
 
 def _keep_alive(start_line: RequestStartLine, headers: HTTPHeaders) -> bool:

@@ -89,7 +89,7 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
     """Return the template of a head that was accepted, ``None`` if it can have none."""
     at = head.data.find(b"\r\n") + 2
     is_absolute = b"://" in head.data[: head.data.find(b"/") + 2]
-    if is_absolute or not _NEVER.isdisjoint(head.fields):
+    if is_absolute or not _NEVER.isdisjoint(head.headers):
         return None
     parts, literal = [re.escape(head.data[:at])], at
     groups = dict.fromkeys(CARRIED, 0)

@@ -51,20 +51,17 @@ def build_response(
     body: bytes,
     fields: str = "",
     *,
-    length: int | None = None,
     now: float | None = None,
 ) -> bytes:
     """Return a whole response; ``fields`` are further header lines, each with its line break.
 
-    ``length`` is that of the body if it is not sent, as after HEAD. ``now`` is the Unix time, from
-    a caller that has just read it.
+    ``now`` is the Unix time, from a caller that has just read it.
     """
     second = int(time.time() if now is None else now)
     own = f"{request_id}\r\n{fields}".encode("latin-1")
-    size = len(body) if length is None else length
     if _prefixes.second != second:
         _prefixes.begin(second)
-    return b"".join((_prefixes[status], own, _suffix(size), body))
+    return b"".join((_prefixes[status], own, _suffix(len(body)), body))
 
 
 def build_error(error: ApiError, request_id: str, fields: str = "") -> bytes:
