@@ -213,6 +213,29 @@ class Recorder(ResponseSink):
         self.completed += 1
 
 
+class Waiting(ApiHandler):
+    """Waits until its task is cancelled."""
+
+    async def get(self) -> None:
+        await asyncio.sleep(60)
+
+
+async def test_a_request_whose_task_is_cancelled_is_500(directory: Failing) -> None:
+    """As when the service is aborted."""
+    sink = Recorder()
+    head = parse_head(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 0)
+    services = Services(directory, Identifiers(()), KeyRing([]))  # type: ignore[arg-type]
+    before = asyncio.all_tasks()
+    app = Application([("/", Waiting, {"services": services})])
+    Exchange(sink, head, Peer("127.0.0.1", "http")).dispatch(app, b"")
+    await asyncio.sleep(0)
+    (task,) = asyncio.all_tasks() - before
+    task.cancel()
+    await asyncio.wait([task])
+    assert sink.sent[0].startswith(b"HTTP/1.1 500 ")
+    assert sink.sent[0].endswith(ApiError.INTERNAL.body)
+
+
 class FailingAfterResponse(ApiHandler):
     """Fails when its response is sent already."""
 

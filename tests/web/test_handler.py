@@ -32,3 +32,16 @@ def test_request_leaves_nothing_to_the_garbage_collector(status: int) -> None:
         finally:
             gc.enable()
         assert client.statuses == [status] * 2
+
+
+def test_fields_of_a_response_are_spelled_and_ordered_as_always() -> None:
+    """Tornado's `HTTPHeaders` would spell some of them in another way."""
+    with harnesses() as make:
+        harness = make(packets=False, requests="1/hour")
+        harness.ask(ask_for("alice"))
+        sent = bytes(harness.ask(ask_for("alice", version="1.0")).socket.sent)
+    names = [line.partition(b":")[0].decode() for line in sent.split(b"\r\n")[1:-2]]
+    assert names == [
+        *("Content-Type", "Date", "Cache-Control", "X-Content-Type-Options", "X-Request-ID"),
+        *("Retry-After", "RateLimit-Policy", "RateLimit", "Connection", "Content-Length"),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Awaitable
 from functools import cached_property
 from time import monotonic
@@ -87,7 +88,8 @@ class ApiHandler(JsonHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         super().write_error(status_code, **kwargs)
-        self._error = error = kwargs["exc_info"][1]
+        # Tornado gives no exception where this request's own task was cancelled.
+        self._error = error = kwargs["exc_info"][1] if "exc_info" in kwargs else CancelledError()
         record = error_for(error)
         fields = record.fields + (error.fields if isinstance(error, ApiException) else "")
         for line in fields.splitlines():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from typing import ClassVar
 
 from tornado_idv.errors import InvalidFormat, InvalidKey
@@ -58,10 +57,7 @@ class IdentifyHandler(BearerAuthMixin, ApiHandler):
         if answer is not None:
             return result_of(answer, limits, "hit")
         self.cache = "miss"
-        try:
-            return result_of_miss(await directory.start(query), limits)
-        except CancelledError:  # which Tornado does not respond to
-            raise RuntimeError("the lookup was cancelled") from None
+        return result_of_miss(await directory.start(query), limits)
 
     def _accepted_key(self) -> ApiKey:
         """Return the client's key if it has the scope of the operation."""
