@@ -38,7 +38,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target was met; ``None`` without a target."""
+        """Return true if the target was met; ``None`` without a target."""
         return None if self.target is None else self.target.met(self.value)
 
     def record(self) -> dict[str, Any]:

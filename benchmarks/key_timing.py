@@ -1,4 +1,4 @@
-"""Whether the time of a 401 depends on why the key is rejected.
+"""Test of the time of a 401, which must not depend on why the key is rejected.
 
     python -m benchmarks.key_timing
 

@@ -1,4 +1,4 @@
-"""How much is measured, where files are stored, and how progress is shown."""
+"""Plan of a run: amounts, a folder for files, progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Advance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure: ``rounds`` of lookups of ``keys`` users, in tables of ``users`` rows each.
+    """Amounts to measure: ``rounds`` of lookups of ``keys`` users, in tables of ``users`` rows.
 
     A round over HTTP lasts ``seconds``; the load generator runs on ``load_core``; ``peers`` is
     the interpreter in whose environment the peers are installed. ``skipped`` maps what was not

@@ -80,7 +80,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [
         f"{path.relative_to(ROOT)}:{text}"
-        for area in ("tornado_idv", "plugins")
+        for area in ("tornado_idv", "plugins", "benchmarks")
         for path in files(area)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, kinds) and (text := ast.get_docstring(node))

@@ -60,7 +60,7 @@ _INVALID = "\nno_such_setting: 1\n"
 
 @dataclass(slots=True)
 class Run:
-    """What was seen; lags in seconds."""
+    """Observations of a run; lags in seconds."""
 
     readings: list[Reading] = field(default_factory=list)
     lags: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What must not grow while a process runs, and how fast it grows."""
+"""Readings that must not grow while a process runs, and their growth."""
 
 from __future__ import annotations
 

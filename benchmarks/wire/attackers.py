@@ -30,7 +30,7 @@ _GUESS_INTERVAL = 0.05
 _KEY_BYTES = 32
 _BATCH = 100
 _ADDRESS = "127.0.0.2"
-"""Where attacks come from; not the address of legitimate clients."""
+"""Source address of attacks; legitimate clients have another one."""
 
 
 def _random_pause(seconds: float) -> float:

@@ -19,7 +19,7 @@ _COMPARED = (
     (contenders.OURS, contenders.AIOHTTP, 3.0),
     (contenders.OURS, contenders.FASTAPI, 8.0),
     (contenders.OURS, contenders.ASGI, 1.5),
-    (contenders.OURS, contenders.NGINX, 0.4),
+    (contenders.OURS, contenders.NGINX, 0.5),
 )
 """Targets: one of our contenders, a peer, and the least ratio of their throughputs."""
 

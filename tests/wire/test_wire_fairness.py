@@ -53,7 +53,9 @@ def test_new_clients_are_served_while_authenticated_ones_pipeline(
         each.socket.arrive(ask_for("alice") * PIPELINED)
     for each in new:
         each.socket.arrive(ask_for("alice"))
-    assert turns_until(harness, lambda: all(each.statuses for each in new)) < 30
+    before = harness.app.asked
+    turns_until(harness, lambda: all(each.statuses for each in new))
+    assert harness.app.asked - before < 130  # each takes a millisecond
     assert all(1 < len(each.statuses) < 10 for each in busy)
     harness.loop.settle()
     assert all(each.statuses == [200] * (PIPELINED + 1) for each in busy)
@@ -99,7 +101,7 @@ def test_a_flood_of_bad_keys_takes_half_of_the_time_at_most(make_harness: MakeHa
     for each in bad:
         each.socket.arrive(BAD * PIPELINED)
     turns = turns_until(harness, lambda: all(len(each.statuses) > PIPELINED for each in good))
-    assert turns < 2 * PIPELINED + 5
+    assert turns < 2 * PIPELINED + 5  # a handler runs in the iteration after its dispatch
     assert sum(len(each.statuses) for each in bad) <= 10 * PIPELINED + 20
 
 
