@@ -50,18 +50,18 @@ from tornado_idv.web.errors import ApiError
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-HTTP = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
-OPERATING = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
-LOGGING = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
-PLUGINS = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
-ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-PERFORMANCE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-YOUR_USERS = (ROOT / "docs" / "your-users.md").read_text(encoding="utf-8")
-PROXY = (ROOT / "docs" / "proxy.md").read_text(encoding="utf-8")
-KEYS = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
+CONFIGURATION = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+HTTP = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
+OPERATING = (ROOT / "docs" / "guide" / "operating.md").read_text(encoding="utf-8")
+LOGGING = (ROOT / "docs" / "reference" / "logging.md").read_text(encoding="utf-8")
+PLUGINS = (ROOT / "docs" / "guide" / "plugins.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+PERFORMANCE = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
+YOUR_USERS = (ROOT / "docs" / "tutorial" / "your-users.md").read_text(encoding="utf-8")
+PROXY = (ROOT / "docs" / "tutorial" / "caching-proxy.md").read_text(encoding="utf-8")
+KEYS = (ROOT / "docs" / "guide" / "keys.md").read_text(encoding="utf-8")
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/*.md")],
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")],
 )
 
 
@@ -176,7 +176,9 @@ def test_every_command_is_documented() -> None:
 
 CONFIGURATIONS = [
     pytest.param(block, id=f"{path.relative_to(ROOT)}-{i}")
-    for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("plugins/*/*.md")])
+    for path in sorted(
+        [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/*.md")]
+    )
     for i, block in enumerate(code_blocks(path.read_text(encoding="utf-8"), "yaml"), start=1)
     if "backends:" in block
 ]
@@ -440,7 +442,7 @@ def test_paths_in_the_documents_exist() -> None:
 
 def test_places_to_change_exist() -> None:
     """A name without a folder is in that of the path before it."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(
         r"^\| .* \| (.*) \|$", page.partition("## Where to change what")[2], re.MULTILINE
     )

@@ -98,7 +98,9 @@ def test_normal_english_is_accepted(text: str) -> None:
 
 def files(area: str) -> Iterator[Path]:
     if area == "documents":
-        return chain(*(ROOT.glob(pattern) for pattern in ("*.md", "docs/*.md", "plugins/*/*.md")))
+        return chain(
+            *(ROOT.glob(pattern) for pattern in ("*.md", "docs/**/*.md", "plugins/*/*.md"))
+        )
     return (path for path in (ROOT / area).rglob("*.py") if path != Path(__file__))
 
 

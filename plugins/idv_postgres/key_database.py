@@ -50,7 +50,7 @@ _REASONS = {
     "08003": "the connection was lost",
     "42501": (
         "the user of auth.store lacks a permission, or row-level security hides rows from it; "
-        "docs/keys.md lists what to GRANT"
+        "docs/guide/keys.md lists what to GRANT"
     ),
     "55P03": "the key store is locked by another process",
 }

@@ -1,4 +1,4 @@
-"""The guide of docs/operating.md works as written, and so does the image, in a sandbox.
+"""The guide of docs/guide/operating.md works as written, and so does the image, in a sandbox.
 
 What cannot be done there is replaced: packages are installed already, and `systemctl` starts what
 the units say.
@@ -90,7 +90,7 @@ backends: [{name: users, kind: yaml, path: users.yaml}]"""
 
 def guide() -> str:
     """Return the commands of the guide as one script."""
-    text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guide" / "operating.md").read_text(encoding="utf-8")
     section = text.partition("in fifteen minutes\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^   ```sh\n(.*?)^   ```$", section, re.MULTILINE | re.DOTALL)
     script = "".join(map(dedent, blocks))

@@ -136,7 +136,7 @@ def test_nginx_of_the_replicas_is_the_other_site_without_tls(tmp_path: Path) -> 
 
 
 def test_script_writes_the_secrets_of_the_replicas(replicas: Any, tmp_path: Path) -> None:
-    """Also the statements of docs/scaling-out.md, with the passwords in the DSNs."""
+    """Also the statements of docs/tutorial/three-replicas.md, with the passwords in the DSNs."""
     run("sh", "-c", f"umask 022; cd {tmp_path} && sh {DEPLOY}/compose/make-secrets.sh")
     secrets, user = tmp_path / "secrets", (tmp_path / ".env").read_text().strip()
     for each in (secrets, tmp_path / "data", *secrets.iterdir()):
@@ -148,7 +148,7 @@ def test_script_writes_the_secrets_of_the_replicas(replicas: Any, tmp_path: Path
     assert f"./data:{replicas['services']['commands']['working_dir']}" in str(replicas)
     written = {each.name: each.read_text() for each in secrets.iterdir()}
     assert {*written} == {*replicas["secrets"], "database.sql"}
-    page = (ROOT / "docs" / "scaling-out.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "tutorial" / "three-replicas.md").read_text(encoding="utf-8")
     sql = page.partition("<<END\n")[2].partition("END\n")[0]
     for role in ("admin", "service"):
         name, password = re.findall(r"//(\w+):(\w+)@postgres:5432/idv\n$", written[f"{role}.dsn"])[

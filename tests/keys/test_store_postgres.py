@@ -43,7 +43,7 @@ from tornado_idv.keys.token import check_token, digest
 pytestmark = pytest.mark.slow
 
 BACKENDS = "  - {name: users, kind: yaml, path: users.yaml}\n"
-KEYS = (Path(__file__).parents[2] / "docs" / "keys.md").read_text(encoding="utf-8")
+KEYS = (Path(__file__).parents[2] / "docs" / "guide" / "keys.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -352,7 +352,7 @@ def test_commands_work_on_the_store_of_the_configuration(
 def test_service_needs_no_right_to_change_keys(
     place: PostgresKeyStore, database: Database, folder: Path
 ) -> None:
-    """With the roles and grants in docs/keys.md. A change is in force within a second."""
+    """With the roles and grants in docs/guide/keys.md. A change is in force within a second."""
     roles, grants = re.findall(r"```sql\n(.*?)```", KEYS, re.DOTALL)
     database.run(re.sub("'a[^']* long random text'", f"'{PASSWORD}'", roles))
     place.setting = SecretStr(database.server.dsn(database.name, "idv_keys_admin"))

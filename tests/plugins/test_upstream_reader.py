@@ -240,10 +240,10 @@ def test_cache_control_may_be_ignored() -> None:
     assert reader(hints=False).read(QUERY, response(Cache_Control="no-store")) == ALICE
 
 
-# The sample of docs/proxy.md
+# The sample of docs/tutorial/caching-proxy.md
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "proxy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "caching-proxy.md"
 RECORD_THERE = {"login": "alice", "card": "1", "subscription": {"name": "Free"}}
 ANSWERS = {
     "a record": (200, RECORD_THERE, ALICE),

@@ -1,4 +1,4 @@
-"""Writes the screenshots of the status page in docs/; run by ``make screenshots``.
+"""Writes the screenshots of the status page in docs/images/; run by ``make screenshots``.
 
 The page is the real one; its figures are made up here, so that every run gives the same picture.
 """
@@ -20,7 +20,7 @@ from support.processes.browser import open_browser, prefer, resize
 from support.processes.service import FIXTURE, serving
 from tornado_idv.log_format import format_time
 
-FOLDER = Path(__file__).parents[3] / "docs"
+FOLDER = Path(__file__).parents[3] / "docs" / "images"
 PICTURES = [
     ("status-light.png", "light", 1040, 1118),
     ("status-dark.png", "dark", 1040, 1118),
@@ -62,7 +62,7 @@ def main() -> None:
                 driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
                 time.sleep(0.5)  # the charts adapt to the width
                 driver.save_screenshot(str(FOLDER / name))
-                sys.stdout.write(f"docs/{name}: {(FOLDER / name).stat().st_size} bytes\n")
+                sys.stdout.write(f"docs/images/{name}: {(FOLDER / name).stat().st_size} bytes\n")
 
 
 def _samples(now: float) -> dict[str, list[float]]:
