@@ -7,7 +7,7 @@ their text is shown to operators.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +17,30 @@ class IdvError(Exception):
 
 
 class InvalidFormat(IdvError):
-    """The input is in no valid format, so it identifies no user."""
+    """The input is in no valid format, so it identifies no user.
+
+    ``reason`` is one of `REASONS`, which gives its message: a token for clients and logs.
+    """
+
+    REASONS: ClassVar[Mapping[str, str]] = {
+        "not_json": "the body must be one JSON document in UTF-8, without duplicate members",
+        "not_an_object": "the body must be a JSON object",
+        "member_missing": "the body lacks the member that this operation reads",
+        "member_not_a_string": "the value must be a JSON string",
+        "nickname_without_at": "a nickname must begin with @",
+        "nickname_invalid": "the nickname has a length or characters that are not allowed",
+        "not_an_identifier": "the value is neither @ and a nickname nor a profile URL",
+        "other_site": "the URL is not of a profile site of this service",
+        "other_scheme": "the URL has another scheme than the profile site",
+        "url_without_m": "the URL must have /m/ between the profile site and the nickname",
+        "url_with_query": "the URL must have no query and no fragment",
+        "card_not_digits": "a card number must be ASCII digits without spaces or dashes",
+        "card_length": "the card number has too few or too many digits",
+    }
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(self.REASONS[reason])
+        self.reason = reason
 
 
 class LookupFailed(IdvError):

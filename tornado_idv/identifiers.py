@@ -62,6 +62,7 @@ class ProfileSite:
     """
 
     prefix: str
+    path: str
     pattern: re.Pattern[str]
 
     @classmethod
@@ -85,7 +86,7 @@ class ProfileSite:
             origin += f":{match['port']}"
             port = ""
         pattern = f"(?i:{re.escape(origin)}){port}{re.escape(match['path'])}/m/"
-        return cls(origin + match["path"], re.compile(pattern, re.ASCII))
+        return cls(origin + match["path"], match["path"], re.compile(pattern, re.ASCII))
 
 
 @dataclass(frozen=True)
@@ -113,18 +114,26 @@ class Identifiers:
             match = site.pattern.match(text)
             name = text[match.end() :].removesuffix("/") if match else ""
             if name and "/" not in name:  # with one, another site may fit: /m/m/alice
-                return self.parse_nickname(name)
-        raise InvalidFormat("neither a nickname nor a profile URL")
+                nickname = self._nickname(name)
+                if nickname is None:
+                    break
+                return ByNickname(nickname)
+        raise InvalidFormat(self._reason(text))
 
     def parse_nickname(self, text: str) -> ByNickname:
         """Reads a bare nickname, in lower case where case is folded.
 
         Dots alone are refused: they are path segments.
         """
-        nickname = self._candidate(text)
-        if nickname is None or not self.is_nickname(nickname):
-            raise InvalidFormat("not a nickname")
+        nickname = self._nickname(text)
+        if nickname is None:
+            raise InvalidFormat("nickname_invalid")
         return ByNickname(nickname)
+
+    def _nickname(self, text: str) -> str | None:
+        """Return the nickname in canonical form, ``None`` if it is not valid."""
+        candidate = self._candidate(text)
+        return candidate if candidate is not None and self.is_nickname(candidate) else None
 
     def _candidate(self, text: str) -> str | None:
         """Return what the pattern is applied to, ``None`` if ``text`` is refused without it."""
@@ -133,12 +142,11 @@ class Identifiers:
         return fold_case(text) if self.nickname_case == "fold" else text
 
     def parse_card(self, text: str) -> ByCard:
-        """Reads a card number: ASCII digits and nothing else; zeros in front count.
-
-        ``str.isdigit`` alone would let the digits of other scripts in.
-        """
-        if not self._is_card(text):
-            raise InvalidFormat("not a card number")
+        """Reads a card number: ASCII digits and nothing else; zeros in front count."""
+        if not _is_digits(text):
+            raise InvalidFormat("card_not_digits")
+        if not self._has_card_length(text):
+            raise InvalidFormat("card_length")
         return ByCard(text)
 
     def parse_any(self, text: str) -> Query:
@@ -147,15 +155,37 @@ class Identifiers:
 
     def accepts(self, user: User) -> bool:
         """Return whether a record's nickname and card number are such as can be asked for."""
-        nickname = self._candidate(user.nickname)
         return (
-            nickname is not None and self.is_nickname(nickname) and self._is_card(user.card_number)
+            self._nickname(user.nickname) is not None
+            and _is_digits(user.card_number)
+            and self._has_card_length(user.card_number)
         )
 
     def profile_url(self, user: User) -> str:
         """The user's own profile URL, or the one that follows from the nickname."""
         return user.profile_url or f"{self.sites[0].prefix}/m/{user.nickname}"
 
-    def _is_card(self, text: str) -> bool:
+    def _reason(self, text: str) -> str:
+        """Return why ``text``, which does not begin with ``@``, is no profile URL."""
+        scheme, mark, rest = text.partition("://")
+        if not mark:
+            return "nickname_without_at" if self._nickname(text) else "not_an_identifier"
+        if any(site.pattern.match(text) for site in self.sites):
+            return "url_with_query" if "?" in rest or "#" in rest else "nickname_invalid"
+        host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+        reason = "other_site"
+        for site in self.sites:
+            if site.pattern.match(f"{scheme}://{host}{site.path}/m/"):
+                return "url_without_m"
+            if any(site.pattern.match(f"{each}://{host}{site.path}/m/") for each in _DEFAULT_PORT):
+                reason = "other_scheme"
+        return reason
+
+    def _has_card_length(self, text: str) -> bool:
         fewest, most = self.card_length
-        return text.isascii() and text.isdigit() and fewest <= len(text) <= most
+        return fewest <= len(text) <= most
+
+
+def _is_digits(text: str) -> bool:
+    """Return whether ``text`` is ASCII digits; those of other scripts are no card number."""
+    return text.isascii() and text.isdigit()

@@ -135,7 +135,7 @@ def test_only_some_errors_have_header_fields() -> None:
     ("exception", "error"),
     [
         (ApiException(ApiError.SCOPE), ApiError.SCOPE),
-        (InvalidFormat("x"), ApiError.FORMAT),
+        (InvalidFormat("not_json"), ApiError.FORMAT),
         (InvalidKey("x"), ApiError.TOKEN),
         (Unavailable("x"), ApiError.UNAVAILABLE),
         (Broken("x"), ApiError.UNAVAILABLE),

@@ -44,7 +44,8 @@ def test_fields_of_a_response_are_spelled_and_ordered_as_always() -> None:
     names = [line.partition(b":")[0].decode() for line in sent.split(b"\r\n")[1:-2]]
     assert names == [
         *("Content-Type", "Date", "Cache-Control", "X-Content-Type-Options", "X-Request-ID"),
-        *("Retry-After", "RateLimit-Policy", "RateLimit", "Connection", "Content-Length"),
+        *("Retry-After", "RateLimit-Policy", "RateLimit", "X-Error-Reason"),
+        *("Connection", "Content-Length"),
     ]
 
 
@@ -79,3 +80,14 @@ def test_access_line_of_a_failed_lookup_says_that_it_was_not_cached() -> None:
         harness.ask(ask_for("alice"))
         (line,) = logged(harness)
     assert (line["status"], line["cache"], line["backend"]) == (503, "miss", "users")
+
+
+def test_access_line_of_an_invalid_body_says_why() -> None:
+    with harnesses() as make:
+        harness = make(packets=False)
+        harness.ask(ask_for("a b"), ask_for("alice", b"Content-Encoding: gzip"))
+        lines = logged(harness)
+    assert [(line["code"], line["reason"]) for line in lines] == [
+        ("invalid_format", "nickname_invalid"),
+        ("unsupported_media_type", "content_encoding"),
+    ]

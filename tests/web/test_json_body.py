@@ -46,13 +46,13 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 
 @given(JSON_VALUES.filter(lambda value: not isinstance(value, str)))
 def test_a_member_that_is_no_text_is_refused(value: object) -> None:
-    with pytest.raises(InvalidFormat, match='no text member "input"'):
+    with pytest.raises(InvalidFormat, match="must be a JSON string"):
         parse_field(json.dumps({"input": value}).encode(), "input")
 
 
 @pytest.mark.parametrize("number", ["7" * 5000, "-0", "1e999", "1.0"])
 def test_a_number_is_no_text_however_it_is_written(number: str) -> None:
-    with pytest.raises(InvalidFormat, match='no text member "input"'):
+    with pytest.raises(InvalidFormat, match="must be a JSON string"):
         parse_field(b'{"input": %s}' % number.encode(), "input")
 
 

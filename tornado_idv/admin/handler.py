@@ -90,7 +90,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         try:
             parse_query(self.operations.identifiers, record)
         except InvalidFormat as error:
-            raise AdminError(422, "invalid_format", f"The value is {error}") from None
+            raise AdminError(422, "invalid_format", f"Invalid value: {error}") from None
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         super().write_error(status_code, **kwargs)

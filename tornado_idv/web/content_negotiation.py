@@ -22,10 +22,10 @@ def check_media_types(headers: Mapping[str, str]) -> None:
     """
     content_type = headers.get("Content-Type")
     if content_type not in (None, _JSON) and not _is_json(content_type.strip()):
-        raise ApiException(ApiError.MEDIA_TYPE)
+        raise ApiException(ApiError.MEDIA_TYPE, reason="content_type")
     coding = headers.get("Content-Encoding")
     if coding is not None and coding.strip().lower() not in ("identity", ""):
-        raise ApiException(ApiError.MEDIA_TYPE)
+        raise ApiException(ApiError.MEDIA_TYPE, reason="content_encoding")
     accept = headers.get("Accept")
     if accept not in (None, "*/*", _JSON) and _excludes_json(accept.strip()):
         raise ApiException(ApiError.NOT_ACCEPTABLE)

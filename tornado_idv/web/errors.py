@@ -54,13 +54,29 @@ class ApiError(enum.Enum):
 class ApiException(HTTPError):
     """Ends a request with an error record.
 
-    ``fields`` are further header lines, each with its line break.
+    ``reason`` is one of `REASONS`, if there are any for this error. ``fields`` are further header
+    lines, each with its line break.
     """
 
-    def __init__(self, error: ApiError, fields: str = "", log_message: str | None = None) -> None:
-        super().__init__(error.status, log_message)
+    def __init__(self, error: ApiError, fields: str = "", reason: str | None = None) -> None:
+        super().__init__(error.status, reason)
         self.error = error
         self.fields = fields
+
+
+REASONS: Mapping[ApiError, Mapping[str, str]] = {
+    ApiError.MEDIA_TYPE: {
+        "content_type": "the body is declared as something else than JSON in UTF-8",
+        "content_encoding": "the body must not be compressed",
+    },
+    ApiError.FORMAT: InvalidFormat.REASONS,
+    ApiError.RATE_LIMITED: {
+        "requests": "the key has sent more requests than it may",
+        "misses": "the key has asked for more users that do not exist than it may",
+        "failed_auth": "the client address has sent more requests without a valid key than it may",
+    },
+}
+"""Causes of the errors that have several: tokens of ``X-Error-Reason``, and their meaning."""
 
 
 _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
@@ -89,6 +105,18 @@ def rate_limited(exceeded: Exceeded) -> ApiException:
     """
     fields = _rate_limit_fields(exceeded.limit, exceeded.retry_after)
     return ApiException(ApiError.RATE_LIMITED, fields, exceeded.limit.name)
+
+
+def fields_for(exception: BaseException) -> str:
+    """Return the header lines of the response to a request that an exception ended."""
+    fields = error_for(exception).fields
+    reason = None
+    if isinstance(exception, ApiException):
+        fields += exception.fields
+        reason = exception.log_message
+    elif isinstance(exception, InvalidFormat):
+        reason = exception.reason
+    return fields if reason is None else f"{fields}X-Error-Reason: {reason}\r\n"
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ from tornado.web import RequestHandler, stream_request_body
 from tornado_idv.errors import InvalidKey
 from tornado_idv.model import Query
 from tornado_idv.web.access_log import CacheResult, Failure, record_response
-from tornado_idv.web.errors import ApiError, ApiException, error_for
+from tornado_idv.web.errors import ApiError, ApiException, error_for, fields_for
 from tornado_idv.web.lookups import Services, failure_of, log_unexpected
 from tornado_idv.web.response import FIELDS, request_id_or_new
 
@@ -91,8 +91,7 @@ class ApiHandler(JsonHandler):
         # Tornado gives no exception where this request's own task was cancelled.
         self._error = error = kwargs["exc_info"][1] if "exc_info" in kwargs else CancelledError()
         record = error_for(error)
-        fields = record.fields + (error.fields if isinstance(error, ApiException) else "")
-        for line in fields.splitlines():
+        for line in fields_for(error).splitlines():
             name, _, value = line.partition(": ")
             self.set_header(name, value)
         self.set_status(record.status)

@@ -10,6 +10,7 @@ from tornado_idv.identifiers import Identifiers
 from tornado_idv.model import User
 from tornado_idv.web.errors import ApiError
 
+_ABSENT = object()
 _quoted = encode_basestring  # what an encoder with ensure_ascii=False calls
 
 
@@ -23,11 +24,17 @@ def parse_field(body: bytes, name: str) -> str:
     try:
         record = strict_json.loads(body, keep_numbers=True)
     except ValueError:
-        raise InvalidFormat("not a JSON object") from None
-    value = record.get(name) if isinstance(record, dict) else None
+        raise InvalidFormat("not_json") from None
+    value = record.get(name, _ABSENT) if isinstance(record, dict) else None
     if type(value) is not str:
-        raise InvalidFormat(f'no text member "{name}"')
+        raise InvalidFormat(_reason(record, value))
     return value
+
+
+def _reason(record: object, value: object) -> str:
+    if not isinstance(record, dict):
+        return "not_an_object"
+    return "member_missing" if value is _ABSENT else "member_not_a_string"
 
 
 def encode_user(user: User | None, identifiers: Identifiers) -> bytes:

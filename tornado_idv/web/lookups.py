@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from tornado.web import HTTPError
 
-from tornado_idv.errors import IdvError, InvalidKey, LookupFailed, format_traceback
+from tornado_idv.errors import IdvError, InvalidFormat, InvalidKey, LookupFailed, format_traceback
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.api_key import Scope
 from tornado_idv.keys.ring import KeyRing
@@ -105,7 +105,7 @@ def failure_of(error: BaseException) -> Failure:
     """Return what is logged for an exception that ended a request."""
     backend = error.backend if isinstance(error, LookupFailed) else None
     reason = None
-    if isinstance(error, LookupFailed | InvalidKey):
+    if isinstance(error, LookupFailed | InvalidKey | InvalidFormat):
         reason = error.reason
     elif isinstance(error, ApiException):
         reason = error.log_message

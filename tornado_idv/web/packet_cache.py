@@ -26,7 +26,7 @@ from tornado_idv.keys.token import MAX_LENGTH
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.model import Answer, Query
 from tornado_idv.web.access_log import record_response
-from tornado_idv.web.errors import ApiException, error_for
+from tornado_idv.web.errors import error_for, fields_for
 from tornado_idv.web.head_template import MAX_HEAD, HeadTemplate, HeadTemplates
 from tornado_idv.web.lookups import (
     Operation,
@@ -244,8 +244,8 @@ class PendingResponse:
         except (Exception, CancelledError) as error:  # noqa: BLE001 - becomes a response
             log_unexpected(error, request.request_id)
             api_error = error_for(error)
-            fields = api_error.fields + (error.fields if isinstance(error, ApiException) else "")
-            result = Result(api_error.status, api_error.body, fields, failure_of(error), "miss")
+            fields, failure = fields_for(error), failure_of(error)
+            result = Result(api_error.status, api_error.body, fields, failure, "miss")
         fields = result.fields
         fields += request.template.connection_field if self._keep_alive else _CLOSE
         services, request_id = request.services, request.request_id

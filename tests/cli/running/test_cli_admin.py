@@ -117,7 +117,7 @@ def test_purge_of_anything_else_is_wrong_use(
         ("@alice", 0, "cached: nothing\nasked users: found ("),
         ("4000123412341234", 0, "result: found\n"),
         ("@bob", 1, "result: not found\n"),
-        ("alice", 2, "neither a nickname nor a profile URL"),
+        ("alice", 2, "a nickname must begin with @"),
     ],
 )
 def test_explain_shows_the_backends(
