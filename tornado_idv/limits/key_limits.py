@@ -128,6 +128,14 @@ class KeyLimits:
         self._clock = clock
         self._uses = uses  # None where they are not counted
 
+    def rates(self) -> dict[str, str | None]:
+        """Return the rates over which requests are refused, as they are configured."""
+        misses = None if self._log_only else self._misses
+        return {
+            "requests": format_rate(self._requests.rate) if self._requests else None,
+            "misses": format_rate(misses.rate) if misses else None,
+        }
+
     def acquire(self, now: float | None = None) -> Exceeded | None:
         """Count a request and return ``None``, or return the limit that it exceeds.
 

@@ -10,6 +10,7 @@ from tornado.web import Application
 from tornado_idv.http.context import Reject
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import AccessLog, Failure, record_response
+from tornado_idv.web.authenticated import KeyHandler
 from tornado_idv.web.errors import error_for_rejected
 from tornado_idv.web.handler import ApiHandler, LivenessHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
@@ -21,10 +22,11 @@ def make_api(
     services: Services, base_path: str = "", health_path: str | None = None
 ) -> Application:
     """Return the API below ``base_path``; every other path but ``health_path`` has no route."""
-    root = f"{base_path}/api/v1/identify"
+    root = f"{base_path}/api/v1"
     routes: dict[str, type[ApiHandler]] = {
-        f"{root}/url": IdentifyUrlHandler,
-        f"{root}/card": IdentifyCardHandler,
+        f"{root}/identify/url": IdentifyUrlHandler,
+        f"{root}/identify/card": IdentifyCardHandler,
+        f"{root}/key": KeyHandler,
     }
     if health_path is not None:
         routes[health_path] = LivenessHandler

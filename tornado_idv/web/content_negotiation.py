@@ -26,6 +26,11 @@ def check_media_types(headers: Mapping[str, str]) -> None:
     coding = headers.get("Content-Encoding")
     if coding is not None and coding.strip().lower() not in ("identity", ""):
         raise ApiException(ApiError.MEDIA_TYPE, reason="content_encoding")
+    check_accept(headers)
+
+
+def check_accept(headers: Mapping[str, str]) -> None:
+    """Raise `ApiException` if JSON is not accepted."""
     accept = headers.get("Accept")
     if accept not in (None, "*/*", _JSON) and _excludes_json(accept.strip()):
         raise ApiException(ApiError.NOT_ACCEPTABLE)
