@@ -19,6 +19,8 @@ TESTS = [
     "cryptography>=42",
     "hypothesis>=6.100",
     "jsonschema>=4.20",
+    "openapi-core>=0.23,<1",
+    "openapi-spec-validator>=0.8",
     "pytest>=9,<10",
     "pytest-cov>=6",
     "pytest-timeout>=2.3",
@@ -40,7 +42,11 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["tornado_idv", "tornado_idv.*"]) + find_packages("plugins"),
     package_dir={"": "plugins", "tornado_idv": "tornado_idv"},
-    package_data={"tornado_idv": ["py.typed"], "tornado_idv.admin": ["static/*"]},
+    package_data={
+        "tornado_idv": ["py.typed"],
+        "tornado_idv.admin": ["static/*"],
+        "tornado_idv.web": ["static/*"],
+    },
     install_requires=[
         "aiohttp>=3.13,<4",
         "aiosqlite>=0.20",

@@ -20,7 +20,8 @@ from tornado_idv.registry import plugin_manager
 
 CONTEXT = click.Context(main)
 COMMANDS = [
-    *("cache", "check", "explain", "health", "init", "keys", "lookup", "plugins", "postgres"),
+    *("cache", "check", "explain", "health", "init", "keys", "lookup", "openapi", "plugins"),
+    "postgres",
     *("reload", "schema", "serve", "status", "upstream", "users"),
 ]
 

@@ -56,8 +56,9 @@ ADDED_TO_A_GOOD_FILE = {
         [
             (
                 "3:10: server.threads: unknown setting; known here are host, port, workers, "
-                "base_path, health_path, max_body, idle_timeout, body_timeout, request_timeout, "
-                "max_connections, packet_cache, trusted_proxies, tls, drain, watch_config"
+                "base_path, health_path, docs, max_body, idle_timeout, body_timeout, "
+                "request_timeout, max_connections, packet_cache, trusted_proxies, tls, drain, "
+                "watch_config"
             )
         ],
     ),

@@ -190,6 +190,7 @@ def test_defaults_have_units(kinds: Kinds) -> None:
         "port": 8080,
         "workers": 1,
         "base_path": "",
+        "docs": False,
         "max_body": "16KiB",
         "idle_timeout": "10s",
         "body_timeout": "5s",

@@ -1,4 +1,4 @@
-"""``tornado-idv check``, ``schema`` and ``plugins``."""
+"""``tornado-idv check``, ``schema``, ``openapi`` and ``plugins``."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from tornado_idv.commands import Exit
 from tornado_idv.config.load import load, load_without_references
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.summary import summary
-from tornado_idv.errors import Problem
+from tornado_idv.errors import ConfigError, Problem
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.registry import backend_kinds, key_stores, plugin_manager
+from tornado_idv.web.openapi import describe_api
 
 Rows = list[tuple[str, str]]
 
@@ -94,6 +95,18 @@ def schema() -> None:
     """
     with exit_on_error(Exit.NO):
         click.echo(json.dumps(json_schema(backend_kinds(plugin_manager())), indent=2))
+
+
+@click.command()
+@config_option
+def openapi(config_path: Path) -> None:
+    """Print the OpenAPI document of the API with this configuration."""
+    with exit_on_error(Exit.NO):
+        kinds = backend_kinds(plugin_manager())
+        settings, absent = load_without_references(config_path, kinds, os.environ)
+        if settings is None:
+            raise ConfigError(*absent)
+        click.echo(json.dumps(describe_api(settings), indent=2))
 
 
 @click.command()

@@ -25,6 +25,7 @@ _COMMANDS = {
     "init": ("init", "Write a starter configuration and a key into FOLDER."),
     "keys": ("keys.commands", "Issue, rotate and revoke the keys in the key store."),
     "lookup": ("lookup", "Look a user up in the configured backends."),
+    "openapi": ("check", "Print the OpenAPI document of the API with this configuration."),
     "plugins": ("check", "List the kinds of backend that the installed plugins offer."),
     "reload": ("running.operations", "Reload the configuration of the running service."),
     "schema": ("check", "Print the JSON Schema of config.yaml."),

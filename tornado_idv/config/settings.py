@@ -100,6 +100,8 @@ class ServerSettings(Options):
     """The prefix of every path of the API, such as ``/identity``."""
     health_path: Annotated[str, _HEALTH_PATH] | None = None
     """The path at which ``GET`` says that the service is alive, such as ``/healthz``."""
+    docs: bool = False
+    """Whether ``GET /docs`` and ``/openapi.json``, below ``base_path``, describe the API."""
     max_body: BodyLimit = 16 * 1024
     """The maximum size of a request body; at most 1MiB."""
     idle_timeout: Timeout = 10.0

@@ -19,6 +19,7 @@ from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.limiters import Limiters
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.app import make_api, make_reject
+from tornado_idv.web.docs import make_docs
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.packet_cache import PacketCache
 
@@ -59,7 +60,12 @@ class HttpParts:
         )
         server = settings.server
         return cls(
-            make_api(services, server.base_path, server.health_path),
+            make_api(
+                services,
+                server.base_path,
+                server.health_path,
+                make_docs(settings) if server.docs else {},
+            ),
             make_reject(shared.access_log, shared.counters),
             http_limits(server),
             PacketCache(services, server.max_body) if server.packet_cache else None,

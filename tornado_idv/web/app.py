@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 
 from tornado.web import Application
 
@@ -11,17 +13,23 @@ from tornado_idv.http.context import Reject
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.web.access_log import AccessLog, Failure, record_response
 from tornado_idv.web.authenticated import KeyHandler
+from tornado_idv.web.docs import File, FileHandler
 from tornado_idv.web.errors import error_for_rejected
 from tornado_idv.web.handler import ApiHandler, LivenessHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.response import build_error, new_request_id
 
+_NO_DOCS: Mapping[str, File] = MappingProxyType({})
+
 
 def make_api(
-    services: Services, base_path: str = "", health_path: str | None = None
+    services: Services,
+    base_path: str = "",
+    health_path: str | None = None,
+    docs: Mapping[str, File] = _NO_DOCS,
 ) -> Application:
-    """Return the API below ``base_path``; every other path but ``health_path`` has no route."""
+    """Return the API and ``docs`` below ``base_path``, and ``health_path``."""
     root = f"{base_path}/api/v1"
     routes: dict[str, type[ApiHandler]] = {
         f"{root}/identify/url": IdentifyUrlHandler,
@@ -30,12 +38,15 @@ def make_api(
     }
     if health_path is not None:
         routes[health_path] = LivenessHandler
+    files = {f"{base_path}/{path}": file for path, file in docs.items()}
+    routes |= dict.fromkeys(files, FileHandler)
     arguments = {"services": services}
     return Application(
         [(re.escape(path), handler, arguments) for path, handler in routes.items()],
         default_handler_class=NoSuchRouteHandler,
         default_handler_args=arguments,
         log_function=lambda _: None,
+        files=files,
     )
 
 

@@ -54,8 +54,8 @@ class ApiError(enum.Enum):
 class ApiException(HTTPError):
     """Ends a request with an error record.
 
-    ``reason`` is one of `REASONS`, if there are any for this error. ``fields`` are further header
-    lines, each with its line break.
+    ``reason`` is for the log, and for the client if it is one of `REASONS`. ``fields`` are further
+    header lines, each with its line break.
     """
 
     def __init__(self, error: ApiError, fields: str = "", reason: str | None = None) -> None:
@@ -70,11 +70,6 @@ REASONS: Mapping[ApiError, Mapping[str, str]] = {
         "content_encoding": "the body must not be compressed",
     },
     ApiError.FORMAT: InvalidFormat.REASONS,
-    ApiError.RATE_LIMITED: {
-        "requests": "the key has sent more requests than it may",
-        "misses": "the key has asked for more users that do not exist than it may",
-        "failed_auth": "the client address has sent more requests without a valid key than it may",
-    },
 }
 """Causes of the errors that have several: tokens of ``X-Error-Reason``, and their meaning."""
 
@@ -109,14 +104,14 @@ def rate_limited(exceeded: Exceeded) -> ApiException:
 
 def fields_for(exception: BaseException) -> str:
     """Return the header lines of the response to a request that an exception ended."""
-    fields = error_for(exception).fields
-    reason = None
+    error = error_for(exception)
+    fields, reason = error.fields, None
     if isinstance(exception, ApiException):
         fields += exception.fields
         reason = exception.log_message
     elif isinstance(exception, InvalidFormat):
         reason = exception.reason
-    return fields if reason is None else f"{fields}X-Error-Reason: {reason}\r\n"
+    return f"{fields}X-Error-Reason: {reason}\r\n" if error in REASONS else fields
 
 
 @lru_cache(maxsize=256)

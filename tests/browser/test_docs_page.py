@@ -1,0 +1,192 @@
+"""The page of the API in a browser: what the author of a client sees and can do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+from support.processes.browser import CHROMIUM, DRIVER, open_browser, prefer, resize
+from support.processes.service import CONFIG, FIXTURE, KEY, serving
+from tornado_idv.service.service import Service
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None or DRIVER is None,
+        reason="chromium and chromium-driver are not installed; `make test-tools` does it",
+    ),
+]
+AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+WITH_DOCS = (
+    CONFIG.replace("port: 0,", "port: 0, base_path: /identity, docs: true,")
+    + "  - {name: users, kind: yaml, path: users.yaml}\n"
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    with serving(WITH_DOCS, folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
+
+
+@pytest.fixture
+def page(browser: Chrome, service: Service) -> Iterator[Chrome]:
+    """The page; in the end, its console has no error and all it loaded came from the service."""
+    resize(browser, 1000, 900)
+    origin = f"http://127.0.0.1:{service.port}"
+    browser.get(f"{origin}/identity/docs")
+    wait_for(lambda: find(browser, "#errors section"))
+    yield browser
+    messages = [each["message"] for each in browser.get_log("browser")]
+    assert [each for each in messages if "the server responded with a status of" not in each] == []
+    loaded = browser.execute_script(
+        "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    )
+    assert [each for each in loaded if not each.startswith((f"{origin}/", "data:"))] == []
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def find(place: Chrome | WebElement, selector: str) -> list[WebElement]:
+    return place.find_elements(By.CSS_SELECTOR, selector)
+
+
+def button(place: WebElement, name: str) -> WebElement:
+    (found,) = [each for each in find(place, "button") if each.text == name]
+    return found
+
+
+def send(page: Chrome, body: str | None, key: str = KEY) -> str:
+    """Send the first operation with a body, that of the page unless given; return the result."""
+    field = page.find_element(By.ID, "key")
+    field.clear()
+    field.send_keys(key)
+    section = page.find_element(By.ID, "identifyByUrl")
+    if body is not None:
+        area = section.find_element(By.TAG_NAME, "textarea")
+        area.clear()
+        area.send_keys(body)
+    result = section.find_element(By.CSS_SELECTOR, "[aria-live]")
+    page.execute_script("arguments[0].textContent = ''", result)
+    button(section, "Send").click()
+    wait_for(lambda: result.text)
+    return result.text
+
+
+def test_lookup_from_the_page_finds_the_example(page: Chrome) -> None:
+    result = send(page, None)
+    assert result.startswith("200 OK")
+    assert '"nickname": "@alice"' in result
+    assert "X-Request-ID" in result
+
+
+@pytest.mark.parametrize(
+    ("body", "key", "shown"),
+    [
+        ('{"input": "@absent"}', KEY, ["404 Not Found", '"code": "not_found"']),
+        ('{"input": "absent"}', KEY, ["422", "X-Error-Reason\nnickname_without_at"]),
+        ('{"input": "@alice"}', "wrong", ["401 Unauthorized"]),
+    ],
+)
+def test_error_is_shown_with_its_cause(page: Chrome, body: str, key: str, shown: list[str]) -> None:
+    result = send(page, body, key)
+    assert [each for each in shown if each not in result] == []
+
+
+def test_every_status_and_cause_is_explained(page: Chrome) -> None:
+    for status, text in (
+        ("404", "not_found"),
+        ("422", "nickname_without_at"),
+        ("503", "unchanged"),
+    ):
+        assert text in page.find_element(By.ID, f"error-{status}").text
+
+
+def test_key_is_checked(page: Chrome) -> None:
+    page.find_element(By.ID, "key").send_keys(KEY)
+    button(page.find_element(By.ID, "key-form"), "Check").click()
+    result = page.find_element(By.ID, "key-result")
+    wait_for(lambda: result.text)
+    assert result.text == "caller: identify:card, identify:url; does not expire"
+
+
+@pytest.mark.parametrize("operation", ["identifyByUrl", "identifyByCard", "describeKey"])
+@pytest.mark.parametrize(
+    ("language", "command"),
+    [
+        ("curl", ["sh", "-c"]),
+        ("Python", [sys.executable, "-c"]),
+        ("JavaScript", ["node", "--input-type=module", "-e"]),
+    ],
+)
+def test_code_works_as_written(
+    page: Chrome, operation: str, language: str, command: list[str]
+) -> None:
+    """Of the example; the key is in the environment."""
+    program = "curl" if language == "curl" else command[0]
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    section = page.find_element(By.ID, operation)
+    button(section, language).click()
+    code = section.find_element(By.CSS_SELECTOR, "pre.code").text
+    environment = {**os.environ, "IDV_KEY": KEY}
+    done = subprocess.run(
+        [*command, code], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ("caller" if operation == "describeKey" else "alice") in done.stdout
+
+
+def test_code_shows_the_edited_body_and_is_copied(page: Chrome) -> None:
+    section = page.find_element(By.ID, "identifyByUrl")
+    area = section.find_element(By.TAG_NAME, "textarea")
+    area.clear()
+    area.send_keys('{"input": "it\'s"}')
+    code = section.find_element(By.CSS_SELECTOR, "pre.code").text
+    assert code.endswith("""-d '{"input": "it'\\''s"}'""")
+    button(section, "Copy").click()
+    status = section.find_element(By.CSS_SELECTOR, "[role=status]")
+    wait_for(lambda: status.text)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1000), ("dark", 1000), ("light", 390), ("dark", 390)]
+)
+def test_page_is_accessible(page: Chrome, scheme: str, width: int) -> None:
+    """With a response shown, and on a phone without scrolling to the side."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed; `make test-tools` does it")
+    send(page, '{"input": "alice"}')
+    prefer(page, scheme)
+    resize(page, width, 900)
+    wait_for(lambda: page.execute_script("return document.documentElement.scrollWidth") <= width)
+    page.execute_script(AXE.read_text(encoding="utf-8"))
+    options = {"resultTypes": ["violations"]}
+    result: dict[str, Any] = page.execute_async_script(
+        "axe.run(arguments[0]).then(arguments[1])", options
+    )
+    violations = result["violations"]
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in violations] == []

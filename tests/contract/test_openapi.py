@@ -1,0 +1,157 @@
+"""The OpenAPI document: valid, complete, and true of the running service."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+
+from support.http.contract_values import ABSENT, BAD_CARDS, BAD_INPUTS, FOUND, SITE
+from support.http.openapi_client import Document, document_for
+from support.processes.process import Invoke
+from support.processes.proxies import find_tool
+from support.processes.service import CONFIG, FIXTURE, KEY, Client, serving
+from tornado_idv.web.errors import REASONS, ApiError
+
+ROOT = Path(__file__).parents[2]
+YAML_BACKEND = "  - {name: users, kind: yaml, path: users.yaml}\n"
+SETTINGS = {
+    "defaults": "",
+    "case folded": "identifiers: {nickname_pattern: '[a-z]{3,8}', nickname_case: fold}\n",
+    "card of 4 digits": "identifiers: {card_length: [4, 4]}\n",
+    "card of 20 digits or more": "identifiers: {card_length: [20, 64]}\n",
+    "pattern that JavaScript lacks": "identifiers: {nickname_pattern: '(?i)[a-z]+'}\n",
+    "pattern without alice": "identifiers: {nickname_pattern: '[0-9]{3}'}\n",
+}
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Document:
+    return document_for(CONFIG + YAML_BACKEND, tmp_path)
+
+
+def schema_of(document: Document, name: str) -> Document:
+    schema: Document = document["components"]["schemas"][name]
+    # In Python, "$" is also before a line break at the end.
+    return json.loads(json.dumps(schema).replace('$"', '\\\\Z"').replace("$)", "\\\\Z)"))
+
+
+def accepts(schema: Document, value: object) -> bool:
+    return Draft202012Validator(schema).is_valid(value)
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_document_is_valid_and_its_examples_are_too(tmp_path: Path, settings: str) -> None:
+    document = document_for(CONFIG + YAML_BACKEND + settings, tmp_path)
+    validate(document)
+    schemas = document["components"]["schemas"]
+    for name in ("User", "Key"):
+        for example in schemas[name].get("examples", []):
+            Draft202012Validator(schemas[name]).validate(example)
+    for path, schema in (("url", "ByUrl"), ("card", "ByCard")):
+        body = document["paths"][f"/api/v1/identify/{path}"]["post"]["requestBody"]
+        for example in body["content"]["application/json"].get("examples", {}).values():
+            Draft202012Validator(schemas[schema]).validate(example["value"])
+
+
+def test_patterns_are_those_of_the_service(document: Document) -> None:
+    """All but the case and the port of a site, for which the canonical spelling is described."""
+    spelled = [f"{SITE}:443/m/alice", "HTTPS://Profiles.EXAMPLE/m/alice"]
+    by_url, by_card = schema_of(document, "ByUrl"), schema_of(document, "ByCard")
+    for text in FOUND + ABSENT:
+        assert accepts(by_url, {"input": text}) == (text not in spelled), text
+    assert [text for text in BAD_INPUTS.values() if accepts(by_url, {"input": text})] == []
+    assert [text for text in BAD_CARDS.values() if accepts(by_card, {"card_number": text})] == []
+    assert accepts(by_card, {"card_number": "0012"})
+
+
+def test_every_error_and_every_reason_is_in_the_document(document: Document) -> None:
+    responses = document["components"]["responses"]
+    examples = [
+        example["value"]["code"]
+        for response in responses.values()
+        for example in response["content"]["application/json"]["examples"].values()
+    ]
+    assert sorted(examples) == sorted({each.code for each in ApiError} - {"no_such_route"})
+    for error, reasons in REASONS.items():
+        field = responses[str(error.status)]["headers"]["X-Error-Reason"]["schema"]
+        assert {each["const"] for each in field["oneOf"]} == set(reasons)
+
+
+def test_paths_follow_the_configuration(tmp_path: Path) -> None:
+    server = "port: 0, base_path: /x, health_path: /healthz,"
+    config = CONFIG.replace("port: 0,", server) + YAML_BACKEND
+    document = document_for(config, tmp_path)
+    validate(document)
+    assert list(document["paths"]) == [
+        *("/x/api/v1/identify/url", "/x/api/v1/identify/card", "/x/api/v1/key", "/healthz"),
+    ]
+
+
+def test_document_of_the_demo_is_in_the_repository(invoke: Invoke) -> None:
+    printed = invoke("openapi", "--config", ROOT / "config.yaml").stdout
+    assert (ROOT / "openapi.json").read_text(encoding="utf-8") == printed, (
+        "renew it with: tornado-idv openapi > openapi.json"
+    )
+
+
+def test_document_is_served_only_if_configured(tmp_path: Path, wire: Client) -> None:
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    paths = ["/openapi.json", "/docs", "/docs/docs.js"]
+    assert [wire.send("GET", path, {"Host": "x"}).status for path in paths] == [404] * 3
+    config = CONFIG.replace("port: 0,", "port: 0, docs: true,") + YAML_BACKEND
+    with serving(config, tmp_path) as service:
+        client = Client(service.port)
+        replies = [client.send("GET", path, {"Host": "x"}) for path in paths]
+        assert [reply.status for reply in replies] == [200] * 3
+        assert json.loads(replies[0].body) == document_for(config, tmp_path)
+        assert "default-src 'none'" in replies[1].headers["content-security-policy"]
+        assert KEY.encode() not in b"".join(reply.body for reply in replies)
+
+
+@pytest.mark.slow
+def test_linter_finds_nothing() -> None:
+    modules = ROOT / "tests" / "contract" / "node_modules"
+    redocly = find_tool("redocly", modules / ".bin")
+    environment = {
+        **os.environ,
+        "REDOCLY_TELEMETRY": "off",
+        "REDOCLY_SUPPRESS_UPDATE_NOTICE": "true",
+    }
+    done = run(
+        redocly, "lint", "--format=json", str(ROOT / "openapi.json"), environment=environment
+    )
+    report = json.loads(done.stdout[done.stdout.index("{") :])
+    assert report["problems"] == []
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
+    """With valid and invalid requests, made of the document and sent to the service."""
+    schemathesis = find_tool("schemathesis", ROOT / ".venv-tools" / "bin")
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    server = "port: 0, docs: true, health_path: /healthz,"
+    with serving(CONFIG.replace("port: 0,", server) + YAML_BACKEND, tmp_path) as service:
+        done = run(
+            *(schemathesis, "run", f"http://127.0.0.1:{service.port}/openapi.json"),
+            *("--header", f"Authorization: Bearer {KEY}", "--checks", "all", "--mode", "all"),
+            *("--seed", "1", "--max-examples", "50", "--no-color"),
+            environment={**os.environ, "HOME": str(tmp_path)},
+        )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"Tested: 4$", done.stdout, re.MULTILINE)
+    (cases,) = re.findall(r"(\d+) generated", done.stdout)
+    assert int(cases) > 100
+
+
+def run(*command: str | Path, environment: dict[str, str]) -> Any:
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )

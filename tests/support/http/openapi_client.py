@@ -1,0 +1,60 @@
+"""A client that compares each response with the OpenAPI document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from openapi_core import OpenAPI
+from openapi_core.testing import MockRequest, MockResponse
+
+from support.processes.service import Client, Reply
+from tornado_idv.config.load import load_without_references
+from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.web.openapi import Document, describe_api
+
+_REQUEST_LINE = re.compile(rb"([A-Z]+) (/[^ ?]*) HTTP/1\.1\r\n")
+
+
+def document_for(config: str, folder: Path) -> Document:
+    """Return the document of a service with this configuration."""
+    path = folder / "openapi-config.yaml"
+    path.write_text(config, encoding="utf-8")
+    settings, _ = load_without_references(path, backend_kinds(plugin_manager()), {})
+    return describe_api(settings)
+
+
+class ResponseChecker:
+    """Compares responses with a document."""
+
+    def __init__(self, document: Document) -> None:
+        self._api = OpenAPI.from_dict(document)
+        self._paths = document["paths"]
+
+    def check(self, request: bytes, replies: Iterable[Reply]) -> None:
+        """Raise an error for a reply that the document does not have for this request."""
+        line = _REQUEST_LINE.match(request)
+        if line is None:
+            return
+        method, path = line[1].decode().lower(), line[2].decode("latin-1")
+        if method not in self._paths.get(path, {}):
+            return
+        for reply in replies:
+            if reply.status >= 200:
+                media_type = reply.headers["content-type"]
+                response = MockResponse(reply.body, reply.status, reply.headers, media_type)
+                self._api.validate_response(MockRequest("http://x", method, path), response)
+
+
+class CheckedClient(Client):
+    """Sends requests as `Client`, and checks the responses."""
+
+    def __init__(self, port: int, checker: ResponseChecker) -> None:
+        super().__init__(port)
+        self._checker = checker
+
+    def raw(self, data: bytes, expect: int = 1) -> list[Reply]:
+        replies = super().raw(data, expect)
+        self._checker.check(data, replies)
+        return replies

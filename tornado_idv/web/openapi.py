@@ -1,0 +1,311 @@
+"""The API as an OpenAPI 3.1 document, with the patterns and limits of a configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+from tornado_idv.config.settings import Settings
+from tornado_idv.model import User
+from tornado_idv.web.errors import REASONS, ApiError
+from tornado_idv.web.json_body import encode_user
+
+Document = dict[str, Any]
+
+_ADVICE: Mapping[ApiError, str] = {
+    ApiError.BAD_REQUEST: "The request is not valid HTTP/1.1, or its framing is ambiguous: correct "
+    "the client, and do not retry.",
+    ApiError.TOKEN: "The key is missing, malformed, unknown, not valid yet, expired, revoked or "
+    "disabled: get a valid key from the operator.",
+    ApiError.SCOPE: "The key is valid, but lacks the scope that `WWW-Authenticate` names.",
+    ApiError.NOT_FOUND: "No backend has this user, and each was able to tell. Only this code means "
+    "that the user does not exist.",
+    ApiError.METHOD: "Use the method that `Allow` names.",
+    ApiError.NOT_ACCEPTABLE: "Send `Accept: application/json`, or none.",
+    ApiError.REQUEST_TIMEOUT: "The request did not arrive in time: retry.",
+    ApiError.BODY_TOO_LARGE: "The body is larger than any valid one: do not retry.",
+    ApiError.URI_TOO_LONG: "The target is longer than 2,048 characters: do not retry.",
+    ApiError.MEDIA_TYPE: "Send `Content-Type: application/json`, in UTF-8 and not compressed.",
+    ApiError.EXPECTATION: "Send no `Expect` but `100-continue`.",
+    ApiError.FORMAT: "The body or the value in it is not valid: `X-Error-Reason` has the cause. "
+    "Do not retry.",
+    ApiError.RATE_LIMITED: "Wait for as many seconds as `Retry-After` has, then retry.",
+    ApiError.HEADERS_TOO_LARGE: "More than 100 header fields, or more than 16 KiB: do not retry.",
+    ApiError.INTERNAL: "A defect of the service, which says nothing about the user: report it with "
+    "the `X-Request-ID`.",
+    ApiError.OVERLOADED: "Too many connections: retry after as many seconds as `Retry-After` has.",
+    ApiError.UNAVAILABLE: "It could not be determined if the user exists: retry after as many "
+    "seconds as `Retry-After` has, and treat the user as unchanged.",
+}
+_OF_KEY = [
+    error
+    for error in _ADVICE
+    if error
+    not in {
+        *(ApiError.SCOPE, ApiError.NOT_FOUND, ApiError.MEDIA_TYPE),
+        *(ApiError.FORMAT, ApiError.UNAVAILABLE),
+    }
+]
+_OF_HEALTH = [error for error in _OF_KEY if error.status not in {401, 406, 429}]
+_FIELDS_BY_STATUS = {
+    401: ["WWW-Authenticate"],
+    403: ["WWW-Authenticate"],
+    405: ["Allow"],
+    429: ["Retry-After", "RateLimit-Policy", "RateLimit"],
+    503: ["Retry-After"],
+}
+_FIELDS: Mapping[str, tuple[str, Document]] = {
+    "X-Request-ID": (
+        "The client's own, if it was valid, or a generated id. The access log has it, too.",
+        {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$"},
+    ),
+    "Retry-After": ("Seconds to wait.", {"type": "integer", "minimum": 1}),
+    "RateLimit-Policy": ("The limit that was reached.", {"type": "string"}),
+    "RateLimit": ("What is left of it: nothing, and the seconds to wait.", {"type": "string"}),
+    "WWW-Authenticate": ("`Bearer`, and the missing scope (RFC 6750).", {"type": "string"}),
+    "Allow": ("The methods of this path.", {"type": "string"}),
+}
+# Of Rust's syntax, what JavaScript does not have or reads in another way.
+_NOT_ECMA = re.compile(r"\(\?(?!:)|\\[^dDwWsSb\W_]|\[\[|&&|--|~~")
+
+
+def describe_api(settings: Settings) -> Document:
+    """Return the document of the API with these settings."""
+    server = settings.server
+    forms = _Forms(settings)
+    root = f"{server.base_path}/api/v1"
+    paths = {
+        f"{root}/identify/url": {"post": forms.identify("Url", "url", "input")},
+        f"{root}/identify/card": {"post": forms.identify("Card", "card", "card_number")},
+        f"{root}/key": {"get": _describe_key()},
+    }
+    if server.health_path is not None:
+        paths[server.health_path] = {"get": _describe_health()}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "tornado-idv",
+            "version": version("tornado-idv"),
+            "summary": "Does this user exist, and who is it?",
+            "description": "Every response with a status of 400 or more is an error record. A user "
+            "does not exist only if the status is 404 **and** `code` is `not_found`; any other "
+            "error leaves that undetermined.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"key": []}],
+        "tags": [
+            {"name": "Lookups", "description": "Find a user by one identifier."},
+            {"name": "Service", "description": "The client's key, and the service itself."},
+        ],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A key of the service, in `Authorization: Bearer <key>`.",
+                }
+            },
+            "headers": {
+                name: {"description": text, "schema": schema}
+                for name, (text, schema) in _FIELDS.items()
+            },
+            "schemas": forms.schemas(),
+            "responses": {
+                str(status): _describe_errors(status)
+                for status in sorted({error.status for error in _ADVICE})
+            },
+        },
+    }
+
+
+class _Forms:
+    """Schemas of identifiers and users, and examples that they accept."""
+
+    def __init__(self, settings: Settings) -> None:
+        forms = settings.identifiers
+        self._sites = [site.prefix for site in settings.make_identifiers().sites]
+        self._is_folded = forms.nickname_case == "fold"
+        fewest, most = forms.card_length
+        self._card = {
+            "type": "string",
+            "pattern": f"^[0-9]{{{fewest},{most}}}$",
+            "description": f"{fewest} to {most} digits; leading zeros count.",
+        }
+        self._text = forms.nickname_pattern
+        self._nickname = None if _NOT_ECMA.search(self._text) else f"(?!\\.+$)(?:{self._text})"
+        digits = ("4000123412341234" * 4)[: min(max(16, fewest), most)]
+        user = User("Free", digits, "alice")
+        identifiers = settings.make_identifiers()
+        self._user = json.loads(encode_user(user, identifiers))
+        self._has_examples = identifiers.accepts(user)
+
+    def identify(self, schema: str, name: str, member: str) -> Document:
+        """Return an operation that finds a user by a member of its body."""
+        examples = {}
+        if self._has_examples and member == "input":
+            examples["nickname"] = {"value": {"input": self._user["nickname"]}}
+            examples["profile URL"] = {"value": {"input": f"{self._sites[0]}/m/alice"}}
+        elif self._has_examples:
+            examples["card number"] = {"value": {"card_number": self._user["card_number"]}}
+        by = "profile URL or nickname" if name == "url" else "card number"
+        return {
+            "tags": ["Lookups"],
+            "operationId": f"identifyBy{schema}",
+            "summary": f"Find a user by {by}",
+            "description": f"The key needs the scope `identify:{name}`.",
+            "requestBody": {
+                "required": True,
+                "description": "At most 16 KiB; members of other names are ignored.",
+                "content": {
+                    "application/json": {
+                        "schema": _reference(f"By{schema}"),
+                        **({"examples": examples} if examples else {}),
+                    }
+                },
+            },
+            "responses": _responses("The user.", _reference("User"), _ADVICE),
+        }
+
+    def schemas(self) -> Document:
+        """Return the bodies of requests and responses."""
+        user = {
+            "status": {"const": "ok"},
+            "plan": {"type": "string", "minLength": 1, "maxLength": 256},
+            "card_number": self._card,
+            "nickname": self._nickname_with_at(in_response=True),
+            "profile_url": {"type": "string", "format": "uri", "maxLength": 2048},
+        }
+        return {
+            "ByUrl": _object({"input": self._input()}),
+            "ByCard": _object({"card_number": self._card}),
+            "User": {
+                **_object(user),
+                **({"examples": [self._user]} if self._has_examples else {}),
+            },
+            "Key": _key_schema(),
+            "Error": _object(
+                {
+                    "status": {"const": "error"},
+                    "code": {"enum": [error.code for error in ApiError]},
+                    "message": {"type": "string", "description": "For people; may change."},
+                }
+            ),
+        }
+
+    def _input(self) -> Document:
+        urls: Document = {
+            "type": "string",
+            "description": "A URL of " + " or ".join(f"`{site}/m/`" for site in self._sites),
+        }
+        if self._nickname is not None:
+            sites = "|".join(re.escape(site) for site in self._sites)
+            urls["pattern"] = f"^(?:{sites})/m/{self._nickname_before('/?$')}/?$"
+        return {"anyOf": [self._nickname_with_at(), urls]}
+
+    def _nickname_with_at(self, *, in_response: bool = False) -> Document:
+        text = f"`@` and a nickname, which matches `{self._text}` and is not dots alone."
+        if self._is_folded:
+            text += " Upper and lower case are the same."
+        schema: Document = {"type": "string", "description": text}
+        if self._nickname is not None and not (in_response and self._is_folded):
+            schema["pattern"] = f"^@{self._nickname}$"
+        return schema
+
+    def _nickname_before(self, end: str) -> str:
+        return f"(?!\\.+{end})(?:{self._text})"
+
+
+def _object(members: Document) -> Document:
+    return {"type": "object", "required": list(members), "properties": members}
+
+
+def _key_schema() -> Document:
+    rate = {"type": ["string", "null"], "description": "Like `100/minute`; null for no limit."}
+    schema = _object(
+        {
+            "status": {"const": "ok"},
+            "id": {"type": "string", "description": "The public name of the key."},
+            "scopes": {"type": "array", "items": {"type": "string"}},
+            "expires": {"type": ["string", "null"], "format": "date-time"},
+            "limits": _object({"requests": rate, "misses": rate}),
+        }
+    )
+    example = {
+        "status": "ok",
+        "id": "shop",
+        "scopes": ["identify:card", "identify:url"],
+        "expires": "2027-06-30T00:00:00.000Z",
+        "limits": {"requests": "100/second", "misses": "60/minute"},
+    }
+    return {**schema, "examples": [example]}
+
+
+def _describe_key() -> Document:
+    return {
+        "tags": ["Service"],
+        "operationId": "describeKey",
+        "summary": "Describe the key of this request",
+        "description": "Its id, scopes, expiry and limits. No backend is queried.",
+        "responses": _responses("The key.", _reference("Key"), _OF_KEY),
+    }
+
+
+def _describe_health() -> Document:
+    return {
+        "tags": ["Service"],
+        "operationId": "checkHealth",
+        "summary": "Check that the service responds",
+        "description": "Says nothing about backends.",
+        "security": [],
+        "responses": _responses(
+            "The service responds.", _object({"status": {"const": "ok"}}), _OF_HEALTH
+        ),
+    }
+
+
+def _reference(schema: str) -> Document:
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
+def _responses(description: str, schema: Document, errors: Iterable[ApiError]) -> Document:
+    found = {
+        "description": description,
+        "headers": _headers(["X-Request-ID"]),
+        "content": {"application/json": {"schema": schema}},
+    }
+    statuses = sorted({str(error.status) for error in errors})
+    return {"200": found} | {
+        status: {"$ref": f"#/components/responses/{status}"} for status in statuses
+    }
+
+
+def _headers(names: Iterable[str]) -> Document:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _describe_errors(status: int) -> Document:
+    """Return the response with all errors of a status."""
+    errors = [error for error in _ADVICE if error.status == status]
+    headers = _headers(["X-Request-ID", *_FIELDS_BY_STATUS.get(status, [])])
+    reasons = {token: text for error in errors for token, text in REASONS.get(error, {}).items()}
+    if reasons:
+        headers["X-Error-Reason"] = {
+            "description": "The cause.",
+            "schema": {"oneOf": [{"const": key, "description": reasons[key]} for key in reasons]},
+        }
+    codes = {"properties": {"code": {"enum": [error.code for error in errors]}}}
+    return {
+        "description": " ".join(f"`{error.code}`: {_ADVICE[error]}" for error in errors),
+        "headers": headers,
+        "content": {
+            "application/json": {
+                "schema": {"allOf": [_reference("Error"), codes]},
+                "examples": {error.code: {"value": json.loads(error.body)} for error in errors},
+            }
+        },
+    }
