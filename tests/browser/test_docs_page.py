@@ -111,6 +111,7 @@ def test_lookup_from_the_page_finds_the_example(page: Chrome) -> None:
         ('{"input": "absent"}', KEY, ["422", "X-Error-Reason\nnickname_without_at"]),
         ('{"input": "@alice"}', "wrong", ["401 Unauthorized"]),
     ],
+    ids=["404", "422", "401"],
 )
 def test_error_is_shown_with_its_cause(page: Chrome, body: str, key: str, shown: list[str]) -> None:
     result = send(page, body, key)

@@ -110,7 +110,16 @@ def test_a_known_key_is_named_also_where_it_is_refused(
     ("nickname", "path", "fields"),
     [
         ("bob", URL, {"status": 404, "key": "caller", "code": "not_found"}),
-        ("a b", URL, {"status": 422, "key": "caller", "code": "invalid_format"}),
+        (
+            "a b",
+            URL,
+            {
+                "status": 422,
+                "key": "caller",
+                "code": "invalid_format",
+                "reason": "nickname_invalid",
+            },
+        ),
         ("alice", "/elsewhere", {"status": 404, "key": None, "code": "no_such_route"}),
     ],
     ids=["nobody", "a wrong nickname", "no route"],
