@@ -1,0 +1,126 @@
+"""Tutorials as scripts: runs the blocks of a page in one shell, and compares their output.
+
+A block of the language ``sh`` must succeed. In a ``console`` block the output of each command must
+be that of the page, where ``…`` stands for any text. Ports are replaced by free ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from support.processes.process import eventually
+from support.processes.proxies import free_port, listens
+from support.processes.shell_commands import ShellCommands, shell_commands
+
+ROOT = Path(__file__).parent.parent
+_BLOCK = re.compile(r"^( *)```(sh|console)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+_PORT = re.compile(r"(?<=[: ])(?:80|90)\d\d\b")
+_END = "end of the command, exit code"
+# A change is visible within a second: these are repeated until they respond as documented.
+_REPEATED = ("curl ", "identify ", "tornado-idv health")
+
+
+@dataclass
+class Shell:
+    """A bash process that runs one command after the other."""
+
+    process: subprocess.Popen[str]
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Return the exit code and the output."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        mark = f"{next(self.numbers)} {_END}"
+        self.process.stdin.write(f"{command}\necho; echo {shlex.quote(mark)} $?\n")
+        self.process.stdin.flush()
+        lines: list[str] = []
+        for line in self.process.stdout:
+            if line.startswith(mark):
+                return int(line.split()[-1]), "".join(lines).removesuffix("\n")
+            lines.append(line)
+        raise AssertionError("".join(lines))
+
+
+@dataclass
+class Walk:
+    """A page whose blocks are run in their order."""
+
+    text: str
+    shell: Shell
+    commands: ShellCommands
+    ports: Mapping[str, int]
+
+    def follow(self, *, skipped: str = "") -> None:
+        """Run the blocks from the beginning to the end."""
+        for _, language, block in _BLOCK.findall(self.text):
+            if language == "console":
+                self.compare(block)
+            elif block.strip() not in skipped:
+                self.script(block)
+
+    def script(self, block: str) -> None:
+        """Run a block; a service in it goes on in the background."""
+        for part in re.split(r"^(tornado-idv serve.*\n|python3 .*\.py\n)", block, flags=re.M):
+            if re.match(r"tornado-idv serve|python3 .*\.py$", part):
+                self.start(part.strip())
+            elif part.strip():
+                code, output = self.shell.run(part)
+                assert code == 0, f"{part}{output}"
+
+    def start(self, command: str) -> None:
+        before = {port for port in self.ports.values() if listens(port)}
+        code, output = self.shell.run(f"{command} > serve.log 2>&1 &")
+        assert code == 0, output
+        eventually(lambda: {port for port in self.ports.values() if listens(port)} - before)
+
+    def compare(self, block: str) -> None:
+        """Run the commands of a block and compare their output."""
+        for command, expected in re.findall(r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", block, re.M):
+            pattern = re.compile(".*".join(map(re.escape, expected.strip().split("…"))), re.DOTALL)
+            outputs: list[str] = []
+
+            def is_as_documented(
+                command: str = command,
+                pattern: re.Pattern[str] = pattern,
+                outputs: list[str] = outputs,
+            ) -> bool:
+                outputs.append(self.shell.run(command)[1].strip())
+                return pattern.fullmatch(outputs[-1]) is not None
+
+            if not is_as_documented() and command.startswith(_REPEATED):
+                eventually(is_as_documented)
+            assert pattern.fullmatch(outputs[-1]), f"$ {command}{outputs[-1]}\nnot\n{expected}"
+
+
+@contextmanager
+def walk(page: str, folder: Path) -> Iterator[Walk]:
+    """A page of ``docs/tutorial`` with ports of its own, and a shell in the folder."""
+    text = (ROOT / "docs" / "tutorial" / page).read_text(encoding="utf-8")
+    ports = {port: free_port() for port in sorted(set(_PORT.findall(text)))}
+    text = _PORT.sub(lambda port: str(ports[port[0]]), text)
+    programs = folder / "programs"
+    programs.mkdir()
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    with shell_commands(programs) as commands:
+        with subprocess.Popen(
+            ["bash"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "PATH": path, "HOME": str(folder)},
+        ) as process:
+            try:
+                yield Walk(text, Shell(process), commands, ports)
+            finally:
+                process.kill()
