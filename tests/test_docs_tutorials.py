@@ -26,3 +26,9 @@ def test_first_ten_minutes(tmp_path: Path) -> None:
         page.text = rest
         page.follow()
         assert page.commands.stop("serve", "") == 0
+
+
+def test_your_users(tmp_path: Path) -> None:
+    with walk("your-users.md", tmp_path) as page:
+        page.text, _, _ = page.text.partition("## A table that you have")
+        page.follow()
