@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -119,8 +120,9 @@ def walk(page: str, folder: Path) -> Iterator[Walk]:
             text=True,
             cwd=folder,
             env={**os.environ, "PATH": path, "HOME": str(folder)},
+            start_new_session=True,
         ) as process:
             try:
                 yield Walk(text, Shell(process), commands, ports)
             finally:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # also what it has started

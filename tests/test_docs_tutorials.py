@@ -32,3 +32,8 @@ def test_your_users(tmp_path: Path) -> None:
     with walk("your-users.md", tmp_path) as page:
         page.text, _, _ = page.text.partition("## A table that you have")
         page.follow()
+
+
+def test_caching_proxy(tmp_path: Path) -> None:
+    with walk("caching-proxy.md", tmp_path) as page:
+        page.follow()
