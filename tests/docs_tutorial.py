@@ -12,18 +12,19 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
 from support.processes.process import eventually
-from support.processes.proxies import free_port, listens
+from support.processes.proxies import SEARCH_PATH, free_port, listens
 from support.processes.shell_commands import ShellCommands, shell_commands
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"^( *)```(sh|console)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _PORT = re.compile(r"(?<=[: ])(?:80|90)\d\d\b")
+_SERVER = re.compile(r"tornado-idv serve|nginx|datasette|uvicorn|json-server|python3 (-m|\S+\.py$)")
 _END = "end of the command, exit code"
 # A change is visible within a second: these are repeated until they respond as documented.
 _REPEATED = ("curl ", "identify ", "tornado-idv health")
@@ -60,24 +61,27 @@ class Walk:
     commands: ShellCommands
     ports: Mapping[str, int]
 
-    def follow(self, *, skipped: str = "") -> None:
+    def follow(self) -> None:
         """Run the blocks from the beginning to the end."""
         for _, language, block in _BLOCK.findall(self.text):
             if language == "console":
                 self.compare(block)
-            elif block.strip() not in skipped:
+            else:
                 self.script(block)
 
     def script(self, block: str) -> None:
-        """Run a block; a service in it goes on in the background."""
-        for part in re.split(r"^(tornado-idv serve.*\n|python3 .*\.py\n)", block, flags=re.M):
-            if re.match(r"tornado-idv serve|python3 .*\.py$", part):
-                self.start(part.strip())
-            elif part.strip():
-                code, output = self.shell.run(part)
-                assert code == 0, f"{part}{output}"
+        """Run a block; a server on its last line goes on in the background."""
+        before, _, last = block.rstrip().rpartition("\n")
+        if not _SERVER.match(last):
+            before, last = block, ""
+        if before:
+            code, output = self.shell.run(before)
+            assert code == 0, f"{before}{output}"
+        if last:
+            self.start(last)
 
     def start(self, command: str) -> None:
+        """Start a server in the background; wait until it listens on a port of the page."""
         before = {port for port in self.ports.values() if listens(port)}
         code, output = self.shell.run(f"{command} > serve.log 2>&1 &")
         assert code == 0, output
@@ -85,34 +89,41 @@ class Walk:
 
     def compare(self, block: str) -> None:
         """Run the commands of a block and compare their output."""
-        for command, expected in re.findall(r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", block, re.M):
+        for command, expected in re.findall(
+            r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", block, re.MULTILINE
+        ):
             pattern = re.compile(".*".join(map(re.escape, expected.strip().split("…"))), re.DOTALL)
-            outputs: list[str] = []
+            output = self.output_of(command, pattern)
+            assert pattern.fullmatch(output), f"$ {command}{output}\nnot\n{expected}"
 
-            def is_as_documented(
-                command: str = command,
-                pattern: re.Pattern[str] = pattern,
-                outputs: list[str] = outputs,
-            ) -> bool:
-                outputs.append(self.shell.run(command)[1].strip())
-                return pattern.fullmatch(outputs[-1]) is not None
+    def output_of(self, command: str, pattern: re.Pattern[str]) -> str:
+        """Return the output; of a command that is repeated, the first that fits the pattern."""
+        outputs: list[str] = []
 
-            if not is_as_documented() and command.startswith(_REPEATED):
-                eventually(is_as_documented)
-            assert pattern.fullmatch(outputs[-1]), f"$ {command}{outputs[-1]}\nnot\n{expected}"
+        def fits() -> bool:
+            outputs.append(self.shell.run(command)[1].strip())
+            return pattern.fullmatch(outputs[-1]) is not None
+
+        if not fits() and command.startswith(_REPEATED):
+            with suppress(AssertionError):  # that of the caller has the output
+                eventually(fits)
+        return outputs[-1]
 
 
 @contextmanager
-def walk(page: str, folder: Path) -> Iterator[Walk]:
-    """A page of ``docs/tutorial`` with ports of its own, and a shell in the folder."""
-    text = (ROOT / "docs" / "tutorial" / page).read_text(encoding="utf-8")
+def walk(text: str, folder: Path, *tools: str) -> Iterator[Walk]:
+    """A page, or a part of it, with ports of its own, and a shell in the folder.
+
+    ``tools`` are folders of programs that it needs.
+    """
     ports = {port: free_port() for port in sorted(set(_PORT.findall(text)))}
     text = _PORT.sub(lambda port: str(ports[port[0]]), text)
     programs = folder / "programs"
     programs.mkdir()
-    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    with shell_commands(programs) as commands:
-        with subprocess.Popen(
+    path = os.pathsep.join((str(programs), *tools, SEARCH_PATH))
+    with (
+        shell_commands(programs) as commands,
+        subprocess.Popen(
             ["bash"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -121,8 +132,11 @@ def walk(page: str, folder: Path) -> Iterator[Walk]:
             cwd=folder,
             env={**os.environ, "PATH": path, "HOME": str(folder)},
             start_new_session=True,
-        ) as process:
-            try:
-                yield Walk(text, Shell(process), commands, ports)
-            finally:
-                os.killpg(process.pid, signal.SIGKILL)  # also what it has started
+        ) as process,
+    ):
+        try:
+            yield Walk(text, Shell(process), commands, ports)
+        finally:
+            for command in commands.started:
+                commands.stop(*command)
+            os.killpg(process.pid, signal.SIGKILL)  # also what it has started
