@@ -29,7 +29,7 @@ def test_first_ten_minutes(tmp_path: Path) -> None:
         for port, free in page.ports.items():
             demo = demo.replace(f"port: {port}", f"port: {free}")
         (tmp_path / "demo.yaml").write_text(demo.replace("deploy/", f"{ROOT}/deploy/"))
-        page.text, rest = after.split("Stop the demo")
+        page.text, rest = after.split("In a browser, ", 1)
         page.start("tornado-idv serve --config ~/demo.yaml")
         page.follow()
         page.commands.stop("serve", "--config", f"{tmp_path}/demo.yaml", "")
