@@ -23,6 +23,7 @@ from support.processes.shell_commands import ShellCommands, shell_commands
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"^( *)```(sh|console)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", re.MULTILINE)
 _PORT = re.compile(r"(?<=[: ])(?:80|90)\d\d\b")
 _SERVER = re.compile(r"tornado-idv serve|nginx|datasette|uvicorn|json-server|python3 (-m|\S+\.py$)")
 _END = "end of the command, exit code"
@@ -63,7 +64,9 @@ class Walk:
 
     def follow(self) -> None:
         """Run the blocks from the beginning to the end."""
-        for _, language, block in _BLOCK.findall(self.text):
+        blocks = _BLOCK.findall(self.text)
+        assert blocks
+        for _, language, block in blocks:
             if language == "console":
                 self.compare(block)
             else:
@@ -89,9 +92,9 @@ class Walk:
 
     def compare(self, block: str) -> None:
         """Run the commands of a block and compare their output."""
-        for command, expected in re.findall(
-            r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", block, re.MULTILINE
-        ):
+        commands = _COMMAND.findall(block)
+        assert "".join(f"$ {command}{expected}" for command, expected in commands) == block
+        for command, expected in commands:
             pattern = re.compile(".*".join(map(re.escape, expected.strip().split("…"))), re.DOTALL)
             output = self.output_of(command, pattern)
             assert pattern.fullmatch(output), f"$ {command}{output}\nnot\n{expected}"
