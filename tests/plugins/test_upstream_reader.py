@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -240,36 +239,62 @@ def test_cache_control_may_be_ignored() -> None:
     assert reader(hints=False).read(QUERY, response(Cache_Control="no-store")) == ALICE
 
 
-# The sample of docs/tutorial/caching-proxy.md
+# The samples of docs/tutorial/caching-proxy.md
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "caching-proxy.md"
 RECORD_THERE = {"login": "alice", "card": "1", "subscription": {"name": "Free"}}
+HIT = {"login": "alice", "card": "1", "tariff": 1}
 ANSWERS = {
     "a record": (200, RECORD_THERE, ALICE),
     "a list of one": (200, {"items": [RECORD_THERE]}, ALICE),
     "an empty list": (200, {"items": []}, None),
     "its record for not found": (404, {"error": "no such person"}, None),
-    "a wrong path": (404, {"status": 404, "error": "Not Found", "path": "/peple"}, Broken),
+    "a wrong path": (404, {"error": "Not Found", "path": "/peple"}, Broken),
     "an error": (200, {"error": "database locked"}, Broken),
     "a list that is not there": (200, {"items": None}, Broken),
     "nothing": (200, None, Broken),
     "a page": (404, b"<html>", Broken),
 }
+ALWAYS_200 = {
+    "a list of one": (200, {"ok": True, "total": 1, "hits": [HIT]}, ALICE),
+    "an empty list": (200, {"ok": True, "total": 0, "hits": []}, None),
+    "two users": (200, {"ok": True, "total": 2, "hits": [HIT, HIT]}, Broken),
+    "an error like an empty list": (200, {"ok": False, "total": 0, "hits": []}, Broken),
+    "an error": (200, {"ok": False, "error": "wrong key"}, Broken),
+    "no total, and an empty list": (200, {"ok": True, "hits": []}, None),
+    "an object": (200, {}, Broken),
+    "nothing": (200, None, Broken),
+    "a wrong path": (404, {"ok": True, "total": 0, "hits": []}, Broken),
+}
 
 
-@pytest.mark.parametrize(("status", "body", "expected"), ANSWERS.values(), ids=ANSWERS)
+def documented_reader(heading: str) -> ResponseReader:
+    """The reader of the backend that is configured below a heading of the page."""
+    section = PAGE.read_text(encoding="utf-8").partition(heading)[2]
+    (block,) = re.findall(r"^(backends:\n(?: .*\n)+)", section.partition("\n## ")[0], re.MULTILINE)
+    (backend,) = yaml_loader.read(block.encode(), "proxy.md")["backends"]
+    options = ResponseOptions.model_validate(backend["response"])
+    statuses = {int(status): Outcome(text) for status, text in backend.get("status", {}).items()}
+    return ResponseReader(options, statuses, hints=True, credential=True)
+
+
+@pytest.mark.parametrize(
+    ("heading", "status", "body", "expected"),
+    [
+        pytest.param(heading, *answer, id=f"{heading}: {name}")
+        for heading, answers in {
+            "## 3. The mapping": ALWAYS_200,
+            "## A REST API that responds 404": ANSWERS,
+        }.items()
+        for name, answer in answers.items()
+    ],
+)
 def test_documented_mapping_reads_each_documented_response(
-    status: int, body: Any, expected: User | type[Broken] | None
+    heading: str, status: int, body: Any, expected: User | type[Broken] | None
 ) -> None:
-    (sample,) = re.findall(
-        r"^ +response:\n(.*?)^ +auth:", PAGE.read_text(), re.MULTILINE | re.DOTALL
-    )
-    options = yaml_loader.read(dedent(sample).encode(), "proxy.md")
-    sampled = ResponseReader(
-        ResponseOptions.model_validate(options), {}, hints=True, credential=True
-    )
+    documented = documented_reader(heading)
     if expected is Broken:
-        assert isinstance(failure(sampled, response(status, body)), Broken)
+        assert isinstance(failure(documented, response(status, body)), Broken)
     else:
-        assert sampled.read(QUERY, response(status, body)) == expected
+        assert documented.read(QUERY, response(status, body)) == expected
