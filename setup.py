@@ -51,7 +51,7 @@ setup(
         "aiohttp>=3.13,<4",
         "aiosqlite>=0.20",
         "cachetools>=8,<9",
-        "click>=8.1",
+        "click>=8.4",
         "httptools>=0.9,<1",
         "jmespath>=1.1,<2",
         "msgspec>=0.19,<1",

@@ -131,6 +131,10 @@ class StartError(IdvError):
     """The service cannot start; the message says what the operator can do."""
 
 
+class MissingConfigError(StartError):
+    """There is no configuration file."""
+
+
 class SettingError(StartError):
     """A setting contradicts what it refers to; ``steps`` lead to it in the configuration."""
 

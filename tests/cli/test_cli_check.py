@@ -87,7 +87,10 @@ def test_a_missing_file_is_reported(invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     result = invoke("check", "-c", path)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"{path}: cannot be read: No such file or directory\n"
+    assert result.stderr == (
+        f"{path}: cannot be read: No such file or directory; "
+        "name another with --config, or write one with: tornado-idv init\n"
+    )
 
 
 def test_a_missing_file_is_reported_as_json(invoke: Invoke, tmp_path: Path) -> None:

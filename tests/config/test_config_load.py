@@ -112,7 +112,7 @@ def test_a_minimal_file_has_the_defaults(load_text: Load) -> None:
             "nickname_case": "preserve",
             "card_length": (1, 32),
         },
-        "logging": {"level": "info", "format": "auto", "ids": "none"},
+        "logging": {"level": "info", "format": "auto", "health_checks": True, "ids": "none"},
         "demo": False,
     }
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
+from tornado_idv.cli.examples import add_examples
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.commands import CommandTools, Exit, LoadedConfig
 from tornado_idv.registry import plugin_manager
@@ -47,11 +48,30 @@ class Commands(click.Group):
         return sorted({*super().list_commands(ctx), *_COMMANDS, *self._of_plugins()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found: click.Command | None
         if cmd_name in _COMMANDS:
             module = import_module(f"tornado_idv.cli.{_COMMANDS[cmd_name][0]}")
-            own: click.Command = getattr(module, cmd_name)
-            return own
-        return super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
+            found = getattr(module, cmd_name)
+        else:
+            found = super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
+        if found is not None:
+            add_examples(found, cmd_name)
+        return found
+
+    def get_help(self, ctx: click.Context) -> str:
+        add_examples(self)
+        return super().get_help(ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            # click knows of those that are imported only.
+            raise click.NoSuchCommand(
+                error.command_name, possibilities=self.list_commands(ctx), ctx=ctx
+            ) from None
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         with _exit_on_interrupt():

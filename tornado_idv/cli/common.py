@@ -14,9 +14,18 @@ import click
 
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.commands import Exit
-from tornado_idv.errors import ConfigError, IdvError, Problem
+from tornado_idv.errors import ConfigError, IdvError, MissingConfigError, Problem
 
 Record = dict[str, Any]
+
+
+_ADVICE = "; name another with --config, or write one with: tornado-idv init"
+_IN_ETC = Path("/etc/tornado-idv/config.yaml")
+
+
+def _find_config() -> Path:
+    here = Path("config.yaml")
+    return _IN_ETC if _IN_ETC.exists() and not here.exists() else here
 
 
 config_option = click.option(
@@ -24,9 +33,10 @@ config_option = click.option(
     "--config",
     "config_path",
     type=click.Path(path_type=Path),
-    default=Path("config.yaml"),
-    show_default=True,
-    help="The configuration file.",
+    envvar="TORNADO_IDV_CONFIG",
+    default=_find_config,
+    show_default="config.yaml",
+    help=f"The configuration file; also $TORNADO_IDV_CONFIG, or {_IN_ETC} if there is none here.",
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
@@ -80,6 +90,7 @@ def exit_on_error(
         if as_json:
             print_json(record(error))
         else:
-            print_message(str(error))
+            advice = _ADVICE if isinstance(error, MissingConfigError) else ""
+            print_message(f"{error}{advice}")
         is_config = config_code is not None and isinstance(error, ConfigError)
         sys.exit(config_code if is_config else code)

@@ -19,7 +19,7 @@ from tornado_idv.config.problems import problems
 from tornado_idv.config.references import Resolved
 from tornado_idv.config.schema import schema_of
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import ConfigError, Problem, SettingError, StartError
+from tornado_idv.errors import ConfigError, MissingConfigError, Problem, SettingError, StartError
 from tornado_idv.files import FileSignature, require_file
 from tornado_idv.identifiers import ProfileSite
 
@@ -28,21 +28,28 @@ from tornado_idv.identifiers import ProfileSite
 class ConfigFile:
     """One reading of a configuration file: settings and positions are of the same content.
 
-    ``signature`` is that of the file before it was read.
+    ``signature`` is that of the file before it was read. ``port``, if given, replaces
+    ``server.port``; it is that of the command line.
     """
 
     path: Path
     content: bytes
     signature: FileSignature
+    port: int | None = None
 
     @classmethod
-    def read(cls, path: Path) -> ConfigFile:
+    def read(cls, path: Path, port: int | None = None) -> ConfigFile:
         """Read the file at ``path``; raises `StartError` if that is not possible."""
         try:
             signature = FileSignature.of(path)
         except OSError as error:
-            raise StartError(f"{path}: cannot be read: {error.strerror}") from error
-        return cls(path, require_file(path), signature)
+            kind = MissingConfigError if isinstance(error, FileNotFoundError) else StartError
+            raise kind(f"{path}: cannot be read: {error.strerror}") from error
+        return cls(path, require_file(path), signature, port)
+
+    def port_for(self, settings: Settings) -> int:
+        """Return the port of the public listener."""
+        return settings.server.port if self.port is None else self.port
 
     def load(self, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]) -> Settings:
         """Return the settings.

@@ -240,6 +240,8 @@ class LoggingSettings(Options):
     """The minimum level that is logged."""
     format: Literal["auto", "console", "json"] = "auto"
     """The format of a line; auto is console on a terminal and json elsewhere."""
+    health_checks: bool = True
+    """Whether successful requests for ``server.health_path`` are in the access log."""
     ids: Literal["none", "hash", "full"] = "none"
     """How the access log names the user that was asked for: not, as a keyed hash, or in full."""
 

@@ -57,6 +57,7 @@ class HttpParts:
             shared.limiters.keys,
             failed_auth=shared.limiters.failed_auth,
             counters=shared.counters,
+            logs_health_checks=settings.logging.health_checks,
         )
         server = settings.server
         return cls(

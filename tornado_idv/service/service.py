@@ -173,7 +173,9 @@ async def listening(
     """
     kinds = backend_kinds(manager)
     async with (
-        serving(settings, manager, access_log, log_dropped) as service,
+        serving(
+            settings, manager, access_log, log_dropped, port=file.port_for(settings)
+        ) as service,
         AsyncExitStack() as stack,
     ):
 
@@ -205,9 +207,11 @@ async def serving(
     manager: pluggy.PluginManager,
     access_log: AccessLog | None,
     log_dropped: Callable[[], int],
+    *,
     inherited: Inherited | None = None,
+    port: int = 0,
 ) -> AsyncIterator[Service]:
-    """The public listener, on the sockets of a worker or on its own; raises as `listening`."""
+    """The public listener, on the sockets of a worker or on ``port``; raises as `listening`."""
     counters = Counters()
     configured = [api_key(entry) for entry in settings.auth.keys]
     latest = inherited.latest_time if inherited else None
@@ -227,7 +231,7 @@ async def serving(
         del parts  # it would keep a directory that a reload replaces
         tls = tls_context(settings.server.tls) if settings.server.tls else None
         host = settings.server.host
-        sockets = inherited.sockets if inherited else bind("server", host, settings.server.port)
+        sockets = inherited.sockets if inherited else bind("server", host, port)
         state = ServiceState(
             directories.current,
             identifiers,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable
 from functools import cached_property
+from http import HTTPStatus
 from time import monotonic
 from types import TracebackType
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from tornado.web import RequestHandler, stream_request_body
 
 from tornado_idv.errors import InvalidKey
 from tornado_idv.model import Query
-from tornado_idv.web.access_log import CacheResult, Failure, record_response
+from tornado_idv.web.access_log import AccessLog, CacheResult, Failure, record_response
 from tornado_idv.web.errors import ApiError, ApiException, error_for, fields_for
 from tornado_idv.web.lookups import Services, failure_of, log_unexpected
 from tornado_idv.web.response import FIELDS, request_id_or_new
@@ -107,6 +108,11 @@ class ApiHandler(JsonHandler):
         if value is not None:
             log_unexpected(value, self.request_id)
 
+    @property
+    def access_log(self) -> AccessLog | None:
+        """The log that this response is written to, if it is."""
+        return self.services.access_log
+
     def on_finish(self) -> None:
         """Count and log the response: after it, so that the time of a 401 depends on no reason."""
         error, self._error = self._error, None  # its traceback refers to this handler
@@ -115,7 +121,7 @@ class ApiHandler(JsonHandler):
         method = self.request.method or ""
         record_response(
             self.services.counters,
-            self.services.access_log,
+            self.access_log,
             method if method in _METHODS else "other",
             self.route,
             self.get_status(),
@@ -141,6 +147,11 @@ class LivenessHandler(ApiHandler):
     """Says that the process responds, and nothing of its backends."""
 
     route = "health"
+
+    @property
+    def access_log(self) -> AccessLog | None:
+        is_logged = self.services.logs_health_checks or self.get_status() != HTTPStatus.OK
+        return super().access_log if is_logged else None
 
     def get(self) -> None:
         self.finish(b'{"status":"ok"}')

@@ -53,6 +53,7 @@ class Services:
     key_limiter: KeyLimiter = field(default_factory=KeyLimiter)
     failed_auth: FailedAuthLimiter | None = None
     counters: Counters = field(default_factory=Counters)
+    logs_health_checks: bool = True
 
     def subject_of(self, query: Query | None) -> str | None:
         """Return how the log names the user that was asked for, if it does."""

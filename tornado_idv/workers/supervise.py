@@ -49,7 +49,7 @@ def supervise(
     """
     configure_direct_logging(settings.logging.level, settings.logging.format)
     server, admin = settings.server, settings.admin
-    public = bind_each("server", server.host, server.port, workers)
+    public = bind_each("server", server.host, file.port_for(settings), workers)
     admin_sockets = bind("admin", admin.host, admin.port) if admin else []
     limiters = make_limiters(settings.limits, _count_keys(settings.auth, key_stores(manager)))
     latest = LatestTime()

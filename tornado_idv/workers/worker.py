@@ -45,7 +45,9 @@ def run_worker(
         dropped = lambda: logs.writer.dropped  # noqa: E731
         worker = _Worker(channel, current.file, backend_kinds(manager))
         with current.file.located():
-            return await worker.serve(serving(settings, manager, logs.access, dropped, inherited))
+            return await worker.serve(
+                serving(settings, manager, logs.access, dropped, inherited=inherited)
+            )
 
     with closing(logs):
         return uvloop.run(supervised(control, serve))

@@ -210,10 +210,10 @@ def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
 ) -> None:
     read, record = ConfigFile.read, reload.record
 
-    def read_amid_a_hangup(path: Path) -> ConfigFile:
+    def read_amid_a_hangup(path: Path, port: int | None) -> ConfigFile:
         monkeypatch.setattr(ConfigFile, "read", read)
         os.kill(os.getpid(), signal.SIGHUP)
-        return read(path)
+        return read(path, port)
 
     def stop_after_the_reload(
         result: ReloadResult, counters: Counters, audited: dict[str, str | None]

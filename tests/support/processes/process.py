@@ -67,9 +67,9 @@ class ServiceProcess:
 
 @contextmanager
 def running(
-    config: Path, *, path: Path | None = None, timeout: float = TIMEOUT
+    config: Path, *options: str, path: Path | None = None, timeout: float = TIMEOUT
 ) -> Iterator[ServiceProcess]:
-    """Serves a configuration, for at most ``timeout`` seconds.
+    """Serves a configuration with these options, for at most ``timeout`` seconds.
 
     ``path`` is a folder with plugins to be found beside the others.
     """
@@ -79,7 +79,10 @@ def running(
     reading, writing = os.pipe()
     with os.fdopen(reading, encoding="utf-8") as stdout, log.open("w") as stderr:
         process = fork(
-            "serve", "--config", str(config), stdout=writing, stderr=stderr.fileno(), env=env
+            *("serve", "--config", str(config), *options),
+            stdout=writing,
+            stderr=stderr.fileno(),
+            env=env,
         )
         os.close(writing)
         net = threading.Timer(timeout, process.kill)

@@ -29,7 +29,10 @@ _log = logging.getLogger(__name__)
 
 @click.command()
 @config_option
-def serve(config_path: Path) -> None:
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="In place of server.port; 0 takes any free port."
+)
+def serve(config_path: Path, port: int | None) -> None:
     """Answer lookups over HTTP until SIGTERM.
 
     SIGHUP reloads the configuration.
@@ -39,7 +42,7 @@ def serve(config_path: Path) -> None:
     """
     with hold_hangups(), exit_on_error(Exit.UNDETERMINED, config_code=Exit.NO):
         manager = plugin_manager()
-        file = ConfigFile.read(config_path)
+        file = ConfigFile.read(config_path, port)
         settings = file.load(backend_kinds(manager), os.environ)
         announce_once = partial(_try_to_announce, settings)
         with file.located():
@@ -76,6 +79,9 @@ def announce(service: Summary, settings: Settings) -> None:
     click.echo(f"Listening on {url}")
     if service.admin_url is not None:
         click.echo(f"Admin listener on {service.admin_url}")
+        click.echo(f"Status page: {service.admin_url}/status")
+    if settings.server.docs:
+        click.echo(f"API for people: {url}/docs")
     click.echo(f"Backends, in order: {backends}")
     click.echo(f"Keys: {service.key_count}")
     token = _token_to_try(settings) if settings.demo else None

@@ -1,0 +1,130 @@
+"""Examples in the help, completion in a shell, and where the configuration is found."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from support.processes.admin import ask_admin
+from support.processes.process import Invoke, running
+from support.processes.proxies import find_tool
+from support.processes.service import CONFIG, FIXTURE, Client
+from tornado_idv.cli import common, main
+
+TORNADO_IDV = Path(sys.executable).with_name("tornado-idv")
+
+
+def commands(group: click.Group, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield all commands that are no group, with their names."""
+    context = click.Context(group)
+    for each in group.list_commands(context):
+        found = group.get_command(context, each)
+        assert found is not None
+        full = f"{name} {each}".strip()
+        if isinstance(found, click.Group):
+            yield from commands(found, full)
+        else:
+            yield full, found
+
+
+COMMANDS = dict(commands(main))
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_has_examples_of_the_command_that_are_valid(
+    invoke: Invoke, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their options and arguments are; backends need not exist."""
+    for file in ("users.csv", "members.csv", "keys.jsonl"):
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    examples = re.findall(
+        r"^    (tornado-idv .*)$", invoke(*name.split(), "--help").stdout, re.MULTILINE
+    )
+    assert examples
+    for example in examples:
+        words = shlex.split(re.split(r" (?:&&|\||>) ", example)[0])[1:]
+        if "COMMAND" in words:
+            continue
+        (found,) = [each for each in COMMANDS if [*each.split()] == words[: len(each.split())]]
+        assert not name or found == name or "&&" in example
+        parent = click.Context(main, **main.context_settings)
+        COMMANDS[found].make_context(found, words[len(found.split()) :], parent).close()
+
+
+def test_main_help_says_how_to_complete(invoke: Invoke, tmp_path: Path) -> None:
+    """And the line of the help does it."""
+    bash = find_tool("bash")
+    (line,) = re.findall(r"^    (eval .*)$", invoke("--help").stdout, re.MULTILINE)
+    script = f"""\
+PATH={shlex.quote(str(TORNADO_IDV.parent))}:$PATH
+{line}
+COMP_WORDS=(tornado-idv keys ro)
+COMP_CWORD=2
+_tornado_idv_completion tornado-idv ro keys
+echo "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(
+        [bash, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "rotate\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "suggestion"), [(("chek",), "'check'"), (("keys", "isue"), "'issue'")]
+)
+def test_mistyped_command_is_suggested(
+    invoke: Invoke, words: tuple[str, ...], suggestion: str
+) -> None:
+    done = invoke(*words)
+    assert done.exit_code == 2
+    assert re.search(f"Did you mean.*{suggestion}", done.stderr)
+
+
+def test_port_of_the_command_line_is_used_and_a_reload_does_not_complain(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    backend = "  - {name: users, kind: yaml, path: users.yaml}\nadmin: {port: 0}\n"
+    config.write_text(CONFIG.replace("port: 0,", "port: 1,") + backend)
+    (tmp_path / "users.yaml").write_text(FIXTURE)
+    with running(config, "--port", "0") as service:
+        assert Client(service.port).by_input("@alice").status == 200
+        assert ask_admin(service, "/reload", {}).json == {"status": "ok", "needs_restart": []}
+
+
+def test_configuration_is_found_by_option_variable_folder_and_etc(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(*options: str) -> str:
+        done = invoke("check", "--config-only", *options)
+        assert done.exit_code == 0, done.output
+        return done.stdout.partition("\n")[0]
+
+    (tmp_path / "here").mkdir()
+    text = CONFIG + "  - {name: users, kind: yaml, path: users.yaml}\n"
+    named, variable, etc = (tmp_path / name for name in ("named.yaml", "variable.yaml", "etc.yaml"))
+    for path in (named, variable, etc, tmp_path / "here" / "config.yaml"):
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(common, "_IN_ETC", etc)
+    assert shown() == f"ok: {etc}"
+    monkeypatch.chdir(tmp_path / "here")
+    assert shown() == "ok: config.yaml"
+    monkeypatch.setenv("TORNADO_IDV_CONFIG", str(variable))
+    assert shown() == f"ok: {variable}"
+    assert shown("--config", str(named)) == f"ok: {named}"
+
+
+def test_message_of_a_missing_configuration_names_init(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = invoke("check")
+    assert done.exit_code == 1
+    assert done.stderr.endswith("write one with: tornado-idv init\n")

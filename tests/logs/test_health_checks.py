@@ -1,0 +1,35 @@
+"""``logging.health_checks``: probes of a load balancer would be most of the access log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.processes.process import eventually, running
+from support.processes.service import CONFIG, FIXTURE, Client
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("setting", "logged"), [("true", [200, 405]), ("false", [405])])
+def test_successful_health_checks_are_logged_if_configured(
+    tmp_path: Path, setting: str, logged: list[int]
+) -> None:
+    """A failed one always is."""
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        CONFIG.replace("port: 0,", "port: 0, health_path: /healthz,")
+        + "  - {name: users, kind: yaml, path: users.yaml}\n"
+        + f"logging: {{format: json, health_checks: {setting}}}\n"
+    )
+    (tmp_path / "users.yaml").write_text(FIXTURE)
+    with running(config) as service:
+        client = Client(service.port)
+        assert client.send("GET", "/healthz", {"Host": "x"}).status == 200
+        assert client.send("PUT", "/healthz", {"Host": "x"}).status == 405
+        assert client.by_input("@alice").status == 200
+        eventually(lambda: '"route":"identify/url"' in service.read_log())
+        lines = [json.loads(line) for line in service.read_log().splitlines()]
+    assert [line["status"] for line in lines if line.get("route") == "health"] == logged
