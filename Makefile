@@ -45,7 +45,7 @@ run: $(VENV)/.run $(DEMO)
 
 # Beside config.yaml, since its paths are relative to its folder.
 .demo.yaml: config.yaml FORCE
-	@sed 's/port: 8080/port: $(PORT)/' $< > $@
+	@sed 's/port: 8080/port: $(PORT)/; s/port: 8081/port: 0/' $< > $@
 
 chain: $(VENV)/.run
 	deploy/demo/chain.sh $(CURDIR)/$(BIN)

@@ -83,7 +83,7 @@ def test_page_without_data_needs_no_key(open_service: Service) -> None:
     """A browser cannot send one; the page asks for it, and its requests for data have it."""
     assert "/status" in WITHOUT_DATA
     replies = [ask_admin(open_service, path) for path in WITHOUT_DATA]
-    assert {each.status for each in replies} == {200}
+    assert {each.status for each in replies} == {200, 302}  # "/" leads to the page
     assert b"caller" not in b"".join(each.body for each in replies)
 
 
@@ -96,7 +96,7 @@ def test_admin_key_is_accepted_off_loopback(open_service: Service) -> None:
 @pytest.mark.parametrize("path", GETS)
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8081", "[::1]:8081", "LOCALHOST"])
 def test_no_key_is_needed_on_loopback(service: Service, path: str, host: str) -> None:
-    assert ask_admin(service, path, Host=host).status == 200
+    assert ask_admin(service, path, Host=host).status in (200, 302)
 
 
 @pytest.mark.parametrize("host", ["attacker.example", "localhost.attacker.example", "127.0.0.1.x"])

@@ -31,6 +31,11 @@ def test_service_is_alive_and_ready(service: Service) -> None:
     assert ask_admin(service, "/health/ready").json == {"status": "ready", "degraded": []}
 
 
+def test_root_leads_to_the_status_page(service: Service) -> None:
+    reply = ask_admin(service, "/")
+    assert (reply.status, reply.headers["Location"]) == (302, "status")
+
+
 def test_status_gives_an_overview(service: Service) -> None:
     Client(service.port).by_input("@alice")
     status = ask_admin(service, "/status.json").json

@@ -112,7 +112,7 @@ def test_figures_move_under_load(page: Chrome) -> None:
     wait_for(moves)
     assert text(page, "#value-p50").endswith("s")
     assert text(page, "#value-hit_ratio") == "0 %"
-    assert len(page.find_elements(By.CSS_SELECTOR, "#charts canvas")) == 4
+    assert len(page.find_elements(By.CSS_SELECTOR, "#charts canvas")) == 5
 
 
 def test_failing_backend_is_shown_within_5_seconds_and_its_recovery(
@@ -127,6 +127,7 @@ def test_failing_backend_is_shown_within_5_seconds_and_its_recovery(
     assert text(page, "#pill") == "Degraded"
     assert text(page, "#problems") == "backend first fails"
     wait_for(lambda: "since" in text(page, "#backends") and "open" in text(page, "#backends"), 5)
+    assert page.find_elements(By.CSS_SELECTOR, "#figures.failing")
     database.write_bytes(content)
     wait_for(lambda: text(page, "#backends .pill.good") == "available", 5)
     assert text(page, "#pill") == "Ready"
@@ -228,3 +229,57 @@ def test_page_asks_for_a_key_where_one_is_needed(
         wait_for(lambda: shown(browser, "#access"))
     open_page(browser, service)
     assert errors(browser)  # the requests without a valid key
+
+
+def test_error_rates_have_a_chart_of_their_own(page: Chrome) -> None:
+    """The service is asked for users that do not exist."""
+    wait_for(lambda: text(page, "#value-status_404")[:1] in "123456789")
+    assert text(page, "#value-status_401") == "0 /s"
+
+
+def test_charts_begin_at_the_start_of_the_service(page: Chrome) -> None:
+    assert text(page, "#shown").startswith("since ")
+
+
+def test_missing_at_sign_is_suggested(page: Chrome) -> None:
+    field = page.find_element(By.ID, "input")
+    assert field.get_attribute("placeholder") == "@alice"
+    field.clear()
+    field.send_keys("alice", Keys.ENTER)
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#explanation button"))
+    assert "a nickname must begin with @" in text(page, "#explanation")
+    suggestion = page.find_element(By.CSS_SELECTOR, "#explanation button")
+    assert suggestion.text == "Explain @alice"
+    suggestion.click()
+    wait_for(lambda: text(page, "#explanation").startswith("The user was found."))
+    assert all("422" in each for each in errors(page))  # of the first attempt
+
+
+def test_on_a_phone_a_failing_backend_is_above_the_charts(page: Chrome) -> None:
+    def is_above() -> bool:
+        script = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
+        top = [page.execute_script(script, each) for each in ("#sources", "#charts")]
+        return bool(top[0] < top[1])
+
+    resize(page, 390, 844)
+    assert not is_above()
+    page.execute_script("document.getElementById('figures').classList.add('failing')")
+    assert is_above()
+    resize(page, 1100, 900)
+
+
+def test_open_circuit_breaker_says_when_it_tries_again(browser: Chrome, tmp_path: Path) -> None:
+    breaker = "breaker: {failures: 1, open_for: 50s}"
+    backend = f"  - {{name: crm, kind: upstream, base_url: 'http://127.0.0.1:9', {breaker},"
+    mapping = "by_nickname: {url: '/{nickname}'}, response: {nickname: a, card_number: b, plan: c}}"
+    with serving(f"{CONFIG}{backend} {mapping}\nadmin: {{port: 0}}\n", tmp_path) as service:
+        assert Client(service.port).by_input("@alice").status == 503
+        open_page(browser, service)
+        wait_for(lambda: "next probe in" in text(browser, "#backends"))
+        shown: set[str] = set()
+
+        def counts_down() -> bool:
+            shown.add(text(browser, "#backends").partition("next probe in ")[2].split("\n")[0])
+            return len(shown) > 1
+
+        wait_for(counts_down)

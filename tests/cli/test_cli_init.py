@@ -68,7 +68,9 @@ def test_the_printed_request_works(invoke: Invoke, tmp_path: Path) -> None:
     assert curl[:2] == ["curl", "http://127.0.0.1:8080/api/v1/identify/url"]
     body = curl[curl.index("-d") + 1].encode()
     config = (tmp_path / "config.yaml").read_text()
-    with serving(config.replace("port: 8080", "port: 0"), tmp_path) as service:
+    with serving(
+        config.replace("port: 8080", "port: 0").replace("port: 8081", "port: 0"), tmp_path
+    ) as service:
         client = Client(service.port)
         found = client.post("/api/v1/identify/url", body, headers)
         assert (found.status, json.loads(found.body)["nickname"]) == (200, "@alice")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
@@ -12,8 +12,9 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
-from tornado_idv.admin.status import FAILURES, cache_lookups
+from tornado_idv.admin.status import cache_lookups
 from tornado_idv.metrics.counters import BOUNDS, sum_buckets
+from tornado_idv.web.errors import ApiError
 
 
 def quantile(buckets: Sequence[int], share: float) -> float | None:
@@ -38,6 +39,8 @@ INTERVAL = 1
 WINDOW = 5
 """Seconds that a sample describes, so that single requests do not make it jump."""
 _MAX_SAMPLES = 900
+_STATUSES = {error.code: min(error.status, 500) for error in ApiError}
+"""Status by code; 500 stands for all from there on."""
 _BACKEND_WINDOW = 60
 """The same for latencies of backends, which are called less often."""
 
@@ -45,13 +48,18 @@ _BACKEND_WINDOW = 60
 class Sample(NamedTuple):
     """Rates are per second, latencies in milliseconds; ``None`` where there was no request.
 
-    ``time`` is a Unix time. ``errors`` are responses with a status of 500 or more, ``stale``
-    expired answers that were served because the lookup failed.
+    ``time`` is a Unix time. ``errors`` are responses with a status of 500 or more, and those of
+    other statuses have theirs; ``stale`` are expired answers that were served because the lookup
+    failed.
     """
 
     time: float
     requests: float
     errors: float
+    status_401: float
+    status_403: float
+    status_404: float
+    status_429: float
     p50: float | None
     p95: float | None
     p99: float | None
@@ -64,7 +72,7 @@ class _Totals(NamedTuple):
 
     at: float
     requests: int
-    errors: int
+    statuses: Counter[int]
     buckets: list[int]
     hits: int
     stale: int
@@ -92,13 +100,18 @@ class History:
             return
         before, now = self._totals[max(-WINDOW - 1, -len(self._totals))], self._totals[-1]
         seconds = now.at - before.at
+        statuses = now.statuses - before.statuses
         buckets = _difference(now.buckets, before.buckets)
         lookups = now.lookups - before.lookups
         self._samples.append(
             Sample(
                 time=round(self._clock(), 1),
                 requests=round((now.requests - before.requests) / seconds, 2),
-                errors=round((now.errors - before.errors) / seconds, 2),
+                errors=round(statuses[500] / seconds, 2),
+                status_401=round(statuses[401] / seconds, 2),
+                status_403=round(statuses[403] / seconds, 2),
+                status_404=round(statuses[404] / seconds, 2),
+                status_429=round(statuses[429] / seconds, 2),
                 p50=_milliseconds(buckets, 0.5),
                 p95=_milliseconds(buckets, 0.95),
                 p99=_milliseconds(buckets, 0.99),
@@ -149,10 +162,13 @@ def _count(report: Report, at: float) -> _Totals:
     counters = report.counters
     responses = counters.responses.items()
     lookups = cache_lookups(counters)
+    statuses: Counter[int] = Counter()
+    for (_, code), each in responses:
+        statuses[_STATUSES.get(code, 200)] += each.count
     return _Totals(
         at=at,
         requests=sum(each.count for _, each in responses),
-        errors=sum(each.count for (_, code), each in responses if code in FAILURES),
+        statuses=statuses,
         buckets=sum_buckets(each for _, each in responses),
         hits=lookups["hit"],
         stale=lookups["stale"],

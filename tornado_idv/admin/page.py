@@ -39,6 +39,15 @@ class PageHandler(AdminHandler):
         self.finish(_read("status.html").replace("{nonce}", nonce))
 
 
+class RootHandler(AdminHandler):
+    """Leads to the page."""
+
+    has_data = False
+
+    async def get(self) -> None:
+        self.redirect("status")
+
+
 class PageFileHandler(AdminHandler):
     """The scripts and styles of the page."""
 

@@ -47,7 +47,8 @@ _BREAKERS = ("closed", "half_open", "open")
 class BackendReport(Struct):
     """A backend, or the shared cache.
 
-    Times are Unix times, ``failing_since`` is ``None`` after a success.
+    Times are Unix times, ``failing_since`` is ``None`` after a success. ``next_probe`` is in
+    seconds, until the open circuit breaker lets a call through.
     ``users`` is the number of its users, if it knows, and ``problem`` what it knows to
     be wrong without a lookup.
     """
@@ -61,6 +62,7 @@ class BackendReport(Struct):
     last_error: str | None
     last_error_at: float
     problem: str | None = None
+    next_probe: float = 0.0
 
     @property
     def available(self) -> bool:
@@ -175,6 +177,7 @@ def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
         last_error=latest.last_error,
         last_error_at=latest.last_error_at,
         problem=next((each.problem for each in reports if each.problem is not None), None),
+        next_probe=min((each.next_probe for each in reports if each.next_probe), default=0.0),
     )
 
 

@@ -23,6 +23,7 @@ _CONFIG = """\
 profile_sites: [https://profiles.example]   # the sites of profile URLs; responses use the first
 
 server: {{host: 127.0.0.1, port: 8080, docs: true}}   # GET /docs describes the API
+admin: {{port: 8081}}                         # status page, health checks and metrics; on loopback
 
 auth:
   keys:

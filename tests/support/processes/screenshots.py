@@ -22,8 +22,8 @@ from tornado_idv.log_format import format_time
 
 FOLDER = Path(__file__).parents[3] / "docs" / "images"
 PICTURES = [
-    ("status-light.png", "light", 1040, 1118),
-    ("status-dark.png", "dark", 1040, 1118),
+    ("status-light.png", "light", 1040, 1150),
+    ("status-dark.png", "dark", 1040, 1150),
     ("status-phone.png", "light", 360, 1240),
 ]
 _SAMPLES = 900
@@ -74,6 +74,8 @@ def _samples(now: float) -> dict[str, list[float]]:
     outage = [1 if i > 480 else 0 for i in range(_SAMPLES)]
     columns["requests"] = [round(1240 + 70 * each, 1) for each in noise]
     columns["errors"] = [each * (34 + 8 * n) for each, n in zip(outage, noise, strict=True)]
+    for field, steady in [("401", 0.4), ("403", 0.1), ("404", 61), ("429", 1.2)]:
+        columns[f"status_{field}"] = [round(steady * (1 + 0.1 * n), 2) for n in noise]
     columns["stale"] = [each * (96 + 9 * n) for each, n in zip(outage, noise, strict=True)]
     columns["p50"] = [round(0.09 + 0.006 * n, 3) for n in noise]
     for field, steady, variation, change in [
@@ -106,6 +108,7 @@ def _status(now: float) -> dict[str, object]:
                 **_backend("partners", "upstream", {"not_found": 290_001, "unavailable": 117}),
                 "available": False,
                 "breaker": "open",
+                "next_probe_s": 12.4,
                 "failing_since": format_time(now - 421),
                 "last_error": failed,
                 "last_error_at": format_time(now - 3),

@@ -1,14 +1,17 @@
-// The charts: four cards, each with its latest values and the last 15 minutes.
+// The charts: cards, each with its latest values and the last 15 minutes.
 
 import {milliseconds, percent, rate, clock} from "./format.js";
 
 const SPAN = 900;
+const MIN_SPAN = 30;
 const MAX_GAP = 3;
 const HEIGHT = 130;
 
 const CARDS = [
-  {title: "Requests", format: rate, series: [
-    ["requests", "Requests", "--blue"], ["errors", "Errors (5xx)", "--red"]]},
+  {title: "Requests", format: rate, series: [["requests", "Requests", "--blue"]]},
+  {title: "Errors", format: rate, series: [
+    ["errors", "5xx", "--red"], ["status_429", "429", "--orange"], ["status_404", "404", "--blue"],
+    ["status_403", "403", "--green"], ["status_401", "401", "--violet"]]},
   {title: "Latency", format: milliseconds, series: [
     ["p50", "p50", "--blue"], ["p95", "p95", "--violet"], ["p99", "p99", "--orange"]]},
   {title: "Cache hit ratio", format: percent, max: 1, series: [["hit_ratio", "Hits", "--green"]]},
@@ -54,6 +57,10 @@ export function create(parent) {
 }
 
 function draw() {
+  const {time} = samples;
+  const isFull = time.length > 0 && time.at(-1) - time[0] >= SPAN - MAX_GAP;
+  const shown = isFull || time.length === 0 ? "of the last 15 minutes" : `since ${clock(new Date(time[0] * 1000))}`;
+  document.getElementById("shown").textContent = shown;
   for (const {card, chart, show} of charts) {
     chart.setData([samples.time, ...card.series.map(([field]) => samples[field])]);
     show(chart.cursor.idx);
@@ -88,7 +95,7 @@ function createCard(card) {
   });
   const plot = document.createElement("div");
   plot.setAttribute("role", "img");
-  plot.setAttribute("aria-label", `Chart of the last 15 minutes: ${card.title}`);
+  plot.setAttribute("aria-label", `Chart: ${card.title}`);
   element.append(title, values, plot);
 
   // Show the values at a position of the cursor, or the latest.
@@ -115,7 +122,7 @@ function options(card, show) {
     width: 300, height: HEIGHT, legend: {show: false}, padding: [6, 16, 0, 0],
     cursor: {sync: {key: "time"}, drag: {x: false, y: false}, y: false},
     scales: {
-      x: {range: (_, __, max) => [max - SPAN, max]},
+      x: {range: (_, min, max) => [Math.max(Math.min(min, max - MIN_SPAN), max - SPAN), max]},
       y: {range: (_, __, max) => [0, card.max ?? (max > 0 ? max * 1.15 : 1)]},
     },
     axes: [

@@ -24,11 +24,20 @@ export function listen(form, input, output) {
     const body = /^[0-9]+$/.test(text) ? {card_number: text} : {input: text};
     try {
       const {ok, record} = await postJson("explain", body);
-      output.replaceChildren(...(ok ? explanation(record) : [node("p", record.message, "problem")]));
+      output.replaceChildren(...(ok ? explanation(record) : mistake(record, text, form, input)));
     } catch {
       output.replaceChildren(node("p", "The service did not respond.", "problem"));
     }
   });
+}
+
+// Return the message, and a button that adds the @ that may be missing.
+function mistake(record, text, form, input) {
+  const problem = node("p", record.message, "problem");
+  if (/^[@0-9]|:\/\//.test(text)) return [problem];
+  const button = node("button", `Explain @${text}`);
+  button.addEventListener("click", () => { input.value = `@${text}`; form.requestSubmit(); });
+  return [problem, button];
 }
 
 function explanation(record) {

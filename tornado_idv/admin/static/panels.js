@@ -19,7 +19,8 @@ function backendRow(backend) {
   return [
     ["Backend", node("div", backend.name, "name"), node("div", backend.kind, "muted")],
     ["State", state, since],
-    ["Circuit breaker", breaker === "closed" ? breaker : node("strong", breaker)],
+    ["Circuit breaker", breaker === "closed" ? breaker : node("strong", breaker),
+      backend.next_probe_s && node("div", `next probe in ${span(backend.next_probe_s)}`, "muted")],
     ["p50", quantity(milliseconds(backend.latency_ms.p50))],
     ["p99", quantity(milliseconds(backend.latency_ms.p99))],
     ["Calls", quantity([count(total(backend.calls)), ""])],

@@ -30,6 +30,7 @@ async function update() {
 function showState(status) {
   updated = new Date();
   const [text, kind] = STATES[status.status];
+  byId("figures").classList.toggle("failing", status.degraded.length > 0);
   setState(text, kind, status.degraded.map((part) => `${part} fails`).join(", "));
   byId("updated").textContent = `Updated ${clock(updated)}`;
   byId("offline").hidden = true;
