@@ -7,7 +7,9 @@
 # make hard   run the tests of the wire for long: large crowds, 20 stops, 100,000 random examples
 # make test-tools  install what some tests need: nginx, haproxy, wrk, promtool, PostgreSQL, Chromium, linters, and packages of npm
 # make screenshots take the screenshots of the status page in docs/ (needs Chromium)
-# make check  lint, types, layers
+# make check  lint, types, layers, and the site of the documentation in build/site
+# make docs   renew the pages of docs/ that are generated
+# make man    write man pages into build/man
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make soak   serve at half of capacity for MINUTES=10 with reloads and purges, and see what grows
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
@@ -38,7 +40,7 @@ EXAMPLES ?= 100000
 PORT ?=
 DEMO := $(if $(PORT),.demo.yaml,config.yaml)
 
-.PHONY: run chain test test-fast coverage test-tools screenshots hard check bench soak faults clean FORCE
+.PHONY: run chain test test-fast coverage test-tools screenshots hard check docs man bench soak faults clean FORCE
 
 run: $(VENV)/.run $(DEMO)
 	$(BIN)/tornado-idv serve --config $(DEMO)
@@ -86,6 +88,13 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/generate.py
+
+man: $(VENV)/.dev
+	$(BIN)/python docs/generate.py --man build/man
 
 bench: $(VENV)/.dev $(PEERS)/.installed
 	$(BIN)/python -m benchmarks --json bench.json

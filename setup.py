@@ -74,7 +74,9 @@ setup(
         "dev": [
             *TESTS,
             "build>=1.2",
+            "click-man>=0.5",
             "import-linter>=2.1",
+            "mkdocs-material>=9.6,<10",
             "mypy>=1.15",
             "ruff>=0.9",
             "types-PyYAML",

@@ -1,4 +1,4 @@
-"""The guide of docs/guide/operating.md works as written, and so does the image, in a sandbox.
+"""The guide of docs/guide/deploy.md works as written, and so does the image, in a sandbox.
 
 What cannot be done there is replaced: packages are installed already, and `systemctl` starts what
 the units say.
@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 VENV = sys.prefix
 REPLACED = {
     "apt-get install --yes nginx prometheus python3-venv openssl curl": "true",
-    "/usr/bin/python3 -m venv /opt/tornado-idv": f"ln -s {VENV} /opt/tornado-idv",
-    "/opt/tornado-idv/bin/pip install .": "true",
+    "/usr/bin/python3 -m venv /opt/tornado-idv-1.0": f"ln -s {VENV} /opt/tornado-idv-1.0",
+    "/opt/tornado-idv-1.0/bin/pip install .": "true",
 }
 # The units are read by sed, so that what runs is what they say. Prometheus scrapes every second.
 SYSTEMCTL = r"""
@@ -90,7 +90,7 @@ backends: [{name: users, kind: yaml, path: users.yaml}]"""
 
 def guide() -> str:
     """Return the commands of the guide as one script."""
-    text = (ROOT / "docs" / "guide" / "operating.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guide" / "deploy.md").read_text(encoding="utf-8")
     section = text.partition("in fifteen minutes\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^   ```sh\n(.*?)^   ```$", section, re.MULTILINE | re.DOTALL)
     script = "".join(map(dedent, blocks))

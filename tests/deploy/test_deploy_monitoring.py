@@ -72,11 +72,11 @@ def test_alerts_fire_when_they_should() -> None:
 
 
 def test_every_alert_has_a_section_in_the_documents() -> None:
-    text = (ROOT / "docs" / "guide" / "operating.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guide" / "monitoring.md").read_text(encoding="utf-8")
     sections = re.findall(r"^### (.+)$", text.partition("\n## Alerts\n")[2], re.MULTILINE)
     assert sections == [rule["alert"] for rule in ALERTS]
     for rule in ALERTS:
-        assert rule["annotations"]["runbook"] == f"docs/guide/operating.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/guide/monitoring.md#{rule['alert'].lower()}"
         assert rule["labels"]["severity"] in ("critical", "warning")
 
 

@@ -74,7 +74,8 @@ def _condition(each: Record) -> str:
         return f"degraded: {each['problem']}" if each["problem"] else "available"
     since = f" since {each['failing_since']}" if each["failing_since"] else ""
     breaker = each["breaker"].replace("_", "-")
-    return f"failing{since}: {each['last_error']}; circuit breaker {breaker}"
+    probe = f", next probe in {each['next_probe_s']:g} s" if each["next_probe_s"] else ""
+    return f"failing{since}: {each['last_error']}; circuit breaker {breaker}{probe}"
 
 
 def _shared_cache(each: Record) -> str:

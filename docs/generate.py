@@ -1,0 +1,80 @@
+"""Writes what the documentation has from the code: the page of all commands, and man pages.
+
+``python docs/generate.py`` writes docs/reference/commands.md, with ``--man FOLDER`` man pages.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+
+from tornado_idv.cli import main
+
+PAGE = Path(__file__).parent / "reference" / "commands.md"
+_HEAD = """\
+# Commands
+
+The help of every command, as `--help` prints it. [The README](../../README.md#commands) has the
+exit codes. This page is generated: `make docs` renews it.
+"""
+
+
+def whole(command: click.Command) -> click.Command:
+    """Return a command; of a group, one that has its commands, which ours imports on demand."""
+    if not isinstance(command, click.Group):
+        return command
+    context = click.Context(command)
+    found = {name: command.get_command(context, name) for name in command.list_commands(context)}
+    return click.Group(
+        command.name,
+        {name: whole(each) for name, each in found.items() if each is not None},
+        help=command.help,
+        epilog=command.epilog,
+        params=command.params,
+        context_settings=command.context_settings,
+    )
+
+
+def contexts(context: click.Context) -> Iterator[click.Context]:
+    """Yield the context of a command and those of its own commands."""
+    yield context
+    if isinstance(context.command, click.Group):
+        for name, command in sorted(context.command.commands.items()):
+            settings = context.command.context_settings
+            yield from contexts(click.Context(command, context, name, **settings))
+
+
+def all_commands() -> click.Context:
+    """Return the context of the main command."""
+    main.get_help(click.Context(main))  # adds its examples
+    settings = {**main.context_settings, "terminal_width": 90}
+    return click.Context(whole(main), info_name="tornado-idv", **settings)
+
+
+def page() -> str:
+    """Return the page of all commands."""
+    sections = [
+        f"## {each.command_path}\n\n```text\n{each.get_help()}\n```\n"
+        for each in contexts(all_commands())
+    ]
+    return "\n".join([_HEAD, *sections])
+
+
+def write_man_pages(folder: Path) -> None:
+    """Write a man page for each command."""
+    from click_man.core import write_man_pages as write  # noqa: PLC0415 - not for the page
+
+    folder.mkdir(parents=True, exist_ok=True)
+    release = version("tornado-idv")
+    write("tornado-idv", all_commands().command, version=release, target_dir=str(folder))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--man"]:
+        write_man_pages(Path(sys.argv[2]))
+    else:
+        PAGE.write_text(page(), encoding="utf-8")

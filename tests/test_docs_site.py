@@ -1,0 +1,161 @@
+"""The tree of the documentation: its size, its generated pages, its code blocks, its site."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from textwrap import dedent
+
+import click
+import pytest
+import yaml
+
+from tornado_idv.cli import main
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", *ROOT.glob("plugins/*/README.md")])
+_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+LANGUAGES = {"console", "http", "json", "lua", "mermaid", "python", "sh", "sql", "text", "toml"}
+
+
+def test_pages_are_short() -> None:
+    """Only references, which are read by searching, may be longer."""
+    lines = {
+        str(page.relative_to(DOCS)): len(page.read_text(encoding="utf-8").splitlines())
+        for page in DOCS.rglob("*.md")
+        if page.parent.name != "reference"
+    }
+    assert {page: count for page, count in lines.items() if count > 250} == {}
+
+
+def test_every_page_is_in_the_index_and_in_the_site() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in DOCS.glob("*/*.md"):
+        path = str(page.relative_to(DOCS))
+        assert f"]({path})" in index
+        assert f"- {path}\n" in navigation
+
+
+def test_page_of_commands_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    from generate import PAGE, page  # noqa: PLC0415 - found by the path above
+
+    assert PAGE.read_text(encoding="utf-8") == page(), "renew it with: make docs"
+
+
+def blocks() -> Iterator[tuple[str, str, str]]:
+    """Yield the place, the language and the text of each code block."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for block in _BLOCK.finditer(text):
+            line = text.count("\n", 0, block.start()) + 1
+            yield f"{page.relative_to(ROOT)}:{line}", block[2], dedent(block[3])
+
+
+def of(*languages: str) -> list[object]:
+    return [
+        pytest.param(text, id=place) for place, language, text in blocks() if language in languages
+    ]
+
+
+def test_every_block_has_a_language() -> None:
+    assert {place: each for place, each, _ in blocks() if each not in {*LANGUAGES, "yaml"}} == {}
+
+
+@pytest.mark.parametrize("text", of("yaml"))
+def test_yaml_can_be_read(text: str) -> None:
+    """Whole configurations are validated in test_docs.py."""
+    assert yaml.safe_load(text) is not None
+
+
+@pytest.mark.parametrize("text", of("json"))
+def test_json_can_be_read(text: str) -> None:
+    for document in text.splitlines() if text.startswith("{") and "\n{" in text else [text]:
+        json.loads(document)
+
+
+@pytest.mark.parametrize("text", of("sh", "console"))
+def test_commands_exist_with_their_options(text: str) -> None:
+    """Of ``tornado-idv``; the syntax is the shell's."""
+    if text.startswith("$ "):
+        lines = re.findall(r"^\$ ((?:.*\\\n)*.*)$", text, re.MULTILINE)
+        text = "\n".join(lines)
+    checked = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    joined = re.sub(r"\\\n\s*", " ", text)
+    for line in re.findall(r"(?:^|[;&|(]\s*|-- )tornado-idv ([^;&|>\n)]*)", joined, re.MULTILINE):
+        words = shlex.split(line, comments=True)
+        group: click.Command = main
+        while isinstance(group, click.Group) and words and not words[0].startswith("-"):
+            command = group.get_command(click.Context(group), words[0])
+            assert command is not None, line
+            group = command
+            words.pop(0)
+        options = {
+            each for option in group.params for each in (*option.opts, *option.secondary_opts)
+        }
+        used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert used <= options | {"--help", "-h", "--version"}, line
+
+
+class _Resources(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in {"script", "link", "img", "iframe"}:
+            self.found += [value for name, value in attrs if name in {"src", "href"} and value]
+
+
+@pytest.mark.slow
+def test_site_is_built_and_requests_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """As `make check` builds it: every link and anchor leads somewhere."""
+    mkdocs = Path(sys.executable).with_name("mkdocs")
+    if not mkdocs.exists():
+        pytest.skip("mkdocs-material is not installed; `make check` does it")
+    done = subprocess.run(
+        [mkdocs, "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        resources = _Resources()
+        resources.feed(page.read_text(encoding="utf-8"))
+        assert [each for each in resources.found if re.match(r"(https?:)?//", each)] == []
+
+
+@pytest.mark.slow
+def test_man_pages_are_written_and_can_be_formatted(tmp_path: Path) -> None:
+    pytest.importorskip("click_man", reason="click-man is not installed; `make check` does it")
+    subprocess.run(
+        [sys.executable, DOCS / "generate.py", "--man", tmp_path],
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
+    pages = sorted(path.name for path in tmp_path.iterdir())
+    assert {"tornado-idv.1", "tornado-idv-keys-issue.1", "tornado-idv-upstream-try.1"} < {*pages}
+    groff = shutil.which("groff")
+    if groff is not None:
+        page = tmp_path / "tornado-idv-serve.1"
+        done = subprocess.run(
+            [groff, "-man", "-Tutf8", "-ww", page], capture_output=True, check=True
+        )
+        assert b"takes any free port" in done.stdout
+        assert done.stderr == b""
