@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = ["*.md", "deploy/README.md", "plugins/*/README.md"]
+OUTSIDE = ["*.md", "deploy/README.md", "examples/*/README.md", "plugins/*/README.md"]
 _LINK = re.compile(r"(?<=\]\()([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 

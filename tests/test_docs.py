@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
-import tomllib
-import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -31,9 +30,9 @@ from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.editor import as_editor_reads
 from support.processes.loggers import put_back
 from support.processes.process import Invoke, command, running
-from support.processes.service import FIXTURE, Client, serving
+from support.processes.service import CONFIG, FIXTURE, Client, serving
 from support.processes.shell_commands import shell_commands
-from tornado_idv import BackendOptions, hookspecs
+from tornado_idv import BackendOptions, hookspecs, testing
 from tornado_idv.admin.listener import ROUTES
 from tornado_idv.cli import main
 from tornado_idv.cli.keys.commands import keys
@@ -55,6 +54,7 @@ ADMIN = (ROOT / "docs" / "reference" / "admin.md").read_text(encoding="utf-8")
 METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 LOGGING = (ROOT / "docs" / "reference" / "logging.md").read_text(encoding="utf-8")
 PLUGINS = (ROOT / "docs" / "guide" / "plugins.md").read_text(encoding="utf-8")
+EXAMPLE = ROOT / "examples" / "idv_example"
 PLUGIN_API = (ROOT / "docs" / "reference" / "plugin-api.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 PERFORMANCE = (ROOT / "docs" / "explanation" / "performance.md").read_text(encoding="utf-8")
@@ -201,60 +201,74 @@ def test_the_documents_have_configurations() -> None:
     assert len(CONFIGURATIONS) > 15
 
 
-@pytest.mark.slow
-def test_documented_plugin_passes_its_documented_suite(pytester: pytest.Pytester) -> None:
+def test_documented_plugin_is_the_example() -> None:
     plugin, suite = code_blocks(PLUGINS, "python")
-    pytester.makepyfile(idv_csv=plugin, test_idv_csv=suite)
-    pytester.makepyprojecttoml(code_blocks(PLUGINS, "toml")[0])
+    (project,) = code_blocks(PLUGINS, "toml")
+    names = ("idv_example.py", "test_idv_example.py", "pyproject.toml")
+    assert [plugin, suite, project] == [(EXAMPLE / name).read_text() for name in names]
+
+
+@pytest.mark.slow
+def test_example_of_a_plugin_passes_its_suite(pytester: pytest.Pytester) -> None:
+    for name in ("idv_example.py", "test_idv_example.py", "pyproject.toml"):
+        shutil.copy(EXAMPLE / name, pytester.path)
     # Installed plugins of pytest are found, and warn, in new interpreters only.
     outcome = pytester.runpytest_subprocess("-q", "-p", "no:anyio")
-    outcome.assert_outcomes(passed=18, warnings=0)
+    outcome.assert_outcomes(passed=22, warnings=0)
 
 
-@pytest.mark.slow
-def test_documented_plugin_reports_a_wrong_header(tmp_path: Path) -> None:
-    """The operator learns what to do, and no content of the file is shown."""
-    plugin, _ = code_blocks(PLUGINS, "python")
-    (tmp_path / "idv_csv.py").write_text(plugin, encoding="utf-8")
-    (tmp_path / "users.csv").write_text("nick,card\ncanary,4000\n", encoding="utf-8")
-    (tmp_path / "config.yaml").write_text(
-        "profile_sites: [https://profiles.example]\n"
-        "backends: [{name: a, kind: csv, path: users.csv}]\n",
-        encoding="utf-8",
-    )
-    _install(tmp_path, code_blocks(PLUGINS, "toml")[0])
-    done = command("check", "-c", "config.yaml", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"config.yaml:2:12: backends[0]: {tmp_path / 'users.csv'}: "
-        "not CSV in UTF-8 with the columns nickname, card_number and plan\n"
-    )
-
-
-def _install(folder: Path, project: str) -> None:
-    """Add the metadata by which plugins are found to the folder."""
-    points = tomllib.loads(project)["project"]["entry-points"]["tornado_idv"]
-    (folder / "idv_csv-1.0.dist-info").mkdir()
-    lines = "".join(f"{name} = {module}\n" for name, module in points.items())
-    (folder / "idv_csv-1.0.dist-info" / "entry_points.txt").write_text(f"[tornado_idv]\n{lines}")
-    (folder / "idv_csv-1.0.dist-info" / "METADATA").write_text("Name: idv-csv\nVersion: 1.0\n")
-
-
-@pytest.mark.slow
-def test_documented_plugin_can_be_built(tmp_path: Path) -> None:
-    """The wheel contains the module and its entry point."""
-    (project,) = code_blocks(PLUGINS, "toml")
-    (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
-    (tmp_path / "idv_csv.py").write_text(code_blocks(PLUGINS, "python")[0], encoding="utf-8")
-    build = "from setuptools import build_meta; build_meta.build_wheel('dist')"
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which pip has installed the example."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    shutil.copytree(EXAMPLE, source / "example")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run(
-        [sys.executable, "-c", build], cwd=tmp_path, check=True, capture_output=True, timeout=60
+        [*pip, "--target", target, source / "example"], check=True, capture_output=True, timeout=100
     )
-    (wheel,) = (tmp_path / "dist").iterdir()
-    with zipfile.ZipFile(wheel) as archive:
-        assert "idv_csv.py" in archive.namelist()
-        (points,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
-        assert archive.read(points).split() == [b"[tornado_idv]", b"csv", b"=", b"idv_csv"]
+    return target
+
+
+CSV_CONFIG = CONFIG + "  - {name: members, kind: csv, path: users.csv}\n"
+
+
+@pytest.mark.slow
+def test_installed_example_is_served(tmp_path: Path, installed: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CSV_CONFIG, encoding="utf-8")
+    users = "nickname,card_number,plan\n@alice,4000123412341234,Free\nbob,0012,Pro\n"
+    (tmp_path / "users.csv").write_text(users, encoding="utf-8-sig")
+    with running(tmp_path / "config.yaml", path=installed) as service:
+        client = Client(service.port)
+        assert json.loads(client.by_input("@alice").body)["plan"] == "Free"
+        assert json.loads(client.by_card("0012").body)["nickname"] == "@bob"
+        assert client.by_input("@carol").code == "not_found"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("users", "problem"),
+    [
+        (
+            "nick,card\ncanary,4000\n",
+            "not CSV in UTF-8 with the columns nickname, card_number and plan",
+        ),
+        (
+            "nickname,card_number,plan\n@canary,4000,Free\ncanary,5000,Pro\n",
+            "line 3: another user has the same value",
+        ),
+    ],
+    ids=["header", "duplicate"],
+)
+def test_example_reports_a_wrong_file(
+    tmp_path: Path, installed: Path, users: str, problem: str
+) -> None:
+    """The operator learns what to do, and no content of the file is shown."""
+    (tmp_path / "config.yaml").write_text(CSV_CONFIG, encoding="utf-8")
+    (tmp_path / "users.csv").write_text(users, encoding="utf-8")
+    done = command("check", "-c", "config.yaml", cwd=tmp_path, env={"PYTHONPATH": str(installed)})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith(f"backends[0]: {tmp_path / 'users.csv'}: {problem}\n")
+    assert "canary" not in done.stderr
 
 
 def test_fixture_of_the_demo_has_no_count_to_update() -> None:
@@ -390,6 +404,12 @@ def test_documented_import_is_accepted(tmp_path: Path) -> None:
 
 def test_every_benchmark_is_documented() -> None:
     assert first_cells(PERFORMANCE) == set(BENCHMARKS)
+
+
+def test_public_names_for_tests_are_documented() -> None:
+    introduction = PLUGIN_API.partition("\n## ")[0]
+    names = re.findall(r"`(\w+)`", introduction.partition("below, and")[2].partition(" of ")[0])
+    assert names == testing.__all__
 
 
 def test_every_public_name_is_documented() -> None:

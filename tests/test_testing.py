@@ -1,6 +1,7 @@
 """The conformance suite passes an honest backend, and fails each backend that lies."""
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv.backend import AnyBackend, Backend, BackendOptions
-from tornado_idv.errors import StartError, Unavailable
+from tornado_idv.errors import Broken, StartError, Unavailable
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.options import ConfigPath
 from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, make_backend
@@ -30,12 +31,42 @@ class Honest(Backend[BackendOptions]):
     async def find(self, query: Query) -> User | None:
         if self.users is None:
             raise Unavailable("down")
-        return next((user for user in self.users if self.fits(user, query)), None)
+        found = [user for user in map(self.clean, self.users) if self.fits(user, query)]
+        if len(found) > 1:
+            raise Broken("two users")
+        return found[0] if found else None
+
+    def clean(self, user: User) -> User:
+        nickname = user.nickname.removeprefix("@")
+        return User(user.plan, user.card_number, nickname, user.profile_url)
 
     def fits(self, user: User, query: Query) -> bool:
         if isinstance(query, ByNickname):
             return user.nickname == query.nickname
         return user.card_number == query.card_number
+
+
+class TakesTheFirst(Honest):
+    """Takes one of two users for the other."""
+
+    async def find(self, query: Query) -> User | None:
+        users = self.users or ()
+        return next((user for user in map(self.clean, users) if self.fits(user, query)), None)
+
+
+class KeepsAt(Honest):
+    """Compares nicknames as they are stored."""
+
+    def clean(self, user: User) -> User:
+        return user
+
+
+class ReadsInTheEventLoop(Honest):
+    """Makes all other requests wait for a disk."""
+
+    async def open(self) -> None:
+        with Path(os.devnull).open():  # noqa: ASYNC230
+            pass
 
 
 class RefusesToOpen(Honest):
@@ -167,6 +198,9 @@ ABSENT = "test_an_absent_user_is_not_known_here"
 EMPTY = "test_an_empty_source_has_no_users"
 AT_ONCE = "test_lookups_at_once_do_not_mix_up_users"
 TWICE = "test_opening_and_closing_twice_works"
+TWO_USERS = "test_two_users_of_one_name_are_an_error"
+AT = "test_a_nickname_stored_with_at_is_found_or_an_error"
+BLOCKS = "test_nothing_blocks_the_event_loop"
 FAILING = "test_a_failing_source_is_never_not_found"
 
 LIARS: dict[type[Honest], set[str]] = {
@@ -178,10 +212,13 @@ LIARS: dict[type[Honest], set[str]] = {
     MixesUpColumns: {ABSENT},
     ForgetsProfileUrls: {FOUND_BY_NICKNAME, FOUND_BY_CARD, AT_ONCE},
     TypesPlans: {FOUND_BY_NICKNAME, FOUND_BY_CARD, AT_ONCE},
-    ServesNoCards: {FOUND_BY_CARD},
+    ServesNoCards: {FOUND_BY_CARD, TWO_USERS},
     FailsWhenEmpty: {EMPTY},
-    KnowsAliceAlways: {EMPTY, FAILING},
+    KnowsAliceAlways: {EMPTY, FAILING, TWO_USERS},
     SharesOneCursor: {AT_ONCE},
+    TakesTheFirst: {TWO_USERS, FAILING},
+    KeepsAt: {AT},
+    ReadsInTheEventLoop: {BLOCKS},
 }
 
 
@@ -189,23 +226,29 @@ async def failed(backend: Callable[[Sequence[User] | None], AnyBackend]) -> set[
     """The tests of the suite that a backend fails."""
     runs = [
         (name, partial(getattr(SUITE, name), backend))
-        for name in (FOUND_BY_NICKNAME, FOUND_BY_CARD, EMPTY, AT_ONCE, TWICE)
+        for name in (FOUND_BY_NICKNAME, FOUND_BY_CARD, EMPTY, AT_ONCE, TWICE, AT, BLOCKS)
     ]
     absent = SUITE.test_an_absent_user_is_not_known_here
     runs += [(ABSENT, partial(absent, backend, query)) for query in QUERIES]
+    two_users = SUITE.test_two_users_of_one_name_are_an_error
+    runs += [
+        (TWO_USERS, partial(two_users, backend, query))
+        for query in (ByNickname("alice"), ByCard(ALICE.card_number))
+    ]
     runs += [(FAILING, partial(SUITE.test_a_failing_source_is_never_not_found, backend(None)))]
     names = set()
     for name, run in runs:
         try:
             await run()
-        except (AssertionError, pytest.fail.Exception, Unavailable, StartError):
+        except (AssertionError, pytest.fail.Exception, Broken, Unavailable, StartError):
             names.add(name)
     return names
 
 
 def test_every_test_of_the_suite_is_tried_here() -> None:
     tests = {name for name in dir(BackendConformance) if name.startswith("test_")}
-    assert tests == {FOUND_BY_NICKNAME, FOUND_BY_CARD, ABSENT, EMPTY, AT_ONCE, TWICE, FAILING}
+    basic = {FOUND_BY_NICKNAME, FOUND_BY_CARD, ABSENT, EMPTY, AT_ONCE, TWICE, FAILING}
+    assert tests == {*basic, TWO_USERS, AT, BLOCKS}
 
 
 @pytest.mark.parametrize("backend", [Honest, RefusesToOpen])

@@ -6,8 +6,12 @@ Import it in tests only: it needs pytest and pytest-tornasync.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any, ClassVar
 
 import pytest
@@ -16,6 +20,8 @@ from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import LookupFailed, StartError, Unavailable
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.registry import open_backends
+
+__all__ = ["BackendConformance", "MakeBackend", "make_backend"]
 
 ALICE = User(plan="Free", card_number="4000123412341234", nickname="alice")
 BOB = User(
@@ -47,6 +53,36 @@ async def _find(backend: AnyBackend, query: Query) -> User | BackendResult | Non
         raise Unavailable(f"no answer within {_TIMEOUT:g} s") from None
 
 
+_BLOCKING = {"open", "sqlite3.connect", "subprocess.Popen", "socket.getaddrinfo"}
+"""Audit events of calls that may block (docs.python.org/3/library/audit_events.html)."""
+_LIBRARIES = (sys.prefix, sys.base_prefix)
+_recorders: dict[int, list[str]] = {}
+"""Calls that are recorded, by the thread that they must not be in."""
+
+
+def _record_call(event: str, arguments: tuple[object, ...]) -> None:
+    if _recorders and event in _BLOCKING:
+        calls, subject = _recorders.get(get_ident()), str(arguments[0])
+        # Libraries import modules, and read their own files, when they are first used.
+        is_import = subject.endswith((".py", ".pyc", ".so")) or subject.startswith(_LIBRARIES)
+        if calls is not None and not is_import:
+            calls.append(f"{event} {subject}")
+
+
+_add_hook = cache(partial(sys.addaudithook, _record_call))  # it cannot be removed
+
+
+@contextmanager
+def _blocking_calls() -> Iterator[list[str]]:
+    """Collect the calls of this thread that may block."""
+    _add_hook()
+    calls = _recorders[get_ident()] = []
+    try:
+        yield calls
+    finally:
+        del _recorders[get_ident()]
+
+
 class BackendConformance:
     """The promises of a `Backend`, as tests.
 
@@ -56,6 +92,10 @@ class BackendConformance:
     """
 
     users: ClassVar[Sequence[User]] = (ALICE, BOB, NO)
+    holds_duplicates: ClassVar[bool] = True
+    """Whether the source can hold two users with the same nickname or card number."""
+    holds_at: ClassVar[bool] = True
+    """Whether the source can hold a nickname with ``@`` in front."""
 
     async def test_a_user_is_found_by_nickname(self, make_backend: MakeBackend) -> None:
         """Every field comes back as it was put in."""
@@ -111,6 +151,39 @@ class BackendConformance:
         for _ in range(2):
             async with open_backends([make_backend(self.users)]) as (backend,):
                 assert await _find(backend, ByNickname("alice")) == self.users[0]
+
+    @pytest.mark.parametrize("query", [ByNickname("alice"), ByCard(ALICE.card_number)], ids=repr)
+    async def test_two_users_of_one_name_are_an_error(
+        self, make_backend: MakeBackend, query: Query
+    ) -> None:
+        """Either might be the wrong one, and ``None`` would be wrong, too."""
+        if not self.holds_duplicates:
+            return
+        same_nickname = User(plan="Pro", card_number="5555", nickname="alice")
+        same_card = User(plan="Pro", card_number=ALICE.card_number, nickname="carol")
+        other = same_nickname if isinstance(query, ByNickname) else same_card
+        with pytest.raises((StartError, LookupFailed)):
+            async with open_backends([make_backend((ALICE, other))]) as (backend,):
+                await _find(backend, query)
+
+    async def test_a_nickname_stored_with_at_is_found_or_an_error(
+        self, make_backend: MakeBackend
+    ) -> None:
+        """People write ``@alice`` into files and tables; ``None`` would be wrong."""
+        if not self.holds_at:
+            return
+        with suppress(StartError, LookupFailed):
+            stored = User(ALICE.plan, ALICE.card_number, "@alice")
+            async with open_backends([make_backend((stored,))]) as (backend,):
+                assert await _find(backend, ByNickname("alice")) == ALICE
+
+    async def test_nothing_blocks_the_event_loop(self, make_backend: MakeBackend) -> None:
+        """Files are opened, names resolved and programs run in a thread: other requests wait."""
+        backend = make_backend(self.users)
+        with _blocking_calls() as calls:
+            async with open_backends([backend]):
+                await _find(backend, ByNickname("alice"))
+        assert not calls, f"in the event loop: {calls}"
 
     async def test_a_failing_source_is_never_not_found(self, failing_backend: AnyBackend) -> None:
         """It refuses to open, or its lookups raise; ``None`` would be a lie."""

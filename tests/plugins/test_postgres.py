@@ -56,6 +56,8 @@ def serving(
 
 
 class TestConformance(BackendConformance):
+    holds_duplicates = False
+
     @pytest.fixture
     def make_backend(
         self, database: Database, backend_of: Callable[..., AnyBackend]
@@ -73,6 +75,8 @@ class TestConformance(BackendConformance):
 
 class TestConformanceOfAnOddTable(BackendConformance):
     """Names that need quotes, types and a collation that ignore case or blanks, no cache."""
+
+    holds_duplicates = False
 
     table = """
     CREATE COLLATION caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
@@ -118,6 +122,9 @@ class TestConformanceOfAnOddTable(BackendConformance):
 
 
 class TestConformanceOfQueries(BackendConformance):
+    holds_duplicates = False
+    holds_at = False
+
     @pytest.fixture
     def make_backend(
         self, database: Database, backend_of: Callable[..., AnyBackend]

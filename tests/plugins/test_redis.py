@@ -73,6 +73,9 @@ def backend_of(server: RedisServer, tmp_path: Path) -> Callable[..., RedisBacken
 
 
 class TestConformance(BackendConformance):
+    holds_duplicates = False
+    holds_at = False
+
     @pytest.fixture
     def make_backend(self, server: RedisServer, backend_of: Callable[..., Any]) -> MakeBackend:
         def make(users: Sequence[User]) -> AnyBackend:

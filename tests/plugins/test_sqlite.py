@@ -37,6 +37,8 @@ README = Path(idv_sqlite.__file__).with_name("README.md").read_text(encoding="ut
 
 
 class TestConformance(BackendConformance):
+    holds_duplicates = False
+
     @pytest.fixture
     def make_backend(self, tmp_path: Path) -> MakeBackend:
         def make(users: Sequence[User]) -> AnyBackend:
@@ -54,6 +56,8 @@ class TestConformance(BackendConformance):
 
 class TestConformanceOfAnOddTable(BackendConformance):
     """Names that need quotes, collations that ignore case, no rowid, two readers."""
+
+    holds_duplicates = False
 
     @pytest.fixture
     def make_backend(self, tmp_path: Path) -> MakeBackend:

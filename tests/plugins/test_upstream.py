@@ -100,6 +100,9 @@ def test_kind_is_registered() -> None:
 class TestConformance(BackendConformance):
     """An upstream is a backend like any other."""
 
+    holds_duplicates = False
+    holds_at = False
+
     users = tuple(
         User(user.plan, user.card_number, user.nickname, profile_url(user))
         for user in BackendConformance.users

@@ -1,0 +1,69 @@
+"""A backend for users in a CSV file."""
+
+import asyncio
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+from tornado_idv import (
+    Backend,
+    BackendOptions,
+    ByCard,
+    ByNickname,
+    ConfigPath,
+    Query,
+    StartError,
+    User,
+    hookimpl,
+)
+
+
+class CsvOptions(BackendOptions):
+    """The options of ``kind: csv`` in config.yaml."""
+
+    path: ConfigPath
+    """A file with the columns nickname, card_number and plan."""
+
+
+class CsvBackend(Backend[CsvOptions]):
+    """Users from a CSV file, read once."""
+
+    options_type = CsvOptions
+
+    async def open(self) -> None:
+        """Read the file, in a thread: the event loop must not wait for a disk."""
+        self._users = await asyncio.to_thread(
+            read, self.options.path, fold=self.options.folds_nicknames
+        )
+
+    async def find(self, query: Query) -> User | None:
+        """Return the user, or ``None``: all users are known, so there is no such one."""
+        return self._users.get(query)
+
+
+def read(path: Path, *, fold: bool) -> Mapping[Query, User]:
+    """Return the users by nickname and by card number; with ``fold`` nicknames in lower case."""
+    users: dict[Query, User] = {}
+    try:
+        # Spreadsheets write a byte order mark, which "utf-8" would read as part of a column's name.
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            for line, row in enumerate(csv.DictReader(file), start=2):
+                nickname = row["nickname"].removeprefix("@")
+                user = User(row["plan"], row["card_number"], nickname)
+                by_nickname = ByNickname(nickname.lower() if fold else nickname)
+                for query in (by_nickname, ByCard(user.card_number)):
+                    if query in users:  # neither of the two may be taken for the other
+                        raise StartError(f"{path}: line {line}: another user has the same value")
+                    users[query] = user
+    except OSError as error:
+        raise StartError(f"{path}: {error.strerror}") from error
+    except (AttributeError, KeyError, TypeError, ValueError, csv.Error):
+        text = "not CSV in UTF-8 with the columns nickname, card_number and plan"
+        raise StartError(f"{path}: {text}") from None
+    return users
+
+
+@hookimpl
+def idv_backend_kinds() -> Mapping[str, type[CsvBackend]]:
+    """Add ``kind: csv``."""
+    return {"csv": CsvBackend}
