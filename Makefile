@@ -10,6 +10,8 @@
 # make check  lint, types, layers, and the site of the documentation in build/site
 # make docs   renew the pages of docs/ that are generated
 # make man    write man pages into build/man
+# make dist   build wheel, source archive and SBOM in dist/, reproducibly
+# make lock   renew requirements.lock
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make soak   serve at half of capacity for MINUTES=10 with reloads and purges, and see what grows
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
@@ -40,7 +42,7 @@ EXAMPLES ?= 100000
 PORT ?=
 DEMO := $(if $(PORT),.demo.yaml,config.yaml)
 
-.PHONY: run chain test test-fast coverage test-tools screenshots hard check docs man bench soak faults clean FORCE
+.PHONY: run chain test test-fast coverage test-tools screenshots hard check docs man dist lock bench soak faults clean FORCE
 
 run: $(VENV)/.run $(DEMO)
 	$(BIN)/tornado-idv serve --config $(DEMO)
@@ -92,6 +94,23 @@ check: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+
+# From the files of the commit, with their modes; the same for everybody.
+dist: $(VENV)/.dev $(LINTERS)/.installed
+	rm -rf build/source dist
+	mkdir -p build/source dist
+	git archive HEAD | tar --extract --no-same-permissions --directory build/source
+	cd build/source && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+	  $(CURDIR)/$(BIN)/python -m build --no-isolation --outdir $(CURDIR)/dist
+	$(LINTERS)/bin/cyclonedx-py requirements --output-reproducible -o dist/tornado-idv.cdx.json requirements.lock
+	$(LINTERS)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	$(LINTERS)/bin/check-wheel-contents dist/*.whl
+	cd dist && sha256sum *
+
+# The versions that the image installs, with their digests, for every supported Python.
+lock: $(LINTERS)/.installed
+	$(LINTERS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header --extra postgres --extra redis setup.py -o requirements.lock
 
 man: $(VENV)/.dev
 	$(BIN)/python docs/generate.py --man build/man

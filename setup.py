@@ -4,9 +4,15 @@
 name and no package called ``plugins`` is ever installed.
 """
 
+from __future__ import annotations
+
+import gzip
+import os
+import tarfile
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).parent
 
@@ -31,9 +37,37 @@ TESTS = [
     "trustme>=1.2",
 ]
 
+os.umask(0o022)  # the modes of generated files are in the archives
+
+
+class ReproducibleSdist(sdist):
+    """Builds the same archive from the same files, at the time ``SOURCE_DATE_EPOCH``.
+
+    That is the time of each entry (reproducible-builds.org); setuptools does so for wheels.
+    """
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, *_):  # noqa: A002, ANN001, ANN002, ANN201
+        epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "315532800"))
+        path = f"{base_name}.tar.gz"
+
+        def normalized(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+            entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = epoch, 0, 0, "", ""
+            entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+            return entry
+
+        with (
+            Path(path).open("wb") as file,
+            gzip.GzipFile("", "wb", fileobj=file, mtime=epoch) as compressed,
+            tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            archive.add(base_dir, filter=normalized)  # sorted by name
+        return path
+
+
 setup(
     name="tornado-idv",
-    version="0.1.0",
+    version="1.0.0rc1",
+    cmdclass={"sdist": ReproducibleSdist},
     description="Does this user exist, and who is it? A lookup service over HTTP and JSON.",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -93,12 +127,17 @@ setup(
             "yaml = idv_yaml",
         ],
     },
+    keywords=["user directory", "lookup", "proxy", "cache", "tornado"],
     classifiers=[
-        "Development Status :: 3 - Alpha",
+        "Development Status :: 4 - Beta",
+        "Environment :: No Input/Output (Daemon)",
         "Framework :: AsyncIO",
+        "Intended Audience :: System Administrators",
+        "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
+        "Topic :: System :: Systems Administration :: Authentication/Directory",
         "Typing :: Typed",
     ],
 )

@@ -95,7 +95,7 @@ def _status(now: float) -> dict[str, object]:
     return {
         "status": "degraded",
         "degraded": ["backend partners"],
-        "version": "0.1.0",
+        "version": "1.0.0rc1",
         "pid": 4711,
         "started_at": format_time(now - 3.3 * _DAY),
         "uptime_s": 3.3 * _DAY,
