@@ -46,7 +46,7 @@ class ReproducibleSdist(sdist):
     That is the time of each entry (reproducible-builds.org); setuptools does so for wheels.
     """
 
-    def make_archive(self, base_name, format, root_dir=None, base_dir=None, *_):  # noqa: A002, ANN001, ANN002, ANN201
+    def make_archive(self, base_name: str, *_: object, base_dir: str, **__: object) -> str:
         epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "315532800"))
         path = f"{base_name}.tar.gz"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import email
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from support.processes.proxies import find_tool
 
 pytestmark = pytest.mark.slow
 
@@ -77,8 +83,16 @@ def build(source: Path, targets: Mapping[str, Path]) -> list[Path]:
 
 
 def run(*line: str, cwd: Path) -> str:
-    done = subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        line,
+        cwd=cwd,
+        env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -159,3 +173,67 @@ def test_the_wheel_runs_far_from_the_tree(python: str, tmp_path: Path) -> None:
     assert set(json.loads(kinds).values()) == PLUGINS
     assert checked.startswith("ok: ")
     assert json.loads(found)["nickname"] == "@alice"
+
+
+def test_two_builds_are_equal(built: Built, tmp_path: Path) -> None:
+    """Of the same files, at another time, for a user with another umask."""
+    before = os.umask(0o077)
+    try:
+        shutil.copytree(ROOT, tmp_path / "tree", ignore=NOT_SOURCE, copy_function=copy_late)
+        targets = {"sdist": tmp_path / "sdist", "wheel": tmp_path / "wheel"}
+        sdist, wheel = build(tmp_path / "tree", targets)
+    finally:
+        os.umask(before)
+    assert sdist.read_bytes() == built.sdist.read_bytes()
+    assert wheel.read_bytes() == built.wheel.read_bytes()
+
+
+def copy_late(source: str, target: str) -> None:
+    """Copy a file as if it was written years later."""
+    shutil.copy2(source, target)
+    os.utime(target, (2_000_000_000, 2_000_000_000))
+
+
+def test_description_and_contents_pass_the_checks_of_the_index(built: Built) -> None:
+    """Those of twine and of check-wheel-contents."""
+    tools = ROOT / ".venv-tools" / "bin"
+    twine, check = find_tool("twine", tools), find_tool("check-wheel-contents", tools)
+    run(twine, "check", "--strict", str(built.wheel), str(built.sdist), cwd=ROOT)
+    run(check, str(built.wheel), cwd=ROOT)
+
+
+def locked() -> dict[str, tuple[str, str]]:
+    """Return version and digests of each package in the lock."""
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    entries = re.findall(
+        r"^([\w.-]+)==(\S+)([^\\\n]*)((?: \\\n    --hash=\S+)+)", text, re.MULTILINE
+    )
+    assert len(entries) == len(re.findall(r"^\w", text, re.MULTILINE))
+    return {canonicalize_name(name): (version, digests) for name, version, _, digests in entries}
+
+
+def test_lock_has_every_requirement_with_digests(built: Built) -> None:
+    """Renew it with `make lock`."""
+    names = contents(built.wheel)
+    (metadata,) = (names[name].decode() for name in names if name.endswith("/METADATA"))
+    versions = locked()
+    for text in email.message_from_string(metadata).get_all("Requires-Dist", []):
+        requirement = Requirement(text)
+        if "extra ==" in text and not re.search("extra == .(postgres|redis)", text):
+            continue
+        version, digests = versions[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), text
+        assert "--hash=sha256:" in digests
+    assert "index-url" not in (ROOT / "requirements.lock").read_text(encoding="utf-8")
+
+
+def test_bill_of_materials_lists_the_lock_and_is_reproducible(tmp_path: Path) -> None:
+    tool = find_tool("cyclonedx-py", ROOT / ".venv-tools" / "bin")
+    lock = str(ROOT / "requirements.lock")
+    boms = [tmp_path / "first.json", tmp_path / "second.json"]
+    for bom in boms:
+        run(tool, "requirements", "--output-reproducible", "-o", str(bom), lock, cwd=ROOT)
+    first, second = (bom.read_text(encoding="utf-8") for bom in boms)
+    assert first == second
+    components = json.loads(first)["components"]
+    assert {canonicalize_name(each["name"]) for each in components} == set(locked())
