@@ -105,8 +105,8 @@ def test_guide_behind_nginx_with_prometheus_works(tmp_path: Path) -> None:
         find_tool(tool)
     steps, last = guide().strip().rsplit("\n", 1)
     # Prometheus responds with 503 until it has started.
-    until_scraped = f"for _ in $(seq 40); do {last} > /tmp/up || :; grep '\"1\"' /tmp/up && exit; "
-    script = f"{SYSTEMCTL}\ncd {ROOT}\n{steps}\n{until_scraped} sleep 0.5; done; exit 1"
+    until_scraped = f"for _ in $(seq 40); do {last} > up || :; grep '\"1\"' up && exit; "
+    script = f"{SYSTEMCTL}\ncd {ROOT}\n{steps}\ncd {tmp_path}\n{until_scraped} sleep 0.5; done; exit 1"
     said = run_in_sandbox(tmp_path, script)
     assert '"nickname":"@alice"' in said
     assert "The service is ready." in said

@@ -191,7 +191,7 @@ def test_keys_of_a_first_start_are_private(tmp_path: Path) -> None:
 
 def test_image_has_the_libraries_of_both_engines() -> None:
     (install,) = (value for name, value in instructions() if name == "RUN")
-    assert "'.[postgres,redis]'" in install
+    assert "--require-hashes --requirement requirements.lock" in install
 
 
 CONFIGURATIONS = [
