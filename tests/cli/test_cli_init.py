@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.admin import ask_admin
 from support.processes.process import Invoke, command
 from support.processes.service import Client, serving
 from tornado_idv.keys.token import check_token
@@ -68,8 +69,9 @@ def test_the_printed_request_works(invoke: Invoke, tmp_path: Path) -> None:
     assert curl[:2] == ["curl", "http://127.0.0.1:8080/api/v1/identify/url"]
     body = curl[curl.index("-d") + 1].encode()
     config = (tmp_path / "config.yaml").read_text()
-    with serving(config.replace("port: 8080", "port: 0"), tmp_path) as service:
+    with serving(re.sub(r"port: 808[01]", "port: 0", config), tmp_path) as service:
         client = Client(service.port)
+        assert ask_admin(service, "/status").status == 200
         found = client.post("/api/v1/identify/url", body, headers)
         assert (found.status, json.loads(found.body)["nickname"]) == (200, "@alice")
         assert client.post("/api/v1/identify/url", body).status == 401

@@ -23,6 +23,7 @@ _CONFIG = """\
 profile_sites: [https://profiles.example]   # the sites of profile URLs; responses use the first
 
 server: {{host: 127.0.0.1, port: 8080}}
+admin: {{host: 127.0.0.1, port: 8081}}        # status page, health, metrics; for this machine only
 
 auth:
   keys:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from support.processes.admin import ask_admin
 from support.processes.forking import ForkedCommand, fork
 from support.processes.process import COMMAND, TIMEOUT, Invoke, command, eventually, running
 from support.processes.service import KEY, Client
@@ -27,6 +29,7 @@ from tornado_idv.admin.report import ReloadResult
 from tornado_idv.cli.load_config import load_settings
 from tornado_idv.cli.running.serve import announce
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.config.parts import AdminSettings
 from tornado_idv.config.settings import Settings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service import reload
@@ -109,23 +112,28 @@ def test_the_demo_of_the_repository_answers_its_own_line(tmp_path: Path) -> None
     root = Path(__file__).parents[3]
     text = (root / "config.yaml").read_text(encoding="utf-8")
     assert "port: 8080" in text
-    text = text.replace("port: 8080", "port: 0").replace("deploy/", f"{root}/deploy/")
+    text = re.sub(r"port: 808[01]", "port: 0", text).replace("deploy/", f"{root}/deploy/")
     (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
     with running(tmp_path / "config.yaml") as service:
+        assert f"Status page: {service.admin_url}/status\n" in service.announced
+        assert ask_admin(service, "/status").status == 200
         assert _run(shlex.split(service.read_up_to("curl")))["status"] == "ok"
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_make_run_takes_another_port(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("port", "admin_port"), [(4711, 4712), (8079, 8080), (8081, 8082), (0, 0)])
+def test_make_run_takes_another_port(tmp_path: Path, port: int, admin_port: int) -> None:
+    """And the next one for the admin listener, so that two demos can be served."""
     for name in ("Makefile", "config.yaml", "setup.py"):
         shutil.copy(Path(__file__).parents[3] / name, tmp_path)
     for arguments in (["--silent", ".demo.yaml"], ["--dry-run", "run"]):
-        command = ["make", "--no-print-directory", *arguments, "PORT=4711"]
+        command = ["make", "--no-print-directory", *arguments, f"PORT={port}"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True)
     assert done.stdout.endswith("tornado-idv serve --config .demo.yaml\n")
-    original = (tmp_path / "config.yaml").read_text(encoding="utf-8")
-    demo = (tmp_path / ".demo.yaml").read_text(encoding="utf-8")
-    assert demo == original.replace("port: 8080", "port: 4711") != original
+    original, _ = load_settings(tmp_path / "config.yaml")
+    demo, _ = load_settings(tmp_path / ".demo.yaml")
+    assert (original.server.port, original.admin) == (8080, AdminSettings(port=8081))
+    assert (demo.server.port, demo.admin) == (port, AdminSettings(port=admin_port))
 
 
 def _run(line: list[str]) -> dict[str, str]:
@@ -147,15 +155,18 @@ def _run(line: list[str]) -> dict[str, str]:
     return record
 
 
-def test_a_port_in_use_is_reported(config: Config) -> None:
+@pytest.mark.parametrize("section", ["server", "admin"])
+def test_a_port_in_use_is_reported(config: Config, section: str) -> None:
+    """As where two demos are served on one machine."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        path = config(USERS, more=f"server: {{port: {port}}}\n")
+        others = ANY_PORT if section == "admin" else ""
+        path = config(USERS, more=f"{others}{section}: {{port: {port}}}\n")
         result = command("serve", "--config", str(path))
     assert (result.returncode, result.stdout) == (3, "")
     assert result.stderr == (
         f"cannot listen on 127.0.0.1 port {port}: Address already in use; "
-        "change server.host or server.port\n"
+        f"change {section}.host or {section}.port\n"
     )
 
 

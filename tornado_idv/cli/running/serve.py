@@ -76,6 +76,7 @@ def announce(service: Summary, settings: Settings) -> None:
     click.echo(f"Listening on {url}")
     if service.admin_url is not None:
         click.echo(f"Admin listener on {service.admin_url}")
+        click.echo(f"Status page: {service.admin_url}/status")
     click.echo(f"Backends, in order: {backends}")
     click.echo(f"Keys: {service.key_count}")
     token = _token_to_try(settings) if settings.demo else None
