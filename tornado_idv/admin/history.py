@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
@@ -12,8 +12,9 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 
 from tornado_idv.admin.operations import OperationFailed, Operations
 from tornado_idv.admin.report import Report
-from tornado_idv.admin.status import FAILURES, cache_lookups
+from tornado_idv.admin.status import cache_lookups
 from tornado_idv.metrics.counters import BOUNDS, sum_buckets
+from tornado_idv.web.errors import ApiError
 
 
 def quantile(buckets: Sequence[int], share: float) -> float | None:
@@ -40,18 +41,26 @@ WINDOW = 5
 _MAX_SAMPLES = 900
 _BACKEND_WINDOW = 60
 """The same for latencies of backends, which are called less often."""
+_OK, _SERVER_ERROR = 200, 500
+_STATUSES = {error.code: error.status for error in ApiError}
+"""Statuses by the code of the response; a found user has none of them."""
 
 
 class Sample(NamedTuple):
     """Rates are per second, latencies in milliseconds; ``None`` where there was no request.
 
-    ``time`` is a Unix time. ``errors`` are responses with a status of 500 or more, ``stale``
-    expired answers that were served because the lookup failed.
+    ``time`` is a Unix time. ``errors`` are responses with a status of 500 or more, ``status_404``
+    those with this status, whether a user or a route was not found. ``stale`` are expired answers
+    that were served because the lookup failed.
     """
 
     time: float
     requests: float
     errors: float
+    status_401: float
+    status_403: float
+    status_404: float
+    status_429: float
     p50: float | None
     p95: float | None
     p99: float | None
@@ -63,8 +72,7 @@ class _Totals(NamedTuple):
     """Counts up to ``at``, in seconds of the timer."""
 
     at: float
-    requests: int
-    errors: int
+    statuses: Counter[int]
     buckets: list[int]
     hits: int
     stale: int
@@ -94,16 +102,25 @@ class History:
         seconds = now.at - before.at
         buckets = _difference(now.buckets, before.buckets)
         lookups = now.lookups - before.lookups
+        statuses = now.statuses - before.statuses
+
+        def rate(count: int) -> float:
+            return round(count / seconds, 2)
+
         self._samples.append(
             Sample(
                 time=round(self._clock(), 1),
-                requests=round((now.requests - before.requests) / seconds, 2),
-                errors=round((now.errors - before.errors) / seconds, 2),
+                requests=rate(statuses.total()),
+                errors=rate(sum(n for status, n in statuses.items() if status >= _SERVER_ERROR)),
+                status_401=rate(statuses[401]),
+                status_403=rate(statuses[403]),
+                status_404=rate(statuses[404]),
+                status_429=rate(statuses[429]),
                 p50=_milliseconds(buckets, 0.5),
                 p95=_milliseconds(buckets, 0.95),
                 p99=_milliseconds(buckets, 0.99),
                 hit_ratio=round((now.hits - before.hits) / lookups, 4) if lookups else None,
-                stale=round((now.stale - before.stale) / seconds, 2),
+                stale=rate(now.stale - before.stale),
             )
         )
 
@@ -149,10 +166,12 @@ def _count(report: Report, at: float) -> _Totals:
     counters = report.counters
     responses = counters.responses.items()
     lookups = cache_lookups(counters)
+    statuses: Counter[int] = Counter()
+    for (_, code), each in responses:
+        statuses[_STATUSES.get(code, _OK)] += each.count
     return _Totals(
         at=at,
-        requests=sum(each.count for _, each in responses),
-        errors=sum(each.count for (_, code), each in responses if code in FAILURES),
+        statuses=statuses,
         buckets=sum_buckets(each for _, each in responses),
         hits=lookups["hit"],
         stale=lookups["stale"],

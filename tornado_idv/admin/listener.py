@@ -22,12 +22,13 @@ from tornado_idv.admin.handlers import (
 )
 from tornado_idv.admin.history import sampled
 from tornado_idv.admin.operations import Operations
-from tornado_idv.admin.page import PAGE_FILES, PageFileHandler, PageHandler
+from tornado_idv.admin.page import PAGE_FILES, PageFileHandler, PageHandler, RootHandler
 from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.web.app import make_reject
 
 ROUTES: dict[str, type[AdminHandler]] = {
+    "/": RootHandler,
     "/health/live": LiveHandler,
     "/health/ready": ReadyHandler,
     "/metrics": MetricsHandler,

@@ -17,6 +17,7 @@ PAGE_FILES = (
     "explain.js",
     "format.js",
     "panels.js",
+    "problems.js",
     "uPlot.iife.min.js",
     "uPlot.min.css",
 )
@@ -37,6 +38,15 @@ class PageHandler(AdminHandler):
         self.set_header("Content-Security-Policy", _POLICY.format(nonce))
         self.set_header("Referrer-Policy", "no-referrer")
         self.finish(_read("status.html").replace("{nonce}", nonce))
+
+
+class RootHandler(AdminHandler):
+    """Leads to the page; a relative reference, since a proxy may add a prefix to the path."""
+
+    has_data = False
+
+    async def get(self) -> None:
+        self.redirect("status")
 
 
 class PageFileHandler(AdminHandler):

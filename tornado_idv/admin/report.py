@@ -49,7 +49,8 @@ class BackendReport(Struct):
 
     Times are Unix times, ``failing_since`` is ``None`` after a success.
     ``users`` is the number of its users, if it knows, and ``problem`` what it knows to
-    be wrong without a lookup.
+    be wrong without a lookup. ``next_probe`` are the seconds until an open circuit breaker lets a
+    probe through.
     """
 
     name: str
@@ -61,6 +62,7 @@ class BackendReport(Struct):
     last_error: str | None
     last_error_at: float
     problem: str | None = None
+    next_probe: float = 0.0
 
     @property
     def available(self) -> bool:
@@ -175,6 +177,9 @@ def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
         last_error=latest.last_error,
         last_error_at=latest.last_error_at,
         problem=next((each.problem for each in reports if each.problem is not None), None),
+        next_probe=min(
+            (each.next_probe for each in reports if each.breaker == "open"), default=0.0
+        ),
     )
 
 

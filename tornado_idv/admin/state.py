@@ -125,6 +125,7 @@ class ServiceState:
             last_error=counted.last_error,
             last_error_at=counted.last_error_at,
             problem=guard.backend.problem,
+            next_probe=guard.next_probe,
         )
 
     def _shared_cache(self, tier: SharedTier) -> BackendReport:
@@ -138,4 +139,5 @@ class ServiceState:
             last_error=tier.counted.last_error,
             last_error_at=tier.counted.last_error_at,
             problem=tier.problem,
+            next_probe=tier.next_probe,
         )

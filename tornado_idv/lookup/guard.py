@@ -112,6 +112,11 @@ class Guard:
         """The state of the circuit breaker."""
         return self._breaker.state
 
+    @property
+    def next_probe(self) -> float:
+        """Seconds until an open circuit breaker lets a probe through."""
+        return self._breaker.next_probe
+
     def serves(self, query: Query) -> bool:
         return type(query) in self._serves
 

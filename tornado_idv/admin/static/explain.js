@@ -17,7 +17,20 @@ const CACHE = {
   absent: "Nothing is cached.",
 };
 
-export function listen(form, input, output) {
+// `hint` has a button that puts the missing @ before a nickname.
+export function listen(form, input, hint, output) {
+  const button = hint.querySelector("button");
+  input.addEventListener("input", () => {
+    const text = input.value.trim();
+    hint.hidden = !mayBeNickname(text);
+    button.textContent = `Explain @${text}`;
+  });
+  button.addEventListener("click", () => {
+    input.value = `@${input.value.trim()}`;
+    hint.hidden = true;
+    input.focus();
+    form.requestSubmit();
+  });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const text = input.value.trim();
@@ -29,6 +42,10 @@ export function listen(form, input, output) {
       output.replaceChildren(node("p", "The service did not respond.", "problem"));
     }
   });
+}
+
+function mayBeNickname(text) {
+  return /[^0-9]/.test(text) && !/[@/:\s]/.test(text);
 }
 
 function explanation(record) {
