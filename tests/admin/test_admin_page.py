@@ -133,6 +133,29 @@ def test_sample_describes_five_seconds(service: Service) -> None:
     assert counted.second("not_found", times=5).errors == 1
 
 
+@pytest.mark.parametrize(
+    ("code", "field"),
+    [
+        ("token_invalid_or_expired", "status_401"),
+        ("insufficient_scope", "status_403"),
+        ("not_found", "status_404"),
+        ("no_such_route", "status_404"),
+        ("rate_limited", "status_429"),
+        ("backend_unavailable", "errors"),
+        ("overloaded", "errors"),
+        ("internal", "errors"),
+        ("ok", None),
+        ("invalid_format", None),
+    ],
+)
+def test_errors_are_shown_by_kind(service: Service, code: str, field: str | None) -> None:
+    sample = Counted(service).second(code, times=5)._asdict()
+    rates = {name: sample[name] for name in sample if name.startswith(("status_", "error"))}
+    assert (sample["requests"], len(rates)) == (5, 5)
+    assert {name for name, rate in rates.items() if rate} == ({field} if field else set())
+    assert field is None or rates[field] == 5
+
+
 def test_stale_answers_and_hits_are_shown(service: Service) -> None:
     counted = Counted(service)
     counted.state.counters.cache_lookups.update(hit=6, stale=2, miss=1, coalesced=1, shared=2)

@@ -106,7 +106,9 @@ def test_guide_behind_nginx_with_prometheus_works(tmp_path: Path) -> None:
     steps, last = guide().strip().rsplit("\n", 1)
     # Prometheus responds with 503 until it has started.
     until_scraped = f"for _ in $(seq 40); do {last} > up || :; grep '\"1\"' up && exit; "
-    script = f"{SYSTEMCTL}\ncd {ROOT}\n{steps}\ncd {tmp_path}\n{until_scraped} sleep 0.5; done; exit 1"
+    script = (
+        f"{SYSTEMCTL}\ncd {ROOT}\n{steps}\ncd {tmp_path}\n{until_scraped} sleep 0.5; done; exit 1"
+    )
     said = run_in_sandbox(tmp_path, script)
     assert '"nickname":"@alice"' in said
     assert "The service is ready." in said

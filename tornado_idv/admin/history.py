@@ -39,18 +39,19 @@ INTERVAL = 1
 WINDOW = 5
 """Seconds that a sample describes, so that single requests do not make it jump."""
 _MAX_SAMPLES = 900
-_STATUSES = {error.code: min(error.status, 500) for error in ApiError}
-"""Status by code; 500 stands for all from there on."""
 _BACKEND_WINDOW = 60
 """The same for latencies of backends, which are called less often."""
+_OK, _SERVER_ERROR = 200, 500
+_STATUSES = {error.code: error.status for error in ApiError}
+"""Statuses by the code of the response; a found user has none of them."""
 
 
 class Sample(NamedTuple):
     """Rates are per second, latencies in milliseconds; ``None`` where there was no request.
 
-    ``time`` is a Unix time. ``errors`` are responses with a status of 500 or more, and those of
-    other statuses have theirs; ``stale`` are expired answers that were served because the lookup
-    failed.
+    ``time`` is a Unix time. ``errors`` are responses with a status of 500 or more, ``status_404``
+    those with this status, whether a user or a route was not found. ``stale`` are expired answers
+    that were served because the lookup failed.
     """
 
     time: float
@@ -71,7 +72,6 @@ class _Totals(NamedTuple):
     """Counts up to ``at``, in seconds of the timer."""
 
     at: float
-    requests: int
     statuses: Counter[int]
     buckets: list[int]
     hits: int
@@ -100,23 +100,27 @@ class History:
             return
         before, now = self._totals[max(-WINDOW - 1, -len(self._totals))], self._totals[-1]
         seconds = now.at - before.at
-        statuses = now.statuses - before.statuses
         buckets = _difference(now.buckets, before.buckets)
         lookups = now.lookups - before.lookups
+        statuses = now.statuses - before.statuses
+
+        def rate(count: int) -> float:
+            return round(count / seconds, 2)
+
         self._samples.append(
             Sample(
                 time=round(self._clock(), 1),
-                requests=round((now.requests - before.requests) / seconds, 2),
-                errors=round(statuses[500] / seconds, 2),
-                status_401=round(statuses[401] / seconds, 2),
-                status_403=round(statuses[403] / seconds, 2),
-                status_404=round(statuses[404] / seconds, 2),
-                status_429=round(statuses[429] / seconds, 2),
+                requests=rate(statuses.total()),
+                errors=rate(sum(n for status, n in statuses.items() if status >= _SERVER_ERROR)),
+                status_401=rate(statuses[401]),
+                status_403=rate(statuses[403]),
+                status_404=rate(statuses[404]),
+                status_429=rate(statuses[429]),
                 p50=_milliseconds(buckets, 0.5),
                 p95=_milliseconds(buckets, 0.95),
                 p99=_milliseconds(buckets, 0.99),
                 hit_ratio=round((now.hits - before.hits) / lookups, 4) if lookups else None,
-                stale=round((now.stale - before.stale) / seconds, 2),
+                stale=rate(now.stale - before.stale),
             )
         )
 
@@ -164,10 +168,9 @@ def _count(report: Report, at: float) -> _Totals:
     lookups = cache_lookups(counters)
     statuses: Counter[int] = Counter()
     for (_, code), each in responses:
-        statuses[_STATUSES.get(code, 200)] += each.count
+        statuses[_STATUSES.get(code, _OK)] += each.count
     return _Totals(
         at=at,
-        requests=sum(each.count for _, each in responses),
         statuses=statuses,
         buckets=sum_buckets(each for _, each in responses),
         hits=lookups["hit"],

@@ -17,6 +17,7 @@ PAGE_FILES = (
     "explain.js",
     "format.js",
     "panels.js",
+    "problems.js",
     "uPlot.iife.min.js",
     "uPlot.min.css",
 )
@@ -40,7 +41,7 @@ class PageHandler(AdminHandler):
 
 
 class RootHandler(AdminHandler):
-    """Leads to the page."""
+    """Leads to the page; a relative reference, since a proxy may add a prefix to the path."""
 
     has_data = False
 

@@ -47,10 +47,10 @@ _BREAKERS = ("closed", "half_open", "open")
 class BackendReport(Struct):
     """A backend, or the shared cache.
 
-    Times are Unix times, ``failing_since`` is ``None`` after a success. ``next_probe`` is in
-    seconds, until the open circuit breaker lets a call through.
+    Times are Unix times, ``failing_since`` is ``None`` after a success.
     ``users`` is the number of its users, if it knows, and ``problem`` what it knows to
-    be wrong without a lookup.
+    be wrong without a lookup. ``next_probe`` are the seconds until an open circuit breaker lets a
+    probe through.
     """
 
     name: str
@@ -177,7 +177,9 @@ def _merge_backend(reports: Sequence[BackendReport]) -> BackendReport:
         last_error=latest.last_error,
         last_error_at=latest.last_error_at,
         problem=next((each.problem for each in reports if each.problem is not None), None),
-        next_probe=min((each.next_probe for each in reports if each.next_probe), default=0.0),
+        next_probe=min(
+            (each.next_probe for each in reports if each.breaker == "open"), default=0.0
+        ),
     )
 
 

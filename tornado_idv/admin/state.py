@@ -139,4 +139,5 @@ class ServiceState:
             last_error=tier.counted.last_error,
             last_error_at=tier.counted.last_error_at,
             problem=tier.problem,
+            next_probe=tier.next_probe,
         )

@@ -90,7 +90,7 @@ def _backend(backend: BackendReport, counters: Counters) -> Record:
         "kind": backend.kind,
         "available": backend.available,
         "breaker": backend.breaker,
-        "next_probe_s": round(backend.next_probe, 1) or None,
+        "next_probe_s": round(backend.next_probe, 1) if backend.breaker == "open" else None,
         "failing_since": _time_or_none(backend.failing_since),
         "last_error": backend.last_error,
         "last_error_at": _time_or_none(backend.last_error_at or None),

@@ -114,7 +114,7 @@ class Guard:
 
     @property
     def next_probe(self) -> float:
-        """Seconds until the open circuit breaker lets a call through."""
+        """Seconds until an open circuit breaker lets a probe through."""
         return self._breaker.next_probe
 
     def serves(self, query: Query) -> bool:

@@ -87,6 +87,11 @@ class SharedTier:
         return self._breaker.state
 
     @property
+    def next_probe(self) -> float:
+        """Seconds until an open circuit breaker lets a probe through."""
+        return self._breaker.next_probe
+
+    @property
     def in_flight(self) -> int:
         """The number of stores and purges that are running."""
         return len(self._tasks)

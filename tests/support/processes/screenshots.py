@@ -22,9 +22,9 @@ from tornado_idv.log_format import format_time
 
 FOLDER = Path(__file__).parents[3] / "docs" / "images"
 PICTURES = [
-    ("status-light.png", "light", 1040, 1150),
-    ("status-dark.png", "dark", 1040, 1150),
-    ("status-phone.png", "light", 360, 1240),
+    ("status-light.png", "light", 1040, 1506),
+    ("status-dark.png", "dark", 1040, 1506),
+    ("status-phone.png", "light", 390, 844),
 ]
 _SAMPLES = 900
 _DAY = 86400.0
@@ -74,8 +74,10 @@ def _samples(now: float) -> dict[str, list[float]]:
     outage = [1 if i > 480 else 0 for i in range(_SAMPLES)]
     columns["requests"] = [round(1240 + 70 * each, 1) for each in noise]
     columns["errors"] = [each * (34 + 8 * n) for each, n in zip(outage, noise, strict=True)]
-    for field, steady in [("401", 0.4), ("403", 0.1), ("404", 61), ("429", 1.2)]:
-        columns[f"status_{field}"] = [round(steady * (1 + 0.1 * n), 2) for n in noise]
+    columns["status_401"] = [6 + 2 * n for n in noise]
+    columns["status_403"] = [0.2 for _ in noise]
+    columns["status_404"] = [62 + 4 * n for n in noise]
+    columns["status_429"] = [18.0 if 200 < i < 260 else 0.0 for i in range(_SAMPLES)]
     columns["stale"] = [each * (96 + 9 * n) for each, n in zip(outage, noise, strict=True)]
     columns["p50"] = [round(0.09 + 0.006 * n, 3) for n in noise]
     for field, steady, variation, change in [
@@ -108,7 +110,7 @@ def _status(now: float) -> dict[str, object]:
                 **_backend("partners", "upstream", {"not_found": 290_001, "unavailable": 117}),
                 "available": False,
                 "breaker": "open",
-                "next_probe_s": 12.4,
+                "next_probe_s": 11.4,
                 "failing_since": format_time(now - 421),
                 "last_error": failed,
                 "last_error_at": format_time(now - 3),

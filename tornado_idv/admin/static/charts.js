@@ -1,19 +1,19 @@
-// The charts: cards, each with its latest values and the last 15 minutes.
+// The charts: cards with their latest values, and the last 15 minutes or the time since the start.
 
 import {milliseconds, percent, rate, clock} from "./format.js";
 
 const SPAN = 900;
-const MIN_SPAN = 30;
 const MAX_GAP = 3;
 const HEIGHT = 130;
 
 const CARDS = [
   {title: "Requests", format: rate, series: [["requests", "Requests", "--blue"]]},
-  {title: "Errors", format: rate, series: [
-    ["errors", "5xx", "--red"], ["status_429", "429", "--orange"], ["status_404", "404", "--blue"],
-    ["status_403", "403", "--green"], ["status_401", "401", "--violet"]]},
   {title: "Latency", format: milliseconds, series: [
     ["p50", "p50", "--blue"], ["p95", "p95", "--violet"], ["p99", "p99", "--orange"]]},
+  {title: "Errors", format: rate, wide: true, series: [
+    ["errors", "5xx failed", "--red"], ["status_429", "429 limited", "--orange"],
+    ["status_401", "401 bad key", "--violet"], ["status_403", "403 no scope", "--blue"],
+    ["status_404", "404 not found", "--muted"]]},
   {title: "Cache hit ratio", format: percent, max: 1, series: [["hit_ratio", "Hits", "--green"]]},
   {title: "Served stale", format: rate, series: [["stale", "Stale answers", "--orange"]]},
 ];
@@ -21,6 +21,7 @@ const FIELDS = ["time", ...CARDS.flatMap((card) => card.series.map(([field]) => 
 
 let samples = null;
 let charts = [];
+let period = null;
 
 // Replace all samples by columns of the history.
 export function load(columns) {
@@ -42,12 +43,13 @@ export function append(sample) {
   return true;
 }
 
-// Create the cards; the charts adapt to their width and to the color scheme.
-export function create(parent) {
+// Create the cards, which adapt to their width and to the color scheme; `heading` gets the time they show.
+export function create(parent, heading) {
+  period = heading;
   charts = CARDS.map((card) => {
     const {element, plot, show} = createCard(card);
     parent.append(element);
-    const chart = new uPlot(options(card, show), emptyData(card), plot);
+    const chart = new uPlot(options(card, show), [[], ...card.series.map(() => [])], plot);
     new ResizeObserver(() => chart.setSize({width: plot.clientWidth, height: HEIGHT})).observe(plot);
     return {card, chart, show};
   });
@@ -56,24 +58,27 @@ export function create(parent) {
   });
 }
 
+// Return the bounds of the time axis, and whether there are samples for all of it.
+function bounds() {
+  const now = Date.now() / 1000;
+  const [first, last] = [samples?.time[0] ?? now, samples?.time.at(-1) ?? now];
+  const full = last - first > SPAN - MAX_GAP;
+  return {start: full ? last - SPAN : Math.min(first, last - 1), last, full};
+}
+
 function draw() {
-  const {time} = samples;
-  const isFull = time.length > 0 && time.at(-1) - time[0] >= SPAN - MAX_GAP;
-  const shown = isFull || time.length === 0 ? "of the last 15 minutes" : `since ${clock(new Date(time[0] * 1000))}`;
-  document.getElementById("shown").textContent = shown;
+  const {start, full} = bounds();
+  const text = full ? "of the last 15 minutes" : `since ${second(start)}`;
+  if (period.textContent !== text) period.textContent = text;
   for (const {card, chart, show} of charts) {
     chart.setData([samples.time, ...card.series.map(([field]) => samples[field])]);
     show(chart.cursor.idx);
   }
 }
 
-function emptyData(card) {
-  return [[], ...card.series.map(() => [])];
-}
-
 function createCard(card) {
   const element = document.createElement("article");
-  element.className = "card chart";
+  element.className = card.wide ? "card chart wide" : "card chart";
   const title = document.createElement("h3");
   title.textContent = card.title;
   const moment = document.createElement("span");
@@ -102,7 +107,7 @@ function createCard(card) {
   function show(index) {
     const hovered = index != null && samples?.time[index] !== undefined;
     const at = hovered ? index : (samples?.time.length ?? 0) - 1;
-    moment.textContent = hovered ? `at ${clock(new Date(samples.time[at] * 1000))}` : "";
+    moment.textContent = hovered ? `at ${second(samples.time[at])}` : "";
     card.series.forEach(([field], i) => setQuantity(cells[i], card.format(samples?.[field][at])));
   }
   return {element, plot, show};
@@ -122,11 +127,11 @@ function options(card, show) {
     width: 300, height: HEIGHT, legend: {show: false}, padding: [6, 16, 0, 0],
     cursor: {sync: {key: "time"}, drag: {x: false, y: false}, y: false},
     scales: {
-      x: {range: (_, min, max) => [Math.max(Math.min(min, max - MIN_SPAN), max - SPAN), max]},
+      x: {range: () => { const {start, last} = bounds(); return [start, last]; }},
       y: {range: (_, __, max) => [0, card.max ?? (max > 0 ? max * 1.15 : 1)]},
     },
     axes: [
-      {...axis, size: 24, space: 70, values: (_, splits) => splits.map(minute)},
+      {...axis, size: 24, space: 70, values: (_, splits, __, ___, step) => splits.map(step < 60 ? second : minute)},
       {...axis, size: 58, space: 24, values: (_, splits) => splits.map((each) => card.format(each).join(" "))},
     ],
     series: [{}, ...card.series.map(([, label, name]) => (
@@ -135,6 +140,10 @@ function options(card, show) {
   };
 }
 
-function minute(seconds) {
-  return clock(new Date(seconds * 1000)).slice(0, 5);
+function second(time) {
+  return clock(new Date(time * 1000));
+}
+
+function minute(time) {
+  return second(time).slice(0, 5);
 }

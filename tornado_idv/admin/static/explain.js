@@ -17,27 +17,35 @@ const CACHE = {
   absent: "Nothing is cached.",
 };
 
-export function listen(form, input, output) {
+// `hint` has a button that puts the missing @ before a nickname.
+export function listen(form, input, hint, output) {
+  const button = hint.querySelector("button");
+  input.addEventListener("input", () => {
+    const text = input.value.trim();
+    hint.hidden = !mayBeNickname(text);
+    button.textContent = `Explain @${text}`;
+  });
+  button.addEventListener("click", () => {
+    input.value = `@${input.value.trim()}`;
+    hint.hidden = true;
+    input.focus();
+    form.requestSubmit();
+  });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const text = input.value.trim();
     const body = /^[0-9]+$/.test(text) ? {card_number: text} : {input: text};
     try {
       const {ok, record} = await postJson("explain", body);
-      output.replaceChildren(...(ok ? explanation(record) : mistake(record, text, form, input)));
+      output.replaceChildren(...(ok ? explanation(record) : [node("p", record.message, "problem")]));
     } catch {
       output.replaceChildren(node("p", "The service did not respond.", "problem"));
     }
   });
 }
 
-// Return the message, and a button that adds the @ that may be missing.
-function mistake(record, text, form, input) {
-  const problem = node("p", record.message, "problem");
-  if (/^[@0-9]|:\/\//.test(text)) return [problem];
-  const button = node("button", `Explain @${text}`);
-  button.addEventListener("click", () => { input.value = `@${text}`; form.requestSubmit(); });
-  return [problem, button];
+function mayBeNickname(text) {
+  return /[^0-9]/.test(text) && !/[@/:\s]/.test(text);
 }
 
 function explanation(record) {

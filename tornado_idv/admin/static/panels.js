@@ -19,14 +19,19 @@ function backendRow(backend) {
   return [
     ["Backend", node("div", backend.name, "name"), node("div", backend.kind, "muted")],
     ["State", state, since],
-    ["Circuit breaker", breaker === "closed" ? breaker : node("strong", breaker),
-      backend.next_probe_s && node("div", `next probe in ${span(backend.next_probe_s)}`, "muted")],
+    ["Circuit breaker", breaker === "closed" ? breaker : node("strong", breaker), node("div", nextProbe(backend), "muted")],
     ["p50", quantity(milliseconds(backend.latency_ms.p50))],
     ["p99", quantity(milliseconds(backend.latency_ms.p99))],
     ["Calls", quantity([count(total(backend.calls)), ""])],
     ["Last error", backend.problem ?? backend.last_error ?? node("span", "none", "muted"),
       !backend.problem && backend.last_error && node("div", ago(backend.last_error_at), "muted")],
   ];
+}
+
+// Return when a circuit breaker that is not closed lets a lookup through.
+export function nextProbe({breaker, next_probe_s}) {
+  if (breaker === "open") return `next probe in ${span(Math.ceil(next_probe_s))}`;
+  return breaker === "half_open" ? "the next lookup is the probe" : "";
 }
 
 function keyRow(key) {
@@ -88,7 +93,7 @@ function fill(id, rows, empty = "") {
   }));
 }
 
-function pill(text, kind) {
+export function pill(text, kind) {
   return node("span", text, `pill ${kind}`);
 }
 
@@ -111,7 +116,7 @@ function total(counts) {
   return Object.values(counts).reduce((sum, each) => sum + total(each), 0);
 }
 
-function ago(text) {
+export function ago(text) {
   const time = new Date(text);
   const seconds = (Date.now() - time) / 1000;
   const date = seconds > 86400 ? `${day(time)} ` : "";

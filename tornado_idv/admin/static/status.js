@@ -5,6 +5,7 @@ import * as charts from "./charts.js";
 import * as explain from "./explain.js";
 import {clock} from "./format.js";
 import {render} from "./panels.js";
+import * as problems from "./problems.js";
 
 const INTERVAL_MS = 1000;
 const STATES = {ready: ["Ready", "good"], degraded: ["Degraded", "warn"], draining: ["Draining", "warn"]};
@@ -18,6 +19,7 @@ async function update() {
     const status = await getJson("status.json");
     reveal("figures");
     if (!charts.append(status.recent)) charts.load((await getJson("status/history.json")).samples);
+    problems.render(status, byId("problem-panel"), byId("problem-list"));
     render(status);
     showState(status);
   } catch (error) {
@@ -85,8 +87,8 @@ function pause() {
 }
 
 byId("access-form").addEventListener("submit", takeKey);
-charts.create(byId("charts"));
-explain.listen(byId("explain-form"), byId("input"), byId("explanation"));
+charts.create(byId("charts"), byId("period"));
+explain.listen(byId("explain-form"), byId("input"), byId("hint"), byId("explanation"));
 for (;;) {
   await visible();
   await update();
