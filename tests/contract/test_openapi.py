@@ -144,6 +144,7 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
             *("--header", f"Authorization: Bearer {KEY}", "--checks", "all", "--mode", "all"),
             *("--seed", "1", "--max-examples", "50", "--no-color"),
             environment={**os.environ, "HOME": str(tmp_path)},
+            folder=tmp_path,
         )
     assert done.returncode == 0, done.stdout
     assert re.search(r"Tested: 4$", done.stdout, re.MULTILINE)
@@ -151,7 +152,13 @@ def test_schemathesis_finds_nothing(tmp_path: Path) -> None:
     assert int(cases) > 100
 
 
-def run(*command: str | Path, environment: dict[str, str]) -> Any:
+def run(*command: str | Path, environment: dict[str, str], folder: Path = ROOT) -> Any:
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=100, check=False
+        command,
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
