@@ -132,12 +132,21 @@ def test_site_is_built_and_requests_nothing_from_elsewhere(tmp_path: Path) -> No
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    pages = list((tmp_path / "site").rglob("*.html"))
+    site = tmp_path / "site"
+    pages = list(site.rglob("*.html"))
     assert len(pages) > 30
     for page in pages:
+        text = page.read_text(encoding="utf-8")
         resources = _Resources()
-        resources.feed(page.read_text(encoding="utf-8"))
+        resources.feed(text)
         assert [each for each in resources.found if re.match(r"(https?:)?//", each)] == []
+        assert 'class="mermaid"' not in text  # for which the theme loads a script from elsewhere
+    for style in site.rglob("*.css"):
+        assert not re.search(
+            r"(url\(|@import)[\s'\"]*(https?:)?//", style.read_text(encoding="utf-8")
+        )
+    steps = (site / "guide" / "deploy.html").read_text(encoding="utf-8").partition("<ol>\n<li>")[2]
+    assert steps.partition("</ol>")[0].count("\n<li>") == 8  # of 9: code does not end the list
 
 
 @pytest.mark.slow
