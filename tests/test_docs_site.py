@@ -21,9 +21,26 @@ from tornado_idv.cli import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", *ROOT.glob("plugins/*/README.md")])
+PAGES = sorted(
+    {*DOCS.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "deploy" / "README.md"}
+    | {*ROOT.glob("plugins/*/*.md"), *ROOT.glob("examples/*/README.md")}
+)
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-LANGUAGES = {"console", "http", "json", "lua", "mermaid", "python", "sh", "sql", "text", "toml"}
+CHECKED_HERE = {"console", "json", "sh", "yaml"}
+NO_CODE = {"mermaid", "text"}
+TESTS = {
+    ("docs/guide/keys.md", "sql"): "keys/test_store_postgres.py",
+    ("docs/guide/plugins.md", "python"): "test_docs.py",
+    ("docs/guide/plugins.md", "toml"): "test_docs.py",
+    ("docs/reference/http.md", "http"): "test_docs_http.py",
+    ("docs/reference/http.md", "python"): "test_docs_http.py",
+    ("docs/reference/limits.md", "http"): "test_docs_http.py",
+    ("docs/tutorial/your-users.md", "sql"): "test_docs.py",
+    ("plugins/idv_postgres/README.md", "sql"): "plugins/test_postgres.py",
+    ("plugins/idv_redis/README.md", "lua"): "support/databases/redis_cluster.py",
+    ("plugins/idv_sqlite/README.md", "sql"): "plugins/test_sqlite.py",
+}
+"""Where blocks of other languages are run, by page and language."""
 
 
 def test_pages_are_short() -> None:
@@ -67,8 +84,23 @@ def of(*languages: str) -> list[object]:
     ]
 
 
-def test_every_block_has_a_language() -> None:
-    assert {place: each for place, each, _ in blocks() if each not in {*LANGUAGES, "yaml"}} == {}
+def test_every_block_of_code_is_run_or_read_by_a_test() -> None:
+    missing = {
+        place: language or "no language"
+        for place, language, _ in blocks()
+        if language not in CHECKED_HERE | NO_CODE
+        and (place.partition(":")[0], language) not in TESTS
+    }
+    assert missing == {}, "write a test that runs these blocks, and name it in TESTS"
+
+
+def test_blocks_that_are_run_elsewhere_exist_and_are_read_there() -> None:
+    found = {(place.partition(":")[0], language) for place, language, _ in blocks()}
+    assert {*TESTS} <= found
+    for (page, language), test in TESTS.items():
+        text = (ROOT / "tests" / test).read_text(encoding="utf-8")
+        assert Path(page).name in text
+        assert f"```{language}" in text or f'"{language}")' in text, test
 
 
 @pytest.mark.parametrize("text", of("yaml"))
