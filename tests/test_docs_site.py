@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 
@@ -17,6 +19,8 @@ import click
 import pytest
 import yaml
 
+import tornado_idv
+from tornado_idv import hookspecs
 from tornado_idv.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +39,7 @@ TESTS = {
     ("docs/reference/http.md", "http"): "test_docs_http.py",
     ("docs/reference/http.md", "python"): "test_docs_http.py",
     ("docs/reference/limits.md", "http"): "test_docs_http.py",
+    ("docs/reference/plugin-names.md", "python"): "test_docs_site.py",
     ("docs/tutorial/your-users.md", "sql"): "test_docs.py",
     ("plugins/idv_postgres/README.md", "sql"): "plugins/test_postgres.py",
     ("plugins/idv_redis/README.md", "lua"): "support/databases/redis_cluster.py",
@@ -62,11 +67,22 @@ def test_every_page_is_in_the_index_and_in_the_site() -> None:
         assert f"- {path}\n" in navigation
 
 
-def test_page_of_commands_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("module", ["generate", "public_names"])
+def test_generated_pages_are_those_of_the_code(
+    monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
-    from generate import PAGE, page  # noqa: PLC0415 - found by the path above
+    found = import_module(module)
+    written = found.PAGE.read_text(encoding="utf-8")
+    assert written == found.page(), f"{found.PAGE.name} is not that of the code: run make docs"
 
-    assert PAGE.read_text(encoding="utf-8") == page(), "renew it with: make docs"
+
+def test_signatures_of_all_public_names_can_be_parsed() -> None:
+    text = (DOCS / "reference" / "plugin-names.md").read_text(encoding="utf-8")
+    named = re.findall(r"^### (\w+)\n\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    hooks = {name for name in vars(hookspecs) if name.startswith("idv_")}
+    assert {name for name, _ in named} == {*tornado_idv.__all__} | hooks
+    assert all(ast.parse(code).body for _, code in named)
 
 
 def blocks() -> Iterator[tuple[str, str, str]]:
