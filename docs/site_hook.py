@@ -1,8 +1,7 @@
 """Adds the pages outside of docs/ to the site: those of the root, of deploy/ and of plugins/.
 
 A link such as ``../../plugins/x/README.md`` works in the repository as it is. The site has other
-paths, so links are rewritten; one to a file that is not in the
-site, such as a configuration, leads to the README.
+paths, so links are rewritten. A link to what the site does not have fails the build.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = ["*.md", "deploy/README.md", "examples/*/README.md", "plugins/*/README.md"]
-_LINK = re.compile(r"(?<=\]\()([^)#\s]+)(#[^)\s]*)?(?=\))")
+OUTSIDE = ["*.md", "LICENSE", "deploy/README.md", "examples/*/README.md", "plugins/*/*.md"]
+_LINK = re.compile(r"(?<=\]\()(?!\w+://|#)([^)#\s]+)")
+_FENCE = re.compile(r" *```")
+_ITEM = re.compile(r"(?:\d+\.|-) ")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -30,21 +31,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite the links to what has another path in the site."""
-    here = page.file.src_uri
-    source = posixpath.relpath(page.file.abs_src_path or "", ROOT.as_posix())
+    """Rewrite the links to what has another path in the site, and the indentation of lists."""
+    here = posixpath.dirname(page.file.src_uri) or "."
+    folder = posixpath.dirname(posixpath.relpath(page.file.abs_src_path or "", ROOT.as_posix()))
 
     def rewrite(link: re.Match[str]) -> str:
-        target, anchor = link[1], link[2] or ""
-        if "://" in target:
-            return link[0]
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        uri = site_path(path)
-        if files.get_file_from_path(uri) is None:
-            uri, anchor = site_path("README.md"), ""  # the folders and files of the repository
-        return posixpath.relpath(uri, posixpath.dirname(here) or ".") + anchor
+        path = posixpath.normpath(posixpath.join(folder, link[1]))
+        return posixpath.relpath(site_path(path), here)
 
-    return _LINK.sub(rewrite, markdown)
+    return _LINK.sub(rewrite, indent_items(markdown))
 
 
 def site_path(path: str) -> str:
@@ -52,3 +47,22 @@ def site_path(path: str) -> str:
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return path if "/" in path else f"project/{path}"
+
+
+def indent_items(markdown: str) -> str:
+    """Indent what belongs to an item of a list by four, as Python-Markdown requires it.
+
+    With less, as in the repository, a code block ends the list, and each step is number 1.
+    """
+    lines: list[str] = []
+    width, in_code = 0, False
+    for line in markdown.splitlines():
+        in_code ^= bool(_FENCE.match(line))
+        if width and line.startswith(" " * width):
+            lines.append(" " * 4 + line[width:])
+            continue
+        if line:
+            item = None if in_code else _ITEM.match(line)
+            width = len(item[0]) if item else 0
+        lines.append(line)
+    return "\n".join(lines)

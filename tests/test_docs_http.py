@@ -11,7 +11,9 @@ import pytest
 from docs_tutorial import ROOT
 
 from support.processes.service import Client, Service, serving
-from tornado_idv.web.errors import REASONS
+from tornado_idv.limits.key_limits import Exceeded, Limit
+from tornado_idv.units import parse_rate
+from tornado_idv.web.errors import REASONS, fields_for, rate_limited
 
 PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 REQUEST, RESPONSE = (
@@ -90,3 +92,12 @@ def test_every_reason_is_documented_with_its_code() -> None:
         for error in sorted(REASONS, key=lambda error: error.status, reverse=True)
         for reason in REASONS[error]
     ]
+
+
+def test_response_over_a_limit_is_as_documented() -> None:
+    text = (ROOT / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
+    (response,) = re.findall(r"^```http\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    limit = Limit("requests", parse_rate(re.findall("requests: (.*?) *#", text)[0]))
+    status, fields = response.split("\n", 1)
+    assert status == "HTTP/1.1 429 Too Many Requests"
+    assert fields_for(rate_limited(Exceeded(limit, 1))) == fields.replace("\n", "\r\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 
@@ -17,13 +19,33 @@ import click
 import pytest
 import yaml
 
+import tornado_idv
+from tornado_idv import hookspecs
 from tornado_idv.cli import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", *ROOT.glob("plugins/*/README.md")])
+PAGES = sorted(
+    {*DOCS.rglob("*.md"), *ROOT.glob("*.md"), ROOT / "deploy" / "README.md"}
+    | {*ROOT.glob("plugins/*/*.md"), *ROOT.glob("examples/*/README.md")}
+)
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-LANGUAGES = {"console", "http", "json", "lua", "mermaid", "python", "sh", "sql", "text", "toml"}
+CHECKED_HERE = {"console", "json", "sh", "yaml"}
+NO_CODE = {"mermaid", "text"}
+TESTS = {
+    ("docs/guide/keys.md", "sql"): "keys/test_store_postgres.py",
+    ("docs/guide/plugins.md", "python"): "test_docs.py",
+    ("docs/guide/plugins.md", "toml"): "test_docs.py",
+    ("docs/reference/http.md", "http"): "test_docs_http.py",
+    ("docs/reference/http.md", "python"): "test_docs_http.py",
+    ("docs/reference/limits.md", "http"): "test_docs_http.py",
+    ("docs/reference/plugin-names.md", "python"): "test_docs_site.py",
+    ("docs/tutorial/your-users.md", "sql"): "test_docs.py",
+    ("plugins/idv_postgres/README.md", "sql"): "plugins/test_postgres.py",
+    ("plugins/idv_redis/README.md", "lua"): "support/databases/redis_cluster.py",
+    ("plugins/idv_sqlite/README.md", "sql"): "plugins/test_sqlite.py",
+}
+"""Where blocks of other languages are run, by page and language."""
 
 
 def test_pages_are_short() -> None:
@@ -45,11 +67,22 @@ def test_every_page_is_in_the_index_and_in_the_site() -> None:
         assert f"- {path}\n" in navigation
 
 
-def test_page_of_commands_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("module", ["generate", "public_names"])
+def test_generated_pages_are_those_of_the_code(
+    monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
-    from generate import PAGE, page  # noqa: PLC0415 - found by the path above
+    found = import_module(module)
+    written = found.PAGE.read_text(encoding="utf-8")
+    assert written == found.page(), f"{found.PAGE.name} is not that of the code: run make docs"
 
-    assert PAGE.read_text(encoding="utf-8") == page(), "renew it with: make docs"
+
+def test_signatures_of_all_public_names_can_be_parsed() -> None:
+    text = (DOCS / "reference" / "plugin-names.md").read_text(encoding="utf-8")
+    named = re.findall(r"^### (\w+)\n\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    hooks = {name for name in vars(hookspecs) if name.startswith("idv_")}
+    assert {name for name, _ in named} == {*tornado_idv.__all__} | hooks
+    assert all(ast.parse(code).body for _, code in named)
 
 
 def blocks() -> Iterator[tuple[str, str, str]]:
@@ -67,8 +100,23 @@ def of(*languages: str) -> list[object]:
     ]
 
 
-def test_every_block_has_a_language() -> None:
-    assert {place: each for place, each, _ in blocks() if each not in {*LANGUAGES, "yaml"}} == {}
+def test_every_block_of_code_is_run_or_read_by_a_test() -> None:
+    missing = {
+        place: language or "no language"
+        for place, language, _ in blocks()
+        if language not in CHECKED_HERE | NO_CODE
+        and (place.partition(":")[0], language) not in TESTS
+    }
+    assert missing == {}, "write a test that runs these blocks, and name it in TESTS"
+
+
+def test_blocks_that_are_run_elsewhere_exist_and_are_read_there() -> None:
+    found = {(place.partition(":")[0], language) for place, language, _ in blocks()}
+    assert {*TESTS} <= found
+    for (page, language), test in TESTS.items():
+        text = (ROOT / "tests" / test).read_text(encoding="utf-8")
+        assert Path(page).name in text
+        assert f"```{language}" in text or f'"{language}")' in text, test
 
 
 @pytest.mark.parametrize("text", of("yaml"))
@@ -132,12 +180,21 @@ def test_site_is_built_and_requests_nothing_from_elsewhere(tmp_path: Path) -> No
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    pages = list((tmp_path / "site").rglob("*.html"))
+    site = tmp_path / "site"
+    pages = list(site.rglob("*.html"))
     assert len(pages) > 30
     for page in pages:
+        text = page.read_text(encoding="utf-8")
         resources = _Resources()
-        resources.feed(page.read_text(encoding="utf-8"))
+        resources.feed(text)
         assert [each for each in resources.found if re.match(r"(https?:)?//", each)] == []
+        assert 'class="mermaid"' not in text  # for which the theme loads a script from elsewhere
+    for style in site.rglob("*.css"):
+        assert not re.search(
+            r"(url\(|@import)[\s'\"]*(https?:)?//", style.read_text(encoding="utf-8")
+        )
+    steps = (site / "guide" / "deploy.html").read_text(encoding="utf-8").partition("<ol>\n<li>")[2]
+    assert steps.partition("</ol>")[0].count("\n<li>") == 8  # of 9: code does not end the list
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The guide of docs/guide/deploy.md works as written, and so does the image, in a sandbox.
+"""The guides to deploy and to upgrade work as written, and so does the image, in a sandbox.
 
 What cannot be done there is replaced: packages are installed already, and `systemctl` starts what
 the units say.
@@ -27,6 +27,11 @@ REPLACED = {
     "/usr/bin/python3 -m venv /opt/tornado-idv-1.0": f"ln -s {VENV} /opt/tornado-idv-1.0",
     "/opt/tornado-idv-1.0/bin/pip install .": "true",
 }
+GUIDE = "in fifteen minutes"
+UPGRADE = {
+    "/usr/bin/python3 -m venv /opt/tornado-idv-1.1": f"ln -s {VENV} /opt/tornado-idv-1.1",
+    "/opt/tornado-idv-1.1/bin/pip install .": "true",
+}
 # The units are read by sed, so that what runs is what they say. Prometheus scrapes every second.
 SYSTEMCTL = r"""
 wait_for() {
@@ -40,9 +45,14 @@ setting() { sed -n "s/^$1=//p" /etc/systemd/system/tornado-idv.service; }
 systemctl() {
   case "$*" in
     daemon-reload) ;;
+    "restart tornado-idv")
+      kill "$service"
+      wait "$service"
+      systemctl "enable --now tornado-idv" ;;
     "enable --now tornado-idv")
       setpriv --reuid "$(setting User)" --regid "$(setting Group)" --clear-groups --no-new-privs \
         $(setting ExecStart) > /tmp/service.log 2>&1 &
+      service=$!
       wait_for 8081 ;;
     "reload nginx") nginx && wait_for 443 ;;
     "restart prometheus")
@@ -88,13 +98,18 @@ auth: {store: /var/lib/tornado-idv/keys.db}
 backends: [{name: users, kind: yaml, path: users.yaml}]"""
 
 
-def guide() -> str:
-    """Return the commands of the guide as one script."""
-    text = (ROOT / "docs" / "guide" / "deploy.md").read_text(encoding="utf-8")
-    section = text.partition("in fifteen minutes\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^   ```sh\n(.*?)^   ```$", section, re.MULTILINE | re.DOTALL)
-    script = "".join(map(dedent, blocks))
-    for command, other in REPLACED.items():
+def steps_of(page: str, heading: str) -> list[str]:
+    """Return the commands of a section, by step."""
+    text = (ROOT / "docs" / "guide" / page).read_text(encoding="utf-8")
+    section = text.partition(f"{heading}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^( *)```sh\n(.*?)^\1```$", section, re.MULTILINE | re.DOTALL)
+    return [dedent(block) for _, block in blocks]
+
+
+def in_sandbox(steps: list[str], replaced: dict[str, str]) -> str:
+    """Return the steps as one script."""
+    script = "".join(steps)
+    for command, other in replaced.items():
         assert script.count(command) == 1, command
         script = script.replace(command, other)
     return script
@@ -103,7 +118,7 @@ def guide() -> str:
 def test_guide_behind_nginx_with_prometheus_works(tmp_path: Path) -> None:
     for tool in ("nginx", "prometheus", "promtool", "openssl", "curl", "systemd-sysusers"):
         find_tool(tool)
-    steps, last = guide().strip().rsplit("\n", 1)
+    steps, last = in_sandbox(steps_of("deploy.md", GUIDE), REPLACED).strip().rsplit("\n", 1)
     # Prometheus responds with 503 until it has started.
     until_scraped = f"for _ in $(seq 40); do {last} > up || :; grep '\"1\"' up && exit; "
     script = (
@@ -113,6 +128,28 @@ def test_guide_behind_nginx_with_prometheus_works(tmp_path: Path) -> None:
     assert '"nickname":"@alice"' in said
     assert "The service is ready." in said
     assert not Path("/etc/tornado-idv").exists()
+
+
+def test_upgrade_and_the_way_back_keep_keys(tmp_path: Path) -> None:
+    for tool in ("curl", "systemd-sysusers"):
+        find_tool(tool)
+    start = steps_of("deploy.md", GUIDE)[:5]
+    upgrade = [*steps_of("upgrading.md", "## On one machine"), "readlink /opt/tornado-idv\n"]
+    back = [*steps_of("upgrading.md", "## Back to the old version"), "readlink /opt/tornado-idv\n"]
+    script = in_sandbox([*start, *upgrade, *back], {**REPLACED, **UPGRADE})
+    request = (
+        'curl -sS --fail http://127.0.0.1:8080/api/v1/identify/url -d \'{"input": "@alice"}\''
+        " -H 'Content-Type: application/json' -H \"Authorization: Bearer $(cat /root/shop.token)\""
+    )
+    copied = "tornado-idv keys list --store /var/lib/tornado-idv/keys-1.0.db"
+    said = run_in_sandbox(tmp_path, f"{SYSTEMCTL}\ncd {ROOT}\n{script}\n{request}\n{copied}")
+    assert said.count("The service is ready.") == 3
+    assert re.findall("^tornado-idv-1.*", said, re.MULTILINE) == [
+        "tornado-idv-1.1",
+        "tornado-idv-1.0",
+    ]
+    assert '"nickname":"@alice"' in said
+    assert re.search("^shop +valid", said, re.MULTILINE)
 
 
 def test_image_serves_as_an_unprivileged_user_on_a_read_only_system(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 pytestmark = pytest.mark.slow
 
+README = Path(idv_postgres.__file__).with_name("README.md").read_text(encoding="utf-8")
 NOBODY_LISTENS = "postgresql://idv@127.0.0.1:1/x"
 
 
@@ -493,3 +494,18 @@ async def test_a_backend_that_is_not_open_is_unavailable(
     with pytest.raises(Unavailable, match="not open"):
         await backend.find(ByNickname("alice"))
     await backend.close()
+
+
+async def test_table_and_role_of_the_readme_find_its_user(
+    database: Database, serving: Callable[..., Any]
+) -> None:
+    rights, table = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
+    database.clear()
+    database.run(table)
+    rights = rights.replace("a long random text", PASSWORD)
+    database.run(re.sub(r"\bidv\b", "idv_of_readme", rights))
+    dsn = database.server.dsn(database.name, "idv_of_readme")
+    async with serving(dsn=dsn) as backend:
+        assert await backend.find(ByNickname("alice")) == ALICE
+        assert await backend.find(ByCard("4000123412341234")) == ALICE
+    database.clear()
