@@ -83,6 +83,35 @@ def test_package_can_be_imported_on_windows_and_says_what_is_missing(command: st
     )
 
 
+MACOS = """
+import os, sys
+import tornado_idv.cli.check, tornado_idv.cli.running.serve
+del os.sched_getaffinity
+sys.platform = "darwin"
+tornado_idv.cli.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_several_workers_on_macos_are_an_error_with_its_position(
+    command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "users.yaml").write_text("users: []\n")
+    (tmp_path / "config.yaml").write_text(
+        "profile_sites: [https://profiles.example]\nserver: {port: 0, workers: 2}\n"
+        "backends: [{name: users, kind: yaml, path: users.yaml}]\n"
+    )
+    line = [sys.executable, "-c", MACOS, command, "--config", "config.yaml"]
+    done = subprocess.run(
+        line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "config.yaml:2:19: server.workers: several workers need Linux; write 1 or auto\n"
+    )
+
+
 def test_uvloop_is_required_except_on_windows() -> None:
     (uvloop,) = (each for each in declared() if each.name == "uvloop")
     assert uvloop.marker is not None

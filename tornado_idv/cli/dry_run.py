@@ -15,12 +15,20 @@ from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import locate
 from tornado_idv.config.locations import dotted
 from tornado_idv.config.settings import AuthSettings, Settings
-from tornado_idv.errors import ConfigError, IdvError, KeyStoreError, Problem, StartError
+from tornado_idv.errors import (
+    ConfigError,
+    IdvError,
+    KeyStoreError,
+    Problem,
+    SettingError,
+    StartError,
+)
 from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.registry import build_backends, open_backends
 from tornado_idv.service.keys import key_conflicts
 from tornado_idv.service.service import api_key
 from tornado_idv.service.sockets import tls_context
+from tornado_idv.workers.cpus import worker_count
 
 
 class DryRun(NamedTuple):
@@ -35,6 +43,10 @@ async def dry_run(
 ) -> DryRun:
     """Load the TLS files and the key store, and open each backend, of the file at ``path``."""
     result = DryRun([], [])
+    try:
+        worker_count(settings.server.workers)
+    except SettingError as error:
+        result.problems.append(_problem(path, *error.steps, message=str(error)))
     if settings.server.tls is not None:
         try:
             tls_context(settings.server.tls)
