@@ -6,32 +6,19 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
 from support.processes.admin import ask_admin
+from support.processes.commands import commands
 from support.processes.process import Invoke, running
 from support.processes.proxies import find_tool
 from support.processes.service import CONFIG, FIXTURE, Client
 from tornado_idv.cli import common, main
 
 TORNADO_IDV = Path(sys.executable).with_name("tornado-idv")
-
-
-def commands(group: click.Group, name: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Yield all commands that are no group, with their names."""
-    context = click.Context(group)
-    for each in group.list_commands(context):
-        found = group.get_command(context, each)
-        assert found is not None
-        full = f"{name} {each}".strip()
-        if isinstance(found, click.Group):
-            yield from commands(found, full)
-        else:
-            yield full, found
 
 
 COMMANDS = dict(commands(main))
