@@ -96,13 +96,16 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 
 # From the files of the commit, with their modes; the same for everybody.
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 dist: $(VENV)/.dev $(LINTERS)/.installed
 	rm -rf build/source dist
 	mkdir -p build/source dist
 	git archive HEAD | tar --extract --no-same-permissions --directory build/source
-	cd build/source && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
-	  $(CURDIR)/$(BIN)/python -m build --no-isolation --outdir $(CURDIR)/dist
-	$(LINTERS)/bin/cyclonedx-py requirements --output-reproducible -o dist/tornado-idv.cdx.json requirements.lock
+	cd build/source && $(CURDIR)/$(BIN)/python -m build --no-isolation --outdir $(CURDIR)/dist
+	name=$$(basename dist/*.tar.gz .tar.gz) && cd build/source && \
+	  printf '[project]\nname = "tornado-idv"\nversion = "%s"\n' "$${name#*-}" > sbom.toml && \
+	  $(CURDIR)/$(LINTERS)/bin/cyclonedx-py requirements --pyproject sbom.toml --output-reproducible \
+	    -o $(CURDIR)/dist/$$name.cdx.json requirements.lock
 	$(LINTERS)/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	$(LINTERS)/bin/check-wheel-contents dist/*.whl
 	cd dist && sha256sum *
