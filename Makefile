@@ -11,7 +11,7 @@
 # make docs   renew the pages of docs/ that are generated
 # make man    write man pages into build/man
 # make dist   build wheel, source archive and SBOM in dist/, reproducibly
-# make lock   renew requirements.lock
+# make lock   renew requirements.lock and deploy/docker/build.lock
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make soak   serve at half of capacity for MINUTES=10 with reloads and purges, and see what grows
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
@@ -110,10 +110,12 @@ dist: $(VENV)/.dev $(LINTERS)/.installed
 	$(LINTERS)/bin/check-wheel-contents dist/*.whl
 	cd dist && sha256sum *
 
-# The versions that the image installs, with their digests, for every supported Python.
+LOCK := $(LINTERS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+# The versions that the image installs and is built with, with their digests, for every supported Python.
 lock: $(LINTERS)/.installed
-	$(LINTERS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header --extra postgres --extra redis setup.py -o requirements.lock
+	$(LOCK) --upgrade --extra postgres --extra redis setup.py -o requirements.lock
+	sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | $(LOCK) --upgrade - -o deploy/docker/build.lock
 
 man: $(VENV)/.dev
 	$(BIN)/python docs/generate.py --man build/man
