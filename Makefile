@@ -11,7 +11,7 @@
 # make docs   renew the pages of docs/ that are generated
 # make man    write man pages into build/man
 # make dist   build wheel, source archive and SBOM in dist/, reproducibly
-# make lock   renew requirements.lock
+# make lock   renew requirements.lock and deploy/docker/build.lock
 # make bench  measure throughput and latency beside peers (needs: apt-get install wrk nginx-light)
 # make soak   serve at half of capacity for MINUTES=10 with reloads and purges, and see what grows
 # make faults compare every answer with the truth while faults come and go (SECONDS_=60 SEED=1)
@@ -96,21 +96,26 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 
 # From the files of the commit, with their modes; the same for everybody.
+dist: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 dist: $(VENV)/.dev $(LINTERS)/.installed
 	rm -rf build/source dist
 	mkdir -p build/source dist
 	git archive HEAD | tar --extract --no-same-permissions --directory build/source
-	cd build/source && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
-	  $(CURDIR)/$(BIN)/python -m build --no-isolation --outdir $(CURDIR)/dist
-	$(LINTERS)/bin/cyclonedx-py requirements --output-reproducible -o dist/tornado-idv.cdx.json requirements.lock
+	cd build/source && $(CURDIR)/$(BIN)/python -m build --no-isolation --outdir $(CURDIR)/dist
+	name=$$(basename dist/*.tar.gz .tar.gz) && cd build/source && \
+	  printf '[project]\nname = "tornado-idv"\nversion = "%s"\n' "$${name#*-}" > sbom.toml && \
+	  $(CURDIR)/$(LINTERS)/bin/cyclonedx-py requirements --pyproject sbom.toml --output-reproducible \
+	    -o $(CURDIR)/dist/$$name.cdx.json requirements.lock
 	$(LINTERS)/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	$(LINTERS)/bin/check-wheel-contents dist/*.whl
 	cd dist && sha256sum *
 
-# The versions that the image installs, with their digests, for every supported Python.
+LOCK := $(LINTERS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+# The versions that the image installs and is built with, with their digests, for every supported Python.
 lock: $(LINTERS)/.installed
-	$(LINTERS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header --extra postgres --extra redis setup.py -o requirements.lock
+	$(LOCK) --upgrade --extra postgres --extra redis setup.py -o requirements.lock
+	sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | $(LOCK) --upgrade - -o deploy/docker/build.lock
 
 man: $(VENV)/.dev
 	$(BIN)/python docs/generate.py --man build/man

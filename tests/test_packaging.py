@@ -25,6 +25,7 @@ from support.processes.proxies import find_tool
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
+TOOLS = ROOT / ".venv-tools" / "bin"
 NOT_SOURCE = shutil.ignore_patterns(
     ".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules", "htmlcov"
 )
@@ -35,6 +36,7 @@ for argument in sys.argv[1:]:
     kind, folder = argument.split("=")
     getattr(build_meta, f"build_{kind}")(folder)
 """
+EPOCH = "1700000000"
 PLUGINS = {"idv_postgres", "idv_redis", "idv_sqlite", "idv_upstream", "idv_yaml"}
 COMMANDS = """\
 import json, sys
@@ -48,6 +50,16 @@ for arguments in sys.argv[1:]:
     assert result.exit_code == 0, result.output
     outputs.append(result.stdout)
 print(json.dumps([[each.__file__ for each in ours], outputs]))
+"""
+
+VALIDATE = """\
+import sys
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+version, path = sys.argv[1:]
+validator = JsonStrictValidator(SchemaVersion.from_version(version))
+error = validator.validate_str(open(path).read())
+assert error is None, error
 """
 
 
@@ -65,6 +77,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Builds from a copy of the tree, without any network."""
     folder = tmp_path_factory.mktemp("built")
     shutil.copytree(ROOT, folder / "tree", ignore=NOT_SOURCE)
+    return build_in(folder)
+
+
+def build_in(folder: Path) -> Built:
     sdist, wheel = build(folder / "tree", {"sdist": folder / "sdist", "wheel": folder / "wheel"})
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "unpacked", filter="data")
@@ -82,11 +98,11 @@ def build(source: Path, targets: Mapping[str, Path]) -> list[Path]:
     return [archive for target in targets.values() for archive in target.iterdir()]
 
 
-def run(*line: str, cwd: Path) -> str:
+def run(*line: str, cwd: Path, **variables: str) -> str:
     done = subprocess.run(
         line,
         cwd=cwd,
-        env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
+        env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH, **variables},
         capture_output=True,
         text=True,
         timeout=60,
@@ -176,30 +192,50 @@ def test_the_wheel_runs_far_from_the_tree(python: str, tmp_path: Path) -> None:
 
 
 def test_two_builds_are_equal(built: Built, tmp_path: Path) -> None:
-    """Of the same files, at another time, for a user with another umask."""
+    """Of the same files, written years later by a user with another umask."""
     before = os.umask(0o077)
     try:
         shutil.copytree(ROOT, tmp_path / "tree", ignore=NOT_SOURCE, copy_function=copy_late)
-        targets = {"sdist": tmp_path / "sdist", "wheel": tmp_path / "wheel"}
-        sdist, wheel = build(tmp_path / "tree", targets)
+        again = build_in(tmp_path)
     finally:
         os.umask(before)
-    assert sdist.read_bytes() == built.sdist.read_bytes()
-    assert wheel.read_bytes() == built.wheel.read_bytes()
+    assert again.sdist.read_bytes() == built.sdist.read_bytes()
+    assert again.wheel_of_sdist.read_bytes() == built.wheel_of_sdist.read_bytes()
 
 
 def copy_late(source: str, target: str) -> None:
-    """Copy a file as if it was written years later."""
-    shutil.copy2(source, target)
+    shutil.copyfile(source, target)
     os.utime(target, (2_000_000_000, 2_000_000_000))
 
 
-def test_description_and_contents_pass_the_checks_of_the_index(built: Built) -> None:
-    """Those of twine and of check-wheel-contents."""
-    tools = ROOT / ".venv-tools" / "bin"
-    twine, check = find_tool("twine", tools), find_tool("check-wheel-contents", tools)
-    run(twine, "check", "--strict", str(built.wheel), str(built.sdist), cwd=ROOT)
-    run(check, str(built.wheel), cwd=ROOT)
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of ``make dist``, in a repository whose one commit is of the tree."""
+    for tool in ("twine", "check-wheel-contents", "cyclonedx-py"):
+        find_tool(tool, TOOLS)
+    git, make = find_tool("git"), find_tool("make")
+    tree = tmp_path_factory.mktemp("dist") / "tree"
+    shutil.copytree(ROOT, tree, ignore=NOT_SOURCE)
+    environment = {
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_SYSTEM": os.devnull,
+        "GIT_COMMITTER_DATE": f"{EPOCH} +0000",
+    }
+    me = ("-c", "user.name=me", "-c", "user.email=me@example.com")
+    for step in ("init --quiet", "add --all", "commit --quiet --message all"):
+        run(git, *me, *step.split(), cwd=tree, **environment)
+    (tree / ".venv").symlink_to(sys.prefix)
+    (tree / ".venv-tools").symlink_to(TOOLS.parent)
+    installed = ("--old-file=.venv/.dev", "--old-file=.venv-tools/.installed")
+    run("bash", "-c", f'umask 077; exec "{make}" "$@"', "make", *installed, "dist", cwd=tree)
+    return tree / "dist"
+
+
+def test_make_dist_builds_the_same_archives(built: Built, dist: Path) -> None:
+    """They pass twine and check-wheel-contents there."""
+    sdist, wheel = (dist / path.name for path in (built.sdist, built.wheel_of_sdist))
+    assert sdist.read_bytes() == built.sdist.read_bytes()
+    assert wheel.read_bytes() == built.wheel_of_sdist.read_bytes()
 
 
 def locked() -> dict[str, tuple[str, str]]:
@@ -227,13 +263,37 @@ def test_lock_has_every_requirement_with_digests(built: Built) -> None:
     assert "index-url" not in (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 
-def test_bill_of_materials_lists_the_lock_and_is_reproducible(tmp_path: Path) -> None:
-    tool = find_tool("cyclonedx-py", ROOT / ".venv-tools" / "bin")
-    lock = str(ROOT / "requirements.lock")
-    boms = [tmp_path / "first.json", tmp_path / "second.json"]
-    for bom in boms:
-        run(tool, "requirements", "--output-reproducible", "-o", str(bom), lock, cwd=ROOT)
-    first, second = (bom.read_text(encoding="utf-8") for bom in boms)
-    assert first == second
-    components = json.loads(first)["components"]
-    assert {canonicalize_name(each["name"]) for each in components} == set(locked())
+def test_bill_of_materials_is_valid_and_lists_the_lock(built: Built, dist: Path) -> None:
+    version = built.wheel.name.split("-")[1]
+    path = dist / f"tornado_idv-{version}.cdx.json"
+    bom = json.loads(path.read_text(encoding="utf-8"))
+    run(str(TOOLS / "python"), "-c", VALIDATE, bom["specVersion"], str(path), cwd=dist)
+    root = bom["metadata"]["component"]
+    assert (root["name"], root["version"]) == ("tornado-idv", version)
+    assert bom["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")
+    assert "serialNumber" not in bom
+    components = {canonicalize_name(each["name"]): each for each in bom["components"]}
+    assert {name: each["version"] for name, each in components.items()} == {
+        name: version for name, (version, _) in locked().items()
+    }
+
+
+def test_files_of_the_tree_name_the_version(built: Built) -> None:
+    """It is in setup.py, and copied to tags of images, examples and the changelog."""
+    version = built.wheel.name.split("-")[1]
+    texts = {
+        path: path.read_text(encoding="utf-8")
+        for path in (ROOT / "deploy").rglob("*")
+        if path.suffix in {".yaml", ".md"} or path.name == "Dockerfile"
+    }
+    tags = {
+        (path.name, tag)
+        for path, text in texts.items()
+        for tag in re.findall(r"(?:\btornado-idv:|newTag: )(\d[\w.]*)", text)
+    }
+    assert {name for name, _ in tags} >= {"Dockerfile", "compose.yaml", "kustomization.yaml"}
+    assert {tag for _, tag in tags} == {version}
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+)", changelog, re.MULTILINE)[0] == version
+    openapi = json.loads((ROOT / "openapi.json").read_text(encoding="utf-8"))
+    assert openapi["info"]["version"] == version

@@ -189,9 +189,21 @@ def test_keys_of_a_first_start_are_private(tmp_path: Path) -> None:
             assert modes[0] == 0o600 or modes[1] == 0o700
 
 
-def test_image_has_the_libraries_of_both_engines() -> None:
-    (install,) = (value for name, value in instructions() if name == "RUN")
-    assert "--require-hashes --requirement requirements.lock" in install
+def test_image_is_built_from_locked_versions_alone() -> None:
+    """Each installation takes a lock with digests, or a wheel made here with nothing fetched."""
+    commands = [
+        command
+        for name, value in instructions()
+        if name == "RUN"
+        for command in value.split("&&")
+        if re.search(r" pip .*\b(install|wheel)\b", command)
+    ]
+    locked = [re.search(r"--require-hashes --requirement (\S+)", each) for each in commands]
+    assert [each[1] for each in locked if each] == ["requirements.lock", "build.lock"]
+    others = [each for each, lock in zip(commands, locked, strict=True) if not lock]
+    assert len(others) == 2
+    assert all("--no-deps" in each for each in others)
+    assert "--no-build-isolation" in others[0]
 
 
 CONFIGURATIONS = [

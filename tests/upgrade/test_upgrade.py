@@ -2,6 +2,7 @@
 
 files/ was written by version 0.1.0: ``init``, ``users import`` of 20 made-up
 users, and the commands of keys; the databases are dumps. Its keys are in no other place.
+responses.json has its responses to some requests.
 """
 
 from __future__ import annotations
@@ -60,6 +61,18 @@ def test_keys_and_users_are_served(config: Path) -> None:
             for name, (token, _) in KEYS.items()
         }
     assert statuses == {name: status for name, (_, status) in KEYS.items()}
+
+
+def test_responses_are_those_of_the_earlier_version(config: Path) -> None:
+    """Byte for byte: of users in both backends, and of errors."""
+    requests = json.loads((FILES / "responses.json").read_text(encoding="utf-8"))
+    with running(config) as service:
+        client = Client(service.port)
+        for each in requests:
+            fields = {"Authorization": f"Bearer {KEYS[each['key']][0]}"}
+            reply = client.post(each["path"], json.dumps(each["body"]).encode(), fields)
+            assert (reply.status, reply.body.decode()) == (each["status"], each["response"])
+    assert {each["status"] for each in requests} == {200, 401, 403, 404, 422}
 
 
 def test_keys_are_listed_as_before_and_can_be_changed(config: Path) -> None:
