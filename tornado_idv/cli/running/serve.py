@@ -81,7 +81,7 @@ def announce(service: Summary, settings: Settings) -> None:
         click.echo(f"Admin listener on {service.admin_url}")
         click.echo(f"Status page: {service.admin_url}/status")
     if settings.server.docs:
-        click.echo(f"API for people: {url}/docs")
+        click.echo(f"API documentation: {url}/docs")
     click.echo(f"Backends, in order: {backends}")
     click.echo(f"Keys: {service.key_count}")
     token = _token_to_try(settings) if settings.demo else None
