@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tornado_idv import strict_json, yaml_loader
     from tornado_idv.backend import Backend, BackendOptions
     from tornado_idv.daemon_thread import DaemonThread
+    from tornado_idv.fault import Fault
     from tornado_idv.files import FileSignature, load_certificate, require_file
     from tornado_idv.keys.location import KeyStoreLocation
     from tornado_idv.model import (
@@ -68,6 +69,7 @@ _MODULES = {
     "ConfigPath": "options",
     "DaemonThread": "daemon_thread",
     "Duration": "options",
+    "Fault": "fault",
     "FileSignature": "files",
     "ImportResult": "user_store",
     "KeyStoreLocation": "keys.location",
@@ -108,6 +110,7 @@ __all__ = [
     "DaemonThread",
     "Duration",
     "Exit",
+    "Fault",
     "FileSignature",
     "IdvError",
     "ImportResult",

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from tornado_idv import (
     ConfigError,
     ConfigPath,
     DaemonThread,
+    Fault,
     FileSignature,
     Query,
     StartError,
@@ -81,6 +83,10 @@ class YamlBackend(Backend[YamlOptions]):
         """Why the last edit was rejected."""
         return self._problem
 
+    @property
+    def faults(self) -> Mapping[Query | None, Fault]:
+        return self._fixture.faults
+
     async def open(self) -> None:
         """Read the file, and start to watch it if configured."""
         path = self.options.path
@@ -124,9 +130,15 @@ class YamlBackend(Backend[YamlOptions]):
 
     async def _parse(self, content: bytes, *, counted: bool) -> Fixture:
         options = self.options
-        folds = options.folds_nicknames
+        parsing = partial(
+            parse,
+            content,
+            str(options.path),
+            counted=counted,
+            folds_nicknames=options.folds_nicknames,
+            allows_faults=options.allows_faults,
+        )
         # A fixture of 300,000 users takes 14 s to parse.
-        parsing = partial(parse, content, str(options.path), counted=counted, folds_nicknames=folds)
         fixture: Fixture = await DaemonThread("fixture")(parsing)
         return fixture
 

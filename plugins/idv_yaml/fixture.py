@@ -13,18 +13,33 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tornado_idv import ConfigError, Problem, User, yaml_loader
+from pydantic import ValidationError
+
+from tornado_idv import (
+    ByCard,
+    ByNickname,
+    ConfigError,
+    Fault,
+    Problem,
+    Query,
+    User,
+    yaml_loader,
+)
 
 Steps = tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """The users of one file, by nickname and by card; ``counted`` if it says how many."""
+    """The users of one file, by nickname and by card; ``counted`` if it says how many.
+
+    ``faults`` are by query; that of all queries has the key ``None``.
+    """
 
     by_nickname: Mapping[str, User] = field(repr=False)
     by_card: Mapping[str, User] = field(repr=False)
     counted: bool
+    faults: Mapping[Query | None, Fault] = field(repr=False)
 
 
 class _Rule(NamedTuple):
@@ -33,7 +48,7 @@ class _Rule(NamedTuple):
     required: bool = True
 
 
-_MEMBERS = ("count", "users")
+_MEMBERS = ("count", "fault", "users")
 _FIELDS = {
     "nickname": _Rule(
         re.compile(r"(?!\.+\Z)(?!.*[/?#%\\])[!-~]{1,64}"),
@@ -52,6 +67,7 @@ _FIELDS = {
         required=False,
     ),
 }
+_OF_USER = (*_FIELDS, "fault")
 _UNIQUE = ("nickname", "card_number")
 _NO_USERS = "missing or empty, as in a cut file; that there are no users is written users: []"
 _NO_LIST = "a list is wanted, each item beginning with a dash"
@@ -59,19 +75,26 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def parse(
-    content: bytes, file: str, *, counted: bool = False, folds_nicknames: bool = False
+    content: bytes,
+    file: str,
+    *,
+    counted: bool = False,
+    folds_nicknames: bool = False,
+    allows_faults: bool = False,
 ) -> Fixture:
     """Parse a fixture; with ``counted`` one without ``count`` is rejected as truncated.
 
-    With ``folds_nicknames`` the index of nicknames is in lower case. Raises `ConfigError` with
+    With ``folds_nicknames`` the index of nicknames is in lower case. A fault is an error unless
+    ``allows_faults``. Raises `ConfigError` with
     every problem of the file, whose name is ``file``; text that is not YAML has one problem.
     """
     root = _read(content, file)
     if not isinstance(root, yaml_loader.Mapping):
         message = 'write a mapping with the member "users"'
         raise ConfigError(Problem(file, root.mark.line, root.mark.column, "", message))
-    checker = _Checker(root, file, folds_nicknames=folds_nicknames)
+    checker = _Checker(root, file, folds_nicknames=folds_nicknames, allows_faults=allows_faults)
     users = checker.users()
+    checker.fault(root, ())
     checker.count(len(users), whole=content.endswith(b"\n"), needed=counted)
     if checker.problems:
         raise ConfigError(*sorted(checker.problems, key=lambda each: (each.line, each.column)))
@@ -80,6 +103,7 @@ def parse(
         MappingProxyType({checker.canonical(user.nickname): user for user in known}),
         MappingProxyType({user.card_number: user for user in known}),
         counted="count" in root,
+        faults=MappingProxyType(checker.faults),
     )
 
 
@@ -99,11 +123,15 @@ def _read(content: bytes, file: str) -> Any:
 class _Checker:
     """Collects the users and every problem of a document."""
 
-    def __init__(self, root: dict[Any, Any], file: str, *, folds_nicknames: bool) -> None:
+    def __init__(
+        self, root: dict[Any, Any], file: str, *, folds_nicknames: bool, allows_faults: bool
+    ) -> None:
         self.problems: list[Problem] = []
+        self.faults: dict[Query | None, Fault] = {}
         self._root = root
         self._file = file
         self._folds_nicknames = folds_nicknames
+        self._allows_faults = allows_faults
         self._firsts: dict[str, dict[str, int]] = {name: {} for name in _UNIQUE}
 
     def canonical(self, text: str) -> str:
@@ -141,20 +169,46 @@ class _Checker:
         if not isinstance(item, yaml_loader.Mapping):
             self._report(path, "write a mapping with nickname, card_number and plan")
             return None
-        self._reject_unknown(item, _FIELDS, path)
-        nickname = self._field(item, "nickname", path)
-        card_number = self._field(item, "card_number", path)
-        plan = self._field(item, "plan", path)
-        profile_url = self._field(item, "profile_url", path)
+        self._reject_unknown(item, _OF_USER, path)
+        # A user that is never found needs no more than what is asked for.
+        is_partial = "fault" in item and "plan" not in item
+        required = {name for name in _FIELDS if _FIELDS[name].required and not is_partial}
+        nickname, card_number, plan, profile_url = (
+            self._field(item, name, path, required=name in required)
+            for name in ("nickname", "card_number", "plan", "profile_url")
+        )
+        if is_partial and nickname is None and card_number is None:
+            self._report(path, "a fault without a user needs a nickname or a card_number")
+        queries: list[Query] = [ByNickname(self.canonical(nickname))] if nickname else []
+        self.fault(item, path, *queries, *([ByCard(card_number)] if card_number else []))
         if nickname is None or card_number is None or plan is None:
             return None
         return User(plan, card_number, nickname, profile_url)
 
-    def _field(self, item: dict[Any, Any], name: str, path: Steps) -> str | None:
+    def fault(self, item: dict[Any, Any], path: Steps, *queries: Query) -> None:
+        """Read the fault of a user, or that of all queries if there are none."""
+        if "fault" not in item:
+            return
+        path = (*path, "fault")
+        if not self._allows_faults:
+            self._report(path, "needs demo: true in config.yaml")
+            return
+        try:
+            fault = Fault.model_validate(item["fault"])
+        except ValidationError as error:
+            for each in error.errors():
+                message = each["msg"].removeprefix("Value error, ")
+                if each["type"] == "extra_forbidden":
+                    message = f"this member is not known; there are {', '.join(Fault.model_fields)}"
+                self._report((*path, *each["loc"]), message)
+            return
+        self.faults |= dict.fromkeys(queries or (None,), fault)
+
+    def _field(self, item: dict[Any, Any], name: str, path: Steps, *, required: bool) -> str | None:
         rule = _FIELDS[name]
         value = item.get(name)
         if value is None:
-            if rule.required:
+            if required:
                 self._report((*path, name), "missing")
             return None
         if not isinstance(value, yaml_loader.Text):

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from idv_yaml.fixture import parse
-from tornado_idv import ConfigError, User
+from tornado_idv import ByCard, ByNickname, ConfigError, User
 
 ALICE = "{nickname: alice, card_number: '1', plan: Free}"
 BLOCK = """\
@@ -106,7 +106,10 @@ def test_a_card_number_may_be_as_long_as_can_be_configured() -> None:
             "user: []\nusers: []", "1:1", 'did you mean "users"?', id="unknown member near"
         ),
         pytest.param(
-            "users: []\nzz: 1", "2:1", "not known; there are count, users", id="unknown member"
+            "users: []\nzz: 1",
+            "2:1",
+            "there are count, fault, users",
+            id="unknown member",
         ),
         pytest.param(
             of_one(plam="x"), "5:5: users[0]", 'did you mean "plan"?', id="unknown member of a user"
@@ -244,3 +247,53 @@ def test_a_large_fixture_is_read_in_a_few_seconds() -> None:
     begun = time.process_time()
     assert len(parse(content, "u.yaml").by_card) == 20_000
     assert time.process_time() - begun < 10
+
+
+FAULTY = """\
+fault: {delay: 5ms, probability: 0.5}
+users:
+  - {nickname: "@Alice", card_number: "1", plan: Free, fault: {status: 503, times: 2}}
+  - {nickname: "@bob", fault: {status: 503}}
+  - {card_number: "3", fault: {reset: true}}
+"""
+
+
+def test_faults_are_indexed_by_query() -> None:
+    fixture = parse(
+        f"count: 3\n{FAULTY}".encode(), "u.yaml", folds_nicknames=True, allows_faults=True
+    )
+    assert set(fixture.by_nickname) == {"alice"}
+    faults = fixture.faults
+    assert set(faults) == {None, ByNickname("alice"), ByNickname("bob"), ByCard("1"), ByCard("3")}
+    assert faults[ByNickname("alice")] is faults[ByCard("1")]
+    assert (faults[None].delay, faults[None].probability) == (0.005, 0.5)
+    assert faults[ByCard("3")].reset
+
+
+def test_a_fault_needs_demo() -> None:
+    assert problems(FAULTY) == [
+        "u.yaml:1:1: fault: needs demo: true in config.yaml",
+        "u.yaml:3:56: users[0].fault: needs demo: true in config.yaml",
+        "u.yaml:4:24: users[1].fault: needs demo: true in config.yaml",
+        "u.yaml:5:24: users[2].fault: needs demo: true in config.yaml",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("nickname: a, fault: {status: 404}", "fault.status: Input should be 429, 500 or 503"),
+        ("nickname: a, fault: {delay: soon}", "fault.delay: not a duration; write a number and"),
+        ("nickname: a, fault: {statsu: 503}", "fault.statsu: this member is not known; there are"),
+        ("nickname: a, fault: {cut: true, reset: true}", "fault: choose one of status, proxy_"),
+        ("nickname: a, fault: {}", "fault: choose a status, proxy_status, delay, reset, cut or"),
+        ("nickname: a, fault: 503", "fault: Input should be a valid dictionary"),
+        ("profile_url: 'https://a.example', fault: {cut: true}", ": a fault without a user needs"),
+        ("nickname: a, plan: Free, fault: {cut: true}", "card_number: missing"),
+        ("nickname: a", "plan: missing"),
+    ],
+)
+def test_a_wrong_fault_is_refused(entry: str, problem: str) -> None:
+    found = problems(f"users:\n  - {{{entry}}}\n", allows_faults=True)
+    assert problem in found[-1]
+    assert found[-1].startswith("u.yaml:2:")

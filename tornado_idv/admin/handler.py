@@ -67,7 +67,7 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
             self._check_key()
         if self.request.method not in self.allowed:
             raise HTTPError(405)
-        if self.request.method == "POST":
+        if self.request.method in {"POST", "PUT"}:
             self._check_media_type()
 
     def send(self, record: Record, status: int = 200) -> None:

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 
 from tornado.web import Application
 
+from tornado_idv.admin.double import ROUTES as DOUBLE_ROUTES
 from tornado_idv.admin.handler import AdminHandler, NoSuchRouteHandler
 from tornado_idv.admin.handlers import (
     ExplainHandler,
@@ -26,6 +27,7 @@ from tornado_idv.admin.page import PAGE_FILES, PageFileHandler, PageHandler, Roo
 from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.web.app import make_reject
+from tornado_idv.web.double import Double
 
 ROUTES: dict[str, type[AdminHandler]] = {
     "/": RootHandler,
@@ -52,7 +54,10 @@ _LIMITS = HttpLimits(
 
 @asynccontextmanager
 async def admin_listening(
-    sockets: Sequence[socket.socket], host: str, operations: Operations
+    sockets: Sequence[socket.socket],
+    host: str,
+    operations: Operations,
+    double: Double | None = None,
 ) -> AsyncIterator[None]:
     """Serve the admin listener on bound sockets; ``host`` is the configured one."""
     async with sampled(operations) as history:
@@ -62,7 +67,7 @@ async def admin_listening(
             "host": host,
             "needs_key": not all(ip_address(each.getsockname()[0]).is_loopback for each in sockets),
         }
-        server = HttpServer(_application(arguments), make_reject(None), _LIMITS)
+        server = HttpServer(_application(arguments, double), make_reject(None), _LIMITS)
         await server.listen(sockets)
         try:
             yield
@@ -70,10 +75,12 @@ async def admin_listening(
             server.close()
 
 
-def _application(arguments: dict[str, object]) -> Application:
+def _application(arguments: dict[str, object], double: Double | None) -> Application:
+    routes = {**ROUTES, **FILE_ROUTES, **(DOUBLE_ROUTES if double else {})}
     return Application(
-        [(path, handler, arguments) for path, handler in {**ROUTES, **FILE_ROUTES}.items()],
+        [(path, handler, arguments) for path, handler in routes.items()],
         default_handler_class=NoSuchRouteHandler,
         default_handler_args=arguments,
         log_function=lambda _: None,
+        double=double,
     )

@@ -34,7 +34,10 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "postgres init": ("tornado-idv postgres init | psql", "tornado-idv postgres init --apply"),
     "reload": ("tornado-idv check && tornado-idv reload",),
     "schema": ("tornado-idv schema > config.schema.json",),
-    "serve": ("tornado-idv serve", "tornado-idv serve --config config.yaml --port 9000"),
+    "serve": (
+        "tornado-idv serve --config config.yaml --port 9000",
+        "tornado-idv serve --demo users.yaml --port 0 --ready-file ready.json",
+    ),
     "status": ("tornado-idv status", "tornado-idv status --json"),
     "upstream try": ("tornado-idv upstream try crm @alice",),
     "users compare": ("tornado-idv users compare old new --sample 1000",),

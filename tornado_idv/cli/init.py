@@ -39,6 +39,10 @@ _USERS = """\
 users:
   - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
   - {nickname: "@bob", card_number: "0012345670", plan: Pro}
+  # With "demo: true" in config.yaml users can fail on purpose, to test the programs that call:
+  # - {nickname: "@down", fault: {status: 503}}
+  # - {nickname: "@slow", card_number: "4000101010101010", plan: Free, fault: {delay: 1s}}
+  # - {nickname: "@busy", fault: {status: 429}}
 """
 
 

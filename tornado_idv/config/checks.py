@@ -46,8 +46,14 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
             yield Problem(file, *key.mark, path, "needs sha256, or token in a demo")
         elif len(names) > 1:
             yield Problem(file, *names[1].mark, path, "has sha256 and token; leave one out")
-    if not (_is_true(value_at(tree, "demo")) or _is_loopback(value_at(tree, "server", "host"))):
+    if not (is_demo(tree) or _is_loopback(value_at(tree, "server", "host"))):
         yield from _plain_tokens(file, keys)
+    workers = value_at(tree, "server", "workers")
+    if is_demo(tree) and isinstance(workers, yaml_loader.Text) and workers != "1":
+        message = (
+            "demo: true needs workers: 1, since the test double keeps its state in one process"
+        )
+        yield Problem(file, *workers.mark, "server.workers", message)
 
 
 def value_at(tree: Any, *steps: str) -> Any:
@@ -97,8 +103,9 @@ def _plain_tokens(file: str, keys: Iterable[_Entry]) -> Iterator[Problem]:
         yield Problem(file, *mark, path, message)
 
 
-def _is_true(value: Any) -> bool:
+def is_demo(tree: Any) -> bool:
     """Return whether ``demo`` is on; a malformed value is reported itself, not with every key."""
+    value = value_at(tree, "demo")
     try:
         return value is not None and _BOOLEAN.validate_python(value)
     except ValidationError:
@@ -106,7 +113,7 @@ def _is_true(value: Any) -> bool:
 
 
 def _is_loopback(host: Any) -> bool:
-    """Return whether only this machine can connect; malformed values as in `_is_true`."""
+    """Return whether only this machine can connect; malformed values as in `is_demo`."""
     if not isinstance(host, yaml_loader.Text) or not is_host(host):
         return True
     return is_loopback(host)

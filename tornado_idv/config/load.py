@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tornado_idv import yaml_loader
 from tornado_idv.backend import AnyBackend
-from tornado_idv.config.checks import cross_checks, value_at
+from tornado_idv.config.checks import cross_checks, is_demo, value_at
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.locations import dotted
 from tornado_idv.config.problems import problems
@@ -127,6 +127,7 @@ def _validate(
         "base_dir": base_dir,
         "profile_site": _first_site(tree),
         "nickname_case": value_at(tree, "identifiers", "nickname_case"),
+        "demo": is_demo(tree),
     }
     try:
         settings = model.model_validate(tree, context=context)

@@ -21,6 +21,7 @@ from tornado_idv.http.connections import (
     READING,
     RESPONDING,
     State,
+    reset,
 )
 from tornado_idv.http.context import FastPath, Pending, ServerContext
 from tornado_idv.http.errors import HttpError
@@ -35,10 +36,8 @@ _MAX_UNSENT = 16 * 1024
 """Bytes of responses buffered for a client that does not read, before its next request waits."""
 _LINGER_TIMEOUT = 1.0
 """Seconds during which a client may go on sending after the last response. A connection closed
-with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6).
-
-In a drain also the time to send a first request, and the time to read, or to complete a request,
-for one whose last had no valid key."""
+with unread input is reset, and the reset may overtake the response (RFC 9112, section 9.6). In a
+drain also the time to send a first request, and to read or complete one after an invalid key."""
 
 
 class Connection(KnownRequests):
@@ -74,9 +73,8 @@ class Connection(KnownRequests):
         self._read_ahead = ReadAhead(self._transport, self._parser)
         self._transport.set_write_buffer_limits(high=_MAX_UNSENT)
         address = transport.get_extra_info("peername")
-        protocol = "http"
-        if transport.get_extra_info("sslcontext") is not None:
-            protocol = "https"
+        protocol = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        if protocol == "https":
             limit_tls_read_buffer(transport)
         self._peer = Peer(normalize_address(address[0]) if address else "", protocol)
         connections = self._context.connections
@@ -113,10 +111,7 @@ class Connection(KnownRequests):
             self._start_next()
 
     def eof_received(self) -> bool:
-        """A client that half-closes still gets the responses to its complete requests.
-
-        Not under TLS, where the end of one direction ends the connection.
-        """
+        """Respond to complete requests; under TLS the end of one direction ends both."""
         self._eof = True
         half_open = self._peer.protocol == "http"
         if half_open:
@@ -169,6 +164,9 @@ class Connection(KnownRequests):
                 self._learn(exchange)
         if self.state not in NOT_RECEIVING:
             self._end_response(keep_alive=keep_alive)
+
+    def reset(self) -> None:
+        reset(self._transport)
 
     def _end_response(self, *, keep_alive: bool) -> None:
         self.state = IDLE if self._parser.is_empty else READING

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-from asyncio import AbstractEventLoop
+import socket
+import struct
+from asyncio import AbstractEventLoop, Transport
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -77,6 +79,13 @@ class HttpLimits:
             return self
         available = max(1, limit - _RESERVED_DESCRIPTORS)
         return replace(self, max_connections=min(self.max_connections, available))
+
+
+def reset(transport: Transport) -> None:
+    """Close a connection with a TCP reset, which the client sees as an error."""
+    sock = transport.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 _log = logging.getLogger(__name__)

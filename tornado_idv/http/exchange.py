@@ -57,6 +57,9 @@ class ResponseSink(Protocol):
     def on_response_complete(self, *, keep_alive: bool) -> None:
         """Continue with the next request, or close the connection."""
 
+    def reset(self) -> None:
+        """Close the connection with a TCP reset."""
+
 
 class Exchange(HTTPConnection):
     """Hands one request to an application and sends its response.
@@ -90,6 +93,10 @@ class Exchange(HTTPConnection):
     def close_after_response(self) -> None:
         """Close the connection when the response is complete."""
         self._keep_alive = False
+
+    def reset(self) -> None:
+        """Close the connection with a TCP reset; what is written from then on is dropped."""
+        self._sink.reset()
 
     def on_disconnect(self) -> None:
         """Call the handler's close callback: the client has disconnected."""

@@ -17,21 +17,23 @@ from tornado_idv.keys.ring import KeyRing
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.limiters import Limiters
-from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.access_log import RequestLog
 from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.docs import make_docs
+from tornado_idv.web.double import Double, DoublePacketCache
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.packet_cache import PacketCache
 
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """Parts that outlast a configuration: keys, counts of limits, counters, the access log."""
+    """Parts that outlast a configuration: keys, counts of limits, counters, log, test double."""
 
     ring: KeyRing
     limiters: Limiters
     counters: Counters
-    access_log: AccessLog | None
+    access_log: RequestLog | None
+    double: Double | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +51,34 @@ class HttpParts:
     def make(cls, settings: Settings, directory: Directory, shared: SharedParts) -> HttpParts:
         """Return the parts of an application that looks users up in ``directory``."""
         identifiers = settings.make_identifiers()
+        double = shared.double
         services = Services(
             directory,
             identifiers,
             shared.ring,
-            shared.access_log,
+            double or shared.access_log,
             shared.limiters.keys,
             failed_auth=shared.limiters.failed_auth,
             counters=shared.counters,
             logs_health_checks=settings.logging.health_checks,
         )
         server = settings.server
+        packet_cache = (
+            PacketCache(services, server.max_body)
+            if double is None
+            else DoublePacketCache(services, server.max_body, double)
+        )
         return cls(
             make_api(
                 services,
                 server.base_path,
                 server.health_path,
                 make_docs(settings) if server.docs else {},
+                double,
             ),
-            make_reject(shared.access_log, shared.counters),
+            make_reject(services.access_log, shared.counters),
             http_limits(server),
-            PacketCache(services, server.max_body) if server.packet_cache else None,
+            packet_cache if server.packet_cache else None,
             TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
             identifiers,
         )

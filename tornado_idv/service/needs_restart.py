@@ -12,7 +12,6 @@ _APPLIED = {
     "auth",
     "backends",
     "cache",
-    "demo",
     "identifiers",
     "limits",
     "logging.health_checks",

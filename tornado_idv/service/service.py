@@ -32,6 +32,7 @@ from tornado_idv.service.reload import Reloader
 from tornado_idv.service.sockets import bind, port_of, tls_context, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.access_log import AccessLog
+from tornado_idv.web.double import Double
 
 _COLLECT_AFTER = 10.0
 """Seconds after a reload, when requests of the old configuration have ended."""
@@ -93,6 +94,11 @@ class Service:
         self._directories = directories
         self._shared = shared
         self.state = state
+
+    @property
+    def double(self) -> Double | None:
+        """The test double, in demo mode."""
+        return self._shared.double
 
     @property
     def key_count(self) -> int:
@@ -196,7 +202,7 @@ async def listening(
             host = settings.admin.host
             sockets = bind("admin", host, settings.admin.port)
             stack.enter_context(measured_lag(state.counters))
-            await stack.enter_async_context(admin_listening(sockets, host, state))
+            await stack.enter_async_context(admin_listening(sockets, host, state, service.double))
             service.admin_url = url_of("http", host, port_of(sockets))
         yield service
 
@@ -225,7 +231,8 @@ async def serving(
             counters,
         ) as limiters,
     ):
-        shared = SharedParts(keys.ring, limiters, counters, access_log)
+        double = Double(access_log) if settings.demo else None
+        shared = SharedParts(keys.ring, limiters, counters, access_log, double)
         parts = HttpParts.make(settings, directories.current, shared)
         server, identifiers = parts.make_server(), parts.identifiers
         del parts  # it would keep a directory that a reload replaces

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -68,7 +68,17 @@ class AccessRecord(Struct, gc=False, omit_defaults=True):
     subject: str | None = None
 
 
-class AccessLog:
+class RequestLog(Protocol):
+    """Record of requests; `AccessLog` is one."""
+
+    def subject_of(self, query: Query | None) -> str | None:
+        """Return how a line names the user that was asked for, if it does."""
+
+    def add(self, record: AccessRecord, now: float | None) -> None:
+        """Log a response at ``now``, a Unix time; the present one unless given."""
+
+
+class AccessLog(RequestLog):
     """Writes a line for each response; ``write`` takes text, some lines at a time.
 
     ``subject_of`` gives the text that names the user that was asked for; without it, a line holds
@@ -90,11 +100,9 @@ class AccessLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def subject_of(self, query: Query | None) -> str | None:
-        """Return how a line names the user that was asked for, if it does."""
         return self._subject_of(query.text) if self._subject_of and query else None
 
     def add(self, record: AccessRecord, now: float | None) -> None:
-        """Log a response at ``now``, a Unix time; the present one unless given."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_FLUSH_INTERVAL, self._on_timer)
@@ -123,7 +131,7 @@ class AccessLog:
 
 def record_response(  # noqa: PLR0917 - passed by position, a hit takes 1 % less
     counters: Counters,
-    log: AccessLog | None,
+    log: RequestLog | None,
     method: str,
     route: str,
     status: int,
@@ -139,7 +147,7 @@ def record_response(  # noqa: PLR0917 - passed by position, a hit takes 1 % less
 ) -> None:
     """Count a response, and log it if there is a ``log``; every one but 200 has a ``failure``.
 
-    ``subject``, as `AccessLog.subject_of` names it, ``cache`` and ``backend``, the one that
+    ``subject``, as `RequestLog.subject_of` names it, ``cache`` and ``backend``, the one that
     answered, are those of a lookup. ``now`` is the Unix time, from a caller that has just read it.
     """
     code = reason = None

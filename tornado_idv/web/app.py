@@ -11,9 +11,10 @@ from tornado.web import Application
 
 from tornado_idv.http.context import Reject
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.web.access_log import AccessLog, Failure, record_response
+from tornado_idv.web.access_log import Failure, RequestLog, record_response
 from tornado_idv.web.authenticated import KeyHandler
 from tornado_idv.web.docs import File, FileHandler
+from tornado_idv.web.double import Double, DoubleCardHandler, DoubleUrlHandler
 from tornado_idv.web.errors import error_for_rejected
 from tornado_idv.web.handler import ApiHandler, LivenessHandler, NoSuchRouteHandler
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyUrlHandler
@@ -28,12 +29,13 @@ def make_api(
     base_path: str = "",
     health_path: str | None = None,
     docs: Mapping[str, File] = _NO_DOCS,
+    double: Double | None = None,
 ) -> Application:
-    """Return the API and ``docs`` below ``base_path``, and ``health_path``."""
+    """Return the API and ``docs`` below ``base_path``, and ``health_path``; or a ``double``."""
     root = f"{base_path}/api/v1"
     routes: dict[str, type[ApiHandler]] = {
-        f"{root}/identify/url": IdentifyUrlHandler,
-        f"{root}/identify/card": IdentifyCardHandler,
+        f"{root}/identify/url": DoubleUrlHandler if double else IdentifyUrlHandler,
+        f"{root}/identify/card": DoubleCardHandler if double else IdentifyCardHandler,
         f"{root}/key": KeyHandler,
     }
     if health_path is not None:
@@ -47,10 +49,11 @@ def make_api(
         default_handler_args=arguments,
         log_function=lambda _: None,
         files=files,
+        double=double,
     )
 
 
-def make_reject(access_log: AccessLog | None, counters: Counters | None = None) -> Reject:
+def make_reject(access_log: RequestLog | None, counters: Counters | None = None) -> Reject:
     """Return what renders, logs and counts requests that are rejected before a handler runs."""
     counted = counters or Counters()
 

@@ -14,7 +14,7 @@ from tornado.web import RequestHandler, stream_request_body
 
 from tornado_idv.errors import InvalidKey
 from tornado_idv.model import Query
-from tornado_idv.web.access_log import AccessLog, CacheResult, Failure, record_response
+from tornado_idv.web.access_log import CacheResult, Failure, RequestLog, record_response
 from tornado_idv.web.errors import ApiError, ApiException, error_for, fields_for
 from tornado_idv.web.lookups import Services, failure_of, log_unexpected
 from tornado_idv.web.response import FIELDS, request_id_or_new
@@ -109,7 +109,7 @@ class ApiHandler(JsonHandler):
             log_unexpected(value, self.request_id)
 
     @property
-    def access_log(self) -> AccessLog | None:
+    def access_log(self) -> RequestLog | None:
         """The log that this response is written to, if it is."""
         return self.services.access_log
 
@@ -149,7 +149,7 @@ class LivenessHandler(ApiHandler):
     route = "health"
 
     @property
-    def access_log(self) -> AccessLog | None:
+    def access_log(self) -> RequestLog | None:
         is_logged = self.services.logs_health_checks or self.get_status() != HTTPStatus.OK
         return super().access_log if is_logged else None
 

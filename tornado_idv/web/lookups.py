@@ -18,7 +18,7 @@ from tornado_idv.limits.key_limits import KeyLimiter, KeyLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
-from tornado_idv.web.access_log import AccessLog, CacheResult, Failure
+from tornado_idv.web.access_log import CacheResult, Failure, RequestLog
 from tornado_idv.web.errors import ApiError, ApiException, error_for, rate_limited
 from tornado_idv.web.json_body import parse_field
 
@@ -49,7 +49,7 @@ class Services:
     directory: Directory
     identifiers: Identifiers
     keys: KeyRing
-    access_log: AccessLog | None = None
+    access_log: RequestLog | None = None
     key_limiter: KeyLimiter = field(default_factory=KeyLimiter)
     failed_auth: FailedAuthLimiter | None = None
     counters: Counters = field(default_factory=Counters)

@@ -6,17 +6,20 @@ import json
 import logging
 import os
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from tornado_idv.cli.common import config_option, exit_on_error
+from tornado_idv.cli.running.ready import double_config, write_ready
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.commands import Exit
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
+from tornado_idv.errors import StartError
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.service import Summary, api_key
@@ -32,7 +35,33 @@ _log = logging.getLogger(__name__)
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="In place of server.port; 0 takes any free port."
 )
-def serve(config_path: Path, port: int | None) -> None:
+@click.option(
+    "--demo",
+    "fixture",
+    type=click.Path(path_type=Path),
+    metavar="USERS",
+    help="Serve this fixture as a test double, with a new key and without a configuration file.",
+)
+@click.option(
+    "--ready-fd",
+    type=click.IntRange(min=0),
+    help="Write addresses, key and process id to this file descriptor, as one line of JSON.",
+)
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the same line to this file.",
+)
+@click.pass_context
+def serve(
+    context: click.Context,
+    *,
+    config_path: Path,
+    port: int | None,
+    fixture: Path | None,
+    ready_fd: int | None,
+    ready_file: Path | None,
+) -> None:
     """Answer lookups over HTTP until SIGTERM.
 
     SIGHUP reloads the configuration.
@@ -40,11 +69,21 @@ def serve(config_path: Path, port: int | None) -> None:
     Exit codes: 0 stopped; 1 the configuration is wrong; 3 a file, a backend or the port cannot
     be opened; 128 plus the signal's number: ended by a second SIGTERM or SIGINT.
     """
-    with hold_hangups(), exit_on_error(Exit.UNDETERMINED, config_code=Exit.NO):
+    if fixture and context.get_parameter_source("config_path") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--demo takes the place of --config; leave one out")
+    with (
+        hold_hangups(),
+        exit_on_error(Exit.UNDETERMINED, config_code=Exit.NO),
+        ExitStack() as stack,
+    ):
         manager = plugin_manager()
-        file = ConfigFile.read(config_path, port)
+        file = (
+            stack.enter_context(double_config(fixture, port))
+            if fixture
+            else ConfigFile.read(config_path, port)
+        )
         settings = file.load(backend_kinds(manager), os.environ)
-        announce_once = partial(_try_to_announce, settings)
+        announce_once = partial(_try_to_announce, settings, ready_fd, ready_file)
         with file.located():
             if (workers := worker_count(settings.server.workers)) > 1:
                 from tornado_idv.workers.supervise import supervise  # noqa: PLC0415 - start-up time
@@ -57,8 +96,19 @@ def serve(config_path: Path, port: int | None) -> None:
                 run(file, settings, manager, announce_once, logs)
 
 
-def _try_to_announce(settings: Settings, service: Summary) -> None:
+def _try_to_announce(
+    settings: Settings, ready_fd: int | None, ready_file: Path | None, service: Summary
+) -> None:
     """Announce the service, which goes on serving where standard output cannot be written."""
+    token = _token_to_try(settings) if settings.demo else None
+    url = service.url + settings.server.base_path
+    record = {"url": url, "admin_url": service.admin_url, "key": token, "pid": os.getpid()}
+    try:
+        write_ready(record, ready_fd, ready_file)
+    except OSError as error:
+        raise StartError(
+            f"--ready-fd or --ready-file cannot be written: {error.strerror}"
+        ) from None
     if settings.server.warning is not None:
         _log.warning("%s", settings.server.warning)
     try:

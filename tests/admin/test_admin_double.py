@@ -1,0 +1,335 @@
+"""The test double: faults of a fixture, users and faults set at run time, and the journal."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.processes.admin import WITH_ADMIN, AdminReply, ask_admin
+from support.processes.service import CONFIG, KEY, Client, Reply, lookup_request, serving
+from tornado_idv.admin.double import ROUTES
+from tornado_idv.config.load import ConfigFile
+from tornado_idv.errors import ConfigError
+from tornado_idv.fault import Fault
+from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.service.service import Service
+
+DEMO = f"demo: true\n{WITH_ADMIN}"
+USERS = """\
+users:
+  - {nickname: "@alice", card_number: "4000123412341234", plan: Free}
+  - {nickname: "@down", fault: {status: 503}}
+  - {nickname: "@broken", fault: {status: 500}}
+  - {nickname: "@busy", fault: {status: 429}}
+  - {nickname: "@slow", card_number: "21", plan: Free, fault: {delay: 1ms}}
+  - {nickname: "@drip", card_number: "22", plan: Free, fault: {drip: 1MiB/s}}
+  - {nickname: "@trickle", card_number: "23", plan: Free, fault: {drip: 2KiB/s}}
+  - {nickname: "@twice", card_number: "24", plan: Free, fault: {status: 503, times: 2}}
+  - {card_number: "25", fault: {status: 503}}
+  - {nickname: "@page", fault: {proxy_status: 404}}
+  - {nickname: "@reset", fault: {reset: true}}
+  - {nickname: "@cut", card_number: "26", plan: Free, fault: {cut: true}}
+"""
+
+
+class Double:
+    """A double, the client of its API and that of its admin listener."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.client = Client(service.port)
+
+    def put(self, path: str, **record: object) -> AdminReply:
+        return ask_admin(self.service, path, record, method="PUT")
+
+    def delete(self, path: str) -> AdminReply:
+        return ask_admin(self.service, path, method="DELETE")
+
+    def get(self, path: str) -> Any:
+        return ask_admin(self.service, path).json
+
+    def statuses(self, text: str, times: int = 1) -> list[int]:
+        ask = self.client.by_card if text.isdigit() else self.client.by_input
+        return [ask(text).status for _ in range(times)]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("double")
+    (folder / "users.yaml").write_text(USERS, encoding="utf-8")
+    with serving(DEMO, folder) as running:
+        yield running
+
+
+@pytest.fixture
+def double(service: Service) -> Double:
+    double = Double(service)
+    double.delete("/double")
+    return double
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "code"),
+    [
+        ("@alice", 200, None),
+        ("@down", 503, "backend_unavailable"),
+        ("@broken", 500, "internal"),
+        ("@busy", 429, "rate_limited"),
+        ("@slow", 200, None),
+        ("@drip", 200, None),
+        ("@trickle", 200, None),
+        ("@nobody", 404, "not_found"),
+    ],
+)
+def test_a_fault_gives_the_response_of_the_service(
+    double: Double, text: str, status: int, code: str | None
+) -> None:
+    reply = double.client.by_input(text)
+    assert (reply.status, reply.code) == (status, code)
+    assert reply.headers["x-request-id"]
+    assert ("retry-after" in reply.headers) == (status in (429, 503))
+    if status == 200:
+        assert json.loads(reply.body)["nickname"] == text
+        assert reply.headers["content-type"] == "application/json"
+
+
+def test_an_entry_without_a_user_fails_by_card_number_too(double: Double) -> None:
+    assert double.statuses("25") == [503]
+
+
+def test_a_fault_is_used_up_by_both_queries_of_a_user(double: Double) -> None:
+    assert double.statuses("@twice") + double.statuses("24", 2) == [503, 503, 200]
+    double.delete("/double")
+    assert double.statuses("@twice", 3) == [503, 503, 200]
+
+
+def test_a_page_of_a_proxy_is_not_of_this_service(double: Double) -> None:
+    reply = double.client.by_input("@page")
+    assert (reply.status, reply.headers["content-type"]) == (404, "text/html")
+    assert reply.body.startswith(b"<!DOCTYPE html>")
+    assert "x-request-id" not in reply.headers
+
+
+def test_a_reset_is_an_error_of_the_connection(double: Double) -> None:
+    with socket.create_connection(("127.0.0.1", double.service.port), timeout=10) as sock:
+        sock.sendall(lookup_request("@reset"))
+        with pytest.raises(ConnectionResetError):
+            sock.recv(1)
+
+
+def test_a_cut_body_is_shorter_than_announced(double: Double) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", double.service.port, timeout=10)
+    fields = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    connection.request("POST", "/api/v1/identify/url", '{"input": "@cut"}', fields)
+    response = connection.getresponse()
+    with pytest.raises(http.client.IncompleteRead) as caught:
+        response.read()
+    connection.close()
+    assert response.status == 200
+    assert caught.value.partial.startswith(b'{"status":"ok"')
+
+
+def test_a_fault_set_at_run_time_comes_before_that_of_the_fixture(double: Double) -> None:
+    assert double.put("/double/faults/@down", status=500).json == {"status": "ok"}
+    assert double.put("/double/faults/4000123412341234", status=503).status == 200
+    assert double.statuses("@down") + double.statuses("4000123412341234") == [500, 503]
+    assert double.delete("/double/faults/@down").status == 200
+    assert double.statuses("@down") == [503]
+    assert double.delete("/double/faults/@down").json["code"] == "not_set"
+
+
+def test_a_fault_of_all_lookups_leaves_the_order_of_checks(double: Double) -> None:
+    """The key and the format are checked first, and a user's own fault goes before."""
+    double.put("/double/faults/all", status=500)
+    assert double.statuses("@alice") + double.statuses("@down") == [500, 503]
+    assert double.client.by_input("alice").status == 422
+    wrong = {"Authorization": "Bearer unknown-unknown"}
+    assert double.client.post("/api/v1/identify/url", b"{}", wrong).status == 401
+
+
+def test_a_probable_fault_happens_in_the_same_order_after_each_reset(double: Double) -> None:
+    def draw() -> list[int]:
+        double.delete("/double")
+        double.put("/double/faults/@alice", status=503, probability=0.5)
+        return double.statuses("@alice", 40)
+
+    first = draw()
+    assert set(first) == {200, 503}
+    assert draw() == first
+
+
+def test_faults_are_counted(double: Double) -> None:
+    double.put("/double/faults/@alice", status=503, times=1)
+    double.put("/double/faults/all", delay="1ms")
+    double.statuses("@alice", 3)
+    double.statuses("@other")
+    assert double.get("/double") == {
+        "users": [],
+        "faults": {
+            "@alice": {"status": 503, "times": 1, "injected": 1},
+            "all": {"delay": 0.001, "injected": 1},
+        },
+    }
+
+
+def test_a_user_is_added_replaced_and_removed(double: Double) -> None:
+    assert double.put("/double/users/@new", plan="Pro", card_number="77").status == 200
+    found = json.loads(double.client.by_card("77").body)
+    assert found == {
+        "status": "ok",
+        "plan": "Pro",
+        "card_number": "77",
+        "nickname": "@new",
+        "profile_url": "https://profiles.example/m/new",
+    }
+    url = "https://elsewhere.example/new"
+    double.put("/double/users/%40new", plan="Team", card_number="78", profile_url=url)
+    assert json.loads(double.client.by_input("@new").body)["profile_url"] == url
+    assert double.statuses("77") + double.statuses("78") == [404, 200]
+    double.put("/double/faults/78", status=503)
+    assert double.statuses("78") + double.statuses("@new") == [503, 200]
+    assert double.delete("/double/users/@new").status == 200
+    assert double.statuses("@new") == [404]
+    assert double.delete("/double/users/@new").json["code"] == "not_set"
+
+
+def test_a_learned_client_meets_what_is_set_later(double: Double) -> None:
+    """The packet cache serves the first requests of a client that repeats itself."""
+    with double.client.connection() as connection:
+
+        def ask() -> Reply | None:
+            connection.send(lookup_request("@alice"))
+            return connection.read_reply()
+
+        before = [ask() for _ in range(5)]
+        double.put("/double/faults/@alice", status=503, times=1)
+        after = [ask(), ask()]
+        double.put("/double/users/@alice", plan="Other", card_number="79")
+        changed = ask()
+    assert [each and each.status for each in before + after] == [200] * 5 + [503, 200]
+    assert changed is not None
+    assert json.loads(changed.body)["plan"] == "Other"
+    assert [each["status"] for each in double.get("/double/requests")["requests"]] == [
+        *[200] * 5,
+        503,
+        200,
+        200,
+    ]
+
+
+def test_the_journal_has_the_requests_in_order(double: Double) -> None:
+    double.client.by_input("https://profiles.example/m/alice")
+    double.client.by_card("25")
+    double.client.by_input("alice")
+    double.client.post("/api/v1/identify/card", b"{}", {"Authorization": "Bearer unknown-unknown"})
+    with suppress(ConnectionError):
+        double.client.by_input("@reset")
+    requests = double.get("/double/requests")["requests"]
+    assert [(each["route"], each["query"], each["status"], each["code"]) for each in requests] == [
+        ("identify/url", "@alice", 200, None),
+        ("identify/card", "25", 503, "backend_unavailable"),
+        ("identify/url", None, 422, "invalid_format"),
+        ("identify/card", None, 401, "token_invalid_or_expired"),
+        ("identify/url", "@reset", 503, "backend_unavailable"),
+    ]
+    assert {each["key"] for each in requests} == {"caller", None}
+    assert all(each["timestamp"] and each["request_id"] for each in requests)
+
+
+@pytest.mark.parametrize(
+    ("path", "record", "message"),
+    [
+        ("/double/faults/@a", {}, "choose a status, proxy_status, delay, reset, cut"),
+        ("/double/faults/@a", {"status": 404}, "status: Input should be 429, 500 or 503"),
+        ("/double/faults/@a", {"status": 503, "cut": True}, "choose one of status, proxy_status"),
+        ("/double/faults/@a", {"delay": "5"}, "delay: not a duration; write a number"),
+        ("/double/faults/@a", {"drip": "1KiB"}, "drip: not a rate of bytes; write it"),
+        ("/double/faults/@a", {"drip": "0B/s"}, "drip: Input should be greater than or equal to 1"),
+        ("/double/faults/@a", {"delay": "1s", "more": 1}, "more: Extra inputs are not permitted"),
+        ("/double/faults/@a", {"delay": "1s", "times": 0}, "times: Input should be greater than"),
+        ("/double/faults/@a", {"delay": "1s", "probability": 2}, "probability: Input should be"),
+        ("/double/faults/a", {"status": 503}, "Invalid value: a nickname must begin with @"),
+        ("/double/users/12", {"plan": "Free", "card_number": "1"}, "nickname with @ in the path"),
+        ("/double/users/@a", {"plan": "Free"}, "card_number: Field required"),
+        ("/double/users/@a", {"plan": "", "card_number": "1"}, "plan: String should have at least"),
+        ("/double/users/@a", {"plan": "Free", "card_number": 1}, "card_number: Input should be a"),
+        ("/double/users/@a", {"plan": "Free", "card_number": "@a"}, "digits as card_number"),
+        (
+            "/double/users/@a",
+            {"plan": "Free", "card_number": "x"},
+            "Invalid value: a nickname must",
+        ),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_changes_nothing(
+    double: Double, path: str, record: dict[str, object], message: str
+) -> None:
+    reply = double.put(path, **record)
+    assert (reply.status, reply.json["code"]) == (422, "invalid_format")
+    assert message in reply.json["message"]
+    assert double.get("/double") == {"users": [], "faults": {}}
+
+
+def test_a_web_page_cannot_set_anything(double: Double) -> None:
+    reply = ask_admin(
+        double.service, "/double/faults/all", {}, method="PUT", Content_Type="text/plain"
+    )
+    assert reply.status == 415
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_no_endpoint_exists_without_demo(tmp_path: Path, path: str, method: str) -> None:
+    (tmp_path / "users.yaml").write_text("users: []\n", encoding="utf-8")
+    with serving(WITH_ADMIN, tmp_path) as service:
+        path = path.replace("([^/]+)", "@alice")
+        record = {"status": 503} if method == "PUT" else None
+        reply = ask_admin(service, path, record, method=method)
+        assert (reply.status, reply.json["code"]) == (404, "no_such_route")
+
+
+def test_demo_with_several_workers_is_an_error(tmp_path: Path) -> None:
+    """What is set would be set in one of them only."""
+    path = tmp_path / "config.yaml"
+    users = "  - {name: users, kind: yaml, path: users.yaml}\n"
+    text = CONFIG.replace("{port: 0,", "{workers: 2, port: 0,") + users
+    path.write_text(f"{text}demo: true\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        ConfigFile.read(path).load(backend_kinds(plugin_manager()), {})
+    (problem,) = caught.value.problems
+    assert (problem.line, problem.path) == (2, "server.workers")
+    assert problem.message.startswith("demo: true needs workers: 1")
+
+
+def test_every_member_endpoint_and_field_is_documented(double: Double) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "double.md"
+    cells = re.findall(r"^\| (`[^|]+`) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    documented = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    double.statuses("@alice")
+    (request,) = double.get("/double/requests")["requests"]
+    patterns = {path: path.replace("([^/]+)", "@alice") for path in ROUTES}
+    endpoints = {
+        f"{method} {patterns[path]}"
+        for path, handler in ROUTES.items()
+        for method in handler.allowed
+        if method != "HEAD"
+    }
+    assert documented == {*Fault.model_fields, *request, *endpoints}
+
+
+def test_fixture_of_the_page_is_served(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "double.md"
+    (block,) = re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "users.yaml").write_text(block, encoding="utf-8")
+    with serving(DEMO, tmp_path) as service:
+        double = Double(service)
+        assert double.statuses("@recovers", 3) == [503, 503, 200]
+        assert double.statuses("@down") + double.statuses("@alice") == [503, 200]

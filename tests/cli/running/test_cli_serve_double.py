@@ -1,0 +1,91 @@
+"""``tornado-idv serve --demo``: a test double without a configuration file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.processes.admin import ask_admin
+from support.processes.process import COMMAND, TIMEOUT, eventually
+from support.processes.service import Client
+
+pytestmark = pytest.mark.slow
+USERS = 'users:\n  - {nickname: "@alice", card_number: "4000", plan: Free}\n'
+
+
+class Announced:
+    """A service as its ready line has it."""
+
+    def __init__(self, line: str) -> None:
+        record = json.loads(line)
+        self.admin_url: str = record["admin_url"]
+        self.key: str = record["key"]
+        self.pid: int = record["pid"]
+        self.client = Client(int(record["url"].rpartition(":")[2]))
+
+    def status_of(self, text: str) -> int:
+        body = json.dumps({"input": text}).encode()
+        fields = {"Authorization": f"Bearer {self.key}"}
+        return self.client.post("/api/v1/identify/url", body, fields).status
+
+
+def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path: Path) -> None:
+    (tmp_path / "it's ${here}.yaml").write_text(USERS, encoding="utf-8")
+    reading, writing = os.pipe()
+    arguments = ["serve", "--demo", "it's ${here}.yaml", "--port", "0", "--ready-fd", str(writing)]
+    arguments += ["--ready-file", "ready.json"]
+    with subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=tmp_path,
+        pass_fds=[writing],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as process:
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            line = pipe.read()
+        service = Announced(line)
+        assert service.pid == process.pid
+        assert service.status_of("@alice") == 200
+        assert ask_admin(service, "/double").json == {"users": [], "faults": {}}
+        ready = tmp_path / "ready.json"
+        eventually(ready.exists)
+        assert ready.read_text(encoding="utf-8") == line
+        assert stat.S_IMODE(ready.stat().st_mode) == 0o600
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT) == 0
+    assert {each.name for each in tmp_path.iterdir()} == {"it's ${here}.yaml", "ready.json"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--demo", "none.yaml"], 3, "none.yaml: cannot be read: No such file or directory"),
+        (["--demo", "bad.yaml"], 1, "bad.yaml:1:1: users: missing or empty"),
+        (["--demo", "users.yaml", "-c", "x.yaml"], 2, "--demo takes the place of --config"),
+        (["--demo", "users.yaml", "--ready-fd", "77"], 3, "--ready-fd or --ready-file cannot be"),
+        (["--demo", "users.yaml", "--ready-file", "no/file"], 3, "cannot be written: No such file"),
+    ],
+)
+def test_wrong_use_is_an_error(
+    tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    (tmp_path / "users.yaml").write_text(USERS, encoding="utf-8")
+    (tmp_path / "bad.yaml").write_text("{}", encoding="utf-8")
+    done = subprocess.run(
+        [*COMMAND, "serve", "--port", "0", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,128 @@
+"""The endpoints of the test double, which exist in demo mode alone."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from pydantic import Field, ValidationError
+
+from tornado_idv.admin.handler import AdminError, AdminHandler
+from tornado_idv.errors import InvalidFormat
+from tornado_idv.fault import Fault
+from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.options import Options
+from tornado_idv.web.double import Double
+
+_ALL = "all"
+"""What stands for all queries in the path of a fault."""
+_ModelT = TypeVar("_ModelT", bound=Options)
+
+
+class _User(Options):
+    plan: Annotated[str, Field(min_length=1)]
+    card_number: str
+    profile_url: Annotated[str, Field(pattern="^https?://")] | None = None
+
+
+class DoubleHandler(AdminHandler):
+    """Base of the endpoints."""
+
+    @property
+    def double(self) -> Double:
+        double: Double = self.settings["double"]
+        return double
+
+    def query(self, text: str) -> Query:
+        """Return the query in a path or body; raises `AdminError`."""
+        try:
+            return self.operations.identifiers.parse_any(text)
+        except InvalidFormat as error:
+            raise AdminError(422, "invalid_format", f"Invalid value: {error}") from None
+
+    def read(self, model: type[_ModelT]) -> _ModelT:
+        """Return the body as a model; raises `AdminError`."""
+        try:
+            return model.model_validate(self.record())
+        except ValidationError as error:
+            message = "; ".join(
+                ".".join(map(str, each["loc"])) + ": " + each["msg"].removeprefix("Value error, ")
+                for each in error.errors()
+            )
+            raise AdminError(422, "invalid_format", message.removeprefix(": ")) from None
+
+    def send_done(self, *, done: bool = True) -> None:
+        """Send the result of a change."""
+        if not done:
+            raise AdminError(404, "not_set", "Nothing was set there")
+        self.send({"status": "ok"})
+
+
+class StateHandler(DoubleHandler):
+    """Users and faults that were set; deleting them empties the journal, too."""
+
+    allowed = ("GET", "DELETE")
+
+    async def get(self) -> None:
+        double = self.double
+        faults = {
+            query.text if query else _ALL: {
+                **fault.model_dump(exclude_defaults=True),
+                "injected": double.injected[fault],
+            }
+            for query, fault in double.faults.items()
+        }
+        self.send({"users": [query.text for query in double.users], "faults": faults})
+
+    async def delete(self) -> None:
+        self.double.reset()
+        self.send_done()
+
+
+class RequestsHandler(DoubleHandler):
+    """The last requests, oldest first, with the text of what was asked for."""
+
+    async def get(self) -> None:
+        self.send({"requests": list(self.double.requests)})
+
+
+class UserHandler(DoubleHandler):
+    """A user by nickname, besides those of the backends."""
+
+    allowed = ("PUT", "DELETE")
+
+    async def put(self, name: str) -> None:
+        record = self.read(_User)
+        queries = self.query(name), self.query(record.card_number)
+        if [type(each) for each in queries] != [ByNickname, ByCard]:
+            message = "A user has a nickname with @ in the path, and digits as card_number"
+            raise AdminError(422, "invalid_format", message)
+        user = User(nickname=name.removeprefix("@"), **record.model_dump())
+        self.double.set_user(user, *queries)
+        self.send_done()
+
+    async def delete(self, name: str) -> None:
+        self.send_done(done=self.double.remove_user(self.query(name)))
+
+
+class FaultHandler(DoubleHandler):
+    """The fault of lookups by a nickname or a card number, or of all."""
+
+    allowed = ("PUT", "DELETE")
+
+    async def put(self, text: str) -> None:
+        self.double.faults[self._key(text)] = self.read(Fault)
+        self.send_done()
+
+    async def delete(self, text: str) -> None:
+        self.send_done(done=self.double.faults.pop(self._key(text), None) is not None)
+
+    def _key(self, text: str) -> Query | None:
+        return None if text == _ALL else self.query(text)
+
+
+ROUTES: dict[str, type[DoubleHandler]] = {
+    "/double": StateHandler,
+    "/double/requests": RequestsHandler,
+    "/double/users/([^/]+)": UserHandler,
+    "/double/faults/([^/]+)": FaultHandler,
+}

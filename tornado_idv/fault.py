@@ -1,0 +1,66 @@
+"""Faults of the test double: how a lookup fails on purpose."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from tornado_idv.options import Duration, Options, WholeNumber
+from tornado_idv.units import parse_size
+
+
+def _drip_rate(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    size, slash, unit = value.partition("/")
+    if (slash, unit) != ("/", "s"):
+        raise ValueError("not a rate of bytes; write it like 1KiB/s")
+    return parse_size(size)
+
+
+class Fault(Options):
+    """A simulated failure of lookups; two faults are never equal, since uses are counted.
+
+    It applies to lookups with a valid key and in a valid format. After the ``delay`` one of
+    ``status``, ``proxy_status``, ``reset``, ``cut`` and ``drip`` follows, or the usual response.
+    """
+
+    status: Annotated[
+        Literal[429, 500, 503] | None,
+        BeforeValidator(lambda value: int(value) if value in ("429", "500", "503") else value),
+    ] = None
+    """The status of an error response of this service: 429, 500 or 503."""
+    proxy_status: Annotated[WholeNumber, Field(ge=400, le=599)] | None = None
+    """The status of an HTML page, as a proxy in front of the service sends it."""
+    delay: Duration = 0.0
+    """How long the response is delayed."""
+    reset: bool = False
+    """Whether the connection is reset without a response."""
+    cut: bool = False
+    """Whether the connection is closed in the middle of the body."""
+    drip: Annotated[
+        int | None,
+        BeforeValidator(_drip_rate),
+        Field(ge=1),
+        WithJsonSchema({"type": "string", "examples": ["1KiB/s"]}),
+    ] = None
+    """Bytes per second of the body, written ``1KiB/s``."""
+    times: Annotated[WholeNumber, Field(ge=1)] | None = None
+    """The number of lookups that fail; later ones do not."""
+    probability: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share of lookups that fail."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        kinds = [self.status, self.proxy_status, self.reset, self.cut, self.drip]
+        if sum(map(bool, kinds)) > 1:
+            raise ValueError("choose one of status, proxy_status, reset, cut and drip")
+        if not any(kinds) and not self.delay:
+            raise ValueError("choose a status, proxy_status, delay, reset, cut or drip")
+        return self
