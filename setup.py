@@ -119,6 +119,7 @@ setup(
     },
     entry_points={
         "console_scripts": ["tornado-idv = tornado_idv.cli:main"],
+        "pytest11": ["tornado_idv = tornado_idv.pytest_plugin"],
         "tornado_idv": [
             "postgres = idv_postgres",
             "redis = idv_redis",

@@ -36,6 +36,9 @@ TESTS = {
     ("docs/guide/keys.md", "sql"): "keys/test_store_postgres.py",
     ("docs/guide/plugins.md", "python"): "test_docs.py",
     ("docs/guide/plugins.md", "toml"): "test_docs.py",
+    ("docs/guide/testing.md", "javascript"): "test_docs_testing.py",
+    ("docs/guide/testing.md", "python"): "test_docs_testing.py",
+    ("docs/reference/client.md", "python"): "test_docs_testing.py",
     ("docs/reference/http.md", "http"): "test_docs_http.py",
     ("docs/reference/http.md", "python"): "test_docs_http.py",
     ("docs/reference/limits.md", "http"): "test_docs_http.py",
@@ -141,7 +144,7 @@ def test_commands_exist_with_their_options(text: str) -> None:
     assert checked.returncode == 0, checked.stderr
     joined = re.sub(r"\\\n\s*", " ", text)
     for line in re.findall(r"(?:^|[;&|(]\s*|-- )tornado-idv ([^;&|>\n)]*)", joined, re.MULTILINE):
-        words = shlex.split(line, comments=True)
+        words = shlex.split(line.partition(" -- ")[0], comments=True)
         group: click.Command = main
         while isinstance(group, click.Group) and words and not words[0].startswith("-"):
             command = group.get_command(click.Context(group), words[0])

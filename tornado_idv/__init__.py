@@ -1,34 +1,33 @@
 """Public API for plugin authors; everything else in this package is its own business.
 
-What needs pydantic or msgspec is imported when it is first used: `tornado-idv --help` needs none.
+Everything is imported when it is first used: `tornado-idv --help` and the client need little of it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tornado_idv.commands import CommandTools, Exit, LoadedConfig, printable
-from tornado_idv.errors import (
-    Broken,
-    ConfigError,
-    IdvError,
-    InvalidFormat,
-    KeyStoreError,
-    LookupFailed,
-    MissingKeyStoreError,
-    Problem,
-    StartError,
-    Unavailable,
-    UncertainChangeError,
-    format_traceback,
-)
-from tornado_idv.hookspecs import hookimpl
-
 if TYPE_CHECKING:
     from tornado_idv import strict_json, yaml_loader
     from tornado_idv.backend import Backend, BackendOptions
+    from tornado_idv.commands import CommandTools, Exit, LoadedConfig, printable
     from tornado_idv.daemon_thread import DaemonThread
+    from tornado_idv.errors import (
+        Broken,
+        ConfigError,
+        IdvError,
+        InvalidFormat,
+        KeyStoreError,
+        LookupFailed,
+        MissingKeyStoreError,
+        Problem,
+        StartError,
+        Unavailable,
+        UncertainChangeError,
+        format_traceback,
+    )
     from tornado_idv.fault import Fault
     from tornado_idv.files import FileSignature, load_certificate, require_file
+    from tornado_idv.hookspecs import hookimpl
     from tornado_idv.keys.location import KeyStoreLocation
     from tornado_idv.model import (
         Answer,
@@ -64,19 +63,30 @@ _MODULES = {
     "Backend": "backend",
     "BackendOptions": "backend",
     "BackendResult": "model",
+    "Broken": "errors",
     "ByCard": "model",
     "ByNickname": "model",
+    "CommandTools": "commands",
+    "ConfigError": "errors",
     "ConfigPath": "options",
     "DaemonThread": "daemon_thread",
     "Duration": "options",
+    "Exit": "commands",
     "Fault": "fault",
     "FileSignature": "files",
+    "IdvError": "errors",
     "ImportResult": "user_store",
+    "InvalidFormat": "errors",
+    "KeyStoreError": "errors",
     "KeyStoreLocation": "keys.location",
     "LimitUse": "shared",
+    "LoadedConfig": "commands",
+    "LookupFailed": "errors",
+    "MissingKeyStoreError": "errors",
     "NumberedUser": "user_store",
     "Options": "options",
     "Pattern": "options",
+    "Problem": "errors",
     "Purge": "shared",
     "Query": "model",
     "ReviewImport": "user_store",
@@ -88,13 +98,19 @@ _MODULES = {
     "SharedLimitsOptions": "shared",
     "SharedResult": "shared",
     "Size": "options",
+    "StartError": "errors",
+    "Unavailable": "errors",
+    "UncertainChangeError": "errors",
     "User": "model",
     "UserStore": "user_store",
     "WholeNumber": "options",
+    "format_traceback": "errors",
+    "hookimpl": "hookspecs",
     "load_certificate": "files",
+    "printable": "commands",
     "require_file": "files",
 }
-"""Where the names are that are imported when they are first used."""
+"""Modules of the names."""
 
 __all__ = [
     "Answer",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import subprocess
 import sys
 from functools import partial
@@ -13,16 +12,15 @@ from importlib.metadata import version
 import click
 import pytest
 
-from support.processes.process import Invoke, command
+from support.processes.process import COMMAND, TIMEOUT, Invoke, command
 from tornado_idv import hookimpl
 from tornado_idv.cli import main
 from tornado_idv.registry import plugin_manager
 
 CONTEXT = click.Context(main)
 COMMANDS = [
-    *("cache", "check", "explain", "health", "init", "keys", "lookup", "openapi", "plugins"),
-    "postgres",
-    *("reload", "schema", "serve", "status", "upstream", "users"),
+    *("cache", "check", "drill", "explain", "health", "init", "keys", "lookup", "openapi"),
+    *("plugins", "postgres", "reload", "schema", "serve", "status", "upstream", "users"),
 ]
 
 
@@ -122,13 +120,11 @@ def test_version_is_printed() -> None:
     assert result.stdout == f"tornado-idv {version('tornado-idv')}\n"
 
 
-def test_the_module_is_the_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["__main__.py", "plugins", "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        runpy.run_module("tornado_idv", run_name="__main__")
-    assert capsys.readouterr().out.startswith("Usage: tornado-idv plugins")
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [*COMMAND, "plugins", "--help"], capture_output=True, text=True, check=True, timeout=TIMEOUT
+    )
+    assert done.stdout.startswith("Usage: tornado-idv plugins")
 
 
 def test_our_plugins_are_listed_each_with_a_sentence(invoke: Invoke) -> None:

@@ -21,6 +21,7 @@ from tornado_idv.registry import plugin_manager
 _COMMANDS = {
     "cache": ("running.operations", "Show or purge the cache of the running service."),
     "check": ("check", "Report what is wrong with config.yaml, or what would run."),
+    "drill": ("drill", "Check that a program does not take an outage for a missing user."),
     "explain": ("running.operations", "Show how each backend of the running service responds."),
     "health": ("running.operations", "Report whether the running service is ready."),
     "init": ("init", "Write a starter configuration and a key into FOLDER."),

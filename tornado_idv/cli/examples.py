@@ -13,6 +13,7 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "cache purge": ("tornado-idv cache purge --nickname @alice",),
     "cache stats": ("tornado-idv cache stats",),
     "check": ("tornado-idv check --config config.yaml", "tornado-idv check --config-only --json"),
+    "drill": ("tornado-idv drill -- python my_sync.py --dry-run",),
     "explain": ("tornado-idv explain @alice",),
     "health": ("tornado-idv health && echo ready",),
     "init": ("tornado-idv init my-directory",),

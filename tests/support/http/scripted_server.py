@@ -12,12 +12,16 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+Then = Literal["keep", "close", "reset", "drip", "flood"]
+REQUEST_ID = b"%REQUEST-ID%"
+"""Stands in an answer for the ``X-Request-ID`` of the request."""
+
 
 class Said(NamedTuple):
     """What is sent after a request, and what is done to the connection then."""
 
     sent: bytes = b""
-    then: Literal["keep", "close", "reset", "drip", "flood"] = "keep"
+    then: Then = "keep"
 
 
 @dataclass
@@ -71,11 +75,16 @@ class Scripted:
         then = "keep"
         with suppress(asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             while then == "keep":
-                self.requests.append(await a_request(reader))
+                request = await a_request(reader)
+                self.requests.append(request)
                 self.arrived.set()
                 answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
                 await self.gate.wait()
-                writer.write(answer.sent)
+                writer.write(
+                    answer.sent.replace(
+                        REQUEST_ID, (header(request, "X-Request-ID") or "-").encode()
+                    )
+                )
                 await writer.drain()
                 then = answer.then
                 await self._endless(then, writer)

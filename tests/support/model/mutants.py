@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -143,16 +144,12 @@ def core(bug: Bug | None = None) -> Core:
 def _load(name: str, bug: Bug | None) -> ModuleType:
     spec = importlib.util.find_spec(f"tornado_idv.lookup.{name}")
     assert spec is not None
-    assert isinstance(spec.loader, importlib.abc.InspectLoader)
+    assert spec.origin is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    if bug is not None and bug.module == name:
-        source = spec.loader.get_source(spec.name)
-        assert source is not None
-        code: Any = compile(bug.put_in(source), spec.origin or name, "exec")
-    else:
-        code = spec.loader.get_code(spec.name)
-    exec(code, module.__dict__)
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    changed = source if bug is None or bug.module != name else bug.put_in(source)
+    exec(compile(changed, spec.origin, "exec"), module.__dict__)
     return module
 
 

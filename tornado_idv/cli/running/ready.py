@@ -12,10 +12,11 @@ from tempfile import TemporaryDirectory
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.keys.token import issue
 
+_STANDARD_ERROR = 2
 _CONFIG = """\
 demo: true
 profile_sites: [https://profiles.example]
-server: {{docs: true}}
+server: {{docs: true, drain: {{timeout: 100ms}}}}
 admin: {{port: 0}}
 auth: {{keys: [{{id: double, token: {token}}}]}}
 backends: [{{name: users, kind: yaml, path: {path}}}]
@@ -39,7 +40,7 @@ def write_ready(record: Mapping[str, object], fd: int | None, file: Path | None)
     """
     line = json.dumps(record) + "\n"
     if fd is not None:
-        with os.fdopen(fd, "w") as pipe:
+        with os.fdopen(fd, "w", closefd=fd > _STANDARD_ERROR) as pipe:
             pipe.write(line)
     if file is not None:
         partial = file.with_name(f"{file.name}.{os.getpid()}")

@@ -1,0 +1,129 @@
+"""``tornado-idv drill``: conclusions of programs, and how they are reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from support.processes.process import Invoke
+from tornado_idv.cli.drill import SCENARIOS
+from tornado_idv.double import IdentityService
+
+pytestmark = pytest.mark.slow
+
+Script = Callable[[str], Path]
+NAMES = [each.name for each in SCENARIOS]
+
+
+@pytest.fixture(scope="module")
+def double() -> Iterator[IdentityService]:
+    with IdentityService.start() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def one_double(double: IdentityService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All drills of this module share a service, whose start takes longer than their runs."""
+
+    @contextmanager
+    def start() -> Iterator[IdentityService]:
+        yield double
+
+    monkeypatch.setattr(IdentityService, "start", start)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    def write(text: str) -> Path:
+        path = tmp_path / "program"
+        path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        path.chmod(0o755)
+        return path
+
+    return write
+
+
+def results(invoke: Invoke, *arguments: object) -> tuple[int, dict[str, Any]]:
+    done = invoke("drill", "--json", *arguments)
+    record = json.loads(done.output)
+    return done.exit_code, {each["scenario"]: each for each in record["runs"]}
+
+
+@pytest.mark.parametrize(
+    ("code", "conclusion", "failing"),
+    [
+        (0, "found", {"not found"}),
+        (1, "gone", {*NAMES} - {"not found"}),
+        (3, "unsure", {"found", "stale answer"}),
+        (77, "unsure", {"found", "stale answer"}),
+    ],
+)
+def test_exit_code_is_the_conclusion(
+    invoke: Invoke, script: Script, code: int, conclusion: str, failing: set[str]
+) -> None:
+    exit_code, runs = results(invoke, "--", script(f"exit {code}"))
+    assert exit_code == 1
+    assert list(runs) == NAMES
+    assert {each["conclusion"] for each in runs.values()} == {conclusion}
+    assert {name for name, each in runs.items() if not each["passed"]} == failing
+
+
+def test_output_is_the_conclusion_where_there_are_patterns(invoke: Invoke, script: Script) -> None:
+    """The first that matches counts, also of standard error; without a match it is unsure."""
+    program = script('case $TORNADO_IDV_KEY in *rotated*) echo hm;; *) echo "in sync" >&2;; esac')
+    _, runs = results(invoke, "--found", "^in sync$", "--gone", "sync", "--", program)
+    assert runs["found"]["conclusion"] == "found"
+    assert runs["401 after a rotation"]["conclusion"] == "unsure"
+
+
+def test_program_gets_address_key_and_identifier(
+    invoke: Invoke, script: Script, double: IdentityService
+) -> None:
+    program = script(f'test "$1 $2 $TORNADO_IDV_URL" = "--dry-run @drill {double.url}" || exit 1')
+    _, runs = results(invoke, "--", program, "--dry-run")
+    assert {each["conclusion"] for each in runs.values()} == {"found"}
+
+
+def test_program_that_does_not_end_fails(invoke: Invoke, script: Script) -> None:
+    done = invoke("drill", "--timeout", "50ms", "--", script("sleep 60"))
+    assert done.exit_code == 1
+    assert f"FAILED  {'503':<22} did not end in time, expected found or unsure" in done.output
+
+
+def test_junit_report_has_a_case_for_each_scenario(
+    invoke: Invoke, script: Script, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.xml"
+    done = invoke("drill", "--junit", report, "--", script("exit 3"))
+    assert done.output.endswith(f"{len(NAMES) - 2} of {len(NAMES)} scenarios passed\n")
+    suite = ET.parse(report).getroot()
+    assert suite.attrib == {"name": "drill", "tests": str(len(NAMES)), "failures": "2"}
+    assert [case.get("name") for case in suite] == NAMES
+    assert [case.get("name") for case in suite if case.find("failure") is not None] == [
+        "found",
+        "stale answer",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--", "no-such-program"), 3, "no-such-program: cannot be run: No such file or directory"),
+        (("--found", "(", "--", "true"), 2, "not a regular expression"),
+        (("--timeout", "5", "--", "true"), 2, "not a duration"),
+        ((), 2, "Missing argument 'COMMAND...'"),
+        (("--junit", "/no/report.xml", "--", "true"), 3, "/no/report.xml: cannot be written"),
+    ],
+)
+def test_wrong_use_is_an_error(
+    invoke: Invoke, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    done = invoke("drill", *arguments)
+    assert done.exit_code == code
+    assert message in done.output

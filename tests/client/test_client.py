@@ -1,0 +1,327 @@
+"""The client: a user, ``None`` for one that does not exist, and an error for everything else."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import trustme
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.http.clients import (
+    ALICE,
+    ECHO,
+    KINDS,
+    NOT_FOUND,
+    UNAVAILABLE,
+    Kind,
+    calling,
+    error,
+    found,
+)
+from support.http.scripted_server import Said, closed_port, header, http, serving
+from support.processes.service import EXPIRED_KEY, KEY, serving_yaml
+from tornado_idv.client import (
+    ClientError,
+    InvalidFormat,
+    InvalidKey,
+    MissingScope,
+    NotFound,
+    RateLimited,
+    Undetermined,
+    Unexpected,
+)
+from tornado_idv.client.protocol import Lookup, Response, Service
+from tornado_idv.service.service import Service as RunningService
+
+NOT_FOUND_BODY = NOT_FOUND.partition(b"\r\n\r\n")[2]
+pytestmark = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with serving_yaml(tmp_path_factory.mktemp("client")) as running:
+        yield running
+
+
+async def test_user_is_found_by_nickname_url_and_card(service: RunningService, kind: Kind) -> None:
+    async with calling(kind, service.url, KEY) as call:
+        assert await call("find", "@alice") == ALICE
+        assert await call("find", "https://profiles.example/m/alice/") == ALICE
+        assert await call("find_card", ALICE.card_number) == ALICE
+        assert await call("get", "@alice") == await call("get_card", ALICE.card_number) == ALICE
+        assert ALICE.card_number not in repr(ALICE)
+
+
+async def test_no_user_is_none_or_an_error(service: RunningService, kind: Kind) -> None:
+    async with calling(kind, service.url, KEY) as call:
+        assert await call("find", "@nobody") is None
+        assert await call("find_card", "1") is None
+        with pytest.raises(NotFound) as caught:
+            await call("get_card", "1")
+    assert caught.value.request_id in str(caught.value)
+
+
+async def test_errors_of_the_service(service: RunningService, kind: Kind) -> None:
+    async with calling(kind, service.url, EXPIRED_KEY) as call:
+        with pytest.raises(InvalidKey):
+            await call("find", "@alice")
+    async with calling(kind, service.url, KEY) as call:
+        with pytest.raises(InvalidFormat) as caught:
+            await call("find", "alice")
+        assert caught.value.reason == "nickname_without_at"
+        assert "alice" not in str(caught.value)
+    async with calling(kind, f"{service.url}/elsewhere", KEY) as call:
+        with pytest.raises(Unexpected, match="check its URL"):
+            await call("find", "@alice")
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (error(401, "token_invalid_or_expired"), InvalidKey),
+        (error(403, "insufficient_scope"), MissingScope),
+        (error(422, "invalid_format", "X-Error-Reason: not_json"), InvalidFormat),
+        (error(429, "rate_limited", "Retry-After: 60"), RateLimited),
+        (http(429, b"slow down", "Retry-After: 60"), RateLimited),
+        (UNAVAILABLE.replace(b"Retry-After: 1", b"Retry-After: 60"), Undetermined),
+        (error(500, "internal"), Undetermined),
+        (http(502, b"<html>", kind="text/html"), Undetermined),
+        (http(504), Undetermined),
+        (error(404, "no_such_route"), Unexpected),
+        (http(404), Unexpected),
+        (http(404, b"<html>", ECHO, kind="text/html"), Unexpected),
+        (http(404, b'{"detail":"Not found"}', ECHO), Unexpected),
+        (http(404, b'{"status":"ok","code":"not_found"}', ECHO), Unexpected),
+        (http(404, b'["status","error","code","not_found"]', ECHO), Unexpected),
+        (http(404, b'{"code":"a","status":"error","code":"not_found"}', ECHO), Unexpected),
+        (http(404, NOT_FOUND_BODY, ECHO, kind="text/html"), Unexpected),
+        (http(404, NOT_FOUND_BODY), Unexpected),
+        (NOT_FOUND.replace(b"X-Request-ID: ", b"X-Request-ID: x"), Unexpected),
+        (NOT_FOUND.replace(b"HTTP/1.1 404", b"HTTP/1.1 403"), Unexpected),
+        (NOT_FOUND.replace(b"HTTP/1.1 404", b"HTTP/1.1 200"), Unexpected),
+        (NOT_FOUND.replace(b"HTTP/1.1 404", b"HTTP/1.1 410"), Unexpected),
+        (
+            http(404, NOT_FOUND_BODY, ECHO, "Content-Encoding: gzip"),
+            Unexpected,
+        ),
+        (http(302, b"", "Location: /elsewhere"), Unexpected),
+        (error(401, "not_found"), Unexpected),
+        (http(401, b"<html>", kind="text/html"), Unexpected),
+        (http(204), Unexpected),
+        (found(nickname="@bob"), Unexpected),
+        (found(plan=None), Unexpected),
+        (found(card_number=4000), Unexpected),
+        (found(status="error"), Unexpected),
+        (found().replace(b"X-Request-ID: ", b"X-Request-ID: x"), Unexpected),
+        (http(200, b'{"status":"ok"}' + b" " * 70_000, ECHO), Unexpected),
+        (Said(NOT_FOUND[:-1], "close"), Unexpected),
+        (Said(NOT_FOUND[:40], "close"), ClientError),
+        (Said(b"", "close"), Undetermined),
+        (Said(b"", "reset"), Undetermined),
+        (Said(b"garbage\r\n\r\n", "close"), Unexpected),
+    ],
+)
+async def test_response_becomes_its_error(
+    kind: Kind, response: bytes | Said, expected: type[ClientError]
+) -> None:
+    async with serving(response) as server, calling(kind, server.address) as call:
+        with pytest.raises(expected) as caught:
+            await call("find", "@alice")
+    sent = header(server.requests[0], "X-Request-ID")
+    assert caught.value.request_id == sent
+    assert "alice" not in str(caught.value)
+
+
+async def test_members_may_be_added(kind: Kind) -> None:
+    async with serving(found(since="2026")) as server, calling(kind, server.address) as call:
+        assert await call("find", "@Alice") == ALICE  # the service may fold case
+
+
+async def test_failures_of_a_moment_are_tried_again(kind: Kind) -> None:
+    """With the same request id, and at most one attempt for each pause."""
+    at_once = UNAVAILABLE.replace(b"Retry-After: 1", b"Retry-After: 0")
+    limited = error(429, "rate_limited", "Retry-After: 0")
+    async with (
+        serving(at_once, limited, NOT_FOUND) as server,
+        calling(kind, server.address) as call,
+    ):
+        assert await call("find", "@alice") is None
+    assert len({header(each, "X-Request-ID") for each in server.requests}) == 1
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("failing", [error(500, "internal"), http(502), Said(b"", "close")])
+async def test_other_failures_are_not_tried_again(kind: Kind, failing: bytes | Said) -> None:
+    async with serving(failing, NOT_FOUND) as server, calling(kind, server.address) as call:
+        with pytest.raises(Undetermined):
+            await call("find", "@alice")
+    assert len(server.requests) == 1
+
+
+async def test_a_pause_beyond_the_deadline_is_not_waited_for(kind: Kind) -> None:
+    limited = error(429, "rate_limited", "Retry-After: 11")
+    async with serving(limited, NOT_FOUND) as server, calling(kind, server.address) as call:
+        with pytest.raises(RateLimited) as caught:
+            await call("find", "@alice")
+    assert (caught.value.retry_after, len(server.requests)) == (11, 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Said(b"", "drip"),
+        Said(NOT_FOUND.replace(b"Content-Length: ", b"Content-Length: 9"), "drip"),
+        Said(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, "keep"),
+        Said(b"", "keep"),
+    ],
+    ids=["slow head", "slow body", "interim responses", "silence"],
+)
+async def test_deadline_ends_every_response(kind: Kind, answer: Said) -> None:
+    async with serving(answer) as server, calling(kind, server.address, deadline=0.2) as call:
+        with pytest.raises(ClientError):
+            await call("find", "@alice")
+
+
+async def test_service_that_cannot_be_reached(kind: Kind) -> None:
+    async with calling(kind, f"http://127.0.0.1:{closed_port()}") as call:
+        with pytest.raises(Undetermined, match="connection failed"):
+            await call("find", "@alice")
+    async with calling(kind, "http://nowhere.invalid") as call:
+        with pytest.raises(Undetermined, match="connection failed"):
+            await call("find", "@alice")
+
+
+async def test_connection_is_kept(kind: Kind) -> None:
+    async with serving(found()) as server, calling(kind, server.address) as call:
+        for _ in range(3):
+            assert await call("find", "@alice") == ALICE
+    assert len(server.connections) == 1
+
+
+async def test_kept_connection_that_the_server_closed_costs_no_lookup(kind: Kind) -> None:
+    """Also where the close arrives only after the request was sent."""
+    answers = found(), Said(b"", "reset"), found()
+    async with serving(*answers) as server, calling(kind, server.address) as call:
+        assert await call("find", "@alice") == ALICE
+        assert await call("find", "@alice") == ALICE
+    assert len(server.connections) == 2
+
+
+async def test_response_to_an_earlier_request_is_of_no_use(kind: Kind) -> None:
+    """A second response without a request waits on the connection."""
+    stray = NOT_FOUND.replace(b"%REQUEST-ID%", b"earlier")
+    async with serving(found() + stray, found()) as server, calling(kind, server.address) as call:
+        assert await call("find", "@alice") == ALICE
+        assert await call("find", "@alice") == ALICE
+
+
+async def test_traceparent_is_sent_with_each_attempt(kind: Kind) -> None:
+    values = iter(["00-a-b-01", None, "not\r\nvalid"])
+    async with (
+        serving(found()) as server,
+        calling(kind, server.address, traceparent=lambda: next(values)) as call,
+    ):
+        for _ in range(3):
+            await call("find", "@alice")
+    assert [header(each, "traceparent") for each in server.requests] == ["00-a-b-01", None, None]
+
+
+async def test_tls_and_base_path(kind: Kind) -> None:
+    authority = trustme.CA()
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(server_context)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    async with serving(found(), tls=server_context) as server:
+        url = f"https://127.0.0.1:{server.port}/base/"
+        async with calling(kind, url, ssl_context=context) as call:
+            assert await call("find", "@alice") == ALICE
+            assert await call("find_card", ALICE.card_number) == ALICE
+        async with calling(kind, url) as call:
+            with pytest.raises(Undetermined):
+                await call("find", "@alice")
+    assert server.targets == ["/base/api/v1/identify/url", "/base/api/v1/identify/card"]
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "message"),
+    [
+        ("idv.example", "k", "url must be like"),
+        ("ftp://idv.example", "k", "url must be like"),
+        ("https://user:secret@idv.example", "k", "url must be like"),
+        ("https://idv.example?secret", "k", "no query"),
+        ("https://idv.example", "a\nb", "key must be one token"),
+        ("https://idv.example", "", "key must be one token"),
+    ],
+)
+async def test_wrong_arguments_are_refused(kind: Kind, url: str, key: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        async with calling(kind, url, key):
+            pass
+    assert "secret" not in str(caught.value)
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+RECORDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "status": st.sampled_from(["error", "ok", ""]) | ANY_JSON,
+        "code": st.sampled_from(["not_found", "no_such_route"]) | ANY_JSON,
+        "message": ANY_JSON,
+        **{name: st.text() for name in ALICE._fields},
+    },
+)
+
+
+@settings(max_examples=300)
+@given(
+    head=st.tuples(
+        st.sampled_from([200, 404]) | st.integers(100, 599),
+        st.sampled_from(["application/json", "text/html"]) | st.none(),
+        st.booleans(),
+    ),
+    record=RECORDS | ANY_JSON,
+    cut=st.integers(0, 3),
+)
+def test_nothing_but_not_found_of_this_service_is_none(
+    kind: Kind, head: tuple[int, str | None, bool], record: object, cut: int
+) -> None:
+    status, media_type, has_id = head
+    lookup: Lookup = Service("http://127.0.0.1", "k", None).by_input("@alice")
+    fields = {"content-type": media_type or ""}
+    if has_id:
+        fields["x-request-id"] = lookup.request_id
+    text = json.dumps(record)
+    body = text[: len(text) - cut].encode()
+    is_not_found = (
+        (*head, cut) == (404, "application/json", True, 0)
+        and isinstance(record, dict)
+        and (record.get("status"), record.get("code")) == ("error", "not_found")
+    )
+    try:
+        result = lookup.read(Response(status, fields, body))
+    except ClientError:
+        assert not is_not_found
+    else:
+        assert (result is None) == is_not_found
+
+
+def test_import_of_the_client_is_light(kind: Kind) -> None:
+    script = (
+        "import sys, tornado_idv.client;"
+        "print([each for each in ('aiohttp', 'asyncio', 'msgspec', 'pluggy', 'pydantic', 'tornado',"
+        " 'yaml', 'dataclasses') if each in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"

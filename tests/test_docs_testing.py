@@ -1,0 +1,93 @@
+"""The page on testing is true: its application, its tests in two languages, the drill."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.processes.admin import WITH_ADMIN
+from support.processes.service import KEY, serving
+from tornado_idv import client
+from tornado_idv.double import IdentityService
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "guide" / "testing.md").read_text(encoding="utf-8")
+CLIENT = (ROOT / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
+SCRIPTS = str(Path(sys.executable).parent)
+
+pytestmark = pytest.mark.slow
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def run(command: list[str], folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([SCRIPTS, os.environ["PATH"]])
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": path, **environ},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")])
+def test_application_is_tested_with_pytest(tmp_path: Path, options: tuple[str, ...]) -> None:
+    application, tests = blocks(PAGE, "python")
+    (tmp_path / "seats.py").write_text(application, encoding="utf-8")
+    (tmp_path / "test_seats.py").write_text(tests, encoding="utf-8")
+    done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:tornasync", *options], tmp_path)
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+    unsafe = application.replace("self.undetermined.append(nickname)", "self.taken.clear()")
+    (tmp_path / "seats.py").write_text(unsafe, encoding="utf-8")
+    done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:tornasync", *options], tmp_path)
+    assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_double_is_used_from_node(tmp_path: Path) -> None:
+    (script,) = blocks(PAGE, "javascript")
+    (tmp_path / "seats.test.mjs").write_text(script, encoding="utf-8")
+    done = run(["node", "--test", "seats.test.mjs"], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pass 2" in done.stdout
+
+
+def test_drill_of_the_page_prints_its_output() -> None:
+    command, _ = blocks(PAGE, "sh")
+    (output,) = blocks(PAGE, "text")
+    done = run(["sh", "-c", command], ROOT)
+    assert (done.returncode, done.stdout) == (0, output), done.stderr
+
+
+@pytest.mark.parametrize("caller", ["safe.py", "unsafe.py", "unsafe.sh"])
+def test_drill_tells_safe_callers_from_unsafe_ones(caller: str) -> None:
+    interpreter = [sys.executable] if caller.endswith(".py") else ["sh"]
+    done = run(["tornado-idv", "drill", "--", *interpreter, f"examples/callers/{caller}"], ROOT)
+    assert done.returncode == (0 if caller.startswith("safe") else 1), done.stdout + done.stderr
+
+
+def test_client_of_the_reference_looks_up(tmp_path: Path) -> None:
+    (tmp_path / "users.yaml").write_text((ROOT / "deploy/demo/users.yaml").read_text("utf-8"))
+    (script,) = blocks(CLIENT, "python")
+    with serving(f"demo: true\n{WITH_ADMIN}", tmp_path) as service:
+        script = re.sub(r'http://127.0.0.1:8080", "\w+', f'{service.url}", "{KEY}', script)
+        done = run([sys.executable, "-c", script], tmp_path)
+    assert (done.stdout, done.stderr) == ("Free\n", "")
+
+
+def test_every_public_name_is_documented() -> None:
+    assert all(f"`{name}`" in CLIENT or f"`{name} " in CLIENT for name in client.__all__)
+    members = {name for name in vars(IdentityService) if name[0] != "_"} - {"start"}
+    documented = set(re.findall(r"`(\w+)(?:\([^`]*\))?`", PAGE.partition("| member |")[2]))
+    assert members | {"url", "key"} <= documented

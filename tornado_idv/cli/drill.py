@@ -1,0 +1,216 @@
+"""``tornado-idv drill``: shows whether a program takes an outage for a missing user."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import click
+
+from tornado_idv.cli.common import exit_on_error, json_option, print_json
+from tornado_idv.client import User
+from tornado_idv.commands import Exit
+from tornado_idv.double import IdentityService
+from tornado_idv.errors import StartError
+from tornado_idv.keys.token import issue
+from tornado_idv.units import parse_duration
+
+_FOUND, _GONE, _UNSURE, _NONE = "found", "gone", "unsure", "none"
+_USER = User("Free", "4000123412341234", "@drill")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A state of the service, and the conclusions that are right in it.
+
+    ``exists`` says whether the user does, ``fault`` how lookups fail, and with ``rotated`` the key
+    is not valid any more.
+    """
+
+    name: str
+    exists: bool = True
+    fault: dict[str, Any] = field(default_factory=dict)
+    rotated: bool = False
+    right: tuple[str, ...] = (_FOUND, _UNSURE)
+
+
+SCENARIOS = (
+    Scenario("found", right=(_FOUND,)),
+    Scenario("not found", exists=False, right=(_GONE, _UNSURE)),
+    Scenario("503", fault={"status": 503}),
+    Scenario("503, then found", fault={"status": 503, "times": 1}),
+    Scenario("no response", fault={"delay": "1h"}),
+    Scenario("connection reset", fault={"reset": True}),
+    Scenario("body cut", fault={"cut": True}),
+    Scenario("HTML 404 of a proxy", fault={"proxy_status": 404}),
+    Scenario("401 after a rotation", rotated=True),
+    Scenario("429", fault={"status": 429}),
+    # A stale answer comes when the backend has not responded in its time, 0.8 s by default.
+    Scenario("stale answer", fault={"delay": "800ms"}, right=(_FOUND,)),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The conclusion of the program in a scenario, and how it said so."""
+
+    scenario: str
+    conclusion: str
+    right: tuple[str, ...]
+    exit_code: int | None
+
+    @property
+    def passed(self) -> bool:
+        return self.conclusion in self.right
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the run for scripts."""
+        return {**asdict(self), "passed": self.passed}
+
+
+def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _pattern(
+    _context: click.Context, _parameter: click.Parameter, text: str | None
+) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text, re.MULTILINE)
+    except re.error as error:
+        raise click.BadParameter(f"not a regular expression: {error}") from None
+
+
+def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
+    return click.option(
+        f"--{conclusion}",
+        metavar="REGEX",
+        callback=_pattern,
+        help=f"Output that means {conclusion}.",
+    )
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@_pattern_option(_FOUND)
+@_pattern_option(_GONE)
+@_pattern_option(_UNSURE)
+@click.option(
+    "--timeout", default="10s", show_default=True, callback=_seconds, help="Time of each run."
+)
+@click.option(
+    "--junit",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Write a JUnit XML report to this file.",
+)
+@json_option
+def drill(
+    *,
+    command: tuple[str, ...],
+    found: re.Pattern[str] | None,
+    gone: re.Pattern[str] | None,
+    unsure: re.Pattern[str] | None,
+    timeout: float,
+    junit: Path | None,
+    as_json: bool,
+) -> None:
+    """Check that a program does not take an outage for a missing user.
+
+    COMMAND is run once for each scenario, with TORNADO_IDV_URL and TORNADO_IDV_KEY in its
+    environment and an identifier as its last argument. Its exit code is its conclusion: 0 found,
+    1 gone, any other unsure. With patterns its output is, and the first that matches counts.
+
+    A run fails where anything but a true 404 is called gone, where a user who was returned is not
+    found, and where the program does not end in time.
+
+    Exit codes: 0 all passed; 1 some failed; 2 wrong use; 3 the service did not start.
+    """
+    patterns = {_FOUND: found, _GONE: gone, _UNSURE: unsure}
+    given = {name: pattern for name, pattern in patterns.items() if pattern is not None}
+    with exit_on_error(Exit.UNDETERMINED, as_json=as_json):
+        runs = []
+        for run in _runs(command, given, timeout):
+            runs.append(run)
+            if not as_json:
+                _print_run(run)
+        if junit is not None:
+            _write_junit(runs, junit)
+    failed = sum(not each.passed for each in runs)
+    if as_json:
+        print_json({"ok": not failed, "runs": [each.as_record() for each in runs]})
+    else:
+        click.echo(f"{len(runs) - failed} of {len(runs)} scenarios passed")
+    sys.exit(Exit.NO if failed else Exit.DONE)
+
+
+def _runs(
+    command: Sequence[str], patterns: dict[str, re.Pattern[str]], timeout: float
+) -> Iterator[Run]:
+    with IdentityService.start() as service:
+        for scenario in SCENARIOS:
+            service.reset()
+            if scenario.exists:
+                service.add(_USER)
+            if scenario.fault:
+                service.fail(_USER.nickname, **scenario.fault)
+            key = issue("rotated") if scenario.rotated else service.key
+            code, output = _run(command, service.url, key, timeout)
+            yield Run(scenario.name, _conclusion(code, output, patterns), scenario.right, code)
+
+
+def _run(command: Sequence[str], url: str, key: str, timeout: float) -> tuple[int | None, str]:
+    """Return the exit code, ``None`` if the program did not end in time, and the output."""
+    environ = {**os.environ, "TORNADO_IDV_URL": url, "TORNADO_IDV_KEY": key}
+    try:
+        done = subprocess.run(  # noqa: S603 - the operator's own command
+            [*command, _USER.nickname],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, ""
+    except OSError as error:
+        raise StartError(f"{command[0]}: cannot be run: {error.strerror}") from None
+    return done.returncode, (done.stdout + done.stderr).decode("utf-8", "replace")
+
+
+def _conclusion(code: int | None, output: str, patterns: dict[str, re.Pattern[str]]) -> str:
+    if code is None:
+        return _NONE
+    if patterns:
+        return next((name for name, each in patterns.items() if each.search(output)), _UNSURE)
+    return {0: _FOUND, 1: _GONE}.get(code, _UNSURE)
+
+
+def _print_run(run: Run) -> None:
+    result = click.style("passed", fg="green") if run.passed else click.style("FAILED", fg="red")
+    wanted = "" if run.passed else f", expected {' or '.join(run.right)}"
+    conclusion = "did not end in time" if run.conclusion == _NONE else run.conclusion
+    click.echo(f"{result}  {run.scenario:<22} {conclusion}{wanted}")
+
+
+def _write_junit(runs: Sequence[Run], path: Path) -> None:
+    failures = sum(not each.passed for each in runs)
+    suite = ET.Element("testsuite", name="drill", tests=str(len(runs)), failures=str(failures))
+    for run in runs:
+        case = ET.SubElement(suite, "testcase", classname="drill", name=run.scenario)
+        if not run.passed:
+            message = f"{run.conclusion}, expected {' or '.join(run.right)}"
+            ET.SubElement(case, "failure", message=message)
+    try:
+        ET.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+    except OSError as error:
+        raise StartError(f"{path}: cannot be written: {error.strerror}") from None

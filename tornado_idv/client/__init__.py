@@ -1,0 +1,45 @@
+"""Client of the service: ``None`` means that the user does not exist, and nothing else.
+
+It imports nothing of the service, and aiohttp only for `AsyncClient`.
+"""
+
+from typing import TYPE_CHECKING
+
+from tornado_idv.client.errors import (
+    ClientError,
+    InvalidFormat,
+    InvalidKey,
+    MissingScope,
+    NotFound,
+    RateLimited,
+    Undetermined,
+    Unexpected,
+)
+from tornado_idv.client.protocol import User
+from tornado_idv.client.synchronous import Client
+
+if TYPE_CHECKING:
+    from tornado_idv.client.asynchronous import AsyncClient
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "InvalidFormat",
+    "InvalidKey",
+    "MissingScope",
+    "NotFound",
+    "RateLimited",
+    "Undetermined",
+    "Unexpected",
+    "User",
+]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name != "AsyncClient":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from tornado_idv.client.asynchronous import AsyncClient  # noqa: PLC0415 - aiohttp
+
+        return AsyncClient

@@ -1,0 +1,108 @@
+"""A test double of the service in a process of its own, for tests of programs that call it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from tornado_idv.errors import StartError
+
+if TYPE_CHECKING:
+    from tornado_idv.client import Client, User
+
+_STOP_TIMEOUT = 10.0
+
+
+class IdentityService:
+    """A running test double; ``url`` and ``key`` are for the program under test.
+
+    Identifiers are nicknames with ``@``, or card numbers. Raises `ValueError` for a user or a fault
+    that the double does not accept.
+    """
+
+    def __init__(self, url: str, key: str, admin_url: str) -> None:
+        self.url = url
+        self.key = key
+        self._admin = admin_url.removeprefix("http://")
+
+    @classmethod
+    @contextmanager
+    def start(cls) -> Iterator[IdentityService]:
+        """Start a double without users on a free port, and stop it at the end.
+
+        Raises `StartError`.
+        """
+        with TemporaryDirectory(prefix="tornado-idv-") as folder:
+            users = Path(folder) / "users.yaml"
+            users.write_text("users: []\n", encoding="utf-8")
+            log = Path(folder) / "log"
+            command = [sys.executable, "-m", "tornado_idv", "serve", "--demo", str(users)]
+            with (
+                log.open("wb") as errors,
+                subprocess.Popen(  # noqa: S603 - our own command
+                    [*command, "--port", "0", "--ready-fd", "1"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                ) as process,
+            ):
+                try:
+                    line = process.stdout.readline() if process.stdout else b""
+                    if not line:
+                        raise StartError(f"the test double did not start: {log.read_text()}")
+                    record = json.loads(line)
+                    yield cls(record["url"], record["key"], record["admin_url"])
+                finally:
+                    process.terminate()
+                    try:
+                        process.wait(_STOP_TIMEOUT)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+
+    def add(self, user: User) -> None:
+        """Add or replace a user."""
+        record = {"plan": user.plan, "card_number": user.card_number}
+        if user.profile_url:
+            record["profile_url"] = user.profile_url
+        self._send("PUT", f"/double/users/{quote('@' + user.nickname.removeprefix('@'))}", record)
+
+    def fail(self, identifier: str = "all", **fault: Any) -> None:
+        """Have lookups of one identifier, or of all, fail; ``fault`` as in a fixture."""
+        self._send("PUT", f"/double/faults/{quote(identifier)}", fault)
+
+    def slow(self, identifier: str, seconds: float) -> None:
+        """Delay the responses to lookups of one identifier."""
+        self.fail(identifier, delay=seconds)
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """The journal: the requests since the last reset, oldest first."""
+        requests: list[dict[str, Any]] = self._send("GET", "/double/requests")["requests"]
+        return requests
+
+    def reset(self) -> None:
+        """Remove all users and faults, and empty the journal."""
+        self._send("DELETE", "/double")
+
+    def client(self) -> Client:
+        """Return a client of the double."""
+        from tornado_idv.client import Client  # noqa: PLC0415 - most tests have their own
+
+        return Client(self.url, self.key)
+
+    def _send(self, method: str, path: str, record: object = None) -> dict[str, Any]:
+        with closing(http.client.HTTPConnection(self._admin, timeout=_STOP_TIMEOUT)) as connection:
+            fields = {"Content-Type": "application/json"}
+            connection.request(method, path, None if record is None else json.dumps(record), fields)
+            reply: dict[str, Any] = json.loads(connection.getresponse().read())
+        if reply.get("status") == "error":
+            raise ValueError(reply["message"])
+        return reply
