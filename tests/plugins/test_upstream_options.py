@@ -321,7 +321,23 @@ FAIR = {
     "a constant": {"nickname": {"const": "alice"}},
     "the first on purpose": {"select": "data[0]", "pick": "first"},
     "the first in a field on purpose": {"nickname": "data[0].login", "pick": "first"},
+    "a code of not found": {"found_when": "error != 'E_NOUSER'"},
+    "a total": {"found_when": "total != `0`"},
+    "a total without an error": {"found_when": "!ok || total != `0`"},
+    "an error or data": {"found_when": "errors || !data || data.found"},
+    "a flag that is false": {"found_when": "exists != `false`"},
+    "a length": {"found_when": "length(hits) > `0`"},
+    "the whole document": {"found_when": "@"},
 }
+HIDING_ERRORS = [
+    "ok",
+    "!error",
+    "total > `0`",
+    "status == 'ok'",
+    'error != "E_NOUSER"',
+    "data.user",
+    "ok && total != `0`",
+]
 
 
 def warnings_of(response: dict[str, Any]) -> list[str]:
@@ -340,6 +356,15 @@ def test_expression_that_hides_a_second_user_is_warned_of(response: dict[str, An
     assert instead in warning
 
 
+@pytest.mark.parametrize("found_when", HIDING_ERRORS)
+@pytest.mark.parametrize("pick", ["one", "first"])
+def test_condition_that_is_false_for_an_error_is_warned_of(found_when: str, pick: str) -> None:
+    """With it, a response such as `{"ok": false, "error": "busy"}` would be "not found"."""
+    (warning,) = warnings_of({"found_when": found_when, "pick": pick})
+    assert warning.startswith(f"response.found_when ({found_when}) is false for other responses")
+    assert "error != 'no such user'" in warning
+
+
 @pytest.mark.parametrize("response", FAIR.values(), ids=FAIR)
-def test_expression_that_hides_no_user_is_not_warned_of(response: dict[str, Any]) -> None:
+def test_expression_that_hides_nothing_is_not_warned_of(response: dict[str, Any]) -> None:
     assert warnings_of(response) == []

@@ -342,6 +342,24 @@ def test_mapping_that_hides_a_second_user_is_warned_of(
     assert result.stderr.count("warning: ") == 2
 
 
+@pytest.mark.parametrize("command", ["try", "check"])
+def test_mapping_that_hides_an_error_is_warned_of(
+    try_: Try, directory: Directory, command: str
+) -> None:
+    """The directory reports an error with status 200, which is read as "not found"."""
+    text = try_.config.read_text(encoding="utf-8")
+    condition = "    response:\n      found_when: ok\n"
+    try_.config.write_text(text.replace("    response:\n", condition), encoding="utf-8")
+    if command == "try":
+        directory.reply = Reply(200, b'{"ok": false, "error": "busy"}', {})
+        result = try_("@alice")
+        assert result.exit_code == 1
+    else:
+        result = CliRunner().invoke(main, ["check", "--config", str(try_.config)])
+    assert "response.found_when (ok) is false for other responses too" in result.stderr
+    assert result.stderr.count("warning: ") == 1
+
+
 def test_ttl_of_the_backend_overrides_that_of_the_cache(try_: Try, directory: Directory) -> None:
     text = try_.config.read_text(encoding="utf-8")
     own = "    cache_ttl: 1m\n    negative_ttl: 7s\n    response:\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 import jmespath
@@ -37,6 +38,7 @@ _JSON_TYPES = {
     "list": "a list",
     "str": "text",
 }
+_OTHER = "text that no expression names"
 Node = Mapping[str, Any]
 
 
@@ -121,6 +123,19 @@ def ends_in_an_element(text: str) -> bool:
 def gives_all(text: str) -> bool:
     """Return whether the result of the expression, if any, is the value it is applied to."""
     return any(node["type"] == "current" for node in _results(_parse(text)))
+
+
+def is_false_for_others(text: str) -> bool:
+    """Return whether the condition is false for a response of another kind, such as an error.
+
+    That response has none of the members that the expression reads, or unknown values in them.
+    """
+    names = {node["value"] for node in _nodes(_parse(text)) if node["type"] == "field"}
+    for members in ((), names):
+        with suppress(Broken):
+            if is_falsy(Expression(text).evaluate({"": _OTHER, **dict.fromkeys(members, _OTHER)})):
+                return True
+    return False
 
 
 ExpressionText = Annotated[str, AfterValidator(_check)]

@@ -15,6 +15,7 @@ from idv_upstream.response.expressions import (
     ListText,
     ends_in_an_element,
     gives_all,
+    is_false_for_others,
     picks_an_element,
 )
 from idv_upstream.response.fields import FieldOptions, FieldSource
@@ -103,7 +104,13 @@ class ResponseOptions(Options):
         return self.check_echo or other is not None
 
     def warnings(self) -> Iterator[str]:
-        """Describe expressions that hide a second user from the check for ambiguity."""
+        """Describe expressions that hide an error, or a second user."""
+        if self.found_when is not None and is_false_for_others(self.found_when):
+            yield (
+                f"response.found_when ({self.found_when}) is false for other responses too, such "
+                'as an error, which is then read as "not found" instead of being refused; write '
+                """a condition on what only "not found" has, like error != 'no such user'"""
+            )
         if self.pick == "first":
             return
         if self.select is not None and ends_in_an_element(self.select):

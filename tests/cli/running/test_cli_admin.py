@@ -172,7 +172,7 @@ def test_something_else_at_the_port_could_not_be_determined(
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ("admin: {port: 0}\n", "", "has no admin listener; add: admin: {port: 8081}"),
+        ("admin: {port: 0}\n", "", "add: admin: {port: 8081}, and restart the service"),
         ("admin: {port: 0}\n", "admin: {port: 0}\n", "a command needs a fixed one"),
     ],
     ids=["no listener", "any port"],

@@ -87,7 +87,8 @@ def admin_client(config_path: Path, token_file: Path | None) -> AdminClient:
     """
     settings = load_admin_settings(config_path, os.environ)
     if settings is None:
-        raise StartError(f"{config_path} has no admin listener; add: admin: {{port: 8081}}")
+        advice = "add: admin: {port: 8081}, and restart the service"
+        raise StartError(f"{config_path} has no admin listener; {advice}")
     if not settings.port:
         raise StartError("admin.port is 0, any free port: a command needs a fixed one")
     return AdminClient(settings.host, settings.port, _token(token_file))
