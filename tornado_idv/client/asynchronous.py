@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Callable
-from types import SimpleNamespace, TracebackType
+from collections.abc import Awaitable
+from types import SimpleNamespace
 from typing import Self
 
 import aiohttp
 from yarl import URL
 
-from tornado_idv.client.errors import ClientError, NotFound, Undetermined
+from tornado_idv.client.errors import ClientError, Undetermined, Unexpected
 from tornado_idv.client.protocol import (
     MAX_BODY,
+    BaseClient,
     Lookup,
     Response,
-    Service,
     User,
-    undetermined,
-    unexpected,
 )
 
 _STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
@@ -34,44 +31,10 @@ async def _on_reuse(_session: object, context: SimpleNamespace, _parameters: obj
     context.trace_request_ctx.reuses_connection = True
 
 
-class AsyncClient:
-    """The client for one event loop; like `Client`, with coroutines.
+class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
+    """The client for one event loop; ``async with`` closes its connections."""
 
-    ``async with`` opens and closes its connections.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        key: str,
-        *,
-        deadline: float = 2.0,
-        traceparent: Callable[[], str | None] | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-    ) -> None:
-        self._service = Service(url, key, traceparent)
-        self._deadline = deadline
-        self._ssl = ssl_context or True
-        self._session: aiohttp.ClientSession | None = None
-
-    async def find(self, identifier: str) -> User | None:
-        """Return the user with a nickname, written ``@nickname``, or a profile URL.
-
-        ``None`` means that the user does not exist. Raises `ClientError` for everything else.
-        """
-        return await self._look_up(self._service.by_input(identifier))
-
-    async def find_card(self, number: str) -> User | None:
-        """Return the user with a card number, as `find`."""
-        return await self._look_up(self._service.by_card(number))
-
-    async def get(self, identifier: str) -> User:
-        """Return the user as `find`; raises `NotFound` if it does not exist."""
-        return await self._get(self._service.by_input(identifier))
-
-    async def get_card(self, number: str) -> User:
-        """Return the user with a card number, as `get`."""
-        return await self._get(self._service.by_card(number))
+    _session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -82,21 +45,13 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _get(self, lookup: Lookup) -> User:
-        user = await self._look_up(lookup)
-        if user is None:
-            raise lookup.named(NotFound("the user does not exist", 404))
-        return user
+        return lookup.require(await self._find(lookup))
 
-    async def _look_up(self, lookup: Lookup) -> User | None:
+    async def _find(self, lookup: Lookup) -> User | None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._deadline
         try:
@@ -120,9 +75,9 @@ class AsyncClient:
                 # A lookup changes nothing, so it may be sent again.
                 return await self._exchange(lookup, attempt)
         except (aiohttp.ClientConnectionError, OSError) as error:
-            raise undetermined(error) from None
+            raise Undetermined(f"no response: {type(error).__name__}") from None
         except (aiohttp.ClientError, ValueError) as error:
-            raise unexpected(error) from None
+            raise Unexpected(f"not a complete response: {type(error).__name__}") from None
 
     async def _exchange(self, lookup: Lookup, attempt: _Attempt) -> Response:
         if self._session is None:
@@ -134,13 +89,13 @@ class AsyncClient:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None),
             )
-        url = URL(self._service.origin + lookup.path, encoded=True)
+        url = URL(f"{self._url.scheme}://{self._url.netloc}{lookup.path}", encoded=True)
         async with self._session.post(
             url,
             data=lookup.body,
-            headers=lookup.fields(),
+            headers=self._fields(lookup),
             allow_redirects=False,
-            ssl=self._ssl,
+            ssl=self._ssl or True,
             trace_request_ctx=attempt,
         ) as reply:
             body = bytearray()

@@ -6,9 +6,10 @@ import json
 import os
 import random
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from tornado_idv.client.errors import (
@@ -16,11 +17,17 @@ from tornado_idv.client.errors import (
     InvalidFormat,
     InvalidKey,
     MissingScope,
+    NotFound,
     RateLimited,
     Undetermined,
     Unexpected,
 )
 
+if TYPE_CHECKING:
+    import ssl
+
+_FoundT = TypeVar("_FoundT")
+_UserT = TypeVar("_UserT")
 MAX_BODY = 64 * 1024
 """Bytes of a response body that are read."""
 _VISIBLE = re.compile(r"[!-~]+")
@@ -54,43 +61,76 @@ class Response(NamedTuple):
     body: bytes
 
 
-class Service:
-    """Address and key of the service; raises `ValueError` for an invalid one."""
+class BaseClient(Generic[_FoundT, _UserT]):
+    """Arguments and methods of both clients; those of `AsyncClient` return awaitables.
 
-    def __init__(self, url: str, key: str, traceparent: Callable[[], str | None] | None) -> None:
-        parts = urlsplit(url)
+    ``deadline`` bounds a call with all its attempts, in seconds. ``traceparent`` is called for each
+    attempt and returns the value of that header field, or ``None``. Raises `ValueError` for an
+    invalid ``url`` or ``key``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        deadline: float = 2.0,
+        traceparent: Callable[[], str | None] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._url = parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
             raise ValueError("url must be like https://idv.example:8443, without a user name")
         if parts.query or parts.fragment:
             raise ValueError("url must have no query and no fragment")
         if not _VISIBLE.fullmatch(key):
             raise ValueError("key must be one token without spaces")
-        self.is_https = parts.scheme == "https"
-        self.host: str = parts.hostname
-        self.port = parts.port or (443 if self.is_https else 80)
-        self.origin = f"{parts.scheme}://{parts.netloc}"
         self._path = f"{parts.path.rstrip('/')}/api/v1/identify/"
         self._key = key
+        self._deadline = deadline
         self._traceparent = traceparent
+        self._ssl = ssl_context
 
-    def by_input(self, identifier: str) -> Lookup:
-        """Return the lookup of a nickname with ``@``, or of a profile URL."""
+    def find(self, identifier: str) -> _FoundT:
+        """Return the user with a nickname, written ``@nickname``, or a profile URL.
+
+        ``None`` means that the user does not exist. Raises `ClientError` for everything else.
+        """
+        return self._find(self._by_input(identifier))
+
+    def find_card(self, number: str) -> _FoundT:
+        """Return the user with a card number, as `find`."""
+        return self._find(self._by_card(number))
+
+    def get(self, identifier: str) -> _UserT:
+        """Return the user as `find`; raises `NotFound` if it does not exist."""
+        return self._get(self._by_input(identifier))
+
+    def get_card(self, number: str) -> _UserT:
+        """Return the user with a card number, as `get`."""
+        return self._get(self._by_card(number))
+
+    @abstractmethod
+    def _find(self, lookup: Lookup) -> _FoundT: ...
+
+    @abstractmethod
+    def _get(self, lookup: Lookup) -> _UserT: ...
+
+    def _by_input(self, identifier: str) -> Lookup:
         nickname = "@" + identifier.removesuffix("/").rpartition("/")[2].removeprefix("@")
         body = json.dumps({"input": identifier}).encode()
-        return Lookup(self, f"{self._path}url", body, nickname=nickname)
+        return Lookup(f"{self._path}url", body, nickname=nickname)
 
-    def by_card(self, number: str) -> Lookup:
-        """Return the lookup of a card number."""
+    def _by_card(self, number: str) -> Lookup:
         body = json.dumps({"card_number": number}).encode()
-        return Lookup(self, f"{self._path}card", body, card_number=number)
+        return Lookup(f"{self._path}card", body, card_number=number)
 
-    def fields(self, request_id: str) -> dict[str, str]:
-        """Return the header fields of a request."""
+    def _fields(self, lookup: Lookup) -> dict[str, str]:
+        """Return the header fields of an attempt."""
         fields = {
             "Authorization": f"Bearer {self._key}",
             "Content-Type": "application/json",
-            "Accept": "application/json",
-            "X-Request-ID": request_id,
+            "X-Request-ID": lookup.request_id,
         }
         traceparent = self._traceparent() if self._traceparent else None
         if traceparent and _VISIBLE.fullmatch(traceparent):
@@ -101,17 +141,12 @@ class Service:
 class Lookup:
     """One lookup with all its attempts; ``request_id`` is the same in each."""
 
-    def __init__(self, service: Service, path: str, body: bytes, **wanted: str) -> None:
+    def __init__(self, path: str, body: bytes, **wanted: str) -> None:
         self.path = path
         self.body = body
         self.request_id = os.urandom(16).hex()
-        self._service = service
         self._wanted = wanted
         self._pause = _FIRST_PAUSE
-
-    def fields(self) -> dict[str, str]:
-        """Return the header fields of an attempt."""
-        return self._service.fields(self.request_id)
 
     def read(self, response: Response) -> User | None:
         """Return the user of a response, ``None`` if it says that there is none.
@@ -140,6 +175,12 @@ class Lookup:
             message = "the response has another X-Request-ID than the request"
         raise Unexpected(message, status)
 
+    def require(self, user: User | None) -> User:
+        """Return the user of this lookup; raises `NotFound` if there is none."""
+        if user is None:
+            raise self.named(NotFound("the user does not exist", HTTPStatus.NOT_FOUND))
+        return user
+
     def named(self, error: ClientError) -> ClientError:
         """Return an error with the request id of this lookup."""
         error.request_id = self.request_id
@@ -165,17 +206,6 @@ class Lookup:
         if any(getattr(user, name).lower() != text.lower() for name, text in self._wanted.items()):
             raise Unexpected("the response is for another user than requested", 200)
         return user
-
-
-def undetermined(error: BaseException) -> Undetermined:
-    """Return the error of an attempt without a response."""
-    reason = "no response in time" if isinstance(error, TimeoutError) else "connection failed"
-    return Undetermined(f"{reason}: {type(error).__name__}")
-
-
-def unexpected(error: BaseException) -> Unexpected:
-    """Return the error of a response that cannot be read."""
-    return Unexpected(f"not a complete HTTP response: {type(error).__name__}")
 
 
 def _failure(response: Response) -> Undetermined:

@@ -10,20 +10,18 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
+from functools import cached_property, lru_cache
 from typing import Any, Self
+from urllib.parse import SplitResult
 
-from tornado_idv.client.errors import ClientError, NotFound, Undetermined
+from tornado_idv.client.errors import ClientError, Undetermined, Unexpected
 from tornado_idv.client.protocol import (
     MAX_BODY,
+    BaseClient,
     Lookup,
     Response,
-    Service,
     User,
-    undetermined,
-    unexpected,
 )
 
 _MAX_IDLE = 16
@@ -31,46 +29,18 @@ _STALE = (http.client.RemoteDisconnected, ConnectionError)
 """Errors of a kept connection that the server has closed in the meantime."""
 
 
-class Client:
+_default_context = lru_cache(ssl.create_default_context)
+
+
+class Client(BaseClient[User | None, User]):
     """A client for any number of threads, which keeps connections open.
 
-    ``deadline`` bounds a call with all its attempts, in seconds; only the resolution of the host
-    name may take longer. Statuses 429 and 503 are tried again after a pause. ``traceparent`` is
-    called for each attempt and returns the value of that header field, or ``None``.
+    Only the resolution of the host name may take longer than ``deadline``.
     """
 
-    def __init__(
-        self,
-        url: str,
-        key: str,
-        *,
-        deadline: float = 2.0,
-        traceparent: Callable[[], str | None] | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-    ) -> None:
-        self._service = service = Service(url, key, traceparent)
-        self._deadline = deadline
-        self._context = (ssl_context or ssl.create_default_context()) if service.is_https else None
-        self._idle = deque[_Connection]()
-
-    def find(self, identifier: str) -> User | None:
-        """Return the user with a nickname, written ``@nickname``, or a profile URL.
-
-        ``None`` means that the user does not exist. Raises `ClientError` for everything else.
-        """
-        return self._look_up(self._service.by_input(identifier))
-
-    def find_card(self, number: str) -> User | None:
-        """Return the user with a card number, as `find`."""
-        return self._look_up(self._service.by_card(number))
-
-    def get(self, identifier: str) -> User:
-        """Return the user as `find`; raises `NotFound` if it does not exist."""
-        return self._get(self._service.by_input(identifier))
-
-    def get_card(self, number: str) -> User:
-        """Return the user with a card number, as `get`."""
-        return self._get(self._service.by_card(number))
+    @cached_property
+    def _idle(self) -> deque[_Connection]:
+        return deque()
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -80,21 +50,13 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _get(self, lookup: Lookup) -> User:
-        user = self._look_up(lookup)
-        if user is None:
-            raise lookup.named(NotFound("the user does not exist", 404))
-        return user
+        return lookup.require(self._find(lookup))
 
-    def _look_up(self, lookup: Lookup) -> User | None:
+    def _find(self, lookup: Lookup) -> User | None:
         until = time.monotonic() + self._deadline
         try:
             while True:
@@ -113,17 +75,17 @@ class Client:
                     return self._exchange(connection, lookup, until)
             except _STALE:
                 pass  # a lookup changes nothing, so it may be sent again
-            return self._exchange(_Connection(self._service, self._context), lookup, until)
+            return self._exchange(_Connection(self._url, self._ssl), lookup, until)
         except (http.client.RemoteDisconnected, OSError) as error:
-            raise undetermined(error) from None
+            raise Undetermined(f"no response: {type(error).__name__}") from None
         except (http.client.HTTPException, ValueError) as error:
-            raise unexpected(error) from None
+            raise Unexpected(f"not a complete response: {type(error).__name__}") from None
 
     def _exchange(self, connection: _Connection, lookup: Lookup, until: float) -> Response:
         connection.until = until
         is_reusable = False
         try:
-            connection.request("POST", lookup.path, lookup.body, lookup.fields())
+            connection.request("POST", lookup.path, lookup.body, self._fields(lookup))
             with connection.getresponse() as reply:
                 body = reply.read(MAX_BODY + 1)
                 if len(body) > MAX_BODY or (reply.length or 0) > 0:
@@ -152,9 +114,10 @@ class _Connection(http.client.HTTPConnection):
 
     until = 0.0
 
-    def __init__(self, service: Service, context: ssl.SSLContext | None) -> None:
-        super().__init__(service.host, service.port)
-        self._tls = context
+    def __init__(self, url: SplitResult, context: ssl.SSLContext | None) -> None:
+        is_https = url.scheme == "https"
+        super().__init__(url.hostname or "", url.port or (443 if is_https else 80))
+        self._tls = (context or _default_context()) if is_https else None
 
     def connect(self) -> None:
         error: OSError = OSError("no address")
