@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
+from benchmarks.client import client
 from benchmarks.dispatch import missed_find
 from benchmarks.figures import Figure
 from benchmarks.hit import cached_find
@@ -25,6 +26,7 @@ from benchmarks.workers import workers
 BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "hit": cached_find,
     "dispatch": missed_find,
+    "client": client,
     "sqlite": uncached_find,
     "memory": resident_memory,
     "real_clients": real_clients,

@@ -1,0 +1,91 @@
+"""Lookups by the client of the project, compared with aiohttp alone and `http.client` alone.
+
+The service runs in a process of its own. The peers send the same requests, and read the JSON of
+the response, without any of the checks of the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import aiohttp
+
+from benchmarks.figures import Figure, Target, microseconds, ratio
+from benchmarks.plan import Plan
+from benchmarks.rounds import Side, Stopwatch, Timing, concurrent, interleave, walls
+from tornado_idv.client import AsyncClient, Client, User
+from tornado_idv.double import IdentityService
+
+_LOOKUPS = 2000
+_TASKS = 8
+_BESIDE_AIOHTTP = Target("least", 0.8)
+_USER = User("Free", "4000123412341234", "@alice")
+_PATH = "/api/v1/identify/url"
+
+
+async def client(plan: Plan) -> list[Figure]:
+    """Measure lookups over kept connections: 8 at a time by `AsyncClient`, one by `Client`."""
+    with IdentityService.start() as service, ThreadPoolExecutor(1) as thread:
+        service.add(_USER)
+        identifiers = [_USER.nickname] * min(_LOOKUPS, plan.keys)
+        body = json.dumps({"input": _USER.nickname}).encode()
+        fields = {"Authorization": f"Bearer {service.key}", "Content-Type": "application/json"}
+        plain = http.client.HTTPConnection(service.url.removeprefix("http://"))
+        async with (
+            AsyncClient(service.url, service.key, deadline=10.0) as ours,
+            aiohttp.ClientSession() as session,
+        ):
+
+            async def find(identifier: str) -> object:
+                return await ours.find(identifier)
+
+            async def bare(_: str) -> object:
+                async with session.post(service.url + _PATH, data=body, headers=fields) as reply:
+                    return await reply.json()
+
+            def bare_synchronous(_: str) -> object:
+                plain.request("POST", _PATH, body, fields)
+                return json.loads(plain.getresponse().read())
+
+            with Client(service.url, service.key, deadline=10.0) as synchronous:
+
+                def in_turn(call: Callable[[str], object]) -> Side:
+                    def run() -> Timing:
+                        watch = Stopwatch(len(identifiers))
+                        for each in identifiers:
+                            call(each)
+                        return watch.timing()
+
+                    async def side() -> Timing:
+                        return await asyncio.get_running_loop().run_in_executor(thread, run)
+
+                    return side
+
+                timings = await interleave(
+                    plan,
+                    "lookups by the client",
+                    {
+                        "AsyncClient": lambda: concurrent(find, identifiers, _TASKS),
+                        "aiohttp": lambda: concurrent(bare, identifiers, _TASKS),
+                        "Client": in_turn(synchronous.find),
+                        "http.client": in_turn(bare_synchronous),
+                    },
+                )
+        plain.close()
+    return [microseconds(f"lookup by {name}", walls(timings[name])) for name in timings] + [
+        ratio(
+            "throughput of AsyncClient, beside aiohttp",
+            walls(timings["aiohttp"]),
+            walls(timings["AsyncClient"]),
+            _BESIDE_AIOHTTP,
+        ),
+        ratio(
+            "throughput of Client, beside http.client",
+            walls(timings["http.client"]),
+            walls(timings["Client"]),
+        ),
+    ]
