@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +15,18 @@ from typing import Any
 import pytest
 
 from support.processes.admin import WITH_ADMIN, AdminReply, ask_admin
+from support.processes.process import eventually
 from support.processes.service import CONFIG, KEY, Client, Reply, lookup_request, serving
 from tornado_idv.admin.double import ROUTES
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import ConfigError
 from tornado_idv.fault import Fault
+from tornado_idv.log_format import json_lines
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.service import Service
+from tornado_idv.web.access_log import AccessLog, Ids, make_subject_of, record_response
+from tornado_idv.web.double import Double as DoubleState
 
 DEMO = f"demo: true\n{WITH_ADMIN}"
 USERS = """\
@@ -333,3 +339,30 @@ def test_fixture_of_the_page_is_served(tmp_path: Path) -> None:
         double = Double(service)
         assert double.statuses("@recovers", 3) == [503, 503, 200]
         assert double.statuses("@down") + double.statuses("@alice") == [503, 200]
+
+
+def test_request_of_a_client_that_has_gone_is_in_the_journal(double: Double) -> None:
+    """Not only after the delay, when it would be in the journal of another test."""
+    double.put("/double/faults/@alice", delay="1h")
+    with socket.create_connection(("127.0.0.1", double.service.port), timeout=10) as sock:
+        sock.sendall(lookup_request("@alice"))
+        eventually(lambda: double.get("/double")["faults"]["@alice"]["injected"] == 1)
+        assert double.get("/double/requests")["requests"] == []
+        reset = struct.pack("ii", 1, 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+    eventually(lambda: bool(double.get("/double/requests")["requests"]))
+
+
+@pytest.mark.parametrize(("ids", "subject"), [("none", None), ("full", "@alice")])
+async def test_access_log_names_no_user_unless_it_is_configured(
+    ids: Ids, subject: str | None
+) -> None:
+    lines: list[str] = []
+    log = AccessLog(lines.append, json_lines, make_subject_of(ids))
+    journal = DoubleState(log)
+    record_response(
+        Counters(), journal, "POST", "identify/url", 200, 0.1, "::1", "k", "r", subject="@alice"
+    )
+    log.flush()
+    assert json.loads(lines[0]).get("subject") == subject
+    assert journal.requests[0]["query"] == "@alice"

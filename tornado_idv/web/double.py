@@ -118,11 +118,21 @@ class Double(RequestLog):
 class DoubleHandler(IdentifyHandler):
     """Looks up as usual, but for users and faults of the double."""
 
+    def initialize(self, services: Services) -> None:
+        super().initialize(services)
+        self._disconnected = asyncio.get_running_loop().create_future()
+
+    def on_connection_close(self) -> None:
+        """End a delay: the journal has a request when its client has gone, not an hour later."""
+        self._disconnected.set_result(None)
+
     async def _look_up(self, query: Query, limits: KeyLimits | None) -> Result:
         double: Double = self.settings["double"]
         fault = double.take_fault(query, self.services.directory)
         if fault is not None:
-            await asyncio.sleep(fault.delay)
+            await asyncio.wait([self._disconnected], timeout=fault.delay)
+            if self._disconnected.done():
+                return _NO_RESPONSE
             if fault.reset:
                 self._connection.reset()
                 return _NO_RESPONSE
