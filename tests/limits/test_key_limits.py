@@ -116,6 +116,9 @@ def test_a_released_request_is_not_counted(clock: Ticker) -> None:
     assert allowed(limits, 150) == 100
 
 
+_ROUNDING = Fraction(1, 10**6)
+
+
 @given(RATES, PAUSES, st.data())
 def test_as_many_misses_as_the_budget_are_allowed(
     rate: Rate, pauses: list[float], data: st.DataObject
@@ -129,7 +132,9 @@ def test_as_many_misses_as_the_budget_are_allowed(
         clock.now += pause
         tokens = min(Fraction(rate.count), tokens + Fraction(pause) / interval)
         exceeded = limits.acquire()
-        assert (exceeded is None) == (tokens >= 1)
+        # Within a rounding error of the limit, either is right.
+        if abs(tokens - 1) > _ROUNDING:
+            assert (exceeded is None) == (tokens >= 1)
         if exceeded is None and data.draw(st.booleans()):
             limits.charge_miss()
             tokens -= 1
