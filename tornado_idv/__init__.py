@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tornado_idv import strict_json, yaml_loader
+    from tornado_idv import mapping, strict_json, yaml_loader
     from tornado_idv.backend import Backend, BackendOptions
     from tornado_idv.commands import CommandTools, Exit, LoadedConfig, printable
     from tornado_idv.daemon_thread import DaemonThread
@@ -161,6 +161,7 @@ __all__ = [
     "format_traceback",
     "hookimpl",
     "load_certificate",
+    "mapping",
     "printable",
     "require_file",
     "strict_json",

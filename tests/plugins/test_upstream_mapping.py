@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from jmespath.visitor import Options
 from pydantic import ValidationError
 
-from idv_upstream.response.expressions import AllFunctions, Expression
 from idv_upstream.response.mapping import ResponseMapper, Step
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
+from tornado_idv.mapping import AllFunctions, Expression
 
 pytestmark = pytest.mark.slow
 

@@ -15,12 +15,12 @@ import idv_upstream
 from idv_upstream.backend import UpstreamBackend
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.request.options import RequestOptions
-from idv_upstream.response.fields import FieldOptions
 from idv_upstream.response.options import ResponseOptions
 from idv_upstream.transport.credentials import BearerToken, Credential
 from idv_upstream.transport.tls import TlsOptions
 from tornado_idv import BackendOptions, ByCard, ByNickname, ConfigError, yaml_loader
 from tornado_idv.config.load import load
+from tornado_idv.mapping import FieldOptions
 from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 
 pytestmark = pytest.mark.slow

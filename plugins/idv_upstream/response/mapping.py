@@ -9,10 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from idv_upstream.response.expressions import Expression, is_falsy, json_type
-from idv_upstream.response.fields import MappedField
 from idv_upstream.response.options import ResponseOptions
 from tornado_idv import Broken, ByCard, ByNickname, Query, User
+from tornado_idv.mapping import Expression, MappedField, is_falsy, json_type
 
 _NICKNAME = re.compile("[!-~]+")
 

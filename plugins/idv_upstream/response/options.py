@@ -10,16 +10,17 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from idv_upstream.response.expressions import (
+from tornado_idv import ByNickname, Options, Query, WholeNumber
+from tornado_idv.mapping import (
     ExpressionText,
+    FieldOptions,
+    FieldSource,
     ListText,
     ends_in_an_element,
     gives_all,
     is_false_for_others,
     picks_an_element,
 )
-from idv_upstream.response.fields import FieldOptions, FieldSource
-from tornado_idv import ByNickname, Options, Query, WholeNumber
 
 
 class Outcome(StrEnum):
