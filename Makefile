@@ -68,19 +68,21 @@ coverage: $(VENV)/.dev
 hard: $(VENV)/.dev
 	WIRE_HARD=1 HYPOTHESIS_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --timeout=0 tests/wire
 
-TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core systemd logrotate postgresql pgbouncer redis-server
+TOOLS := nginx haproxy wrk prometheus chromium chromium-driver fonts-dejavu-core systemd logrotate postgresql pgbouncer redis-server slapd gcc libldap-dev libsasl2-dev
 
 # The tests behind these are skipped, with the reason, where they are not.
-test-tools: $(RECIPES)/.installed $(LINTERS)/.installed $(MODULES:%=%/.installed)
-	@if (PATH="$$PATH:/usr/sbin"; ls /usr/lib/postgresql/*/bin/postgres && for tool in nginx haproxy wrk promtool chromium chromedriver systemd-analyze logrotate pgbouncer redis-server; do command -v $$tool || exit 1; done) \
+test-tools: $(VENV)/.dev $(RECIPES)/.installed $(LINTERS)/.installed $(MODULES:%=%/.installed)
+	@if (PATH="$$PATH:/usr/sbin"; ls /usr/lib/postgresql/*/bin/postgres /usr/include/ldap.h /usr/include/sasl/sasl.h && for tool in nginx haproxy wrk promtool chromium chromedriver systemd-analyze logrotate pgbouncer redis-server slapd gcc; do command -v $$tool || exit 1; done) \
 	  >/dev/null 2>&1; then \
-	  echo "nginx, haproxy, wrk, promtool, Chromium, systemd-analyze, logrotate, PostgreSQL, PgBouncer and Redis are installed."; \
+	  echo "nginx, haproxy, wrk, promtool, Chromium, systemd-analyze, logrotate, PostgreSQL, PgBouncer, Redis and slapd are installed."; \
 	elif ! command -v apt-get >/dev/null || [ "$$(id -u)" != 0 ]; then \
 	  echo "The tests with some of these will be skipped; root installs them with: apt-get install $(TOOLS)"; \
 	else \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -qq --yes --no-install-recommends $(TOOLS) >/dev/null; \
 	fi
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ldap]' || \
+	  echo "The tests of LDAP will be skipped: python-ldap cannot be compiled without gcc, libldap-dev and libsasl2-dev."
 
 screenshots: $(VENV)/.dev
 	PYTHONPATH=tests $(BIN)/python -m support.processes.screenshots
@@ -114,7 +116,7 @@ LOCK := $(LINTERS)/bin/uv pip compile --quiet --universal --python-version 3.11 
 
 # The versions that the image installs and is built with, with their digests, for every supported Python.
 lock: $(LINTERS)/.installed
-	$(LOCK) --upgrade --extra postgres --extra redis setup.py -o requirements.lock
+	$(LOCK) --upgrade --extra ldap --extra postgres --extra redis setup.py -o requirements.lock
 	sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | $(LOCK) --upgrade - -o deploy/docker/build.lock
 
 man: $(VENV)/.dev

@@ -17,6 +17,7 @@ from setuptools.command.sdist import sdist
 HERE = Path(__file__).parent
 
 POSTGRES = ["asyncpg>=0.30,<1"]
+LDAP = ["python-ldap>=3.4.4,<4"]
 REDIS = ["redis>=6,<9"]
 
 TESTS = [
@@ -102,6 +103,7 @@ setup(
         "yarl>=1.20",
     ],
     extras_require={
+        "ldap": LDAP,
         "postgres": POSTGRES,
         "redis": REDIS,
         "test": TESTS,
@@ -121,6 +123,7 @@ setup(
         "console_scripts": ["tornado-idv = tornado_idv.cli:main"],
         "pytest11": ["tornado_idv = tornado_idv.pytest_plugin"],
         "tornado_idv": [
+            "ldap = idv_ldap",
             "postgres = idv_postgres",
             "redis = idv_redis",
             "sqlite = idv_sqlite",

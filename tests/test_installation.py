@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import idv_ldap.options
 import idv_postgres.options
 import idv_redis.options
 
@@ -30,6 +31,7 @@ def declared(*extras: str) -> list[Requirement]:
 @pytest.mark.parametrize(
     ("extra", "advice"),
     [
+        ("ldap", idv_ldap.options.NOT_INSTALLED),
         ("postgres", idv_postgres.options.NOT_INSTALLED),
         ("redis", idv_redis.options.NOT_INSTALLED),
     ],

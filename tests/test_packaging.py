@@ -37,13 +37,13 @@ for argument in sys.argv[1:]:
     getattr(build_meta, f"build_{kind}")(folder)
 """
 EPOCH = "1700000000"
-PLUGINS = {"idv_postgres", "idv_redis", "idv_sqlite", "idv_upstream", "idv_yaml"}
+PLUGINS = {"idv_ldap", "idv_postgres", "idv_redis", "idv_sqlite", "idv_upstream", "idv_yaml"}
 COMMANDS = """\
 import json, sys
-import idv_postgres, idv_redis, idv_sqlite, idv_upstream, idv_yaml, tornado_idv
+import idv_ldap, idv_postgres, idv_redis, idv_sqlite, idv_upstream, idv_yaml, tornado_idv
 from click.testing import CliRunner
 from tornado_idv.cli import main
-ours = idv_postgres, idv_redis, idv_sqlite, idv_upstream, idv_yaml, tornado_idv
+ours = idv_ldap, idv_postgres, idv_redis, idv_sqlite, idv_upstream, idv_yaml, tornado_idv
 outputs = []
 for arguments in sys.argv[1:]:
     result = CliRunner().invoke(main, arguments, catch_exceptions=False)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Self
+from uuid import UUID
 
 import jmespath
 from jmespath.exceptions import (
@@ -47,6 +48,7 @@ _MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError,
 _JSON_TYPES = {
     "NoneType": "null",
     "bool": "true or false",
+    "bytes": "binary",
     "dict": "an object",
     "float": "a number",
     "int": "a number",
@@ -59,11 +61,19 @@ Node = Mapping[str, Any]
 
 
 class AllFunctions(Functions):
-    """The standard functions, and ``lower``."""
+    """The standard functions, and ours."""
 
     @signature({"types": ["string"]})
     def _func_lower(self, text: str) -> str:
         return text.lower()
+
+    @signature({"types": ["string", "number"]}, {"types": ["number"]})
+    def _func_has_bits(self, value: str | float, mask: int) -> bool:
+        return int(value) & mask == mask
+
+    @signature({"types": []})
+    def _func_guid(self, value: bytes) -> str:
+        return str(UUID(bytes_le=value))
 
 
 # `ParsedResult.search` makes an interpreter for each document, with empty caches: that takes
@@ -84,6 +94,11 @@ class Expression:
         if self._node["type"] == "expref":  # never false, as a condition
             raise ValueError(f"not a JMESPath expression: {text} gives an expression, no value")
         self._member = self._node["value"] if self._node["type"] == "field" else None
+
+    @property
+    def members(self) -> set[str]:
+        """The names of all members that it reads, at any depth."""
+        return {node["value"] for node in _nodes(self._node) if node["type"] == "field"}
 
     def evaluate(self, value: Any) -> Any:
         """Return its result for ``value``; raises `Broken` if it cannot be applied to it."""
@@ -146,10 +161,10 @@ def is_false_for_others(text: str) -> bool:
 
     That response has none of the members that the expression reads, or unknown values in them.
     """
-    names = {node["value"] for node in _nodes(_parse(text)) if node["type"] == "field"}
-    for members in ((), names):
+    expression = Expression(text)
+    for members in ((), expression.members):
         with suppress(Broken):
-            if is_falsy(Expression(text).evaluate({"": _OTHER, **dict.fromkeys(members, _OTHER)})):
+            if is_falsy(expression.evaluate({"": _OTHER, **dict.fromkeys(members, _OTHER)})):
                 return True
     return False
 

@@ -19,7 +19,7 @@ from tornado_idv.registry import plugin_manager
 
 CONTEXT = click.Context(main)
 COMMANDS = [
-    *("cache", "check", "drill", "explain", "health", "init", "keys", "lookup", "openapi"),
+    *("cache", "check", "drill", "explain", "health", "init", "keys", "ldap", "lookup", "openapi"),
     *("plugins", "postgres", "reload", "schema", "serve", "status", "upstream", "users"),
 ]
 
@@ -77,7 +77,15 @@ def test_help_and_version_import_no_library_but_those_of_the_command_line() -> N
         "assert len(searches) == 1"
     )
     imported = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    ours = {"tornado_idv", "idv_postgres", "idv_redis", "idv_sqlite", "idv_upstream", "idv_yaml"}
+    ours = {
+        "tornado_idv",
+        "idv_ldap",
+        "idv_postgres",
+        "idv_redis",
+        "idv_sqlite",
+        "idv_upstream",
+        "idv_yaml",
+    }
     of_python = {"_distutils_hack"}
     assert set(imported.stdout.decode().split()) - ours - of_python == {"click", "pluggy"}
 

@@ -18,6 +18,7 @@ ARGUMENTS = {
     "explain": ["@alice"],
     "keys copy": ["--from", "absent.yaml"],
     "keys import": ["list.jsonl"],
+    "ldap try": ["staff", "@alice"],
     "lookup": ["@alice"],
     "upstream try": ["crm", "@alice"],
     "users compare": ["one", "other"],

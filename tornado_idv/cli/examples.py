@@ -29,6 +29,7 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "keys revoke": ("tornado-idv keys revoke shop",),
     "keys rotate": ("tornado-idv keys rotate shop --overlap 7d",),
     "keys show": ("tornado-idv keys show shop",),
+    "ldap try": ("tornado-idv ldap try staff @alice",),
     "lookup": ("tornado-idv lookup @alice", "tornado-idv lookup 4000123412341234 --explain"),
     "openapi": ("tornado-idv openapi > openapi.json",),
     "plugins": ("tornado-idv plugins",),

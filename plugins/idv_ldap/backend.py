@@ -1,0 +1,67 @@
+"""Lookups in an LDAP directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from idv_ldap.options import NOT_INSTALLED, LdapOptions
+from tornado_idv import Backend, Broken, ByNickname, LookupFailed, Query, StartError, User
+
+if TYPE_CHECKING:
+    from idv_ldap.connection import Attributes
+
+
+class LdapBackend(Backend[LdapOptions]):
+    """Users in entries of an LDAP directory."""
+
+    options_type = LdapOptions
+
+    def __init__(self, options: LdapOptions) -> None:
+        super().__init__(options)
+        try:
+            from idv_ldap import connection, connections, entries  # noqa: PLC0415
+        except ModuleNotFoundError:
+            raise StartError(f"backend {self.name}: {NOT_INSTALLED}") from None
+        self._scope = connection.SCOPES[options.scope]
+        self._connections = connections.Connections(options, self.notify_available)
+        self._mapper = entries.EntryMapper(options)
+        self._filters = {
+            kind: entries.FilterTemplate(text) for kind, text in options.searches.items()
+        }
+
+    @property
+    def serves(self) -> frozenset[type[Query]]:
+        """The kinds of query that a search is configured for."""
+        return frozenset(self._filters)
+
+    @property
+    def problem(self) -> str | None:
+        """Why there is no connection."""
+        return self._connections.problem
+
+    async def open(self) -> None:
+        """Connect and bind; raises `StartError` for credentials that are refused, for example.
+
+        A server that cannot be reached is logged, and connected to as soon as it can be.
+        """
+        try:
+            await self._connections.open()
+        except LookupFailed as error:
+            raise StartError(f"backend {self.name}: {error.reason}") from None
+
+    async def find(self, query: Query) -> User | None:
+        """Search the directory."""
+        found = await self.search(query)
+        if len(found) > 1:
+            raise Broken("more than one user for one query")
+        return self._mapper.user(found[0]) if found else None
+
+    async def search(self, query: Query) -> list[Attributes]:
+        """Return the entries that the filter finds, at most two."""
+        value = query.nickname if isinstance(query, ByNickname) else query.card_number
+        filter_ = self._filters[type(query)].render(value)
+        return await self._connections.search(filter_, self._scope, self._mapper.attributes)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._connections.close()

@@ -1,0 +1,144 @@
+"""Two connections to the first server that responds, kept open, replaced and restored."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from idv_ldap.connection import Attributes, Connection, connect
+from idv_ldap.errors import to_lookup_failed
+from idv_ldap.library import ldap
+from idv_ldap.options import LdapOptions
+from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
+
+_log = logging.getLogger(__name__)
+_COUNT = 2
+_STEPS = 3
+"""Steps of connecting, each of which may take `LdapOptions.connect_timeout`."""
+RETRY_INTERVAL = 1.0
+
+
+class Connections:
+    """Open connections of a backend; ``problem`` is why there is none.
+
+    ``on_available`` is called when there is a connection again.
+    """
+
+    def __init__(self, options: LdapOptions, on_available: Callable[[], None]) -> None:
+        self._options = options
+        self._on_available = on_available
+        self._open: list[Connection] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: LookupFailed = Unavailable("the backend is not open")
+
+    @property
+    def problem(self) -> str | None:
+        return None if self._usable else self._failure.reason
+
+    @property
+    def _usable(self) -> list[Connection]:
+        """The connections that are not lost, as far as is known."""
+        usable = [each for each in self._open if not each.lost.done()]
+        if self._open and not usable:
+            self._failure = self._open[-1].lost.result()
+        return usable
+
+    async def open(self) -> None:
+        """Connect; raises `Broken` for what is not repaired by waiting.
+
+        A server that cannot be reached is logged, and connected to as soon as it can be.
+        """
+        first: Connection | None = None
+        try:
+            first = await self._connect()
+        except Unavailable as error:
+            self._report(error)
+        else:
+            self._open.append(first)
+        for each in (first, *[None] * (_COUNT - 1)):
+            self._tasks.append(asyncio.create_task(self._keep(each)))
+
+    async def search(self, filter_: str, scope: int, attributes: list[str]) -> list[Attributes]:
+        """Search by the connection with the fewest searches, and once more if that is lost."""
+        for attempt in range(_COUNT):
+            usable = self._usable
+            if not usable:
+                break
+            connection = min(usable, key=lambda each: each.in_flight)
+            try:
+                return await connection.search(self._options.base_dn, scope, filter_, attributes)
+            except LookupFailed:
+                if not connection.lost.done() or attempt:
+                    raise
+        failure = self._failure.copy()
+        failure.counts_against_breaker = False
+        raise failure
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._failure = Unavailable("the backend is closed")
+        for connection in self._open.copy():
+            self._drop(connection, self._failure)
+
+    async def _keep(self, connection: Connection | None) -> None:
+        """Keep one connection open: restore it when it is lost, replace it when it is old."""
+        while True:
+            if connection is None:
+                try:
+                    connection = await self._connect()
+                except LookupFailed as error:
+                    self._report(error)
+                    await asyncio.sleep(RETRY_INTERVAL)
+                    continue
+                self._add(connection)
+            age = self._options.max_age * random.uniform(0.9, 1.1)  # noqa: S311
+            done, _ = await asyncio.wait([connection.lost], timeout=age)
+            if done:
+                self._failure = connection.lost.result()
+                self._open.remove(connection)
+                connection = None
+                continue
+            try:
+                successor = await self._connect()
+            except LookupFailed as error:
+                self._report(error)
+                continue
+            self._add(successor)
+            self._open.remove(connection)
+            connection.retire()
+            connection = successor
+
+    def _add(self, connection: Connection) -> None:
+        if not self._open:
+            _log.info("backend %s: connected to %s", self._options.name, connection.uri)
+        self._open.append(connection)
+        self._on_available()
+
+    def _drop(self, connection: Connection, failure: LookupFailed) -> None:
+        self._open.remove(connection)
+        connection.lose(failure)
+
+    async def _connect(self) -> Connection:
+        """Connect to the first server that responds; raises the error of the first."""
+        options, first = self._options, None
+        for uri in options.uris:
+            try:
+                async with asyncio.timeout(_STEPS * options.connect_timeout):
+                    handle = await DaemonThread("ldap")(connect, options, uri)
+                return Connection(handle, uri)
+            except (ldap.LDAPError, OSError) as error:
+                failure = to_lookup_failed(error)
+                failure = type(failure)(f"{uri}: {failure.reason}")
+                first = first or failure
+        raise first or Broken("uris is empty")
+
+    def _report(self, failure: LookupFailed) -> None:
+        if not self._open and failure.reason != self._failure.reason:
+            text = "backend %s: %s; trying again every %g s"
+            _log.error(text, self._options.name, failure.reason, RETRY_INTERVAL)
+        self._failure = failure

@@ -1,0 +1,85 @@
+"""Filters of searches, and users made of the entries that they find."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from idv_ldap.library import ldap
+from idv_ldap.options import LdapOptions
+from tornado_idv import StartError, User
+from tornado_idv.mapping import Expression, MappedField, is_falsy
+
+_PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
+_NO_SERVER = "ldapi://%2Fnone"
+
+
+class FilterTemplate:
+    """A filter with a placeholder; raises `StartError` for one that is not valid."""
+
+    def __init__(self, text: str) -> None:
+        self._parts = _PLACEHOLDER.split(text)
+        try:
+            # libldap parses the filter before it connects, which fails.
+            ldap.initialize(_NO_SERVER).search_ext("", ldap.SCOPE_BASE, self.render("x"))
+        except ldap.FILTER_ERROR:
+            raise StartError(f"the filter {text} is not valid (RFC 4515)") from None
+        except ldap.LDAPError:
+            pass
+
+    def render(self, value: str) -> str:
+        """Return the filter for a value, which is escaped (RFC 4515, section 3)."""
+        escaped: str = ldap.filter.escape_filter_chars(value)
+        return escaped.join(self._parts)
+
+
+class EntryMapper:
+    """Maps the attributes of an entry; an attribute with one value is text, another a list.
+
+    Bytes that are not text in UTF-8 stay bytes, which only the function ``guid`` takes.
+    """
+
+    def __init__(self, options: LdapOptions) -> None:
+        response = options.response
+        self._folds_nicknames = options.folds_nicknames
+        self._nickname = MappedField("nickname", response.nickname)
+        self._card_number = MappedField("card_number", response.card_number)
+        self._plan = MappedField("plan", response.plan)
+        self._profile_url = MappedField("profile_url", response.profile_url)
+        text = response.not_known_when
+        self.not_known_when = None if text is None else Expression(text)
+        self.fields = self._nickname, self._card_number, self._plan, self._profile_url
+        expressions = [field.expression for field in self.fields] + [self.not_known_when]
+        self.attributes = sorted(
+            {name for each in expressions if each is not None for name in each.members}
+        ) or [ldap.NO_ATTRS]
+
+    def user(self, attributes: dict[str, list[bytes]]) -> User | None:
+        """Return the user of an entry, ``None`` for one that is not known; raises `Broken`."""
+        record = self.record(attributes)
+        if self.not_known_when is not None and not is_falsy(self.not_known_when.evaluate(record)):
+            return None
+        nickname = self._nickname.required(record).removeprefix("@")
+        return User(
+            self._plan.required(record),
+            self._card_number.required(record),
+            nickname.lower() if self._folds_nicknames else nickname,
+            self._profile_url.text(record),
+        )
+
+    def record(self, attributes: dict[str, list[bytes]]) -> dict[str, Any]:
+        """Return the attributes by the names that expressions use; a server may spell them else."""
+        values = {name.lower(): each for name, each in attributes.items()}
+        record: dict[str, Any] = {}
+        for name in self.attributes:
+            texts = [_text(each) for each in values.get(name.lower(), [])]
+            if texts:
+                record[name] = texts[0] if len(texts) == 1 else texts
+        return record
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

@@ -1,0 +1,179 @@
+"""The options of an ``ldap`` backend in ``config.yaml``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from ipaddress import ip_address
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from tornado_idv import (
+    BackendOptions,
+    ByCard,
+    ByNickname,
+    ConfigPath,
+    Duration,
+    Options,
+    Query,
+    Secret,
+    strict_json,
+)
+from tornado_idv.mapping import ExpressionText, FieldSource
+
+NOT_INSTALLED = (
+    "python-ldap is not installed; install it with: "
+    f"{sys.executable} -m pip install 'python-ldap>=3.4.4,<4'"
+)
+"""The advice names the library, since this project publishes no package."""
+_PLACEHOLDER = re.compile(r"\{([a-z_]*)\}")
+_URI = re.compile(r"(ldaps?)://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
+_PORTS = {"ldap": 389, "ldaps": 636}
+
+
+def _uri(text: str) -> str:
+    """Return the canonical URI; libldap would also take a list of them, or a search."""
+    match = _URI.fullmatch(text)
+    if match is None:
+        raise ValueError("must be like ldaps://dc1.example.org or ldap://dc1.example.org:389")
+    return f"{match[1]}://{match[2]}:{match[3] or _PORTS[match[1]]}"
+
+
+def is_loopback(uri: str) -> bool:
+    """Return whether only this machine can be the server."""
+    host = urlsplit(uri).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class BindOptions(Options):
+    """Our credentials: a name and a password, or the client certificate."""
+
+    dn: Annotated[str, Field(min_length=1)] | None = None
+    """The name to bind as."""
+    password: Secret | None = None
+    """Its password."""
+    sasl: Literal["external"] | None = None
+    """``external`` binds by the client certificate of ``tls``."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        simple = self.dn is not None and self.password is not None
+        if simple == (self.sasl is not None) or (self.dn is None) != (self.password is None):
+            raise ValueError("write dn and password, or sasl: external")
+        if simple and not (self.password and self.password.get_secret_value()):
+            raise ValueError("password is empty: a server would take that for an anonymous bind")
+        return self
+
+
+class TlsOptions(Options):
+    """Trusted certificates, and our own."""
+
+    ca_file: ConfigPath | None = None
+    """The trusted certificates, in PEM; without it, those of the system."""
+    cert_file: ConfigPath | None = None
+    """Our certificate, in PEM."""
+    key_file: ConfigPath | None = None
+    """Its private key, in PEM."""
+
+    @model_validator(mode="after")
+    def _check_pair(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file belong together")
+        return self
+
+
+def _filter(name: str, text: str) -> str:
+    names = _PLACEHOLDER.findall(text)
+    if set(names) != {name}:
+        raise ValueError(f"must have the placeholder {{{name}}}, and no other in braces")
+    if not text.startswith("(") or text.count("(") != text.count(")"):
+        raise ValueError("must be a filter in parentheses, such as (uid={" + name + "})")
+    return text
+
+
+class NicknameSearch(Options):
+    """The search for a nickname."""
+
+    filter: Annotated[str, AfterValidator(lambda text: _filter("nickname", text))]
+    """The filter (RFC 4515), with the placeholder ``{nickname}``."""
+
+
+class CardSearch(Options):
+    """The search for a card number."""
+
+    filter: Annotated[str, AfterValidator(lambda text: _filter("card_number", text))]
+    """The filter (RFC 4515), with the placeholder ``{card_number}``."""
+
+
+class ResponseOptions(Options):
+    """Sources of the fields: expressions on the attributes of an entry."""
+
+    nickname: FieldSource
+    """The nickname."""
+    card_number: FieldSource
+    """The card number."""
+    plan: FieldSource
+    """The plan."""
+    profile_url: FieldSource | None = None
+    """The profile URL; without it, it is derived from the nickname."""
+    not_known_when: ExpressionText | None = None
+    """A condition on the attributes under which the user is not known, such as a disabled one."""
+
+
+class LdapOptions(BackendOptions):
+    """The options of an ``ldap`` backend."""
+
+    uris: Annotated[tuple[Annotated[str, AfterValidator(_uri)], ...], Field(min_length=1)]
+    """The servers, in order of preference."""
+    bind: BindOptions | None = None
+    """Our credentials; without them, the bind is anonymous."""
+    base_dn: str
+    """The entry below which is searched."""
+    scope: Literal["subtree", "onelevel", "base"] = "subtree"
+    """How far below it."""
+    by_nickname: NicknameSearch | None = None
+    """The search for a nickname."""
+    by_card: CardSearch | None = None
+    """The search for a card number."""
+    response: ResponseOptions
+    """Sources of the fields of a user."""
+    start_tls: bool = False
+    """Whether ``ldap://`` is upgraded to TLS before the bind."""
+    tls: TlsOptions = TlsOptions()
+    """Trusted certificates, and our own."""
+    insecure: bool = False
+    """Whether passwords and users may cross a network in plain text."""
+    connect_timeout: Annotated[Duration, Field(gt=0)] = 2.0
+    """How long each step of connecting may take: connect, TLS, bind."""
+    max_age: Annotated[Duration, Field(gt=0)] = 900.0
+    """How long a connection is used, ± 10 %; then the first server is tried again."""
+
+    @model_validator(mode="after")
+    def _check_complete(self) -> Self:
+        if not self.searches:
+            raise ValueError("a search is missing; write by_nickname or by_card")
+        for uri in self.uris:
+            is_plain = uri.startswith("ldap://") and not self.start_tls
+            if is_plain and not self.insecure and not is_loopback(uri):
+                raise ValueError(
+                    f"{uri} is plain text: write ldaps://, start_tls: true or insecure: true"
+                )
+            if self.start_tls and uri.startswith("ldaps://"):
+                raise ValueError("start_tls is for ldap://; ldaps:// is TLS already")
+        if not strict_json.is_unicode(self.base_dn):
+            raise ValueError("base_dn has a lone surrogate")
+        return self
+
+    @property
+    def searches(self) -> dict[type[Query], str]:
+        """The filters, for the kinds of query that the backend serves."""
+        both: dict[type[Query], NicknameSearch | CardSearch | None] = {
+            ByNickname: self.by_nickname,
+            ByCard: self.by_card,
+        }
+        return {kind: search.filter for kind, search in both.items() if search is not None}

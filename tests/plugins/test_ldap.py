@@ -1,0 +1,460 @@
+"""The LDAP backend over a real server: conformance, mapping, TLS and its faults."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from idv_ldap.options import LdapOptions
+from support.databases.ldap_server import (
+    ADMIN,
+    PASSWORD,
+    PEOPLE,
+    LdapServer,
+    person,
+    require,
+)
+from support.databases.postgres_server import free_port
+from support.fakes.outcomes import outcome
+from support.http.http_server import until
+from support.http.tcp_relay import relaying
+from support.processes.process import Invoke
+from support.processes.service import CONFIG, Client, serving
+from tornado_idv import ByCard, ByNickname, Query, StartError, Unavailable, User
+from tornado_idv.backend import AnyBackend
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
+
+require()
+
+from idv_ldap import connections  # noqa: E402
+from idv_ldap.backend import LdapBackend  # noqa: E402
+from idv_ldap.entries import FilterTemplate  # noqa: E402
+from idv_ldap.library import ldap  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+Make = Callable[..., LdapBackend]
+ALICE = User("Pro", "4000123412341234", "alice")
+BOB = User("Free", "0012345670", "bob")
+RESPONSE = {
+    "nickname": "uid",
+    "card_number": "employeeNumber",
+    "plan": {"path": "title", "default": "Free"},
+    "not_known_when": "employeeType == 'disabled'",
+}
+SEARCHES = {
+    "base_dn": PEOPLE,
+    "by_nickname": {"filter": "(&(objectClass=person)(uid={nickname}))"},
+    "by_card": {"filter": "(&(objectClass=person)(employeeNumber={card_number}))"},
+    "response": RESPONSE,
+}
+UNREACHED = "the server cannot be reached, or the connection was lost"
+BIND = {"dn": ADMIN, "password": PASSWORD}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LdapServer]:
+    server = LdapServer(tmp_path_factory.mktemp("ldap") / "server")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def running(server: LdapServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "RETRY_INTERVAL", 0.1)
+    if server.process is None:
+        server.start()
+    else:
+        server.resume()
+
+
+@pytest.fixture
+def backend_of(server: LdapServer, tmp_path: Path) -> Make:
+    def make(**options: Any) -> LdapBackend:
+        given = {"uris": [server.uri], "bind": BIND, **SEARCHES, "timeout": "5s", **options}
+        backend = make_backend(LdapBackend, tmp_path, **given)
+        assert isinstance(backend, LdapBackend)
+        return backend
+
+    return make
+
+
+class TestConformance(BackendConformance):
+    """Nicknames differ in case here, which LDAP ignores unless the filter says otherwise."""
+
+    @pytest.fixture
+    def make_backend(self, tmp_path: Path) -> Iterator[MakeBackend]:
+        servers: list[LdapServer] = []
+        numbers = count()
+
+        def make(users: Sequence[User]) -> AnyBackend:
+            entries = [
+                f"dn: cn={next(numbers)},{PEOPLE}\nobjectClass: inetOrgPerson\nsn: x\n"
+                f"uid: {each.nickname}\nemployeeNumber: {each.card_number}\ntitle: {each.plan}\n"
+                + (f"labeledURI: {each.profile_url}\n" if each.profile_url else "")
+                + "\n"
+                for each in users
+            ]
+            server = LdapServer(tmp_path / f"server{next(numbers)}", entries)
+            server.start()
+            servers.append(server)
+            exact = "uid:caseExactMatch:="
+            options = {
+                **SEARCHES,
+                "by_nickname": {"filter": f"(|({exact}{{nickname}})({exact}@{{nickname}}))"},
+                "response": {**RESPONSE, "profile_url": "labeledURI"},
+            }
+            return make_backend(LdapBackend, tmp_path, uris=[server.uri], bind=BIND, **options)
+
+        yield make
+        for server in servers:
+            server.stop()
+
+    @pytest.fixture
+    def failing_backend(self, backend_of: Make) -> AnyBackend:
+        return backend_of(uris=[f"ldap://127.0.0.1:{free_port()}"])
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (ByNickname("alice"), ALICE),
+        (ByCard("0012345670"), BOB),
+        (ByNickname("nobody"), None),
+        (ByNickname("disabled"), None),
+        (ByNickname("*"), None),
+        (ByNickname("st*r"), User("Free", "4", "st*r")),
+        (ByNickname("alice)(uid=*"), None),
+        (ByCard("77"), "broken: more than one user for one query"),
+        (ByNickname("twins"), "broken: a wrong record: plan (title) is a list, not text"),
+    ],
+    ids=repr,
+)
+async def test_entry_becomes_a_user(
+    backend_of: Make, query: Query, expected: User | str | None
+) -> None:
+    async with open_backends([backend_of()]) as (backend,):
+        if isinstance(expected, str):
+            assert await outcome(backend, query) == expected
+        else:
+            assert await backend.find(query) == expected
+
+
+async def test_bytes_need_a_function(backend_of: Make) -> None:
+    response = {**RESPONSE, "plan": "jpegPhoto"}
+    async with open_backends([backend_of(response=response)]) as (backend,):
+        result = await outcome(backend, ByNickname("binary"))
+        assert result == "broken: a wrong record: plan (jpegPhoto) is binary, not text"
+    response["plan"] = "guid(jpegPhoto)"
+    async with open_backends([backend_of(response=response)]) as (backend,):
+        result = await outcome(backend, ByNickname("binary"))
+        assert result == "broken: guid(jpegPhoto) does not fit the response"
+
+
+async def test_error_of_one_search_leaves_its_neighbours(backend_of: Make) -> None:
+    async with open_backends([backend_of()]) as (backend,):
+        queries: list[Query] = [ByCard("77"), ByNickname("alice"), ByNickname("nobody")] * 30
+        results = await asyncio.gather(*(outcome(backend, each) for each in queries))
+    assert len(set(map(str, results))) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            {"base_dn": "ou=none,dc=example,dc=org"},
+            "broken: base_dn does not exist, or",
+        ),
+        ({"base_dn": "none"}, "broken: base_dn or bind.dn is not a distinguished name"),
+        ({"bind": None, "base_dn": ""}, "broken: base_dn does not exist, or"),
+    ],
+)
+async def test_wrong_search_is_no_missing_user(
+    backend_of: Make, options: dict[str, Any], expected: str
+) -> None:
+    async with open_backends([backend_of(**options)]) as (backend,):
+        assert str(await outcome(backend, ByNickname("alice"))).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bind": {"dn": ADMIN, "password": "wrong"}}, "refuses bind.dn or its password"),
+        ({"by_card": {"filter": "(employeeNumber={card_number}))("}}, "is not valid (RFC 4515)"),
+    ],
+)
+async def test_permanent_errors_stop_the_start(
+    backend_of: Make, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(StartError) as caught:
+        async with open_backends([backend_of(**options)]):
+            pass
+    assert message in str(caught.value)
+    assert "wrong" not in str(caught.value)
+
+
+async def test_tls_start_tls_and_client_certificate(backend_of: Make, server: LdapServer) -> None:
+    tls = {"ca_file": f"{server.folder}/ca.pem"}
+    own = {**tls, "cert_file": f"{server.folder}/client.pem"}
+    own["key_file"] = f"{server.folder}/client.key"
+    for options in (
+        {"uris": [server.tls_uri], "tls": tls},
+        {"start_tls": True, "tls": tls},
+        {"uris": [server.tls_uri], "tls": own, "bind": {"sasl": "external"}},
+    ):
+        async with open_backends([backend_of(**options)]) as (backend,):
+            assert await backend.find(ByNickname("alice")) == ALICE
+
+
+HOSTILE = {
+    "LDAPTLS_REQCERT": "never",
+    "LDAPTLS_CACERT": "/none",
+    "LDAPSIZELIMIT": "1",
+    "LDAPDEREF": "always",
+    "LDAPURI": "ldap://127.0.0.1:1",
+}
+
+
+async def test_surroundings_change_nothing(
+    backend_of: Make, server: LdapServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """libldap was loaded by an import above; a new process shows that it ignores them."""
+    (tmp_path / ".ldaprc").write_text("TLS_REQCERT never\nSIZELIMIT 1\n")
+    program = (
+        "import asyncio, sys; from pathlib import Path;"
+        "from idv_ldap.backend import LdapBackend;"
+        "from tornado_idv.testing import make_backend;"
+        "from tornado_idv import ByCard, ByNickname;"
+        "backend = make_backend(LdapBackend, Path(), **eval(sys.argv[1]))\n"
+        "async def main():\n"
+        "    await backend.open()\n"
+        "    for query in ByNickname('alice'), ByCard('77'):\n"
+        "        try: print(await backend.find(query))\n"
+        "        except Exception as error: print(error)\n"
+        "    await backend.close()\n"
+        "asyncio.run(main())"
+    )
+    for tls, expected in (
+        ({"ca_file": f"{server.folder}/ca.pem"}, "more than one user for one query"),
+        ({}, UNREACHED),
+    ):
+        options = {"uris": [server.tls_uri], "bind": BIND, "tls": tls, **SEARCHES}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-c", program, repr(options)),
+            env={**os.environ, **HOSTILE, "HOME": str(tmp_path)},
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        output, _ = await process.communicate()
+        assert expected in output.decode()
+
+
+async def test_server_that_is_away_at_the_start_is_found_later(
+    backend_of: Make, server: LdapServer
+) -> None:
+    server.stop()
+    async with open_backends([backend_of()]) as (backend,):
+        assert (
+            backend.problem
+            == f"{server.uri}: the server cannot be reached, or the connection was lost"
+        )
+        assert str(await outcome(backend, ByNickname("alice"))).startswith("unavailable: ")
+        server.start()
+        await until(lambda: backend.problem is None)
+        assert await backend.find(ByNickname("alice")) == ALICE
+
+
+async def test_restart_of_the_server_fails_no_later_lookup(
+    backend_of: Make, server: LdapServer
+) -> None:
+    async with open_backends([backend_of()]) as (backend,):
+        assert await backend.find(ByNickname("alice")) == ALICE
+        server.stop()
+        assert str(await outcome(backend, ByNickname("alice"))).startswith("unavailable: ")
+        server.start()
+        await until(lambda: backend.problem is None)
+        assert await backend.find(ByNickname("nobody")) is None
+
+
+async def test_frozen_server_neither_stalls_nor_stays_lost(
+    backend_of: Make, server: LdapServer
+) -> None:
+    """While it is frozen the event loop goes on; afterwards lookups succeed without a restart."""
+    async with open_backends([backend_of(connect_timeout="300ms")]) as (backend,):
+        assert await backend.find(ByNickname("alice")) == ALICE
+        server.pause()
+        for _ in range(4):
+            with pytest.raises((TimeoutError, Unavailable)):
+                await asyncio.wait_for(backend.find(ByNickname("alice")), 0.2)
+        await until(lambda: backend.problem is not None)
+        server.resume()
+        await until(lambda: backend.problem is None)
+        assert await backend.find(ByNickname("alice")) == ALICE
+
+
+async def test_response_that_arrives_in_part_is_waited_for(
+    backend_of: Make, server: LdapServer
+) -> None:
+    async with relaying(server.port) as relay:
+        backend = backend_of(uris=[f"ldap://127.0.0.1:{relay.port}"])
+        async with open_backends([backend]):
+            with relay.blocked():
+                search = asyncio.create_task(backend.find(ByNickname("alice")))
+                await asyncio.sleep(0)
+                assert not search.done()
+            assert await search == ALICE
+            relay.cut()
+            results = [await outcome(backend, ByNickname("bob")) for _ in range(3)]
+            while results[-1] != "found":
+                assert str(results[-1]).startswith("unavailable: ")
+                await asyncio.sleep(0.01)
+                results.append(await outcome(backend, ByNickname("bob")))
+
+
+async def test_second_server_is_used_while_the_first_is_away_and_no_longer(
+    backend_of: Make, server: LdapServer, tmp_path: Path
+) -> None:
+    second = LdapServer(tmp_path / "second", [person("alice", "5", "title: Second")])
+    second.start()
+    try:
+        server.stop()
+        backend = backend_of(uris=[server.uri, second.uri], max_age="200ms")
+        async with open_backends([backend]):
+            found = await backend.find(ByNickname("alice"))
+            assert isinstance(found, User)
+            assert found.plan == "Second"
+            server.start()
+
+            async def is_first() -> bool:
+                return await backend.find(ByNickname("alice")) == ALICE
+
+            for _ in range(200):
+                if await is_first() and await is_first() and await is_first():
+                    break
+                await asyncio.sleep(0.05)
+            else:
+                raise AssertionError("the first server was not used again")
+    finally:
+        second.stop()
+
+
+def test_outage_is_503_over_http(server: LdapServer, tmp_path: Path) -> None:
+    backend = {"name": "staff", "kind": "ldap", "uris": [server.uri], "bind": BIND, **SEARCHES}
+    with serving(f"{CONFIG}  - {backend!r}\n".replace("True", "true"), tmp_path) as service:
+        client = Client(service.port)
+        assert client.by_input("@alice").status == 200
+        assert client.by_input("@nobody").status == 404
+        server.stop()
+        assert client.by_input("@bob").status == 503
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("other.example", {}, "IP address mismatch, certificate is not valid for '127.0.0.1'"),
+        (
+            "127.0.0.1",
+            {"not_after": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)},
+            "certificate has expired",
+        ),
+    ],
+    ids=["other name", "expired"],
+)
+def test_try_explains_certificates(
+    invoke: Invoke, tmp_path: Path, name: str, options: dict[str, Any], reason: str
+) -> None:
+    server = LdapServer(tmp_path / "server", [])
+    server.certify(name, not_before=dt.datetime(2019, 1, 1, tzinfo=dt.UTC), **options)
+    server.start()
+    try:
+        path = config_file(
+            tmp_path, uris=[server.tls_uri], tls={"ca_file": f"{server.folder}/ca.pem"}
+        )
+        done = invoke("ldap", "try", "staff", "@alice", "-c", path)
+    finally:
+        server.stop()
+    assert done.exit_code == 3
+    assert reason in done.output
+    assert PASSWORD not in done.output
+
+
+def config_file(folder: Path, **options: Any) -> Path:
+    path = folder / "config.yaml"
+    backend = {"name": "staff", "kind": "ldap", "bind": BIND, **SEARCHES, **options}
+    path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("who", "result"),
+    [
+        ("@alice", (0, 'plan:            "Pro"\nFound.\n')),
+        ("@nobody", (1, "(subtree)\nNot found.\n")),
+        ("@disabled", (1, "not_known_when:  is true\nNot found.\n")),
+        ("77", (3, "failed:          more than one user for one query\nUndetermined.\n")),
+        ("@twins", (3, "plan (title) is a list, not text\nUndetermined.\n")),
+        ("alice", (2, "write @nick, a profile URL, or digits\n")),
+    ],
+)
+def test_try_shows_every_step(
+    invoke: Invoke, server: LdapServer, tmp_path: Path, who: str, result: tuple[int, str]
+) -> None:
+    code, end = result
+    path = config_file(tmp_path, uris=[f"ldap://127.0.0.1:{free_port()}", server.uri])
+    done = invoke("ldap", "try", "staff", who, "-c", path)
+    assert (done.exit_code, done.output.endswith(end)) == (code, True), done.output
+    if code != 2:
+        assert "the server cannot be reached" in done.output
+        assert f"{server.uri}: connected and bound\nsearch: " in done.output
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=64))
+def test_no_value_leaves_its_place_in_the_filter(value: str) -> None:
+    """libldap parses the filter, and the value occurs in it escaped, as RFC 4515 requires."""
+    rendered = FilterTemplate("(&(objectClass=person)(uid={nickname}))").render(value)
+    inner = rendered.removeprefix("(&(objectClass=person)(uid=").removesuffix("))")
+    assert not set(inner) & set("()*\0")
+    with pytest.raises(ldap.SERVER_DOWN):
+        ldap.initialize("ldapi://%2Fnone").search_ext("", ldap.SCOPE_BASE, rendered)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"uris": ["ldap://dc1.example.org"]}, "is plain text: write ldaps://, start_tls: true"),
+        ({"uris": ["http://dc1"]}, "must be like ldaps://dc1.example.org"),
+        ({"uris": ["ldaps://dc1/dc=x??sub"]}, "must be like ldaps://dc1.example.org"),
+        ({"uris": ["ldaps://dc1 ldaps://dc2"]}, "must be like ldaps://dc1.example.org"),
+        ({"uris": ["ldaps://dc1"], "start_tls": True}, "start_tls is for ldap://"),
+        ({"bind": {"dn": "cn=a"}}, "write dn and password, or sasl: external"),
+        (
+            {"bind": {"dn": "cn=a", "password": "b", "sasl": "external"}},
+            "write dn and password, or",
+        ),
+        ({"bind": {"dn": "cn=a", "password": ""}}, "password is empty"),
+        ({"by_card": {"filter": "(a={nickname})"}}, "must have the placeholder {card_number}"),
+        ({"by_card": {"filter": "a={card_number}"}}, "must be a filter in parentheses"),
+        ({"by_card": None, "by_nickname": None}, "a search is missing"),
+        ({"tls": {"cert_file": "a"}}, "cert_file and key_file belong together"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    given = {"name": "staff", "kind": "ldap", "uris": ["ldap://127.0.0.1"], **SEARCHES, **options}
+    with pytest.raises(ValidationError) as caught:
+        LdapOptions.model_validate(given)
+    assert message in str(caught.value)

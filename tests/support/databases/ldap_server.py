@@ -1,0 +1,186 @@
+"""A real OpenLDAP server on free ports, which the tests start, stop, freeze and restart."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trustme
+
+from support.databases.postgres_server import free_port
+
+SUFFIX = "dc=example,dc=org"
+PEOPLE = f"ou=people,{SUFFIX}"
+ADMIN = f"cn=admin,{SUFFIX}"
+PASSWORD = "s3cret-canary"
+SEARCH_PATH = f"{os.environ['PATH']}:/usr/sbin"
+_SCHEMA = Path("/etc/ldap/schema")
+_CONFIG = """\
+include {schema}/core.schema
+include {schema}/cosine.schema
+include {schema}/inetorgperson.schema
+modulepath /usr/lib/ldap
+moduleload back_mdb
+pidfile {folder}/slapd.pid
+TLSCACertificateFile {folder}/ca.pem
+TLSCertificateFile {folder}/server.pem
+TLSCertificateKeyFile {folder}/server.key
+TLSVerifyClient try
+authz-regexp "cn=client.*" "{admin}"
+{options}
+database mdb
+maxsize 1073741824
+suffix "{suffix}"
+rootdn "{admin}"
+rootpw {password}
+directory {folder}/db
+{index}
+"""
+_TREE = f"""\
+dn: {SUFFIX}
+objectClass: dcObject
+objectClass: organization
+o: Example
+dc: example
+
+dn: {PEOPLE}
+objectClass: organizationalUnit
+ou: people
+
+"""
+INDEX = "index objectClass,uid,employeeNumber eq"
+
+
+def person(uid: str, card: str, *lines: str) -> str:
+    """Return an entry in LDIF."""
+    head = [f"dn: uid={uid},{PEOPLE}", "objectClass: inetOrgPerson", f"uid: {uid}", f"cn: {uid}"]
+    return "\n".join([*head, f"sn: {uid}", f"employeeNumber: {card}", *lines, "", ""])
+
+
+PERSONS = (
+    person("alice", "4000123412341234", "title: Pro"),
+    person("bob", "0012345670"),
+    person("twins", "1", "title: Free", "title: Pro"),
+    person("binary", "2", "jpegPhoto:: /9j/4A=="),
+    person("same1", "77"),
+    person("same2", "77"),
+    person("disabled", "3", "employeeType: disabled"),
+    person("st*r", "4"),
+)
+
+
+def require() -> None:
+    """Skip a test where the server or python-ldap is missing."""
+    pytest.importorskip("ldap", reason="python-ldap is not installed (make test-tools)")
+    if shutil.which("slapd", path=SEARCH_PATH) is None:
+        pytest.skip("slapd is not installed (make test-tools)", allow_module_level=True)
+
+
+@dataclass
+class LdapServer:
+    """One server with its own folder; ``ldap`` and ``ldaps`` have a port each."""
+
+    folder: Path
+    persons: Iterable[str] = PERSONS
+    index: str = INDEX
+    options: str = ""
+    name: str = "127.0.0.1"
+    port: int = field(default_factory=free_port)
+    tls_port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        (self.folder / "db").mkdir(parents=True)
+        self.authority = trustme.CA()
+        self.authority.cert_pem.write_to_path(self.folder / "ca.pem")
+        self.certify(self.name)
+        client = self.authority.issue_cert("client@example.org", common_name="client")
+        client.cert_chain_pems[0].write_to_path(self.folder / "client.pem")
+        client.private_key_pem.write_to_path(self.folder / "client.key")
+        text = _CONFIG.format(
+            schema=_SCHEMA,
+            folder=self.folder,
+            suffix=SUFFIX,
+            admin=ADMIN,
+            password=PASSWORD,
+            index=self.index,
+            options=self.options,
+        )
+        self.config.write_text(text, encoding="utf-8")
+        ldif = self.folder / "people.ldif"
+        ldif.write_text(_TREE + "".join(self.persons), encoding="utf-8")
+        command = ["slapadd", "-q", "-f", str(self.config), "-l", str(ldif)]
+        subprocess.run(command, check=True, env={"PATH": SEARCH_PATH}, capture_output=True)
+
+    def certify(self, name: str, **options: object) -> None:
+        """Write a certificate for this name."""
+        issued = self.authority.issue_cert(name, **options)  # type: ignore[arg-type]
+        issued.cert_chain_pems[0].write_to_path(self.folder / "server.pem")
+        issued.private_key_pem.write_to_path(self.folder / "server.key")
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "slapd.conf"
+
+    @property
+    def uri(self) -> str:
+        return f"ldap://127.0.0.1:{self.port}"
+
+    @property
+    def tls_uri(self) -> str:
+        return f"ldaps://127.0.0.1:{self.tls_port}"
+
+    def start(self) -> None:
+        """Start the server, and wait until it accepts connections."""
+        urls = f"{self.uri} {self.tls_uri}"
+        self.process = subprocess.Popen(
+            ["slapd", "-h", urls, "-f", str(self.config), "-d", "0"],
+            env={"PATH": SEARCH_PATH},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 10
+        while True:
+            assert self.process.poll() is None
+            assert time.monotonic() < deadline
+            try:
+                socket.create_connection(("127.0.0.1", self.tls_port), timeout=1).close()
+            except OSError:
+                time.sleep(0.005)
+            else:
+                return
+
+    def stop(self) -> None:
+        """End at once; what is not running is left as it is."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait(10)
+            self.process = None
+
+    def pause(self) -> None:
+        """Freeze it: connections stay open, and nothing responds."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        state = Path(f"/proc/{self.process.pid}/stat")
+        while state.read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context that trusts the server."""
+        context = ssl.create_default_context()
+        self.authority.configure_trust(context)
+        return context
