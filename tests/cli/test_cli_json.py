@@ -19,10 +19,12 @@ ARGUMENTS = {
     "keys copy": ["--from", "absent.yaml"],
     "keys import": ["list.jsonl"],
     "lookup": ["@alice"],
+    "record": ["--from", "one", "--queries", "list.csv", "--to", "users.yaml"],
     "upstream try": ["crm", "@alice"],
     "users compare": ["one", "other"],
     "users count": ["--from", "one"],
     "users import": ["list.csv", "--to", "one"],
+    "verify-fixture": ["users.yaml", "--from", "one"],
     **{
         f"keys {name}": ["crm"]
         for name in ("disable", "enable", "issue", "revoke", "rotate", "show")

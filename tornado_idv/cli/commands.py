@@ -28,11 +28,13 @@ _COMMANDS = {
     "lookup": ("lookup", "Look a user up in the configured backends."),
     "openapi": ("check", "Print the OpenAPI document of the API with this configuration."),
     "plugins": ("check", "List the kinds of backend that the installed plugins offer."),
+    "record": ("fixtures.commands", "Write a fixture of users of a live directory."),
     "reload": ("running.operations", "Reload the configuration of the running service."),
     "schema": ("check", "Print the JSON Schema of config.yaml."),
     "serve": ("running.serve", "Answer lookups over HTTP until SIGTERM."),
     "status": ("running.status", "Show what the running service does."),
     "users": ("users.commands", "Import, export, count and compare the users of backends."),
+    "verify-fixture": ("fixtures.commands", "Compare a fixture with the live directory."),
 }
 """The module of each built-in command, and its summary."""
 _WINDOWS = (
@@ -51,7 +53,7 @@ class Commands(click.Group):
         found: click.Command | None
         if cmd_name in _COMMANDS:
             module = import_module(f"tornado_idv.cli.{_COMMANDS[cmd_name][0]}")
-            found = getattr(module, cmd_name)
+            found = getattr(module, cmd_name.replace("-", "_"))
         else:
             found = super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
         if found is not None:
