@@ -32,6 +32,7 @@ from tornado_idv import (
     FileSignature,
     Query,
     StartError,
+    Unavailable,
     User,
     format_traceback,
 )
@@ -96,10 +97,18 @@ class YamlBackend(Backend[YamlOptions]):
             self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
 
     async def find(self, query: Query) -> User | None:
-        """Return the user from the last valid fixture."""
+        """Return the user from the last valid fixture.
+
+        Raises `Unavailable` for an entry with a fault and without a user: nothing is known of it.
+        """
+        fixture = self._fixture
         if isinstance(query, ByNickname):
-            return self._fixture.by_nickname.get(query.nickname)
-        return self._fixture.by_card.get(query.card_number)
+            user = fixture.by_nickname.get(query.nickname)
+        else:
+            user = fixture.by_card.get(query.card_number)
+        if user is None and query in fixture.faults:
+            raise Unavailable("the entry has no user", counts_against_breaker=False)
+        return user
 
     async def close(self) -> None:
         if self._watcher is not None:

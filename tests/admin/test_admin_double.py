@@ -107,8 +107,14 @@ def test_a_fault_gives_the_response_of_the_service(
         assert reply.headers["content-type"] == "application/json"
 
 
-def test_an_entry_without_a_user_fails_by_card_number_too(double: Double) -> None:
+def test_an_entry_without_a_user_is_never_not_found(double: Double) -> None:
+    """Also for a command, which has no faults, and after the fault, which opens no breaker."""
     assert double.statuses("25") == [503]
+    double.put("/double/faults/25", delay="1ms")
+    assert double.statuses("25", 6) == [503] * 6
+    explained = ask_admin(double.service, "/explain", {"card_number": "25"}).json
+    assert explained["result"] == "undetermined"
+    assert double.statuses("@alice") == [200]
 
 
 def test_a_fault_is_used_up_by_both_queries_of_a_user(double: Double) -> None:

@@ -20,7 +20,8 @@ from tornado_idv.registry import plugin_manager
 CONTEXT = click.Context(main)
 COMMANDS = [
     *("cache", "check", "drill", "explain", "health", "init", "keys", "ldap", "lookup", "openapi"),
-    *("plugins", "postgres", "reload", "schema", "serve", "status", "upstream", "users"),
+    *("plugins", "postgres", "record", "reload", "schema", "serve", "status", "upstream", "users"),
+    "verify-fixture",
 ]
 
 
@@ -29,7 +30,7 @@ def test_every_command_has_a_whole_line(invoke: Invoke) -> None:
     result = invoke("--help")
     assert result.exit_code == 0
     listed = re.findall(
-        r"^  (\w+) {2,}(\S.*)$", result.stdout.partition("Commands:")[2], re.MULTILINE
+        r"^  ([\w-]+) {2,}(\S.*)$", result.stdout.partition("Commands:")[2], re.MULTILINE
     )
     assert [name for name, _ in listed] == COMMANDS
     assert all(text.endswith(".") and not text.endswith("...") for _, text in listed)
@@ -93,7 +94,7 @@ def test_help_and_version_import_no_library_but_those_of_the_command_line() -> N
 def test_summary_in_the_list_is_the_first_sentence_of_the_help(invoke: Invoke) -> None:
     listed = invoke("--help").stdout
     for name in COMMANDS:
-        assert f"  {name:8}  {command_of(name).get_short_help_str(limit=100)}\n" in listed
+        assert f"  {name:14}  {command_of(name).get_short_help_str(limit=100)}\n" in listed
 
 
 def test_exit_codes_are_in_the_help(invoke: Invoke) -> None:

@@ -20,10 +20,12 @@ ARGUMENTS = {
     "keys import": ["list.jsonl"],
     "ldap try": ["staff", "@alice"],
     "lookup": ["@alice"],
+    "record": ["--from", "one", "--queries", "list.csv", "--to", "users.yaml"],
     "upstream try": ["crm", "@alice"],
     "users compare": ["one", "other"],
     "users count": ["--from", "one"],
     "users import": ["list.csv", "--to", "one"],
+    "verify-fixture": ["users.yaml", "--from", "one"],
     **{
         f"keys {name}": ["crm"]
         for name in ("disable", "enable", "issue", "revoke", "rotate", "show")

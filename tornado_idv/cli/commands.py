@@ -21,7 +21,7 @@ from tornado_idv.registry import plugin_manager
 _COMMANDS = {
     "cache": ("running.operations", "Show or purge the cache of the running service."),
     "check": ("check", "Report what is wrong with config.yaml, or what would run."),
-    "drill": ("drill", "Check that a program does not take an outage for a missing user."),
+    "drill": ("drill", "Check that a program survives an outage of this service."),
     "explain": ("running.operations", "Show how each backend of the running service responds."),
     "health": ("running.operations", "Report whether the running service is ready."),
     "init": ("init", "Write a starter configuration and a key into FOLDER."),
@@ -29,11 +29,13 @@ _COMMANDS = {
     "lookup": ("lookup", "Look a user up in the configured backends."),
     "openapi": ("check", "Print the OpenAPI document of the API with this configuration."),
     "plugins": ("check", "List the kinds of backend that the installed plugins offer."),
+    "record": ("fixtures.commands", "Write a fixture of users of a live directory."),
     "reload": ("running.operations", "Reload the configuration of the running service."),
     "schema": ("check", "Print the JSON Schema of config.yaml."),
     "serve": ("running.serve", "Answer lookups over HTTP until SIGTERM."),
     "status": ("running.status", "Show what the running service does."),
     "users": ("users.commands", "Import, export, count and compare the users of backends."),
+    "verify-fixture": ("fixtures.commands", "Compare a fixture with the live directory."),
 }
 """The module of each built-in command, and its summary."""
 _WINDOWS = (
@@ -52,7 +54,7 @@ class Commands(click.Group):
         found: click.Command | None
         if cmd_name in _COMMANDS:
             module = import_module(f"tornado_idv.cli.{_COMMANDS[cmd_name][0]}")
-            found = getattr(module, cmd_name)
+            found = getattr(module, cmd_name.replace("-", "_"))
         else:
             found = super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
         if found is not None:

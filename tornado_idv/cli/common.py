@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -17,6 +17,7 @@ from tornado_idv.commands import Exit
 from tornado_idv.errors import ConfigError, IdvError, MissingConfigError, Problem
 
 Record = dict[str, Any]
+T = TypeVar("T")
 
 
 _ADVICE = "; name another with --config, or write one with: tornado-idv init"
@@ -57,6 +58,15 @@ def report(text: str, record: Record, *, as_json: bool) -> None:
     except OSError as error:
         discard_output()
         print_message(f"done, but standard output cannot be written: {error.strerror}")
+
+
+def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
+    """Yield the items, with a progress bar on a terminal."""
+    if sys.stderr.isatty():
+        with click.progressbar(items, label=label, file=sys.stderr) as bar:
+            yield from bar
+    else:
+        yield from items
 
 
 def as_records(problems: Iterable[Problem]) -> list[Record]:

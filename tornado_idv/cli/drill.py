@@ -124,7 +124,7 @@ def drill(
     junit: Path | None,
     as_json: bool,
 ) -> None:
-    """Check that a program does not take an outage for a missing user.
+    """Check that a program survives an outage of this service.
 
     COMMAND is run once for each scenario, with TORNADO_IDV_URL and TORNADO_IDV_KEY in its
     environment and an identifier as its last argument. Its exit code is its conclusion: 0 found,

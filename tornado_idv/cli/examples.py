@@ -34,6 +34,7 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
     "openapi": ("tornado-idv openapi > openapi.json",),
     "plugins": ("tornado-idv plugins",),
     "postgres init": ("tornado-idv postgres init | psql", "tornado-idv postgres init --apply"),
+    "record": ("tornado-idv record --from crm --queries queries.txt --to users.yaml",),
     "reload": ("tornado-idv check && tornado-idv reload",),
     "schema": ("tornado-idv schema > config.schema.json",),
     "serve": (
@@ -50,6 +51,7 @@ _EXAMPLES: dict[str, tuple[str, ...]] = {
         "tornado-idv users import users.csv --to users",
         "tornado-idv users import members.csv --to users --map login=nickname --merge",
     ),
+    "verify-fixture": ("tornado-idv verify-fixture users.yaml --from crm",),
 }
 _COMPLETION = """\b
 Completion, for bash (zsh and fish: write that name instead of bash):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
-from typing import IO, Annotated, TypeVar
+from typing import IO, Annotated
 
 import click
 from pydantic import (
@@ -19,7 +18,7 @@ from pydantic import (
 )
 
 from tornado_idv import strict_json
-from tornado_idv.cli.common import report
+from tornado_idv.cli.common import report, with_progress
 from tornado_idv.cli.keys.store import (
     END_OF_TIME,
     KeyCommandError,
@@ -35,7 +34,6 @@ from tornado_idv.keys.record import KeyRecord, Token, check_text
 from tornado_idv.keys.store import DuplicateKeyError
 from tornado_idv.options import Options
 
-_T = TypeVar("_T")
 _MESSAGES = {
     "extra_forbidden": "is no member of a key",
     "missing": "is missing",
@@ -105,7 +103,7 @@ def import_keys(
     note and disabled.
     """
     lines, name = _Lines(target), getattr(file, "name", "<stdin>")
-    for number, line in enumerate(_with_progress(file.readlines(), "Reading"), start=1):
+    for number, line in enumerate(with_progress(file.readlines(), "Reading"), start=1):
         lines.read(number, line)
     if lines.problems:
         raise ConfigError(*(Problem(name, *each) for each in lines.problems))
@@ -115,7 +113,7 @@ def import_keys(
     ids = [key.id for key in keys]
     with target.changing("import", ids, may_create=may_create) as store:
         try:
-            store.add(_with_progress(keys, "Adding"))
+            store.add(with_progress(keys, "Adding"))
         except DuplicateKeyError as error:
             number = lines.by_id[error.key_id]
             raise ConfigError(Problem(name, number, 1, "", str(error))) from None
@@ -176,11 +174,3 @@ def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:
 
 def _timestamp(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
-
-
-def _with_progress(items: Sequence[_T], label: str) -> Iterator[_T]:
-    if sys.stderr.isatty():
-        with click.progressbar(items, label=label, file=sys.stderr) as bar:
-            yield from bar
-    else:
-        yield from items

@@ -183,7 +183,7 @@ def export(*, name: str, file: str, form: Format | None, config_path: Path) -> N
         if file == "-":
             _print_users(form, records)
         else:
-            with _renamed(Path(file)) as text:
+            with replaced_file(Path(file)) as text:
                 write_users(text, form, records)
 
 
@@ -245,7 +245,7 @@ def _print_users(form: Format, records: Iterable[User]) -> None:
 
 
 @contextmanager
-def _renamed(path: Path) -> Iterator[IO[str]]:
+def replaced_file(path: Path) -> Iterator[IO[str]]:
     """Open a new file in the folder of this one, which is renamed over it at the end.
 
     Only its owner can read it, since it has card numbers, and its name is random.

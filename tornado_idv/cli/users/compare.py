@@ -98,7 +98,7 @@ class Report:
         """Compare a user of the first backend with that of the second."""
         self.compared += 1
         if one is not None and other is not None:
-            names = self.different(one, other)
+            names = different(one, other, self.identifiers)
             if names:
                 self._list("different", f"@{one.nickname}: {', '.join(names)}")
         elif one is not None:
@@ -108,7 +108,7 @@ class Report:
 
     def key(self, user: User) -> bytes:
         """Return the nickname as lookups compare it, in the order of the stores."""
-        return self._nickname(user).encode()
+        return _shown(user, self.identifiers)[0].encode()
 
     def record(self) -> Record:
         """Return the report for scripts."""
@@ -131,26 +131,25 @@ class Report:
             lines += [f"  and {more} more"] if more else []
         return lines
 
-    def different(self, one: User, other: User) -> list[str]:
-        """Return the fields that a response for one user and for the other one differ in."""
-        values = zip(_FIELDS, self._shown(one), self._shown(other), strict=True)
-        return [name for name, a, b in values if a != b]
-
-    def _shown(self, user: User) -> tuple[str, str, str, str]:
-        """Return the fields as responses show them, also a profile URL that is derived."""
-        shown = User(user.plan, user.card_number, self._nickname(user), user.profile_url)
-        url = self.identifiers.profile_url(shown)
-        return shown.nickname, shown.card_number, shown.plan, url
-
-    def _nickname(self, user: User) -> str:
-        folds = self.identifiers.nickname_case == "fold"
-        return fold_case(user.nickname) if folds else user.nickname
-
     def _list(self, kind: str, text: str) -> None:
         self.counts[kind] += 1
         listed = self.listed.setdefault(kind, [])
         if len(listed) < _LISTED:
             listed.append(text)
+
+
+def different(one: User, other: User, identifiers: Identifiers) -> list[str]:
+    """Return the fields that a response for one user and for the other one differ in."""
+    values = zip(_FIELDS, _shown(one, identifiers), _shown(other, identifiers), strict=True)
+    return [name for name, a, b in values if a != b]
+
+
+def _shown(user: User, identifiers: Identifiers) -> tuple[str, str, str, str]:
+    """Return the fields as responses show them, also a profile URL that is derived."""
+    folds = identifiers.nickname_case == "fold"
+    nickname = fold_case(user.nickname) if folds else user.nickname
+    url = identifiers.profile_url(User(user.plan, user.card_number, nickname, user.profile_url))
+    return nickname, user.card_number, user.plan, url
 
 
 def _in_order(stores: Stores, name: str, report: Report) -> Iterator[User]:
@@ -171,7 +170,9 @@ async def _compare_sample(stores: Stores, report: Report, users: Iterable[User])
         for user in users:
             found = await _find(guard, report.key(user).decode(), user.card_number)
             # The query that finds another user, or none, counts.
-            others = (each for each in found if each is None or report.different(user, each))
+            others = (
+                each for each in found if each is None or different(user, each, report.identifiers)
+            )
             report.add(user, next(others, user))
 
 

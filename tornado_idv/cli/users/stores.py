@@ -16,7 +16,7 @@ from tornado_idv.cli.common import exit_on_error
 from tornado_idv.cli.load_config import load_settings
 from tornado_idv.cli.lookup import mute_own_logger
 from tornado_idv.commands import Exit
-from tornado_idv.errors import IdvError, LookupFailed
+from tornado_idv.errors import IdvError, LookupFailed, StartError
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.registry import BackendKinds, backend_kinds
@@ -74,6 +74,8 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
         except LookupFailed as error:
             error.backend = error.backend or name or None
             raise
+        except OSError as error:
+            raise StartError(f"a file cannot be used: {error}") from None
         except RefusedError:
             with exit_on_error(Exit.NO, as_json=as_json):
                 raise

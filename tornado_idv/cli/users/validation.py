@@ -29,7 +29,7 @@ def validated(
     """Yield the valid users, and reject the other rows; at the end `RejectedRows.check` them."""
     read = 0
     for read, (line, fields) in enumerate(rows, start=1):
-        user = fields if isinstance(fields, str) else _user(fields, identifiers)
+        user = fields if isinstance(fields, str) else parse_user(fields, identifiers)
         if isinstance(user, str):
             rejected.add(line, user)
         else:
@@ -45,7 +45,7 @@ def importable(users: Iterable[User], identifiers: Identifiers) -> Iterator[User
     """Yield users that an import would not reject; raises `RefusedError` for another one."""
     for number, user in enumerate(users, start=1):
         fields = (user.nickname, user.card_number, user.plan, user.profile_url)
-        reason = _user(fields, identifiers)
+        reason = parse_user(fields, identifiers)
         if isinstance(reason, str):
             raise RefusedError(
                 f"user {number} in the order of nicknames: {reason}; an import would reject this "
@@ -54,7 +54,7 @@ def importable(users: Iterable[User], identifiers: Identifiers) -> Iterator[User
         yield user
 
 
-def _user(fields: Fields, identifiers: Identifiers) -> User | str:
+def parse_user(fields: Fields, identifiers: Identifiers) -> User | str:
     """Return the user, or the reason why there is none, which contains no value."""
     nickname, card_number, plan, url = fields
     if not (isinstance(nickname, str) and isinstance(card_number, str) and isinstance(plan, str)):

@@ -1,0 +1,88 @@
+"""A user directory over HTTP in a thread, which fails and waits as a test tells it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, cast
+
+from tornado_idv.model import User
+
+
+class LiveDirectory(ThreadingHTTPServer):
+    """Responds as an instance of this service does.
+
+    ``requests`` are the texts that were looked up. ``failures`` is the number of requests that get
+    a 503; a text in ``down`` always gets it, one in ``held`` waits for ``gate``, and one in
+    ``absent`` finds no user.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, *users: User) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.users = list(users)
+        self.requests: list[str] = []
+        self.failures = 0
+        self.down: set[str] = set()
+        self.held: set[str] = set()
+        self.absent: set[str] = set()
+        self.gate = threading.Event()
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def respond(self, text: str) -> tuple[int, dict[str, Any]]:
+        """Return the status and the body for a nickname with @ or a card number."""
+        with self.lock:
+            self.requests.append(text)
+            self.failures -= 1
+            failed = self.failures >= 0 or text in self.down
+        if text in self.held:
+            self.gate.wait(20)
+        if failed:
+            return 503, {"status": "error", "code": "unavailable", "message": "Try again"}
+        for user in self.users if text not in self.absent else []:
+            if text in {f"@{user.nickname}", user.card_number}:
+                url = user.profile_url or f"https://profiles.example/m/{user.nickname}"
+                fields = {"plan": user.plan, "card_number": user.card_number}
+                nickname = f"@{user.nickname}"
+                return 200, {"status": "ok", **fields, "nickname": nickname, "profile_url": url}
+        return 404, {"status": "error", "code": "not_found", "message": "User not found"}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        length = int(self.headers["Content-Length"])
+        (text,) = json.loads(self.rfile.read(length)).values()
+        status, record = cast("LiveDirectory", self.server).respond(text)
+        body = json.dumps(record).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def live_directory(*users: User) -> Iterator[LiveDirectory]:
+    """Run a directory of these users."""
+    with LiveDirectory(*users) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.gate.set()
+            server.shutdown()
+            thread.join()
