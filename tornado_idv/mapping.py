@@ -6,6 +6,7 @@ Expressions are checked when the configuration is read. No error holds a value o
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +42,7 @@ from tornado_idv.options import Options
 _HINTS = {
     "=": "; compare with ==",
     "-": '; a name with a dash stands in double quotes, like "first-name"',
-    "$": "; leave $ out, for an expression begins at the document",
+    "$": "; leave $ out, for an expression begins at the document, or write $root",
 }
 # What an evaluation may raise if the document is not such as the expression was written for.
 _MISFITS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RuntimeError)
@@ -56,6 +57,9 @@ _JSON_TYPES = {
     "str": "text",
 }
 _SCALARS = (str, int, float, bool, type(None))
+ROOT = "$root"
+"""The member by which a record has the document around it."""
+_ROOT = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\$root\b""")
 _OTHER = "text that no expression names"
 Node = Mapping[str, Any]
 
@@ -66,6 +70,26 @@ class AllFunctions(Functions):
     @signature({"types": ["string"]})
     def _func_lower(self, text: str) -> str:
         return text.lower()
+
+    @signature({"types": ["string"]}, {"types": ["string"]})
+    def _func_trim_prefix(self, text: str, prefix: str) -> str:
+        if not text.startswith(prefix):
+            raise ValueError("lacks the prefix")  # it would be another value
+        return text[len(prefix) :]
+
+    @signature({"types": ["string"]}, {"types": ["string"]})
+    def _func_trim_suffix(self, text: str, suffix: str) -> str:
+        if not text.endswith(suffix):
+            raise ValueError("lacks the suffix")
+        return text[: len(text) - len(suffix)]
+
+    @signature({"types": ["string"]}, {"types": ["string"]})
+    def _func_split(self, text: str, separator: str) -> list[str]:
+        return text.split(separator)
+
+    @signature({"types": ["string"]}, {"types": ["string"]}, {"types": ["string"]})
+    def _func_replace(self, text: str, old: str, new: str) -> str:
+        return text.replace(old, new)
 
     @signature({"types": ["string", "number"]}, {"types": ["number"]})
     def _func_has_bits(self, value: str | float, mask: int) -> bool:
@@ -181,7 +205,9 @@ def _parse(text: str) -> Node:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", PendingDeprecationWarning)
-            parsed: Node = jmespath.compile(text).parsed
+            # JMESPath has no name for the document; a quoted one may hold any character.
+            named = _ROOT.sub(lambda each: f'"{ROOT}"' if each[0] == ROOT else each[0], text)
+            parsed: Node = jmespath.compile(named).parsed
             deque(_nodes(parsed), maxlen=0)  # the checks walk through all of it, too
             return parsed
     except PendingDeprecationWarning:

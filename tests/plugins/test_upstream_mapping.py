@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from idv_upstream.response.mapping import ResponseMapper, Step
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import decode_json
-from tornado_idv import Broken, ByCard, ByNickname, Query, User
+from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
 from tornado_idv.mapping import AllFunctions, Expression
 
 pytestmark = pytest.mark.slow
@@ -56,6 +56,31 @@ FOUND = {
     "kept case": ({"nickname": "lower(login)"}, record(login="ALICE"), ALICE),
     "dotted": ({"plan": "a.b.c"}, record(a={"b": {"c": "Free"}}), ALICE),
     "quoted": ({"plan": '"the-plan"'}, record(**{"the-plan": "Free"}), ALICE),
+    "without prefix": (
+        {"nickname": "trim_prefix(login, 'EX-')"},
+        record(login="EX-alice"),
+        ALICE,
+    ),
+    "without suffix": ({"nickname": "trim_suffix(mail, '@x')"}, record(mail="alice@x"), ALICE),
+    "part": ({"plan": "split(path, '/') | [1]"}, record(path="a/Free/b"), ALICE),
+    "replaced": ({"card_number": "replace(card, '-', '')"}, record(card="00-12"), ALICE),
+    "outside of the record": (
+        {"select": "data", "plan": "$root.included[0].plan"},
+        {"data": RECORD, "included": [{"plan": "Free"}]},
+        ALICE,
+    ),
+    "text that is no root": ({"plan": {"path": "no || '$root'"}}, RECORD, "0012"),
+    "echo of many": (
+        {"select": "items", "match": "echo"},
+        {"items": [record(login="alice2", card="7"), RECORD, record(login="malice", card="8")]},
+        ALICE,
+    ),
+    "complete": (
+        {"select": "items", "complete_when": "total == length(items)"},
+        {"items": [RECORD], "total": 1},
+        ALICE,
+    ),
+    "no error": ({"unavailable_when": "busy", "broken_when": "refused"}, RECORD, ALICE),
     "const": ({"plan": {"const": "Free"}}, RECORD, ALICE),
     "path": ({"plan": {"path": "id || plan"}}, record(id=None), ALICE),
     "default for null": ({"plan": {"path": "no", "default": "Free"}}, RECORD, ALICE),
@@ -587,3 +612,85 @@ def test_outcome_of_a_status_may_be_overridden() -> None:
     assert outcome(400, overrides) is Outcome.NOT_KNOWN
     assert outcome(404, overrides) is Outcome.BROKEN
     assert outcome(410, overrides) is Outcome.NOT_KNOWN
+
+
+BUSY = {"ok": False, "error": {"code": "BUSY", "message": "slow down, alice with 40001234"}}
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"unavailable_when": "error.code == 'BUSY'"}, Unavailable, "(unavailable_when)"),
+        ({"broken_when": "error.code == 'BUSY'"}, Broken, "(broken_when)"),
+        (
+            {"unavailable_when": "!ok", "error": "error.message"},
+            Unavailable,
+            "(unavailable_when): slow down, … with …",
+        ),
+        ({"unavailable_when": "!ok", "error": "length(error)"}, Unavailable, "(unavailable_when)"),
+        ({"unavailable_when": "!ok", "error": "error.no"}, Unavailable, "(unavailable_when)"),
+    ],
+)
+def test_error_with_status_200_is_no_missing_user(
+    options: dict[str, Any], kind: type[LookupFailed], said: str
+) -> None:
+    """Whatever ``found_when`` says; the message is masked, and for the log alone."""
+    with pytest.raises(kind) as caught:
+        mapper(found_when="ok", **options).user(QUERIES[0], BUSY)
+    assert caught.value.reason == f"the response says so {said}"
+    assert caught.value.counts_against_breaker
+
+
+def test_message_of_an_error_is_bounded_and_printable() -> None:
+    said = reason({"e": "x" * 500}, broken_when="e", error="e")
+    assert said == f"the response says so (broken_when): {'x' * 100}"
+    said = reason({"e": "a\nb"}, broken_when="e", error="e")
+    assert said.endswith("a\\nb")
+
+
+PAGE = {"items": [record(login="alice2", card="9")], "total": 30}
+
+
+def test_one_page_of_several_is_no_missing_user_and_no_single_one() -> None:
+    options = {"select": "items", "match": "echo"}
+    complete = {**options, "complete_when": "total == length(items)"}
+    assert mapper(**options).user(QUERIES[0], PAGE) is None
+    assert reason(PAGE, **complete) == "the response is not complete (total == length(items))"
+    page = {"items": [RECORD], "total": 30}
+    assert reason(page, **complete) == "the response is not complete (total == length(items))"
+    assert reason({"items": [RECORD]}, **complete).startswith("the response is not complete")
+
+
+def test_two_echoes_are_ambiguous() -> None:
+    page = {"items": [RECORD, record(id=8), record(login="bob", card="9")]}
+    assert reason(page, select="items", match="echo").startswith("more than one user")
+    assert reason(page, QUERIES[1], select="items", match="echo").startswith("more than one user")
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_record_without_the_echo_field_may_be_the_requested_user(query: Query) -> None:
+    page = {"items": [{"plan": "Free"}]}
+    assert "is missing" in reason(page, query, select="items", match="echo")
+
+
+@pytest.mark.parametrize(
+    ("nickname", "login"),
+    [("trim_prefix(login, 'EX-')", "alice"), ("trim_suffix(login, '@x')", "alice@y")],
+)
+def test_value_without_its_prefix_is_another_value(nickname: str, login: str) -> None:
+    assert reason(record(login=login), nickname=nickname) == f"{nickname} does not fit the response"
+
+
+@pytest.mark.parametrize("options", [{}, {"select": "items", "check_echo": "false"}])
+def test_echo_needs_a_list_and_the_check(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="match: echo needs select"):
+        mapper(match="echo", **options)
+
+
+def test_errors_are_explained() -> None:
+    tried = mapper(unavailable_when="busy", complete_when="total == `1`")
+    steps = list(tried.explain(QUERIES[0], record(total=1)))
+    assert steps[:2] == [
+        Step("unavailable_when", "busy", None),
+        Step("complete_when", "total == `1`", result=True),
+    ]

@@ -329,6 +329,7 @@ FAIR = {
     "a length": {"found_when": "length(hits) > `0`"},
     "the whole document": {"found_when": "@"},
 }
+PAGED = {"match": "echo", "select": "users"}
 HIDING_ERRORS = [
     "ok",
     "!error",
@@ -363,6 +364,12 @@ def test_condition_that_is_false_for_an_error_is_warned_of(found_when: str, pick
     (warning,) = warnings_of({"found_when": found_when, "pick": pick})
     assert warning.startswith(f"response.found_when ({found_when}) is false for other responses")
     assert "error != 'no such user'" in warning
+
+
+def test_echo_in_pages_is_warned_of_unless_they_are_complete() -> None:
+    (warning,) = warnings_of(PAGED)
+    assert warning.startswith("response.match is echo without complete_when")
+    assert warnings_of({**PAGED, "complete_when": "total == length(users)"}) == []
 
 
 @pytest.mark.parametrize("response", FAIR.values(), ids=FAIR)

@@ -10,10 +10,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from idv_upstream.response.options import ResponseOptions
-from tornado_idv import Broken, ByCard, ByNickname, Query, User
-from tornado_idv.mapping import Expression, MappedField, is_falsy, json_type
+from tornado_idv import (
+    Broken,
+    ByCard,
+    ByNickname,
+    LookupFailed,
+    Query,
+    Unavailable,
+    User,
+    printable,
+)
+from tornado_idv.mapping import ROOT, Expression, MappedField, is_falsy, json_type
 
 _NICKNAME = re.compile("[!-~]+")
+_NUMBER = re.compile("[0-9]{4,}")
+_MAX_MESSAGE = 100
 
 
 class Step(NamedTuple):
@@ -42,6 +53,20 @@ class ResponseMapper:
         self._card_number = MappedField("card_number", options.card_number)
         self._nickname = MappedField("nickname", options.nickname)
         self._profile_url = MappedField("profile_url", options.profile_url)
+        fields = self._plan, self._card_number, self._nickname, self._profile_url
+        self._uses_root = any(
+            ROOT in each.expression.members for each in fields if each.expression is not None
+        )
+        self._matches_echo = options.match == "echo"
+        self._complete_when = _expression(options.complete_when)
+        self._error = _expression(options.error)
+        conditions: list[tuple[str, str | None, type[LookupFailed]]] = [
+            ("unavailable_when", options.unavailable_when, Unavailable),
+            ("broken_when", options.broken_when, Broken),
+        ]
+        self._errors = [
+            (name, Expression(text), kind) for name, text, kind in conditions if text is not None
+        ]
         requested: Mapping[type[Query], MappedField]
         requested = {ByNickname: self._nickname, ByCard: self._card_number}
         self._unread = {} if options.check_echo else requested
@@ -61,9 +86,10 @@ class ResponseMapper:
 
         Raises `Broken`, with what is wrong and where, unless it is certainly one or the other.
         """
+        self._reject_error(query, document)
         if self._found_when is not None and is_falsy(self._found_when.evaluate(document)):
             return None
-        record = self._record(document)
+        record = self._record(document, query)
         if record is None:
             return None
         if isinstance(query, ByNickname):
@@ -78,12 +104,16 @@ class ResponseMapper:
 
     def explain(self, query: Query, document: Any) -> Iterator[Step]:
         """Yield the result of each expression."""
+        for name, condition, _ in self._errors:
+            yield _step(name, condition, document)
+        if self._complete_when is not None:
+            yield _step("complete_when", self._complete_when, document)
         if self._found_when is not None:
             yield _step("found_when", self._found_when, document)
         if self._select is not None:
             yield _step("select", self._select, document)
         try:
-            record = self._record(document)
+            record = self._record(document, query)
         except Broken:
             return
         if record is None:
@@ -97,9 +127,32 @@ class ResponseMapper:
         if self._not_known_when is not None:
             yield _step("not_known_when", self._not_known_when, document)
 
-    def _record(self, document: Any) -> Any:
+    def _reject_error(self, query: Query, document: Any) -> None:
+        """Raise the error that a response says, and `Broken` for one page of several."""
+        for name, condition, kind in self._errors:
+            if not is_falsy(condition.evaluate(document)):
+                raise kind(f"the response says so ({name}){self._message(query, document)}")
+        if self._complete_when is not None and is_falsy(self._complete_when.evaluate(document)):
+            raise Broken(f"the response is not complete ({self._complete_when.text})")
+
+    def _message(self, query: Query, document: Any) -> str:
+        """Return the message of an error, bounded, without the requested value and numbers."""
+        try:
+            value = self._error.evaluate(document) if self._error is not None else None
+        except Broken:
+            value = None
+        if not isinstance(value, str):
+            return ""
+        masked = re.sub(re.escape(query.text.removeprefix("@")), "…", value, flags=re.IGNORECASE)
+        return f": {printable(_NUMBER.sub('…', masked)[:_MAX_MESSAGE])}"
+
+    def _record(self, document: Any, query: Query) -> Any:
         """Return the record of the one user; ``None`` for an empty list of users."""
         given = document if self._select is None else self._select.evaluate(document)
+        if type(given) is list and self._matches_echo:
+            given = [
+                each for each in given if self._is_requested(self._with_root(each, document), query)
+            ]
         if type(given) is list and self._select is not None:
             if not given:
                 return None
@@ -108,7 +161,17 @@ class ResponseMapper:
             given = given[0]
         if type(given) is not dict:
             raise Broken(self._no_record(given))
-        return given
+        return self._with_root(given, document)
+
+    def _with_root(self, record: Any, document: Any) -> Any:
+        is_wanted = self._uses_root and type(record) is dict
+        return {**record, ROOT: document} if is_wanted else record
+
+    def _is_requested(self, record: Any, query: Query) -> bool:
+        """Return whether a record of a list is that of the requested user."""
+        if isinstance(query, ByNickname):
+            return self._nickname_of(record) == query.nickname
+        return self._card_number.required(record) == query.card_number
 
     def _no_record(self, given: Any) -> str:
         if self._select is not None:

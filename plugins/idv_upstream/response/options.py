@@ -64,11 +64,26 @@ class ResponseOptions(Options):
     found_when: ExpressionText | None = None
     """An expression on the whole response; if its result is false, empty or null, the user is
     not known there."""
+    unavailable_when: ExpressionText | None = None
+    """A condition on the whole response: if it is true, the upstream is unavailable, whatever the
+    status says."""
+    broken_when: ExpressionText | None = None
+    """A condition on the whole response: if it is true, the upstream rejects the request, such as
+    our credentials."""
+    error: ExpressionText | None = None
+    """An expression on such a response for a message in the log; the requested value and long
+    numbers are masked."""
+    complete_when: ExpressionText | None = None
+    """A condition on the whole response that must be true before "not known" or a single user is
+    believed: that no further page exists."""
     select: ListText | None = None
     """An expression for the user's record, or a list of them; the whole response unless
     set. An empty list means that the user is not known there."""
     pick: Literal["one", "first"] = "one"
     """Whether a list of more than one is an error (one), or its first is the user (first)."""
+    match: Literal["all", "echo"] = "all"
+    """Whether all records of a list are meant (all), or only those with the requested nickname or
+    card number (echo), for a search that means "contains" or "starts with"."""
     plan: FieldSource
     """The plan."""
     card_number: FieldSource | None = None
@@ -95,6 +110,8 @@ class ResponseOptions(Options):
                 "response",
                 [InitErrorDetails(type="missing", loc=(name,), input=None) for name in missing],
             )
+        if self.match == "echo" and not (self.check_echo and self.select is not None):
+            raise ValueError("match: echo needs select, which gives the list, and check_echo")
         if len(missing) > 1:
             raise ValueError("response.card_number is required for lookups by nickname")
         return self
@@ -111,6 +128,12 @@ class ResponseOptions(Options):
                 f"response.found_when ({self.found_when}) is false for other responses too, such "
                 'as an error, which is then read as "not found" instead of being refused; write '
                 """a condition on what only "not found" has, like error != 'no such user'"""
+            )
+        if self.match == "echo" and self.complete_when is None:
+            yield (
+                "response.match is echo without complete_when: if the upstream sends a list in "
+                'pages, a user on a further page is read as "not found"; write a condition such '
+                "as total == length(users)"
             )
         if self.pick == "first":
             return
