@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 from yarl import URL
@@ -26,6 +26,21 @@ _STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 class _Attempt:
     reuses_connection = False
+
+
+class _Reply(aiohttp.ClientResponse):
+    """A response whose `close` ends its connection, also once that is in the pool again."""
+
+    _transport: asyncio.BaseTransport | None = None
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        self._transport = connection.transport
+        return await super().start(connection)
+
+    def close(self) -> None:
+        super().close()
+        if self._transport is not None:
+            self._transport.close()
 
 
 async def _on_reuse(_session: object, context: SimpleNamespace, _parameters: object) -> None:
@@ -88,6 +103,7 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
         trace.on_connection_reuseconn.append(_on_reuse)
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(keepalive_timeout=MAX_IDLE_TIME, ssl=self._ssl or True),
+            response_class=_Reply,
             trace_configs=[trace],
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
