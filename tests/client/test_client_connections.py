@@ -77,6 +77,28 @@ async def test_ambiguous_response_is_unexpected(kind: Kind, sent: bytes | Said) 
 
 
 @both
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"HTTP/1.1", b"\x85HTTP/1.1"),
+        (b"HTTP/1.1", b"HTTP/1.1\x1c"),
+        (b"HTTP/1.1", b"HTTP/2"),
+        (b"HTTP/1.1 404", b"HTTP/1.1 0404"),
+        (b"\r\nContent-Length", b"\r)\nContent-Length"),
+        (b"\r\nContent-Length", b"\r\n folded\r\nContent-Length"),
+        (b"\r\nContent-Length", b"\rContent-Length"),
+        (b"\r\nContent-Length:", b"\r\nContent-Length :"),
+    ],
+)
+async def test_malformed_head_is_no_response(kind: Kind, old: bytes, new: bytes) -> None:
+    answer = Said(NOT_FOUND.replace(old, new, 1), "close")
+    assert answer.sent != NOT_FOUND
+    async with serving(answer) as server, calling(kind, server.address) as call:
+        with pytest.raises(ClientError):
+            await call("find", "@alice")
+
+
+@both
 async def test_code_that_is_new_counts_as_its_status(kind: Kind) -> None:
     """The HTTP reference permits the service to add codes."""
     async with (

@@ -46,6 +46,7 @@ _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
 _REASON = re.compile(r"[a-z_]{1,40}")
 _FIRST_PAUSE = 0.1
 _RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 _REFUSED: dict[int, tuple[type[ClientError], str]] = {
     401: (InvalidKey, "the key is not valid"),
     403: (MissingScope, "the key lacks the scope of this lookup"),
@@ -145,12 +146,12 @@ class BaseClient(Generic[_FoundT, _UserT]):
 
     def _by_input(self, identifier: str) -> Lookup:
         nickname = "@" + identifier.removesuffix("/").rpartition("/")[2].removeprefix("@")
-        return self._lookup("url", {"input": identifier}, nickname=nickname)
+        return self._lookup("url", {"input": identifier}, ("nickname", nickname))
 
     def _by_card(self, number: str) -> Lookup:
-        return self._lookup("card", {"card_number": number}, card_number=number)
+        return self._lookup("card", {"card_number": number}, ("card_number", number))
 
-    def _lookup(self, operation: str, record: dict[str, str], **wanted: str) -> Lookup:
+    def _lookup(self, operation: str, record: dict[str, str], wanted: tuple[str, str]) -> Lookup:
         until = self._clock() + self._deadline
         path, body = self._path + operation, json.dumps(record).encode()
         return Lookup(path, body, wanted, lambda: until - self._clock(), self._chance)
@@ -164,24 +165,20 @@ class BaseClient(Generic[_FoundT, _UserT]):
         return fields
 
 
+@dataclass
 class Lookup:
-    """One lookup with all its attempts; ``request_id`` is the same in each."""
+    """One lookup with all its attempts; ``request_id`` is the same in each.
 
-    def __init__(
-        self,
-        path: str,
-        body: bytes,
-        wanted: dict[str, str],
-        remaining: Callable[[], float],
-        chance: Callable[[], float],
-    ) -> None:
-        self.path = path
-        self.body = body
-        self.remaining = remaining
-        self.request_id = os.urandom(16).hex()
-        self._wanted = wanted
-        self._chance = chance
-        self._pause = _FIRST_PAUSE
+    ``wanted`` is the member that a user must have, and its value; ``remaining`` returns seconds.
+    """
+
+    path: str
+    body: bytes = field(repr=False)
+    wanted: tuple[str, str] = field(repr=False)
+    remaining: Callable[[], float]
+    chance: Callable[[], float]
+    request_id: str = field(default_factory=lambda: os.urandom(16).hex())
+    _next_pause: float = _FIRST_PAUSE
 
     def body_length(self, fields: Fields) -> int | None:
         """Return the length of a body that is to be read, ``None`` if the response is discarded.
@@ -201,10 +198,7 @@ class Lookup:
         Raises `ClientError` for every other response.
         """
         status, fields, _ = response
-        if (
-            status in (*_RETRIED, HTTPStatus.REQUEST_TIMEOUT)
-            or status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        ):
+        if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise _failure(response)
         record = _record(response)
         code = record.get("code") if record.get("status") == "error" else None
@@ -239,8 +233,8 @@ class Lookup:
 
     def pause(self, error: Undetermined) -> float:
         """Return the seconds before the next attempt; raise ``error`` if there is none."""
-        pause = max(error.retry_after or 0.0, self._pause) * (1 + self._chance() / 4)
-        self._pause *= 2
+        pause = max(error.retry_after or 0.0, self._next_pause) * (1 + self.chance() / 4)
+        self._next_pause *= 2
         if error.status not in _RETRIED or pause >= self.remaining():
             raise error
         return pause
@@ -254,10 +248,10 @@ class Lookup:
         if len(texts) != len(members):
             raise Unexpected("a user of the response is incomplete", HTTPStatus.OK)
         user = User(*texts)
+        name, value = self.wanted
         # The service may fold the case of a nickname, in ASCII: `str.lower` has more letters.
-        for name, text in self._wanted.items():
-            if getattr(user, name).encode().lower() != text.encode().lower():
-                raise Unexpected("the response is for another user than requested", HTTPStatus.OK)
+        if getattr(user, name).encode().lower() != value.encode().lower():
+            raise Unexpected("the response is for another user than requested", HTTPStatus.OK)
         return user
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import socket
 import ssl
 from collections import deque
@@ -27,6 +28,10 @@ from tornado_idv.client.protocol import (
 _MAX_IDLE = 16
 _MAX_RESPONSE = 2 * MAX_BODY
 """Bytes of a response with its head and the interim responses before it."""
+
+_FIELDS = rb"[\t -~\x80-\xff]*\r\n(?:[!#-'*+.0-9A-Z^-z|~-]+:[\t -~\x80-\xff]*\r\n)*\r\n"
+_HEADS = re.compile(rb"(?:HTTP/1\.1 100 %b)*HTTP/1\.[01] [2-5][0-9]{2} %b" % (_FIELDS, _FIELDS))
+"""The head of a response, and interim ones before it: `http.client` also accepts others."""
 
 _default_context = lru_cache(ssl.create_default_context)
 
@@ -86,7 +91,7 @@ class Client(BaseClient[User | None, User]):
     def _exchange(
         self, connection: _Connection, lookup: Lookup, fields: dict[str, str]
     ) -> Response:
-        is_complete = False
+        is_reusable = False
         try:
             connection.begin(lookup.remaining)
             connection.http.request("POST", lookup.path, lookup.body, fields)
@@ -96,13 +101,17 @@ class Client(BaseClient[User | None, User]):
                 return reply.headers.get_all(name, [])
 
             length, body = lookup.body_length(values), b""
-            if length is not None:
-                with suppress(ConnectionError, ssl.SSLError, HTTPException):
-                    body = reply.read(length)
-                is_complete = len(body) == length
+            heads = _HEADS.match(connection.received)
+            if length is None or heads is None:
+                return Response(reply.status, values, None)
+            with suppress(ConnectionError, ssl.SSLError, HTTPException):
+                body = reply.read(length)
+            is_complete = len(body) == length
+            has_surplus = len(connection.received) > heads.end() + length
+            is_reusable = is_complete and not has_surplus and connection.http.sock is connection
             return Response(reply.status, values, body if is_complete else None)
         finally:
-            if is_complete and connection.is_reusable() and len(self._idle) < _MAX_IDLE:
+            if is_reusable and len(self._idle) < _MAX_IDLE:
                 connection.idle_since = self._clock()
                 self._idle.append(connection)
             else:
@@ -133,8 +142,7 @@ class _Connection(io.RawIOBase):
     def begin(self, remaining: Callable[[], float]) -> None:
         """Begin an exchange, and connect before the first one."""
         self._remaining = remaining
-        self.received = 0
-        self._is_read = False
+        self.received = bytearray()
         if self._socket is None:
             self._connect(self.http.host, self.http.port)
 
@@ -167,23 +175,17 @@ class _Connection(io.RawIOBase):
         self._bounded().sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        self._buffer = _Buffer(self)
-        return self._buffer
+        return io.BufferedReader(self)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        received: int = 0 if self._is_read else self._bounded().recv_into(buffer)
-        self.received += received
-        if self.received > _MAX_RESPONSE:
+        length: int = self._bounded().recv_into(buffer)
+        self.received += buffer[:length]
+        if len(self.received) > _MAX_RESPONSE:
             raise HTTPException
-        return received
-
-    def is_reusable(self) -> bool:
-        """Return whether the connection stays open, and no byte followed the response."""
-        self._is_read = True
-        return self.http.sock is self and not self._buffer.peek()
+        return length
 
     def is_quiet(self) -> bool:
         """Return whether the connection is open, of this process, and without unread bytes."""
@@ -203,8 +205,3 @@ class _Connection(io.RawIOBase):
         """Close the connection."""
         if self._socket is not None:
             self._socket.close()
-
-
-class _Buffer(io.BufferedReader):
-    def close(self) -> None:
-        """Do nothing: `HTTPResponse` closes it, and what it has read ahead is still examined."""
