@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 
 import pytest
@@ -23,7 +24,7 @@ from support.http.clients import (
     error,
     found,
 )
-from support.http.scripted_server import REQUEST_ID, Said, header, serving
+from support.http.scripted_server import REQUEST_ID, Said, header, http, serving
 from tornado_idv.client import (
     AsyncClient,
     Client,
@@ -161,12 +162,48 @@ async def test_connection_that_was_idle_for_long_is_not_used(idle: float) -> Non
         assert len(server.connections) == (1 if idle < 5 else 2)
 
 
-async def test_forked_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(found()) as server, calling("synchronous", server.address) as call:
-        await call("find", "@alice")
-        monkeypatch.setattr(os, "getpid", lambda: -1)
-        await call("find", "@alice")
+async def test_forked_process_has_connections_of_its_own() -> None:
+    """As in an application server that forks after its imports."""
+    script = (
+        "import os, sys; from tornado_idv.client import Client; client = Client(sys.argv[1], 'k');"
+        "client.find('@alice'); child = os.fork(); user = client.find('@alice');"
+        "child and sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]));"
+        "sys.exit(user is None)"
+    )
+    async with serving(found()) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "ignore", "-c", script, server.address
+        )
+        assert await process.wait() == 0
+        assert len(server.requests) == 3
         assert len(server.connections) == 2
+
+
+@both
+async def test_proxies_without_request_id_do_not_stop_the_client(kind: Kind) -> None:
+    """Their error pages may be empty."""
+    empty = http(503, b"", "Retry-After: 0")
+    async with (
+        serving(empty, http(404, b"", ECHO), found()) as server,
+        calling(kind, server.address, chance=lambda: 0.0) as call,
+    ):
+        with pytest.raises(Unexpected):
+            await call("find", "@alice")
+        assert await call("find", "@alice") == ALICE
+
+
+@pytest.mark.slow
+async def test_first_address_takes_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not respond, as behind a firewall."""
+    with full_listener() as silent:
+        async with (
+            serving(found()) as server,
+            calling("synchronous", server.address, deadline=4.0) as call,
+        ):
+            kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+            both_ = [(*kind, silent), (*kind, ("127.0.0.1", server.port))]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both_)
+            assert await call("find", "@alice") == ALICE
 
 
 @both
@@ -217,22 +254,36 @@ async def test_deadline_counts_the_whole_response(answer: Said) -> None:
             await call("find", "@alice")
 
 
-@both
-async def test_full_backlog_ends_with_the_deadline(kind: Kind) -> None:
-    with socket.socket() as listener:
+@contextmanager
+def full_listener() -> Iterator[tuple[str, int]]:
+    """Yield an address that neither accepts nor refuses a connection."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
-        address = listener.getsockname()
-        waiting = [socket.socket() for _ in range(4)]
-        for each in waiting:
-            each.settimeout(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0)
             with suppress(BlockingIOError):
-                each.connect(address)
-        async with calling(kind, f"http://127.0.0.1:{address[1]}", deadline=0.2) as call:
+                waiting.connect(listener.getsockname())
+        yield listener.getsockname()
+
+
+@both
+async def test_full_backlog_ends_with_the_deadline(kind: Kind) -> None:
+    with full_listener() as (host, port):
+        async with calling(kind, f"http://{host}:{port}", deadline=0.2) as call:
             with pytest.raises(Undetermined, match="Timeout"):
                 await call("find", "@alice")
-        for each in waiting:
-            each.close()
+
+
+@both
+async def test_redirect_is_not_followed(kind: Kind) -> None:
+    async with serving(http(307, b"", "Location: /x"), found()) as server:
+        async with calling(kind, server.address) as call:
+            with pytest.raises(Unexpected):
+                await call("find", "@alice")
+        assert len(server.requests) == 1
 
 
 @both

@@ -41,7 +41,7 @@ _URL = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _VISIBLE = re.compile(r"[!-~]+")
-_LENGTH = re.compile(r"[0-9]{1,5}", re.ASCII)
+_LENGTH = re.compile(r"[1-9][0-9]{0,4}")
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
 _REASON = re.compile(r"[a-z_]{1,40}")
 _FIRST_PAUSE = 0.1

@@ -189,11 +189,13 @@ class _Connection(io.RawIOBase):
 
     def is_quiet(self) -> bool:
         """Return whether the connection is open, of this process, and without unread bytes."""
+        if self._process != os.getpid():  # the other process may be reading
+            return False
         self._socket.settimeout(0)
         try:
             self._socket.recv(1)
         except (BlockingIOError, ssl.SSLWantReadError):
-            return self._process == os.getpid()
+            return True
         except OSError:
             pass
         return False
