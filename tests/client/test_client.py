@@ -78,6 +78,7 @@ async def test_errors_of_the_service(service: RunningService, kind: Kind) -> Non
         with pytest.raises(InvalidFormat) as caught:
             await call("find", "alice")
         assert caught.value.reason == "nickname_without_at"
+        assert "valid format: nickname_without_at" in str(caught.value)
         assert "alice" not in str(caught.value)
     async with calling(kind, f"{service.url}/elsewhere", KEY) as call:
         with pytest.raises(Unexpected, match="check its URL"):

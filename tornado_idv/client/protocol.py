@@ -208,16 +208,20 @@ class Lookup:
             return self._user(record)
         if status in _REFUSED and isinstance(code, str) and code != "not_found":
             kind, message = _REFUSED[status]
-            error = kind(message, status)
             reason = "".join(fields("x-error-reason"))
-            if isinstance(error, InvalidFormat) and _REASON.fullmatch(reason):
-                error.reason = reason
+            if kind is not InvalidFormat or not _REASON.fullmatch(reason):
+                raise kind(message, status)
+            error = InvalidFormat(f"{message}: {reason}", status)
+            error.reason = reason
             raise error
         message = f"status {status} with a response that is not of this service"
         if code == "no_such_route":
             message = "the service has no such path: check its URL"
         elif not self._is_echoed(fields):
-            message = f"status {status} without the X-Request-ID of the request"
+            message = (
+                f"status {status} without the X-Request-ID of the request:"
+                " not this service, or a proxy has changed it"
+            )
         raise Unexpected(message, status)
 
     def require(self, user: User | None) -> User:
