@@ -24,7 +24,7 @@ from support.http.clients import (
     error,
     found,
 )
-from support.http.scripted_server import REQUEST_ID, Said, header, http, serving
+from support.http.scripted_server import REQUEST_ID, Said, header, http, reset, serving
 from tornado_idv.client import (
     AsyncClient,
     Client,
@@ -137,6 +137,15 @@ async def test_kept_connections_are_all_closed(kind: Kind) -> None:
         assert len(server.connections) == 3
         assert await call("find", "@alice") == ALICE
         assert len(server.connections) == 4
+
+
+@both
+async def test_kept_connection_was_reset(kind: Kind) -> None:
+    async with serving(found()) as server, calling(kind, server.address) as call:
+        await call("find", "@alice")
+        reset(server.writers[0])
+        assert await call("find", "@alice") == ALICE
+        assert len(server.requests) == 2
 
 
 @both

@@ -12,13 +12,7 @@ import aiohttp
 from yarl import URL
 
 from tornado_idv.client.errors import ClientError, Undetermined, Unexpected
-from tornado_idv.client.protocol import (
-    MAX_IDLE_TIME,
-    BaseClient,
-    Lookup,
-    Response,
-    User,
-)
+from tornado_idv.client.protocol import MAX_IDLE_TIME, BaseClient, Lookup, Response, User
 
 _STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 """Errors of a kept connection that the server has closed in the meantime."""

@@ -16,14 +16,7 @@ from time import sleep
 from typing import Any, Self
 
 from tornado_idv.client.errors import ClientError, Undetermined, Unexpected
-from tornado_idv.client.protocol import (
-    MAX_BODY,
-    MAX_IDLE_TIME,
-    BaseClient,
-    Lookup,
-    Response,
-    User,
-)
+from tornado_idv.client.protocol import MAX_BODY, MAX_IDLE_TIME, BaseClient, Lookup, Response, User
 
 _MAX_IDLE = 16
 _MAX_RESPONSE = 2 * MAX_BODY
