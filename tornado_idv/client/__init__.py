@@ -3,6 +3,7 @@
 It imports nothing of the service, and aiohttp only for `AsyncClient`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tornado_idv.client.errors import (
@@ -16,10 +17,10 @@ from tornado_idv.client.errors import (
     Unexpected,
 )
 from tornado_idv.client.protocol import User
-from tornado_idv.client.synchronous import Client
 
 if TYPE_CHECKING:
     from tornado_idv.client.asynchronous import AsyncClient
+    from tornado_idv.client.synchronous import Client
 
 __all__ = [
     "AsyncClient",
@@ -35,11 +36,12 @@ __all__ = [
     "User",
 ]
 
+_MODULES = {"AsyncClient": "asynchronous", "Client": "synchronous"}
+"""Modules of the names that are imported when they are first used, with an HTTP library."""
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name != "AsyncClient":
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from tornado_idv.client.asynchronous import AsyncClient  # noqa: PLC0415 - aiohttp
-
-        return AsyncClient
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from types import SimpleNamespace
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 from yarl import URL
 
 from tornado_idv.client.errors import ClientError, Undetermined, Unexpected
-from tornado_idv.client.protocol import (
-    MAX_BODY,
-    BaseClient,
-    Lookup,
-    Response,
-    User,
-)
+from tornado_idv.client.protocol import MAX_IDLE_TIME, BaseClient, Lookup, Response, User
 
 _STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 """Errors of a kept connection that the server has closed in the meantime."""
@@ -25,6 +20,21 @@ _STALE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 class _Attempt:
     reuses_connection = False
+
+
+class _Reply(aiohttp.ClientResponse):
+    """A response whose `close` ends its connection, also once that is in the pool again."""
+
+    _transport: asyncio.BaseTransport | None = None
+
+    async def start(self, connection: Any) -> aiohttp.ClientResponse:
+        self._transport = connection.transport
+        return await super().start(connection)
+
+    def close(self) -> None:
+        super().close()
+        if self._transport is not None:
+            self._transport.close()
 
 
 async def _on_reuse(_session: object, context: SimpleNamespace, _parameters: object) -> None:
@@ -52,57 +62,70 @@ class AsyncClient(BaseClient[Awaitable[User | None], Awaitable[User]]):
         return lookup.require(await self._find(lookup))
 
     async def _find(self, lookup: Lookup) -> User | None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._deadline
         try:
             while True:
                 try:
-                    return lookup.read(await self._request(lookup, until))
+                    return lookup.read(await self._request(lookup))
                 except Undetermined as error:
-                    await asyncio.sleep(lookup.pause(error, until - loop.time()))
+                    pause = lookup.pause(error)
+                await (self._sleep or asyncio.sleep)(pause)
         except ClientError as error:
             raise lookup.named(error) from None
 
-    async def _request(self, lookup: Lookup, until: float) -> Response:
+    async def _request(self, lookup: Lookup) -> Response:
+        fields = self._fields_of(lookup)
+        if self._session is None:
+            self._session = self._open()
+        attempt = _Attempt()
         try:
-            async with asyncio.timeout_at(until):
-                attempt = _Attempt()
+            async with asyncio.timeout(lookup.remaining()):
                 try:
-                    return await self._exchange(lookup, attempt)
+                    return await self._exchange(self._session, lookup, fields, attempt)
                 except _STALE:
                     if not attempt.reuses_connection:
                         raise
                 # A lookup changes nothing, so it may be sent again.
-                return await self._exchange(lookup, attempt)
-        except (aiohttp.ClientConnectionError, OSError) as error:
+                async with self._open() as fresh:
+                    return await self._exchange(fresh, lookup, fields, attempt)
+        except (aiohttp.ClientConnectionError, OSError, UnicodeError) as error:
             raise Undetermined(f"no response: {type(error).__name__}") from None
-        except (aiohttp.ClientError, ValueError) as error:
-            raise Unexpected(f"not a complete response: {type(error).__name__}") from None
+        except aiohttp.ClientError as error:
+            raise Unexpected(f"not a response: {type(error).__name__}") from None
 
-    async def _exchange(self, lookup: Lookup, attempt: _Attempt) -> Response:
-        if self._session is None:
-            trace = aiohttp.TraceConfig()
-            trace.on_connection_reuseconn.append(_on_reuse)
-            self._session = aiohttp.ClientSession(
-                trace_configs=[trace],
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None),
-            )
-        url = URL(f"{self._url.scheme}://{self._url.netloc}{lookup.path}", encoded=True)
-        async with self._session.post(
-            url,
+    def _open(self) -> aiohttp.ClientSession:
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_on_reuse)
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(keepalive_timeout=MAX_IDLE_TIME, ssl=self._ssl or True),
+            response_class=_Reply,
+            trace_configs=[trace],
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+
+    async def _exchange(
+        self,
+        session: aiohttp.ClientSession,
+        lookup: Lookup,
+        fields: dict[str, str],
+        attempt: _Attempt,
+    ) -> Response:
+        async with session.post(
+            URL(self._origin + lookup.path, encoded=True),
             data=lookup.body,
-            headers=self._fields(lookup),
+            headers=fields,
             allow_redirects=False,
-            ssl=self._ssl or True,
             trace_request_ctx=attempt,
         ) as reply:
-            body = bytearray()
-            async for chunk in reply.content.iter_any():
-                body += chunk
-                if len(body) > MAX_BODY:
-                    reply.close()
-                    raise aiohttp.ClientPayloadError
-            fields = {name.lower(): value for name, value in reply.headers.items()}
-            return Response(reply.status, fields, bytes(body))
+
+            def values(name: str) -> list[str]:
+                return reply.headers.getall(name, [])
+
+            length, body = lookup.body_length(values), None
+            if length is not None:
+                with suppress(aiohttp.ClientError, asyncio.IncompleteReadError):
+                    body = await reply.content.readexactly(length)
+            if body is None:  # what follows on this connection may be of another request
+                reply.close()
+            return Response(reply.status, values, body)

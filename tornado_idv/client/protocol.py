@@ -6,11 +6,12 @@ import json
 import os
 import random
 import re
+import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 from tornado_idv.client.errors import (
     ClientError,
@@ -28,45 +29,55 @@ if TYPE_CHECKING:
 
 _FoundT = TypeVar("_FoundT")
 _UserT = TypeVar("_UserT")
+Fields = Callable[[str], Sequence[str]]
+"""Returns the values of a header field, one for each line that has it."""
 MAX_BODY = 64 * 1024
 """Bytes of a response body that are read."""
+MAX_IDLE_TIME = 5.0
+"""Seconds after which a kept connection is not used: the service closes it after 10 s."""
+_URL = re.compile(
+    r"(?P<scheme>https?)://(?P<authority>(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])"
+    r"(?::(?P<port>[0-9]{1,5}))?)(?P<path>(?:/[!-\"$->@-~]*)?)",
+    re.ASCII | re.IGNORECASE,
+)
 _VISIBLE = re.compile(r"[!-~]+")
+_LENGTH = re.compile(r"[1-9][0-9]{0,4}")
 _SECONDS = re.compile(r"[0-9]{1,6}", re.ASCII)
+_REASON = re.compile(r"[a-z_]{1,40}")
 _FIRST_PAUSE = 0.1
-_RETRIED = (429, 503)
-_REFUSED: dict[int, tuple[str, type[ClientError], str]] = {
-    401: ("token_invalid_or_expired", InvalidKey, "the key is not valid"),
-    403: ("insufficient_scope", MissingScope, "the key lacks the scope of this lookup"),
-    422: ("invalid_format", InvalidFormat, "the value is in no valid format"),
+_RETRIED = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+_REFUSED: dict[int, tuple[type[ClientError], str]] = {
+    401: (InvalidKey, "the key is not valid"),
+    403: (MissingScope, "the key lacks the scope of this lookup"),
+    422: (InvalidFormat, "the value is in no valid format"),
 }
 
 
-class User(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class User:
     """A user; ``nickname`` begins with ``@``. Its repr shows the plan alone."""
 
     plan: str
-    card_number: str
-    nickname: str
-    profile_url: str = ""
-
-    def __repr__(self) -> str:
-        return f"User(plan={self.plan!r})"
+    card_number: str = field(repr=False)
+    nickname: str = field(repr=False)
+    profile_url: str = field(repr=False, default="")
 
 
 class Response(NamedTuple):
-    """A response whose body is complete; names of header fields are in lower case."""
+    """A response; without a body no conclusion may be drawn from it (`Lookup.body_length`)."""
 
     status: int
-    fields: Mapping[str, str]
-    body: bytes
+    fields: Fields
+    body: bytes | None
 
 
 class BaseClient(Generic[_FoundT, _UserT]):
     """Arguments and methods of both clients; those of `AsyncClient` return awaitables.
 
     ``deadline`` bounds a call with all its attempts, in seconds. ``traceparent`` is called for each
-    attempt and returns the value of that header field, or ``None``. Raises `ValueError` for an
-    invalid ``url`` or ``key``.
+    attempt and returns the value of that header field, or ``None``. ``clock``, ``sleep`` and
+    ``chance`` are for tests. Raises `ValueError` for an invalid ``url`` or ``key``.
     """
 
     def __init__(
@@ -77,19 +88,33 @@ class BaseClient(Generic[_FoundT, _UserT]):
         deadline: float = 2.0,
         traceparent: Callable[[], str | None] | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Any] | None = None,
+        chance: Callable[[], float] = random.random,
     ) -> None:
-        self._url = parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ValueError("url must be like https://idv.example:8443, without a user name")
-        if parts.query or parts.fragment:
-            raise ValueError("url must have no query and no fragment")
+        match = _URL.fullmatch(url)
+        if match is None or int(match["port"] or 0) > 65535:  # noqa: PLR2004 - the last port
+            raise ValueError(
+                "url must be like https://idv.example:8443/base, without user name, query, fragment"
+            )
         if not _VISIBLE.fullmatch(key):
             raise ValueError("key must be one token without spaces")
-        self._path = f"{parts.path.rstrip('/')}/api/v1/identify/"
-        self._key = key
+        self._is_https = match["scheme"].lower() == "https"
+        self._host = match["host"].strip("[]")
+        self._port = int(match["port"] or (443 if self._is_https else 80))
+        self._origin = f"{match['scheme'].lower()}://{match['authority']}"
+        self._path = f"{match['path'].rstrip('/')}/api/v1/identify/"
+        self._fields = {
+            "Host": match["authority"],
+            "Authorization": f"Bearer {key}",
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+        }
         self._deadline = deadline
         self._traceparent = traceparent
         self._ssl = ssl_context
+        self._clock, self._sleep, self._chance = clock, sleep, chance
+        self._prepare()
 
     def find(self, identifier: str) -> _FoundT:
         """Return the user with a nickname, written ``@nickname``, or a profile URL.
@@ -110,6 +135,9 @@ class BaseClient(Generic[_FoundT, _UserT]):
         """Return the user with a card number, as `get`."""
         return self._get(self._by_card(number))
 
+    def _prepare(self) -> None:
+        """Set attributes of one client alone."""
+
     @abstractmethod
     def _find(self, lookup: Lookup) -> _FoundT: ...
 
@@ -118,61 +146,82 @@ class BaseClient(Generic[_FoundT, _UserT]):
 
     def _by_input(self, identifier: str) -> Lookup:
         nickname = "@" + identifier.removesuffix("/").rpartition("/")[2].removeprefix("@")
-        body = json.dumps({"input": identifier}).encode()
-        return Lookup(f"{self._path}url", body, nickname=nickname)
+        return self._lookup("url", {"input": identifier}, ("nickname", nickname))
 
     def _by_card(self, number: str) -> Lookup:
-        body = json.dumps({"card_number": number}).encode()
-        return Lookup(f"{self._path}card", body, card_number=number)
+        return self._lookup("card", {"card_number": number}, ("card_number", number))
 
-    def _fields(self, lookup: Lookup) -> dict[str, str]:
+    def _lookup(self, operation: str, record: dict[str, str], wanted: tuple[str, str]) -> Lookup:
+        until = self._clock() + self._deadline
+        path, body = self._path + operation, json.dumps(record).encode()
+        return Lookup(path, body, wanted, lambda: until - self._clock(), self._chance)
+
+    def _fields_of(self, lookup: Lookup) -> dict[str, str]:
         """Return the header fields of an attempt."""
-        fields = {
-            "Authorization": f"Bearer {self._key}",
-            "Content-Type": "application/json",
-            "X-Request-ID": lookup.request_id,
-        }
+        fields = {**self._fields, "X-Request-ID": lookup.request_id}
         traceparent = self._traceparent() if self._traceparent else None
         if traceparent and _VISIBLE.fullmatch(traceparent):
             fields["traceparent"] = traceparent
         return fields
 
 
+@dataclass
 class Lookup:
-    """One lookup with all its attempts; ``request_id`` is the same in each."""
+    """One lookup with all its attempts; ``request_id`` is the same in each.
 
-    def __init__(self, path: str, body: bytes, **wanted: str) -> None:
-        self.path = path
-        self.body = body
-        self.request_id = os.urandom(16).hex()
-        self._wanted = wanted
-        self._pause = _FIRST_PAUSE
+    ``wanted`` is the member that a user must have, and its value; ``remaining`` returns seconds.
+    """
+
+    path: str
+    body: bytes = field(repr=False)
+    wanted: tuple[str, str] = field(repr=False)
+    remaining: Callable[[], float]
+    chance: Callable[[], float]
+    request_id: str = field(default_factory=lambda: os.urandom(16).hex())
+    _next_pause: float = _FIRST_PAUSE
+
+    def body_length(self, fields: Fields) -> int | None:
+        """Return the length of a body that is to be read, ``None`` if the response is discarded.
+
+        Only a response with the id of this request can be one to it, and not a late one to another.
+        Its body must have one length, so that a cut one is detected.
+        """
+        length = fields("content-length")
+        is_framed = len(length) == 1 and _LENGTH.fullmatch(length[0])
+        if not is_framed or fields("transfer-encoding") or not self._is_echoed(fields):
+            return None
+        return int(length[0]) if int(length[0]) <= MAX_BODY else None
 
     def read(self, response: Response) -> User | None:
         """Return the user of a response, ``None`` if it says that there is none.
 
         Raises `ClientError` for every other response.
         """
-        status, record = response.status, _record(response)
-        code = record.get("code") if record.get("status") == "error" else None
-        if status in _RETRIED or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        status, fields, _ = response
+        if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise _failure(response)
-        if status in _REFUSED and code == _REFUSED[status][0]:
-            _, kind, message = _REFUSED[status]
-            error = kind(message, status)
-            if isinstance(error, InvalidFormat):
-                error.reason = response.fields.get("x-error-reason")
-            raise error
-        is_for_this = response.fields.get("x-request-id") == self.request_id
-        if status == HTTPStatus.NOT_FOUND and code == "not_found" and is_for_this:
+        record = _record(response)
+        code = record.get("code") if record.get("status") == "error" else None
+        if status == HTTPStatus.NOT_FOUND and code == "not_found":
             return None
-        if status == HTTPStatus.OK and record.get("status") == "ok" and is_for_this:
+        if status == HTTPStatus.OK and record.get("status") == "ok":
             return self._user(record)
-        message = f"status {status} with a body that is not of this service"
+        if status in _REFUSED and isinstance(code, str) and code != "not_found":
+            kind, message = _REFUSED[status]
+            reason = "".join(fields("x-error-reason"))
+            if kind is not InvalidFormat or not _REASON.fullmatch(reason):
+                raise kind(message, status)
+            error = InvalidFormat(f"{message}: {reason}", status)
+            error.reason = reason
+            raise error
+        message = f"status {status} with a response that is not of this service"
         if code == "no_such_route":
             message = "the service has no such path: check its URL"
-        elif record and not is_for_this:
-            message = "the response has another X-Request-ID than the request"
+        elif not self._is_echoed(fields):
+            message = (
+                f"status {status} without the X-Request-ID of the request:"
+                " not this service, or a proxy has changed it"
+            )
         raise Unexpected(message, status)
 
     def require(self, user: User | None) -> User:
@@ -186,25 +235,27 @@ class Lookup:
         error.request_id = self.request_id
         return error
 
-    def pause(self, error: Undetermined, remaining: float) -> float:
+    def pause(self, error: Undetermined) -> float:
         """Return the seconds before the next attempt; raise ``error`` if there is none."""
-        if error.status not in _RETRIED:
-            raise error
-        pause = error.retry_after or self._pause * (0.5 + random.random() / 2)  # noqa: S311
-        self._pause *= 2
-        if pause >= remaining:
+        pause = max(error.retry_after or 0.0, self._next_pause) * (1 + self.chance() / 4)
+        self._next_pause *= 2
+        if error.status not in _RETRIED or pause >= self.remaining():
             raise error
         return pause
 
-    def _user(self, record: Mapping[str, Any]) -> User:
-        members = [record.get(name) for name in ("plan", "card_number", "nickname", "profile_url")]
+    def _is_echoed(self, fields: Fields) -> bool:
+        return list(fields("x-request-id")) == [self.request_id]
+
+    def _user(self, record: dict[str, Any]) -> User:
+        members = [record.get(name) for name in User.__slots__]
         texts = [each for each in members if isinstance(each, str)]
         if len(texts) != len(members):
-            raise Unexpected("a user of the response is incomplete", 200)
+            raise Unexpected("a user of the response is incomplete", HTTPStatus.OK)
         user = User(*texts)
-        # Case does not distinguish: the service may fold it.
-        if any(getattr(user, name).lower() != text.lower() for name, text in self._wanted.items()):
-            raise Unexpected("the response is for another user than requested", 200)
+        name, value = self.wanted
+        # The service may fold the case of a nickname, in ASCII: `str.lower` has more letters.
+        if getattr(user, name).encode().lower() != value.encode().lower():
+            raise Unexpected("the response is for another user than requested", HTTPStatus.OK)
         return user
 
 
@@ -212,15 +263,16 @@ def _failure(response: Response) -> Undetermined:
     status = response.status
     kind = RateLimited if status == HTTPStatus.TOO_MANY_REQUESTS else Undetermined
     error = kind(f"the service could not determine the result: status {status}", status)
-    wait = response.fields.get("retry-after", "")
+    wait = "".join(response.fields("retry-after"))
     error.retry_after = float(wait) if _SECONDS.fullmatch(wait) else None
     return error
 
 
 def _record(response: Response) -> dict[str, Any]:
     """Return the JSON object of a response, empty if it has none."""
-    media_type = response.fields.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json" or "content-encoding" in response.fields:
+    media_types = [each.partition(";")[0].strip() for each in response.fields("content-type")]
+    is_plain = media_types == ["application/json"] and not response.fields("content-encoding")
+    if response.body is None or not is_plain:
         return {}
     try:
         record = json.loads(response.body.decode(), object_pairs_hook=_without_duplicates)

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import http
-import http.client
 import io
-import select
+import os
+import re
 import socket
 import ssl
-import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from http.client import HTTPConnection, HTTPException
+from time import sleep
 from typing import Any, Self
-from urllib.parse import SplitResult
 
 from tornado_idv.client.errors import ClientError, Undetermined, Unexpected
-from tornado_idv.client.protocol import (
-    MAX_BODY,
-    BaseClient,
-    Lookup,
-    Response,
-    User,
-)
+from tornado_idv.client.protocol import MAX_BODY, MAX_IDLE_TIME, BaseClient, Lookup, Response, User
 
 _MAX_IDLE = 16
-_STALE = (http.client.RemoteDisconnected, ConnectionError)
-"""Errors of a kept connection that the server has closed in the meantime."""
+_MAX_RESPONSE = 2 * MAX_BODY
+"""Bytes of a response with its head and the interim responses before it."""
 
+_FIELDS = rb"[\t -~\x80-\xff]*\r\n(?:[!#-'*+.0-9A-Z^-z|~-]+:[\t -~\x80-\xff]*\r\n)*\r\n"
+_HEADS = re.compile(rb"(?:HTTP/1\.1 100 %b)*HTTP/1\.[01] [2-5][0-9]{2} %b" % (_FIELDS, _FIELDS))
+"""The head of a response, and interim ones before it: `http.client` also accepts others."""
 
 _default_context = lru_cache(ssl.create_default_context)
 
@@ -38,14 +35,14 @@ class Client(BaseClient[User | None, User]):
     Only the resolution of the host name may take longer than ``deadline``.
     """
 
-    @cached_property
-    def _idle(self) -> deque[_Connection]:
-        return deque()
+    def _prepare(self) -> None:
+        self._idle: deque[_Connection] = deque()
+        self._tls = (self._ssl or _default_context()) if self._is_https else None
 
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop().shut()
 
     def __enter__(self) -> Self:
         return self
@@ -57,126 +54,149 @@ class Client(BaseClient[User | None, User]):
         return lookup.require(self._find(lookup))
 
     def _find(self, lookup: Lookup) -> User | None:
-        until = time.monotonic() + self._deadline
         try:
             while True:
                 try:
-                    return lookup.read(self._request(lookup, until))
+                    return lookup.read(self._request(lookup))
                 except Undetermined as error:
-                    time.sleep(lookup.pause(error, until - time.monotonic()))
+                    pause = lookup.pause(error)
+                (self._sleep or sleep)(pause)
         except ClientError as error:
             raise lookup.named(error) from None
 
-    def _request(self, lookup: Lookup, until: float) -> Response:
-        connection = self._idle_connection()
+    def _request(self, lookup: Lookup) -> Response:
+        fields = self._fields_of(lookup)
         try:
-            try:
-                if connection is not None:
-                    return self._exchange(connection, lookup, until)
-            except _STALE:
-                pass  # a lookup changes nothing, so it may be sent again
-            return self._exchange(_Connection(self._url, self._ssl), lookup, until)
-        except (http.client.RemoteDisconnected, OSError) as error:
+            kept = self._kept_connection()
+            if kept is not None:
+                try:
+                    return self._exchange(kept, lookup, fields)
+                except (ConnectionError, ssl.SSLEOFError):
+                    if kept.received:
+                        raise
+            # A lookup changes nothing, so it may be sent again.
+            return self._exchange(_Connection(self._host, self._port, self._tls), lookup, fields)
+        except (OSError, UnicodeError) as error:
             raise Undetermined(f"no response: {type(error).__name__}") from None
-        except (http.client.HTTPException, ValueError) as error:
-            raise Unexpected(f"not a complete response: {type(error).__name__}") from None
+        except HTTPException as error:
+            raise Unexpected(f"not a response: {type(error).__name__}") from None
 
-    def _exchange(self, connection: _Connection, lookup: Lookup, until: float) -> Response:
-        connection.until = until
+    def _exchange(
+        self, connection: _Connection, lookup: Lookup, fields: dict[str, str]
+    ) -> Response:
         is_reusable = False
         try:
-            connection.request("POST", lookup.path, lookup.body, self._fields(lookup))
-            with connection.getresponse() as reply:
-                body = reply.read(MAX_BODY + 1)
-                if len(body) > MAX_BODY or (reply.length or 0) > 0:
-                    raise http.client.IncompleteRead(b"")
-                is_reusable = not reply.will_close and reply.status >= http.HTTPStatus.OK
-            fields = {name.lower(): value for name, value in reply.headers.items()}
-            return Response(reply.status, fields, body)
+            connection.begin(lookup.remaining)
+            connection.http.request("POST", lookup.path, lookup.body, fields)
+            reply = connection.http.getresponse()
+
+            def values(name: str) -> list[str]:
+                return reply.headers.get_all(name, [])
+
+            length, body = lookup.body_length(values), b""
+            heads = _HEADS.match(connection.received)
+            if length is None or heads is None:
+                return Response(reply.status, values, None)
+            with suppress(ConnectionError, ssl.SSLError, HTTPException):
+                body = reply.read(length)
+            is_complete = len(body) == length
+            has_surplus = len(connection.received) > heads.end() + length
+            is_reusable = is_complete and not has_surplus and connection.http.sock is connection
+            return Response(reply.status, values, body if is_complete else None)
         finally:
             if is_reusable and len(self._idle) < _MAX_IDLE:
+                connection.idle_since = self._clock()
                 self._idle.append(connection)
             else:
-                connection.close()
+                connection.shut()
 
-    def _idle_connection(self) -> _Connection | None:
+    def _kept_connection(self) -> _Connection | None:
+        """Return the connection that was used last, if it can still be used."""
         with suppress(IndexError):
             while True:
                 connection = self._idle.pop()
-                if connection.is_quiet():
+                if self._clock() - connection.idle_since < MAX_IDLE_TIME and connection.is_quiet():
                     return connection
-                connection.close()
+                connection.shut()
         return None
 
 
-class _Connection(http.client.HTTPConnection):
-    """A connection whose every step ends at ``until``, a monotonic time."""
+class _Connection(io.RawIOBase):
+    """The socket of an `HTTPConnection`, where each step has the time left as its timeout."""
 
-    until = 0.0
+    idle_since = 0.0
 
-    def __init__(self, url: SplitResult, context: ssl.SSLContext | None) -> None:
-        is_https = url.scheme == "https"
-        super().__init__(url.hostname or "", url.port or (443 if is_https else 80))
-        self._tls = (context or _default_context()) if is_https else None
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        self.http = HTTPConnection(host, port)
+        self._tls = tls
+        self._process = os.getpid()
+        self._socket: Any = None
 
-    def connect(self) -> None:
-        error: OSError = OSError("no address")
-        for *_, address in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
+    def begin(self, remaining: Callable[[], float]) -> None:
+        """Begin an exchange, and connect before the first one."""
+        self._remaining = remaining
+        self.received = bytearray()
+        if self._socket is None:
+            self._connect(self.http.host, self.http.port)
+
+    def _connect(self, host: str, port: int) -> None:
+        """Connect to the first address that accepts; each gets an equal part of the time left."""
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for tried, (family, kind, protocol, _, address) in enumerate(addresses, 1):
+            self._socket = socket.socket(family, kind, protocol)
             try:
-                sock = socket.create_connection((str(address[0]), self.port), remaining(self.until))
-            except OSError as each:
-                error = each
+                self._bounded(len(addresses) - tried + 1).connect(address)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is not None:
+                    self._socket = self._tls.wrap_socket(self._bounded(), server_hostname=host)
+            except OSError:
+                self.shut()
+                if tried == len(addresses):
+                    raise
             else:
-                break
-        else:
-            raise error
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._tls is not None:
-            sock.settimeout(remaining(self.until))
-            sock = self._tls.wrap_socket(sock, server_hostname=self.host)
-        self.sock: Any = _TimedSocket(sock, self)
+                self.http.sock = self
+                return
 
-    def is_quiet(self) -> bool:
-        """Return whether the server has neither closed the connection nor sent anything."""
-        poll = select.poll()
-        poll.register(self.sock.sock, select.POLLIN)
-        return not poll.poll(0)
-
-
-class _TimedSocket(io.RawIOBase):
-    """A socket as `http.client` uses it; each operation gets the time that is left."""
-
-    def __init__(self, sock: socket.socket, connection: _Connection) -> None:
-        self.sock = sock
-        self._connection = connection
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_TimedReader(self.sock, self._connection))
+    def _bounded(self, parts: int = 1) -> Any:
+        seconds = self._remaining() / parts
+        if seconds <= 0:
+            raise TimeoutError
+        self._socket.settimeout(seconds)
+        return self._socket
 
     def sendall(self, data: bytes) -> None:
-        self.sock.settimeout(remaining(self._connection.until))
-        self.sock.sendall(data)
+        self._bounded().sendall(data)
 
-    def close(self) -> None:
-        self.sock.close()
-
-
-class _TimedReader(io.RawIOBase):
-    def __init__(self, sock: socket.socket, connection: _Connection) -> None:
-        self._sock = sock
-        self._connection = connection
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(remaining(self._connection.until))
-        return self._sock.recv_into(buffer)
+        length: int = self._bounded().recv_into(buffer)
+        self.received += buffer[:length]
+        if len(self.received) > _MAX_RESPONSE:
+            raise HTTPException
+        return length
 
+    def is_quiet(self) -> bool:
+        """Return whether the connection is open, of this process, and without unread bytes."""
+        if self._process != os.getpid():  # the other process may be reading
+            return False
+        self._socket.settimeout(0)
+        try:
+            self._socket.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            pass
+        return False
 
-def remaining(until: float) -> float:
-    """Return the seconds up to a monotonic time; raises `TimeoutError` if there are none."""
-    seconds = until - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError
-    return seconds
+    def close(self) -> None:
+        """Do nothing: `HTTPConnection` closes its socket before the last response is read."""
+
+    def shut(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            self._socket.close()

@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Any, Literal
 
 from support.http.scripted_server import REQUEST_ID, http
 from tornado_idv.client import AsyncClient, Client, User
+from tornado_idv.client.protocol import Lookup
 
 Kind = Literal["synchronous", "asynchronous"]
 KINDS: tuple[Kind, ...] = ("synchronous", "asynchronous")
@@ -45,9 +47,14 @@ async def calling(kind: Kind, url: str, key: str = "k", **options: Any) -> Async
             yield Caller(asynchronous)
 
 
+def lookup_of(identifier: str) -> Lookup:
+    """Return a lookup that no client sends."""
+    return Client("http://unused", "k")._by_input(identifier)
+
+
 def found(**members: object) -> bytes:
     """Return the response with @alice, but for these members."""
-    record = {"status": "ok", **ALICE._asdict(), **members}
+    record = {"status": "ok", **asdict(ALICE), **members}
     return http(200, json.dumps(record).encode(), ECHO)
 
 

@@ -1,0 +1,373 @@
+"""Connections of the client: their deadline, their reuse, and whole responses on them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
+
+import pytest
+import trustme
+
+from support.http.clients import (
+    ALICE,
+    ECHO,
+    KINDS,
+    NOT_FOUND,
+    UNAVAILABLE,
+    Kind,
+    calling,
+    error,
+    found,
+)
+from support.http.scripted_server import REQUEST_ID, Said, header, http, reset, serving
+from tornado_idv.client import (
+    AsyncClient,
+    Client,
+    ClientError,
+    RateLimited,
+    Undetermined,
+    Unexpected,
+)
+
+both = pytest.mark.parametrize("kind", KINDS)
+
+BODY = NOT_FOUND.partition(b"\r\n\r\n")[2]
+LENGTH = f"Content-Length: {len(BODY)}"
+JSON = "Content-Type: application/json"
+CHUNKED = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+
+
+def response(*fields: str, body: bytes = BODY, version: str = "1.1") -> bytes:
+    """Return a 404 with these header fields alone."""
+    return "\r\n".join([f"HTTP/{version} 404 Not Found", *fields, "", ""]).encode() + body
+
+
+@both
+@pytest.mark.parametrize(
+    "sent",
+    [
+        Said(response(JSON, ECHO), "close"),
+        Said(response(JSON, ECHO, version="1.0"), "close"),
+        response(JSON, ECHO, "Transfer-Encoding: chunked", body=CHUNKED),
+        response(JSON, ECHO, LENGTH, "Transfer-Encoding: chunked", body=CHUNKED),
+        response(JSON, ECHO, LENGTH, LENGTH),
+        response(JSON, ECHO, f"Content-Length: {len(BODY) + 1}", LENGTH),
+        response(JSON, ECHO, f"Content-Length: +{len(BODY)}"),
+        response(JSON, ECHO, f"Content-Length: {len(BODY)}, {len(BODY)}"),
+        Said(response(JSON, ECHO, f"Content-Length: {len(BODY) + 1}"), "close"),
+        response(JSON, ECHO, f"Content-Length: {len(BODY) - 1}"),
+        response("Content-Type: text/html", JSON, ECHO, LENGTH),
+        response(ECHO, LENGTH),
+        response("X-Request-ID: other", JSON, ECHO, LENGTH),
+        response(JSON, f"{ECHO}, other", LENGTH),
+        response(JSON, LENGTH),
+        error(401, "token_invalid_or_expired").replace(REQUEST_ID, b"other"),
+        error(403, "insufficient_scope").replace(REQUEST_ID, b"other"),
+        found(nickname="@alic\u212a"),
+    ],
+)
+async def test_ambiguous_response_is_unexpected(kind: Kind, sent: bytes | Said) -> None:
+    async with serving(sent) as server, calling(kind, server.address) as call:
+        with pytest.raises(Unexpected):
+            await call("find", "@alick" if b"alic\\u212a" in sent else "@alice")
+
+
+@both
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"HTTP/1.1", b"\x85HTTP/1.1"),
+        (b"HTTP/1.1", b"HTTP/1.1\x1c"),
+        (b"HTTP/1.1", b"HTTP/2"),
+        (b"HTTP/1.1 404", b"HTTP/1.1 0404"),
+        (b"\r\nContent-Length", b"\r)\nContent-Length"),
+        (b"\r\nContent-Length", b"\r\n folded\r\nContent-Length"),
+        (b"\r\nContent-Length", b"\rContent-Length"),
+        (b"\r\nContent-Length:", b"\r\nContent-Length :"),
+    ],
+)
+async def test_malformed_head_is_no_response(kind: Kind, old: bytes, new: bytes) -> None:
+    answer = Said(NOT_FOUND.replace(old, new, 1), "close")
+    assert answer.sent != NOT_FOUND
+    async with serving(answer) as server, calling(kind, server.address) as call:
+        with pytest.raises(ClientError):
+            await call("find", "@alice")
+
+
+@both
+async def test_code_that_is_new_counts_as_its_status(kind: Kind) -> None:
+    """The HTTP reference permits the service to add codes."""
+    async with (
+        serving(error(408, "late"), error(401, "key_suspended")) as server,
+        calling(kind, server.address) as call,
+    ):
+        for name in ("Undetermined", "InvalidKey"):
+            with pytest.raises(ClientError) as caught:
+                await call("find", "@alice")
+            assert type(caught.value).__name__ == name
+
+
+@both
+async def test_last_response_of_a_connection_may_come_in_parts(kind: Kind) -> None:
+    head, _, body = found().partition(b"\r\n\r\n")
+    head += b"\r\nConnection: close\r\n\r\n"
+    async with serving(head) as server, calling(kind, server.address) as call:
+        lookup = asyncio.ensure_future(call("find", "@alice"))
+        await server.asked()
+        await asyncio.sleep(0.02)  # the client has read the head by then, or reads both at once
+        server.writers[0].write(body)
+        assert await lookup == ALICE
+
+
+@both
+async def test_kept_connections_are_all_closed(kind: Kind) -> None:
+    """As after a restart behind a firewall: a second kept connection would fail as well."""
+    async with serving(found()) as server, calling(kind, server.address) as call:
+        server.gate.clear()
+        lookups = [asyncio.ensure_future(call("find", "@alice")) for _ in range(3)]
+        await server.asked(3)
+        server.gate.set()
+        await asyncio.gather(*lookups)
+        server.say(Said(b"", "reset"), found())
+        assert len(server.connections) == 3
+        assert await call("find", "@alice") == ALICE
+        assert len(server.connections) == 4
+
+
+@both
+async def test_kept_connection_was_reset(kind: Kind) -> None:
+    async with serving(found()) as server, calling(kind, server.address) as call:
+        await call("find", "@alice")
+        reset(server.writers[0])
+        assert await call("find", "@alice") == ALICE
+        assert len(server.requests) == 2
+
+
+@both
+async def test_second_connection_is_not_replaced(kind: Kind) -> None:
+    answers = found(), Said(b"", "reset"), Said(b"", "reset"), found()
+    async with serving(*answers) as server, calling(kind, server.address) as call:
+        await call("find", "@alice")
+        with pytest.raises(Undetermined):
+            await call("find", "@alice")
+        assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("idle", [1.0, 6.0])
+async def test_connection_that_was_idle_for_long_is_not_used(idle: float) -> None:
+    now = 0.0
+    async with (
+        serving(found()) as server,
+        calling("synchronous", server.address, clock=lambda: now) as call,
+    ):
+        await call("find", "@alice")
+        now += idle
+        await call("find", "@alice")
+        assert len(server.connections) == (1 if idle < 5 else 2)
+
+
+async def test_forked_process_has_connections_of_its_own() -> None:
+    """As in an application server that forks after its imports."""
+    script = (
+        "import os, sys; from tornado_idv.client import Client; client = Client(sys.argv[1], 'k');"
+        "client.find('@alice'); child = os.fork(); user = client.find('@alice');"
+        "child and sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]));"
+        "sys.exit(user is None)"
+    )
+    async with serving(found()) as server:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-W", "ignore", "-c", script, server.address
+        )
+        assert await process.wait() == 0
+        assert len(server.requests) == 3
+        assert len(server.connections) == 2
+
+
+@both
+async def test_proxies_without_request_id_do_not_stop_the_client(kind: Kind) -> None:
+    """Their error pages may be empty."""
+    empty = http(503, b"", "Retry-After: 0")
+    async with (
+        serving(empty, http(404, b"", ECHO), found()) as server,
+        calling(kind, server.address, chance=lambda: 0.0) as call,
+    ):
+        with pytest.raises(Unexpected):
+            await call("find", "@alice")
+        assert await call("find", "@alice") == ALICE
+
+
+@pytest.mark.slow
+async def test_first_address_takes_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not respond, as behind a firewall."""
+    with full_listener() as silent:
+        async with (
+            serving(found()) as server,
+            calling("synchronous", server.address, deadline=4.0) as call,
+        ):
+            kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+            both_ = [(*kind, silent), (*kind, ("127.0.0.1", server.port))]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both_)
+            assert await call("find", "@alice") == ALICE
+
+
+@both
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_connection_with_more_than_a_response_is_closed(kind: Kind, scheme: str) -> None:
+    authority = trustme.CA()
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(server_context)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    stray = NOT_FOUND.replace(REQUEST_ID, b"earlier")
+    answers = found() + stray, found()
+    async with serving(*answers, tls=server_context if scheme == "https" else None) as server:
+        url = f"{scheme}://127.0.0.1:{server.port}"
+        async with calling(kind, url, ssl_context=context) as call:
+            for _ in range(3):
+                assert await call("find", "@alice") == ALICE
+        assert len(server.connections) == 2
+
+
+@both
+async def test_late_response_is_of_no_use_and_ends_its_connection(kind: Kind) -> None:
+    """Otherwise each request would get the response to the one before."""
+    late = NOT_FOUND.replace(REQUEST_ID, b"earlier")
+    async with serving(late, found()) as server, calling(kind, server.address) as call:
+        with pytest.raises(Unexpected, match="without the X-Request-ID"):
+            await call("find", "@alice")
+        assert await call("find", "@alice") == ALICE
+    assert len(server.connections) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Said(b"", "drip"),
+        Said(NOT_FOUND.replace(b"Content-Length: ", b"Content-Length: 9"), "drip"),
+    ],
+    ids=["head", "body"],
+)
+async def test_deadline_counts_the_whole_response(answer: Said) -> None:
+    """Each step of the clock is a second, each byte arrives within a hundredth of one."""
+    clock = count().__next__
+    async with (
+        serving(answer) as server,
+        calling("synchronous", server.address, clock=clock, deadline=20.0) as call,
+    ):
+        with pytest.raises(Undetermined, match="TimeoutError"):
+            await call("find", "@alice")
+
+
+@contextmanager
+def full_listener() -> Iterator[tuple[str, int]]:
+    """Yield an address that neither accepts nor refuses a connection."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0)
+            with suppress(BlockingIOError):
+                waiting.connect(listener.getsockname())
+        yield listener.getsockname()
+
+
+@both
+async def test_full_backlog_ends_with_the_deadline(kind: Kind) -> None:
+    with full_listener() as (host, port):
+        async with calling(kind, f"http://{host}:{port}", deadline=0.2) as call:
+            with pytest.raises(Undetermined, match="Timeout"):
+                await call("find", "@alice")
+
+
+@both
+async def test_redirect_is_not_followed(kind: Kind) -> None:
+    async with serving(http(307, b"", "Location: /x"), found()) as server:
+        async with calling(kind, server.address) as call:
+            with pytest.raises(Unexpected):
+                await call("find", "@alice")
+        assert len(server.requests) == 1
+
+
+@both
+async def test_heads_are_bounded(kind: Kind) -> None:
+    head = b"HTTP/1.1 404 Not Found\r\n" + b"".join(
+        b"X-%d: %1000d\r\n" % (i, i) for i in range(200)
+    )
+    async with serving(head + NOT_FOUND) as server, calling(kind, server.address) as call:
+        with pytest.raises(Unexpected):
+            await call("find", "@alice")
+
+
+async def test_interim_responses_are_bounded() -> None:
+    flood = b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000
+    async with serving(flood + NOT_FOUND) as server, calling("synchronous", server.address) as call:
+        with pytest.raises(Unexpected):
+            await call("find", "@alice")
+
+
+@both
+async def test_pauses_follow_the_service_and_vary(kind: Kind) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    limited = error(429, "rate_limited", "Retry-After: 3")
+    no_time = error(503, "overloaded")
+    options = {"sleep": pauses.append if kind == "synchronous" else sleep, "chance": lambda: 1.0}
+    answers = UNAVAILABLE, no_time, limited, found()
+    async with serving(*answers) as server, calling(kind, server.address, **options) as call:
+        assert await call("find", "@alice") == ALICE
+    assert pauses == [1.25, 0.25, 3.75]
+    assert len({header(each, "X-Request-ID") for each in server.requests}) == 1
+
+
+@both
+async def test_pause_that_leaves_no_time_is_not_made(kind: Kind) -> None:
+    limited = error(429, "rate_limited", "Retry-After: 2")
+    async with (
+        serving(limited) as server,
+        calling(kind, server.address, deadline=2.0, chance=lambda: 0.0) as call,
+    ):
+        with pytest.raises(RateLimited) as caught:
+            await call("find", "@alice")
+    assert (caught.value.retry_after, caught.value.status, len(server.requests)) == (2.0, 429, 1)
+
+
+@both
+async def test_error_of_the_application_is_its_own(kind: Kind) -> None:
+    def failing() -> str:
+        raise ValueError("of the tracer")
+
+    async with (
+        serving(found()) as server,
+        calling(kind, server.address, traceparent=failing) as call,
+    ):
+        with pytest.raises(ValueError, match="of the tracer"):
+            await call("find", "@alice")
+    assert server.requests == []
+
+
+@both
+async def test_host_is_that_of_the_url(kind: Kind) -> None:
+    async with (
+        serving(found()) as server,
+        calling(kind, f"HTTP://localhost:{server.port}/base/") as call,
+    ):
+        assert await call("find", "@alice") == ALICE
+    assert server.targets == ["/base/api/v1/identify/url"]
+    assert header(server.requests[0], "Host") == f"localhost:{server.port}"
+
+
+@both
+async def test_nothing_secret_is_in_texts_of_the_client(kind: Kind) -> None:
+    client = (Client if kind == "synchronous" else AsyncClient)("http://idv.example", "s3cret")
+    assert "s3cret" not in repr(client)
+    assert repr(ALICE) == str(ALICE) == "User(plan='Free')"
