@@ -39,6 +39,8 @@ def connect(options: LdapOptions, uri: str) -> Any:
     handle = ldap.initialize(uri)
     handle.timeout = options.connect_timeout
     set_options(handle, options)
+    if options.start_tls or uri.startswith("ldaps:"):
+        set_tls_options(handle, options)
     if options.start_tls:
         handle.start_tls_s()
     bind = options.bind
@@ -53,8 +55,6 @@ def connect(options: LdapOptions, uri: str) -> Any:
 
 def set_options(handle: Any, options: LdapOptions) -> None:
     """Set every option that libldap would otherwise take from its surroundings."""
-    tls = options.tls
-    paths = ssl.get_default_verify_paths()
     values = {
         ldap.OPT_PROTOCOL_VERSION: 3,
         ldap.OPT_REFERRALS: 0,
@@ -62,6 +62,16 @@ def set_options(handle: Any, options: LdapOptions) -> None:
         ldap.OPT_NETWORK_TIMEOUT: options.connect_timeout,
         ldap.OPT_TIMEOUT: options.connect_timeout,
         **_KEEP_ALIVE,
+    }
+    for option, value in values.items():
+        handle.set_option(option, value)
+
+
+def set_tls_options(handle: Any, options: LdapOptions) -> None:
+    """Set which certificates are trusted, and our own; to read those of the system takes 10 ms."""
+    tls = options.tls
+    paths = ssl.get_default_verify_paths()
+    values = {
         ldap.OPT_X_TLS_REQUIRE_CERT: ldap.OPT_X_TLS_DEMAND,
         ldap.OPT_X_TLS_PROTOCOL_MIN: _TLS_1_2,
         ldap.OPT_X_TLS_CACERTFILE: str(tls.ca_file or paths.cafile or paths.openssl_cafile),

@@ -614,6 +614,18 @@ def test_outcome_of_a_status_may_be_overridden() -> None:
     assert outcome(410, overrides) is Outcome.NOT_KNOWN
 
 
+@pytest.mark.parametrize(
+    ("text", "value", "result"),
+    [
+        ("has_bits(a, `2`)", {"a": "514"}, True),
+        ("has_bits(a, `2`)", {"a": 512}, False),
+        ("guid(a)", {"a": bytes(range(16))}, "03020100-0504-0706-0809-0a0b0c0d0e0f"),
+    ],
+)
+def test_functions_for_ldap(text: str, value: dict[str, Any], result: object) -> None:
+    assert Expression(text).evaluate(value) == result
+
+
 BUSY = {"ok": False, "error": {"code": "BUSY", "message": "slow down, alice with 40001234"}}
 
 
