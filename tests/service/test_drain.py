@@ -242,3 +242,13 @@ def test_hangup_reloads_the_configuration(tmp_path: Path, asked: socket.socket) 
     events = [json.loads(line) for line in service.read_log().splitlines()]
     (line,) = [each for each in events if each["event"] == "reloaded"]
     assert (line["result"], line["trigger"], line["needs_restart"]) == ("ok", "signal", [])
+
+
+def test_service_without_requests_needs_no_time_to_drain(
+    tmp_path: Path, asked: socket.socket
+) -> None:
+    with waiting_service(tmp_path, asked, "{timeout: 0s}") as service:
+        service.send_signal()
+        assert service.wait() == 0
+    assert "unanswered" not in service.read_log()
+    assert '"drained":true' in service.read_log()

@@ -34,6 +34,8 @@ from tornado_idv.service.systemd import Notifier
 from tornado_idv.web.access_log import AccessLog
 from tornado_idv.web.double import Double
 
+_MIN_DRAIN = 0.1
+"""Seconds in which a service without requests in flight can stop, whatever is configured."""
 _COLLECT_AFTER = 10.0
 """Seconds after a reload, when requests of the old configuration have ended."""
 
@@ -155,7 +157,7 @@ class Service:
         self.state.draining = True
         await asyncio.sleep(limits.delay if delay else 0.0)
         try:
-            await asyncio.wait_for(self._server.drain(), limits.timeout)
+            await asyncio.wait_for(self._server.drain(), max(limits.timeout, _MIN_DRAIN))
         except TimeoutError:
             return False
         return True
