@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 _COUNT = 2
 _STEPS = 3
 """Steps of connecting, each of which may take `LdapOptions.connect_timeout`."""
+_LOST = Unavailable("the connection was lost")
 RETRY_INTERVAL = 1.0
 
 
@@ -35,15 +36,17 @@ class Connections:
 
     @property
     def problem(self) -> str | None:
-        return None if self._usable else self._failure.reason
+        return None if self._usable else self._last_failure.reason
 
     @property
     def _usable(self) -> list[Connection]:
         """The connections that are not lost, as far as is known."""
-        usable = [each for each in self._open if not each.lost.done()]
-        if self._open and not usable:
-            self._failure = self._open[-1].lost.result()
-        return usable
+        return [each for each in self._open if not each.lost.done()]
+
+    @property
+    def _last_failure(self) -> LookupFailed:
+        """Why no connection is usable: that of the last one, or of the last attempt to connect."""
+        return self._open[-1].lost.result() if self._open else self._failure
 
     async def open(self) -> None:
         """Connect; raises `Broken` for what is not repaired by waiting.
@@ -72,7 +75,7 @@ class Connections:
             except LookupFailed:
                 if not connection.lost.done() or attempt:
                     raise
-        failure = self._failure.copy()
+        failure = self._last_failure.copy()
         failure.counts_against_breaker = False
         raise failure
 
@@ -114,9 +117,10 @@ class Connections:
             connection = successor
 
     def _add(self, connection: Connection) -> None:
-        if not self._open:
+        if not self._usable:
             _log.info("backend %s: connected to %s", self._options.name, connection.uri)
         self._open.append(connection)
+        self._failure = _LOST  # so that the next outage is logged, too
         self._on_available()
 
     def _drop(self, connection: Connection, failure: LookupFailed) -> None:
@@ -138,7 +142,9 @@ class Connections:
         raise first or Broken("uris is empty")
 
     def _report(self, failure: LookupFailed) -> None:
-        if not self._open and failure.reason != self._failure.reason:
+        """Log a failure once in an outage, and wrong credentials also before one."""
+        is_news = isinstance(failure, Broken) or not self._usable
+        if is_news and failure.reason != self._failure.reason:
             text = "backend %s: %s; trying again every %g s"
             _log.error(text, self._options.name, failure.reason, RETRY_INTERVAL)
         self._failure = failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -280,8 +281,22 @@ async def test_server_that_is_away_at_the_start_is_found_later(
 
 
 async def test_restart_of_the_server_fails_no_later_lookup(
-    backend_of: Make, server: LdapServer
+    backend_of: Make, server: LdapServer, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Each of two outages is logged, by either connection, with its end."""
+    caplog.set_level(logging.INFO, "idv_ldap")
+    async with open_backends([backend_of()]) as (backend,):
+        for _ in range(2):
+            server.stop()
+            await until(lambda: "cannot be reached" in str(backend.problem))
+            server.start()
+            await until(lambda: backend.problem is None)
+    outages = [each for each in caplog.messages if "trying again every" in each]
+    assert 2 <= len(outages) <= 4
+    assert sum("connected to" in each for each in caplog.messages) >= 2
+
+
+async def test_lookup_after_a_restart_of_the_server(backend_of: Make, server: LdapServer) -> None:
     async with open_backends([backend_of()]) as (backend,):
         assert await backend.find(ByNickname("alice")) == ALICE
         server.stop()

@@ -11,7 +11,7 @@ import random
 import re
 import time
 from collections import Counter, deque
-from typing import Any, cast
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -49,6 +49,7 @@ class Double(RequestLog):
 
     def __init__(self, access_log: RequestLog | None = None) -> None:
         self._access_log = access_log
+        self._names_users = bool(access_log and access_log.subject_of(ByCard("0")))
         self.reset()
 
     def reset(self) -> None:
@@ -56,7 +57,7 @@ class Double(RequestLog):
         self.users: dict[Query, User] = {}
         self.faults: dict[Query | None, Fault] = {}
         self.injected = Counter[Fault]()
-        self.requests = deque[dict[str, Any]](maxlen=MAX_REQUESTS)
+        self._journal = deque[tuple[float, AccessRecord, str | None]](maxlen=MAX_REQUESTS)
         self._random = random.Random(_SEED)  # noqa: S311 - repeatable on purpose
 
     def set_user(self, user: User, *queries: Query) -> None:
@@ -85,10 +86,28 @@ class Double(RequestLog):
         return fault
 
     def _fault_of(self, query: Query, directory: Directory) -> Fault | None:
-        sources = [self.faults, *(guard.backend.faults for guard in directory.guards)]
-        return next(
-            (faults[key] for key in (query, None) for faults in sources if key in faults), None
-        )
+        for key in (query, None):
+            for faults in (self.faults, *(guard.backend.faults for guard in directory.guards)):
+                if key in faults:
+                    return faults[key]
+        return None
+
+    @property
+    def requests(self) -> list[dict[str, object]]:
+        """The journal, oldest first."""
+        return [
+            {
+                "timestamp": format_time(at),
+                "method": record.method,
+                "route": record.route,
+                "query": query,
+                "status": record.status,
+                "code": record.code,
+                "key": record.key,
+                "request_id": record.request_id,
+            }
+            for at, record, query in self._journal
+        ]
 
     def subject_of(self, query: Query | None) -> str | None:
         """Return the text of a query for the journal; the log itself gets no more than usual."""
@@ -96,22 +115,12 @@ class Double(RequestLog):
 
     def add(self, record: AccessRecord, now: float | None) -> None:
         """Add a request to the journal, and pass it to the access log."""
-        self.requests.append(
-            {
-                "timestamp": format_time(now or time.time()),
-                "method": record.method,
-                "route": record.route,
-                "query": record.subject,
-                "status": record.status,
-                "code": record.code,
-                "key": record.key,
-                "request_id": record.request_id,
-            }
-        )
+        text, record.subject = record.subject, None
+        self._journal.append((time.time() if now is None else now, record, text))
         if self._access_log is not None:
-            text = record.subject or ""
-            query = ByNickname(text[1:]) if text.startswith("@") else ByCard(text)
-            record.subject = self._access_log.subject_of(query if text else None)
+            if self._names_users and text is not None:
+                query = ByNickname(text[1:]) if text.startswith("@") else ByCard(text)
+                record.subject = self._access_log.subject_of(query)
             self._access_log.add(record, now)
 
 
@@ -206,8 +215,10 @@ class _DoubleFastPath(PacketFastPath):
     def respond(
         self, match: re.Match[bytes], body: bytes, sink: ResponseSink
     ) -> bytes | PendingResponse | None:
-        operation = self._template.meaning.operation if self._template else None
-        known = self._parse(operation, body) if operation else None
+        meaning = self._template.meaning if self._template else None
+        if meaning is None:
+            return None
+        known = meaning.queries.by_body.get(body) or self._parse(meaning.operation, body)
         if known is None or self._double.concerns(known.query, self._services.directory):
             return None
         return super().respond(match, body, sink)
