@@ -6,9 +6,12 @@ import logging
 from typing import ClassVar
 
 from idv_upstream.options import UpstreamOptions
+from idv_upstream.request.template import Request, RequestTemplate
+from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader
-from tornado_idv import Backend, BackendOptions, BackendResult, Query, User
+from tornado_idv import Backend, BackendOptions, BackendResult, Query, Unavailable, User
 
+_ATTEMPTS = 2
 _log = logging.getLogger(__name__)
 
 
@@ -27,6 +30,11 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         self.templates = {
             kind: request.template(options.profile_site)
             for kind, request in options.requests.items()
+        }
+        self.second_templates = {
+            kind: request.then.template(options.profile_site)
+            for kind, request in options.requests.items()
+            if request.then is not None
         }
         self.reader = ResponseReader(
             options.mapping,
@@ -57,9 +65,32 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     async def find(self, query: Query) -> User | BackendResult | None:
         """Request the user from the upstream."""
-        request = self.templates[type(query)].render(query)
-        response = await self.transport.send(request, self.reader.wants_body)
-        return self.reader.read(query, response)
+        response = await self._send(self.templates[type(query)].render(query))
+        second = self.second_templates.get(type(query))
+        if second is None:
+            return self.reader.read(query, response)
+        return await self._find_by_id(query, response, second)
+
+    async def _find_by_id(
+        self, query: Query, response: Response, second: RequestTemplate
+    ) -> User | BackendResult | None:
+        """Request the user with the id of the first response.
+
+        A user who has gone between the two requests may have another id: both are sent again.
+        """
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                response = await self._send(self.templates[type(query)].render(query))
+            user_id = self.reader.read_id(query, response)
+            if user_id is None:
+                return None
+            result = self.reader.read(query, await self._send(second.render_value(user_id)))
+            if (result.user if isinstance(result, BackendResult) else result) is not None:
+                return result
+        raise Unavailable("the first response has a user, and the second does not know it")
+
+    async def _send(self, request: Request) -> Response:
+        return await self.transport.send(request, self.reader.wants_body)
 
     async def close(self) -> None:
         """Close all connections."""

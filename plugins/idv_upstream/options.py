@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from idv_upstream.request.options import CardRequest, NicknameRequest, RequestOptions
+from idv_upstream.request.options import CardRequest, FirstRequest, NicknameRequest, RequestOptions
 from idv_upstream.request.url import BaseUrl
 from idv_upstream.response.options import Outcome, ResponseOptions, StatusOptions
 from idv_upstream.transport.credentials import Credential, NoCredential
@@ -80,12 +80,11 @@ class UpstreamOptions(BackendOptions):
 
     @field_validator("by_nickname", "by_card")
     @classmethod
-    def _check_host(
-        cls, request: RequestOptions | None, info: ValidationInfo
-    ) -> RequestOptions | None:
+    def _check_host(cls, request: FirstRequest | None, info: ValidationInfo) -> FirstRequest | None:
         given = {"base_url", "endpoints"} <= info.data.keys()
-        if request is not None and given and not _has_host(request, info):
-            raise ValueError("url must be absolute if base_url is not set")
+        for each in (request, request and request.then):
+            if each is not None and given and not _has_host(each, info):
+                raise ValueError("url must be absolute if base_url is not set")
         return request
 
     @model_validator(mode="after")
@@ -99,7 +98,9 @@ class UpstreamOptions(BackendOptions):
         elif self.response is None:
             raise ValueError("response is missing: where the user is in a response")
         else:
-            for kind in self.requests:
+            for kind, request in self.requests.items():
+                if request.then is not None and self.response.id is None:
+                    raise ValueError("response.id is missing: then needs the id of the user")
                 if not self.response.can_answer(kind):
                     name = "card_number" if kind is ByNickname else "nickname"
                     raise ValueError(f"response.{name} is missing: it has no other source")
@@ -121,11 +122,11 @@ class UpstreamOptions(BackendOptions):
         return self._profile_site
 
     @property
-    def requests(self) -> dict[type[Query], RequestOptions]:
+    def requests(self) -> dict[type[Query], FirstRequest]:
         """The requests, for the kinds of query that the upstream serves."""
         if self.is_native:
             return {ByNickname: NATIVE_BY_NICKNAME, ByCard: NATIVE_BY_CARD}
-        both: dict[type[Query], RequestOptions | None] = {
+        both: dict[type[Query], FirstRequest | None] = {
             ByNickname: self.by_nickname,
             ByCard: self.by_card,
         }

@@ -14,7 +14,7 @@ from yarl import URL
 import idv_upstream
 from idv_upstream.backend import UpstreamBackend
 from idv_upstream.options import UpstreamOptions
-from idv_upstream.request.options import RequestOptions
+from idv_upstream.request.options import NicknameRequest
 from idv_upstream.response.options import ResponseOptions
 from idv_upstream.transport.credentials import BearerToken, Credential
 from idv_upstream.transport.tls import TlsOptions
@@ -157,7 +157,7 @@ def test_readme_documents_every_option() -> None:
     """Each has a row, and no row is of another option."""
     own = UpstreamOptions.model_fields.keys() - BackendOptions.model_fields.keys()
     sections = {
-        "by_nickname": [RequestOptions],
+        "by_nickname": [NicknameRequest],
         "response": [ResponseOptions],
         "response.plan": [FieldOptions],
         "auth": list(get_args(get_args(Credential)[0])),

@@ -58,30 +58,56 @@ async def dry_run(
 ) -> DryRun:
     """Look ``query`` up, or read the ``saved`` response. The backend is open."""
     run = DryRun()
+    second = None if saved else backend.second_templates.get(type(query))
     try:
         request = backend.templates[type(query)].render(query)
-        url, headers = backend.transport.shown(request)
-        run.method, run.url, run.headers = request.method, mask_url(url), mask_headers(headers)
-        if request.body is not None:
-            run.body = mask_body(request.body.decode()).encode()
-        run.response = saved or await _send(backend, request)
-        response = run.response
-        reader = backend.reader
-        meaning = reader.outcome(response.status)
-        if meaning is Outcome.READ:
-            run.steps = list(reader.mapper.explain(query, reader.document(response)))
-        elif meaning is Outcome.NOT_KNOWN and reader.mapper.reads_not_known:
-            run.steps = list(reader.mapper.explain_not_known(reader.document(response)))
-        found = reader.read(query, response)
-        if isinstance(found, BackendResult):
-            run.user, run.ttl, run.storable = found.user, found.ttl, found.storable
+        if second is None:
+            await _read(run, backend, query, request, saved)
         else:
-            run.user = found
+            user_id = backend.reader.read_id(query, await _request(run, backend, request))
+            status = run.response.status if run.response else None
+            line = f"{run.method} {run.url}"
+            first = Step("first", line, {"status": status, "id": user_id})
+            if user_id is not None:
+                await _read(run, backend, query, second.render_value(user_id))
+            run.steps.insert(0, first)
         _check(run.user, query, parse)
     except LookupFailed as error:
         run.failure = error
     run.secrets = backend.transport.secrets()
     return run
+
+
+async def _read(
+    run: DryRun,
+    backend: UpstreamBackend,
+    query: Query,
+    request: Request,
+    saved: Response | None = None,
+) -> None:
+    """Send a request, and record how its response, or the ``saved`` one, is read."""
+    response = await _request(run, backend, request, saved)
+    reader = backend.reader
+    meaning = reader.outcome(response.status)
+    if meaning is Outcome.READ:
+        run.steps = list(reader.mapper.explain(query, reader.document(response)))
+    elif meaning is Outcome.NOT_KNOWN and reader.mapper.reads_not_known:
+        run.steps = list(reader.mapper.explain_not_known(reader.document(response)))
+    found = reader.read(query, response)
+    if isinstance(found, BackendResult):
+        run.user, run.ttl, run.storable = found.user, found.ttl, found.storable
+    else:
+        run.user = found
+
+
+async def _request(
+    run: DryRun, backend: UpstreamBackend, request: Request, saved: Response | None = None
+) -> Response:
+    url, headers = backend.transport.shown(request)
+    run.method, run.url, run.headers = request.method, mask_url(url), mask_headers(headers)
+    run.body = None if request.body is None else mask_body(request.body.decode()).encode()
+    run.response = response = saved or await _send(backend, request)
+    return response
 
 
 async def _send(backend: UpstreamBackend, request: Request) -> Response:

@@ -151,13 +151,26 @@ class RequestOptions(Options):
         return headers
 
 
-class NicknameRequest(RequestOptions):
+class SecondRequest(RequestOptions):
+    """The second request of a lookup, for the user with an id of the first response."""
+
+    placeholders: ClassVar[Sequence[str]] = ("id", "profile_site")
+
+
+class FirstRequest(RequestOptions):
+    """A request for a query."""
+
+    then: SecondRequest | None = None
+    """A second request, for the user with the ``response.id`` of this one's response."""
+
+
+class NicknameRequest(FirstRequest):
     """The request for the user with a nickname."""
 
     placeholders: ClassVar[Sequence[str]] = ("nickname", "profile_site", "profile_url")
 
 
-class CardRequest(RequestOptions):
+class CardRequest(FirstRequest):
     """The request for the user with a card number."""
 
     placeholders: ClassVar[Sequence[str]] = ("card_number", "profile_site")

@@ -49,12 +49,17 @@ class RequestTemplate:
         return not any(part.slots for part in parts if part is not None)
 
     def render(self, query: Query) -> Request:
-        """Return the request for ``query``.
+        """Return the request for ``query``."""
+        return self.render_value(
+            query.nickname if isinstance(query, ByNickname) else query.card_number
+        )
+
+    def render_value(self, value: str) -> Request:
+        """Return the request for a value in the place of its placeholders.
 
         Raises `Broken` if the value cannot stand where its placeholder does. That is not
         the fault of the upstream, so it does not count against the circuit breaker.
         """
-        value = query.nickname if isinstance(query, ByNickname) else query.card_number
         if not value or not strict_json.is_unicode(value):
             raise Broken("the query cannot be sent", counts_against_breaker=False)
         url = self.path.render(value)

@@ -53,7 +53,8 @@ class ResponseMapper:
         self._card_number = MappedField("card_number", options.card_number)
         self._nickname = MappedField("nickname", options.nickname)
         self._profile_url = MappedField("profile_url", options.profile_url)
-        fields = self._plan, self._card_number, self._nickname, self._profile_url
+        self._id = MappedField("id", options.id)
+        fields = self._id, self._plan, self._card_number, self._nickname, self._profile_url
         self._uses_root = any(
             ROOT in each.expression.members for each in fields if each.expression is not None
         )
@@ -86,10 +87,7 @@ class ResponseMapper:
 
         Raises `Broken`, with what is wrong and where, unless it is certainly one or the other.
         """
-        self._reject_error(query, document)
-        if self._found_when is not None and is_falsy(self._found_when.evaluate(document)):
-            return None
-        record = self._record(document, query)
+        record = self._record_of(query, document)
         if record is None:
             return None
         if isinstance(query, ByNickname):
@@ -101,6 +99,17 @@ class ResponseMapper:
             if self._check_echo and self._card_number_of(record) != card_number:
                 raise Broken("response is for another user than requested")
         return User(self._plan.required(record), card_number, nickname, self._url_of(record))
+
+    def id(self, query: Query, document: Any) -> str | None:
+        """Return the id of the user in ``document``, in the same way as `user`."""
+        record = self._record_of(query, document)
+        return None if record is None else self._id.required(record)
+
+    def _record_of(self, query: Query, document: Any) -> Any:
+        self._reject_error(query, document)
+        if self._found_when is not None and is_falsy(self._found_when.evaluate(document)):
+            return None
+        return self._record(document, query)
 
     def explain(self, query: Query, document: Any) -> Iterator[Step]:
         """Yield the result of each expression."""

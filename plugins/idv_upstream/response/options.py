@@ -84,6 +84,8 @@ class ResponseOptions(Options):
     match: Literal["all", "echo"] = "all"
     """Whether all records of a list are meant (all), or only those with the requested nickname or
     card number (echo), for a search that means "contains" or "starts with"."""
+    id: FieldSource | None = None
+    """The id of the user in the response to a request with ``then``."""
     plan: FieldSource
     """The plan."""
     card_number: FieldSource | None = None

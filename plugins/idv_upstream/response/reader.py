@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from multidict import MultiMapping
 
@@ -14,6 +14,7 @@ from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import Response, decode_json
 from tornado_idv import BackendResult, Broken, Query, Unavailable, User
 
+ResultT = TypeVar("ResultT")
 _DIRECTIVE = re.compile(r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"([^"]*)"|([^\s",;]*)))?', re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
@@ -73,11 +74,15 @@ class ResponseReader:
 
     def read(self, query: Query, response: Response) -> User | BackendResult | None:
         """Return the user and how long to cache it; raises `Unavailable` or `Broken`."""
-        user = self._user(query, response)
+        user = self._mapped(query, response, self.mapper.user)
         if not self._hints or "Cache-Control" not in response.headers:
             return user
         seconds, storable = freshness(response.headers)
         return BackendResult(user, ttl=seconds, storable=storable)
+
+    def read_id(self, query: Query, response: Response) -> str | None:
+        """Return the id of the user for the second request; raises as `read`."""
+        return self._mapped(query, response, self.mapper.id)
 
     def document(self, response: Response) -> Any:
         """Return the JSON document; raises `Broken` if there is none.
@@ -96,11 +101,13 @@ class ResponseReader:
             meaning is Outcome.NOT_KNOWN and self.mapper.reads_not_known
         )
 
-    def _user(self, query: Query, response: Response) -> User | None:
+    def _mapped(
+        self, query: Query, response: Response, read: Callable[[Query, Any], ResultT | None]
+    ) -> ResultT | None:
         status, mapper = response.status, self.mapper
         meaning = self.outcome(status)
         if meaning is Outcome.READ:
-            return mapper.user(query, self.document(response))
+            return read(query, self.document(response))
         if meaning is not Outcome.NOT_KNOWN:
             if meaning is Outcome.UNAVAILABLE:
                 raise Unavailable(f"temporarily unavailable (status {status})")

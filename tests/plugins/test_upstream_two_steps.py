@@ -1,0 +1,162 @@
+"""Lookups in two steps: an id of the first response is in the second request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from idv_upstream.backend import UpstreamBackend
+from idv_upstream.options import UpstreamOptions
+from support.fakes.outcomes import outcome
+from support.http.scripted_server import Said, http, serving
+from support.processes.service import CONFIG
+from tornado_idv import Broken, ByCard, ByNickname, User
+from tornado_idv.cli import main
+from tornado_idv.registry import open_backends
+from tornado_idv.testing import make_backend
+
+OPTIONS: dict[str, Any] = {
+    "by_card": {"url": "/cards/{card_number}", "then": {"url": "/users/{id}"}},
+    "response": {
+        "id": "to_string(owner)",
+        "plan": "plan",
+        "card_number": "card",
+        "nickname": "login",
+        "not_known_when": "error == 'unknown'",
+    },
+}
+QUERY = ByCard("0012")
+ALICE = User("Free", "0012", "alice")
+
+
+def json_of(record: object, status: int = 200) -> bytes:
+    return http(status, json.dumps(record).encode())
+
+
+CARD = json_of({"owner": 7})
+USER = json_of({"plan": "Free", "card": "0012", "login": "alice"})
+UNKNOWN = json_of({"error": "unknown"}, 404)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected", "targets"),
+    [
+        ([CARD, USER], "found", ["/cards/0012", "/users/7"]),
+        ([UNKNOWN], None, ["/cards/0012"]),
+        (
+            [CARD, UNKNOWN, json_of({"owner": 8}), USER],
+            "found",
+            ["/cards/0012", "/users/7", "/cards/0012", "/users/8"],
+        ),
+        (
+            [CARD, UNKNOWN, UNKNOWN],
+            None,
+            ["/cards/0012", "/users/7", "/cards/0012"],
+        ),
+        (
+            [CARD, UNKNOWN, CARD, UNKNOWN],
+            "unavailable: the first response has a user, and the second does not know it",
+            ["/cards/0012", "/users/7", "/cards/0012", "/users/7"],
+        ),
+        (
+            [CARD, json_of({"error": "gone"}, 404)],
+            "broken: a response of status 404 that",
+            2,
+        ),
+        ([json_of([{"owner": 7}])], "broken: the response is a list, not a record", 1),
+        ([json_of({"owner": ".."})], "broken: the query cannot be part of a path", 1),
+        ([json_of({"owner": ""})], "broken: the query cannot be sent", 1),
+        (
+            [CARD, json_of({"plan": "a", "card": "9", "login": "bob"})],
+            "broken: response is for",
+            2,
+        ),
+        ([CARD, json_of({}, 500)], "unavailable: temporarily unavailable (status 500)", 2),
+        ([json_of({}, 401)], "broken: refused (status 401), and auth sets no credential", 1),
+        ([CARD, Said(b"", "reset")], "unavailable: ", None),
+    ],
+)
+async def test_lookup_in_two_steps(
+    tmp_path: Path, answers: list[bytes | Said], expected: str | None, targets: Any
+) -> None:
+    async with serving(*answers) as server:
+        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **OPTIONS)
+        async with open_backends([backend]):
+            result = await outcome(backend, QUERY)
+    if expected is None:
+        assert result == "not found"
+    else:
+        assert str(result).startswith(expected)
+    if isinstance(targets, list):
+        assert server.targets == targets
+    elif targets is not None:
+        assert len(server.targets) == targets
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=80))
+def test_no_id_leaves_its_place(value: str) -> None:
+    given_options = {"name": "x", "kind": "upstream", "base_url": "http://x", **OPTIONS}
+    second = UpstreamOptions.model_validate(given_options).requests[ByCard].then
+    assert second is not None
+    try:
+        request = second.template("x").render_value(value)
+    except Broken:
+        assert value in {".", ".."}
+        return
+    prefix, _, last = request.url.rpartition("/")
+    assert prefix == "/users"
+    assert unquote(last) == value
+    assert not set(last) & set("?#/ ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"response": {**OPTIONS["response"], "id": None}}, "response.id is missing"),
+        (
+            {"by_card": {"url": "/{card_number}", "then": {"url": "/u/{card_number}"}}},
+            "an unknown placeholder at column 4; here it may be {id}, {profile_site}",
+        ),
+        ({"by_card": {"url": "/{card_number}", "then": {"url": "/u"}}}, "the same for all users"),
+        ({"by_card": {"url": "/c/{id}"}}, "an unknown placeholder"),
+        ({"base_url": None}, "url must be absolute"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    given_options = {"name": "x", "kind": "upstream", "base_url": "http://x", **OPTIONS, **options}
+    with pytest.raises(ValidationError, match="(?s)" + message.replace("{", r"\{")):
+        UpstreamOptions.model_validate(given_options)
+
+
+async def test_try_shows_both_requests(tmp_path: Path) -> None:
+    async with serving(CARD, USER) as server:
+        path = tmp_path / "config.yaml"
+        backend = {"name": "crm", "kind": "upstream", "base_url": server.address, **OPTIONS}
+        path.write_text(f"{CONFIG}  - {backend!r}\n", encoding="utf-8")
+        arguments = ["upstream", "try", "crm", "0012", "-c", str(path)]
+        result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
+    lines = result.output.splitlines()
+    assert lines[0].startswith(f"request      GET {server.address}/users/7")
+    first = [line for line in lines if line.startswith("first ")]
+    shown = f"GET {server.address}/cards/0012"
+    assert first == [f'first        {shown}  ->  {{"status": 200, "id": "7"}}']
+    assert "outcome      found" in lines
+    assert ALICE.nickname in result.output
+
+
+async def test_query_of_the_other_kind_takes_one_step(tmp_path: Path) -> None:
+    options = {**OPTIONS, "by_nickname": {"url": "/users?login={nickname}"}}
+    async with serving(USER) as server:
+        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **options)
+        async with open_backends([backend]):
+            assert await backend.find(ByNickname("alice")) == ALICE
+    assert server.targets == ["/users?login=alice"]
