@@ -59,7 +59,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     async def open(self) -> None:
         """Create the pool of connections; none is established before the first lookup."""
-        for warning in self.options.mapping.warnings():
+        for warning in self.options.warnings():
             _log.warning("backend %s: %s", self.name, warning)
         await self.transport.open()
 

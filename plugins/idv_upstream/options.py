@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
@@ -149,6 +150,17 @@ class UpstreamOptions(BackendOptions):
     def has_credential(self) -> bool:
         """Return whether there is a credential or client certificate; a request may have one."""
         return not isinstance(self.auth, NoCredential) or self.tls.cert_file is not None
+
+    def warnings(self) -> Iterator[str]:
+        """Describe mappings that hide an error or a second user."""
+        yield from self.mapping.warnings()
+        for kind, request in self.requests.items():
+            if self.mapping.pick == "one" and request.is_for_one:
+                name = "by_nickname" if kind is ByNickname else "by_card"
+                yield (
+                    f"{name} requests a page of one user, so a second one is not noticed; request "
+                    "two, or write pick: first if the first is wanted"
+                )
 
     @property
     def mapping(self) -> ResponseOptions:

@@ -366,6 +366,31 @@ def test_condition_that_is_false_for_an_error_is_warned_of(found_when: str, pick
     assert "error != 'no such user'" in warning
 
 
+@pytest.mark.parametrize(
+    ("request_", "is_warned_of"),
+    [
+        ({"url": "/u?q={nickname}&limit=1"}, True),
+        ({"url": "/u", "query": {"name": "{nickname}", "$top": "1"}}, True),
+        ({"url": "/u", "json": '{"q": "{nickname}", "page_size": 1}'}, True),
+        ({"url": "/u", "form": {"q": "{nickname}", "maxResults": "1"}}, True),
+        ({"url": "/u?q={nickname}&limit=2"}, False),
+        ({"url": "/u?q={nickname}&limit=10&page=1"}, False),
+        ({"url": "/u?q={nickname}&discount=1"}, False),
+        ({"url": "/u/{nickname}"}, False),
+    ],
+)
+def test_page_of_one_is_warned_of(request_: dict[str, Any], is_warned_of: bool) -> None:  # noqa: FBT001
+    def warnings(**response: Any) -> list[str]:
+        fields = {"plan": "plan", "card_number": "card", "nickname": "login", **response}
+        mapping = options(by_nickname=request_, base_url="http://x", response=fields)
+        return list(mapping.warnings())
+
+    assert [each.startswith("by_nickname requests a page of one") for each in warnings()] == [
+        True
+    ] * is_warned_of
+    assert warnings(pick="first") == []
+
+
 def test_echo_in_pages_is_warned_of_unless_they_are_complete() -> None:
     (warning,) = warnings_of(PAGED)
     assert warning.startswith("response.match is echo without complete_when")

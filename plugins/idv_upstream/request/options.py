@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -21,6 +22,10 @@ from idv_upstream.request.templates import Compiled, Placeholders
 from tornado_idv import Options
 
 _METHOD = re.compile("(?!(?:CONNECT|TRACE)$)[A-Z]{1,20}")
+_ONE = re.compile(
+    r"""\b(?:top|limit|count|rows|first|max(?:_?results)?|(?:page)?_?size|per_?page)"?\s*[=:]\s*"?1\b""",
+    re.IGNORECASE,
+)
 _SAFE_METHODS = ("GET", "HEAD")
 
 
@@ -51,6 +56,13 @@ class RequestOptions(Options):
     def is_absolute(self) -> bool:
         """Return whether it is sent without an endpoint."""
         return not self.url.startswith("/")
+
+    @property
+    def is_for_one(self) -> bool:
+        """Return whether it seems to limit the response to one user."""
+        parameters = {**self.query, **(self.form or {})}
+        texts = [self.url, *(f"{name}={value}" for name, value in parameters.items())]
+        return any(map(_ONE.search, [*texts, json.dumps(self.json_body).replace("\\", "")]))
 
     @field_validator("method")
     @classmethod
