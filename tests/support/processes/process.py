@@ -134,9 +134,9 @@ def command(
         return subprocess.CompletedProcess(arguments, code, *texts)
 
 
-def eventually(condition: Callable[[], bool]) -> None:
+def eventually(condition: Callable[[], bool], timeout: float = TIMEOUT) -> None:
     """Asks again and again until the condition holds."""
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "the condition never came to hold"
         time.sleep(0.002)  # what is waited for needs the processor more

@@ -11,6 +11,8 @@ from support.processes.process import eventually
 
 _INTERVAL = 0.25
 _IDLE_SHARE = 0.1
+_TIMEOUT = 90.0
+"""Seconds in which processes end what they do, also where they get a tenth of a processor."""
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -29,7 +31,7 @@ def wait_until_idle(pids: Sequence[int]) -> None:
         taken = (cpu_time(pids) - before) / (time.monotonic() - started)
         return taken < _IDLE_SHARE and not any(map(_is_runnable, pids))
 
-    eventually(are_idle)
+    eventually(are_idle, _TIMEOUT)
 
 
 def _is_runnable(pid: int) -> bool:
