@@ -23,7 +23,7 @@ from tornado_idv.errors import (
     SettingError,
     StartError,
 )
-from tornado_idv.keys.locate import Offered, locate_store
+from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.registry import build_backends, open_backends
 from tornado_idv.service.keys import key_conflicts
 from tornado_idv.service.service import api_key

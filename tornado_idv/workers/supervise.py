@@ -16,8 +16,8 @@ import pluggy
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import KeyStoreError, StartError
-from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.keys.ring import LatestTime
+from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores

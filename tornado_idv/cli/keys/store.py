@@ -22,11 +22,10 @@ from tornado_idv.commands import Exit, ignore_signals
 from tornado_idv.config.parts import load_key_store_settings
 from tornado_idv.errors import IdvError, UncertainChangeError
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.keys.locate import locate_store
 from tornado_idv.keys.location import KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord
 from tornado_idv.keys.store import KeyStore
-from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.store_file import KeyStoreFile, locate_store
 from tornado_idv.logs.handlers import LogFormat, configure_logging
 from tornado_idv.options import is_like_url
 from tornado_idv.registry import key_stores, plugin_manager
