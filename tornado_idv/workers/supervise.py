@@ -26,9 +26,9 @@ from tornado_idv.service.service import Inherited, Summary
 from tornado_idv.service.sockets import bind, bind_each, port_of, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.admin_process import run_admin
+from tornado_idv.workers.child import Slot
 from tornado_idv.workers.reload_all import Configuration, ReloadAll
 from tornado_idv.workers.run import start_summary
-from tornado_idv.workers.slot import Slot
 from tornado_idv.workers.supervisor import ADMIN, Supervisor
 from tornado_idv.workers.worker import run_worker
 
