@@ -29,9 +29,8 @@ from tornado_idv.errors import InvalidKey, KeyStoreError
 from tornado_idv.keys import follower, store
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
-from tornado_idv.keys.record import Token
+from tornado_idv.keys.record import Token, to_api_key
 from tornado_idv.keys.ring import KeyRing
-from tornado_idv.keys.rows import to_api_key
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest

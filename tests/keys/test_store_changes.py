@@ -23,8 +23,7 @@ from support.databases.key_stores import (
 )
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.location import KeyStoreLocation
-from tornado_idv.keys.record import KeyRecord, Token
-from tornado_idv.keys.rows import EMPTY
+from tornado_idv.keys.record import EMPTY, KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile
 from tornado_idv.keys.token import digest, issue

@@ -13,7 +13,7 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import ConfigError, Problem, StartError
 from tornado_idv.service.prepared import Prepared
 from tornado_idv.workers.control import Message
-from tornado_idv.workers.prepared_reload import PreparedReload
+from tornado_idv.workers.reload_all import PreparedReload
 
 
 class Harness:

@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from tornado_idv.errors import StartError
-from tornado_idv.workers.child import Child
-from tornado_idv.workers.slot import Slot
+from tornado_idv.workers.child import Child, Slot
 
 
 @pytest.fixture

@@ -68,7 +68,11 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         if self.request.method not in self.allowed:
             raise HTTPError(405)
         if self.request.method in {"POST", "PUT"}:
-            self._check_media_type()
+            # A web page of another origin cannot send it without asking (CORS), and is refused.
+            media_type = self.request.headers.get("Content-Type", "").partition(";")[0]
+            if media_type.strip().lower() != "application/json":
+                text = "The Content-Type must be application/json"
+                raise AdminError(415, ApiError.MEDIA_TYPE.code, text)
 
     def send(self, record: Record, status: int = 200) -> None:
         """Send a JSON record."""
@@ -119,24 +123,15 @@ class AdminHandler(BearerAuthMixin, JsonHandler):
         try:
             key = self.authenticate(self.operations.keys)
         except InvalidKey as error:
-            self._log_rejected(error.key_id, error.reason)
-            raise AdminError(*_as_error(ApiError.TOKEN)) from None
+            raise self._rejected(ApiError.TOKEN, error.key_id, error.reason) from None
         if "admin" not in key.scopes:
-            self._log_rejected(key.id, "no scope admin")
-            raise AdminError(*_as_error(ApiError.SCOPE))
+            raise self._rejected(ApiError.SCOPE, key.id, "no scope admin")
         self.key_id = key.id
 
-    def _log_rejected(self, key_id: str | None, reason: str) -> None:
+    def _rejected(self, error: ApiError, key_id: str | None, reason: str) -> AdminError:
         address = self.request.remote_ip
         _log.warning("admin: rejected a request of %s, key %s: %s", address, key_id or "-", reason)
-
-    def _check_media_type(self) -> None:
-        # A web page of another origin cannot send this type without asking (CORS), and is refused.
-        media_type = self.request.headers.get("Content-Type", "").partition(";")[0]
-        if media_type.strip().lower() != "application/json":
-            raise AdminError(
-                415, ApiError.MEDIA_TYPE.code, "The Content-Type must be application/json"
-            )
+        return AdminError(error.status, error.code, error.message)
 
 
 class NoSuchRouteHandler(AdminHandler):
@@ -146,7 +141,3 @@ class NoSuchRouteHandler(AdminHandler):
         if self._needs_key:
             self._check_key()
         raise HTTPError(404)
-
-
-def _as_error(error: ApiError) -> tuple[int, str, str]:
-    return error.status, error.code, error.message

@@ -12,18 +12,21 @@ from tornado.web import Application
 from tornado_idv.admin.double import ROUTES as DOUBLE_ROUTES
 from tornado_idv.admin.handler import AdminHandler, NoSuchRouteHandler
 from tornado_idv.admin.handlers import (
+    PAGE_FILES,
     ExplainHandler,
     HistoryHandler,
     LiveHandler,
     MetricsHandler,
+    PageFileHandler,
+    PageHandler,
     PurgeHandler,
     ReadyHandler,
     ReloadHandler,
+    RootHandler,
     StatusHandler,
 )
 from tornado_idv.admin.history import sampled
 from tornado_idv.admin.operations import Operations
-from tornado_idv.admin.page import PAGE_FILES, PageFileHandler, PageHandler, RootHandler
 from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.web.app import make_reject
@@ -67,20 +70,17 @@ async def admin_listening(
             "host": host,
             "needs_key": not all(ip_address(each.getsockname()[0]).is_loopback for each in sockets),
         }
-        server = HttpServer(_application(arguments, double), make_reject(None), _LIMITS)
+        routes = {**ROUTES, **FILE_ROUTES, **(DOUBLE_ROUTES if double else {})}
+        application = Application(
+            [(path, handler, arguments) for path, handler in routes.items()],
+            default_handler_class=NoSuchRouteHandler,
+            default_handler_args=arguments,
+            log_function=lambda _: None,
+            double=double,
+        )
+        server = HttpServer(application, make_reject(None), _LIMITS)
         await server.listen(sockets)
         try:
             yield
         finally:
             server.close()
-
-
-def _application(arguments: dict[str, object], double: Double | None) -> Application:
-    routes = {**ROUTES, **FILE_ROUTES, **(DOUBLE_ROUTES if double else {})}
-    return Application(
-        [(path, handler, arguments) for path, handler in routes.items()],
-        default_handler_class=NoSuchRouteHandler,
-        default_handler_args=arguments,
-        log_function=lambda _: None,
-        double=double,
-    )

@@ -10,6 +10,7 @@ import platform
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
 
@@ -214,18 +215,21 @@ class _ReportCollector(Collector):
         yield info
 
 
-def _counter(name: str, text: str, label: str, values: Iterable[tuple[str, int]]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=[label])
-    for value, count in values:
-        family.add_metric([value], count)
-    return family
-
-
-def _gauge(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=[label])
+def _labelled(
+    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    name: str,
+    text: str,
+    label: str,
+    values: Iterable[tuple[str, float]],
+) -> Metric:
+    family = kind(name, text, labels=[label])
     for value, number in values:
         family.add_metric([value], number)
     return family
+
+
+_counter = partial(_labelled, CounterMetricFamily)
+_gauge = partial(_labelled, GaugeMetricFamily)
 
 
 def _add_histogram(

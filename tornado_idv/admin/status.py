@@ -10,7 +10,7 @@ from itertools import islice
 from msgspec import to_builtins
 
 from tornado_idv.admin.operations import Record
-from tornado_idv.admin.report import BackendReport, PartReport, ReloadResult, Report, WorkerReport
+from tornado_idv.admin.report import BackendReport, PartReport, ReloadResult, Report
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.log_format import format_time
 from tornado_idv.metrics.counters import Counters
@@ -65,7 +65,14 @@ def status(report: Report, keys: KeyRing) -> Record:
         "last_reload": _last_reload(report.last_reload),
     }
     if report.workers:
-        record["workers"] = [_worker(each, now) for each in report.workers]
+        record["workers"] = [
+            {
+                **to_builtins(each),
+                "started_at": format_time(each.started_at),
+                "uptime_s": round(now - each.started_at, 1),
+            }
+            for each in report.workers
+        ]
         record["worker_restarts"] = report.restarts
     return record
 
@@ -128,13 +135,6 @@ def _keys(keys: KeyRing, now: float) -> Record:
             if at < now + _SOON
         ],
     }
-
-
-def _worker(worker: WorkerReport, now: float) -> Record:
-    record: Record = to_builtins(worker)
-    record["started_at"] = format_time(worker.started_at)
-    record["uptime_s"] = round(now - worker.started_at, 1)
-    return record
 
 
 def _time_or_none(seconds: float | None) -> str | None:

@@ -33,7 +33,7 @@ _COMMANDS = {
     "reload": ("running.operations", "Reload the configuration of the running service."),
     "schema": ("check", "Print the JSON Schema of config.yaml."),
     "serve": ("running.serve", "Answer lookups over HTTP until SIGTERM."),
-    "status": ("running.status", "Show what the running service does."),
+    "status": ("running.operations", "Show what the running service does."),
     "users": ("users.commands", "Import, export, count and compare the users of backends."),
     "verify-fixture": ("fixtures.commands", "Compare a fixture with the live directory."),
 }

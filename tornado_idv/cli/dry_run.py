@@ -11,8 +11,9 @@ from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import NamedTuple
 
+from tornado_idv import yaml_loader
 from tornado_idv.backend import AnyBackend, BackendOptions
-from tornado_idv.config.load import locate
+from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.locations import dotted
 from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import (
@@ -23,7 +24,7 @@ from tornado_idv.errors import (
     SettingError,
     StartError,
 )
-from tornado_idv.keys.locate import Offered, locate_store
+from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.registry import build_backends, open_backends
 from tornado_idv.service.keys import key_conflicts
 from tornado_idv.service.service import api_key
@@ -91,7 +92,8 @@ def setting_warnings(path: Path, settings: Settings) -> Iterator[Problem]:
 
 
 def _problem(path: Path, *steps: int | str, message: str) -> Problem:
-    return Problem(str(path), *locate(path, *steps), dotted(steps), message)
+    mark = yaml_loader.locate(ConfigFile.read(path).tree(), steps)
+    return Problem(str(path), *mark, dotted(steps), message)
 
 
 async def _open(kinds: Mapping[str, type[AnyBackend]], options: BackendOptions) -> list[str]:

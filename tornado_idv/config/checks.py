@@ -46,8 +46,15 @@ def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
             yield Problem(file, *key.mark, path, "needs sha256, or token in a demo")
         elif len(names) > 1:
             yield Problem(file, *names[1].mark, path, "has sha256 and token; leave one out")
-    if not (is_demo(tree) or _is_loopback(value_at(tree, "server", "host"))):
-        yield from _plain_tokens(file, keys)
+    host = value_at(tree, "server", "host")  # one that is malformed is reported itself
+    is_valid = isinstance(host, yaml_loader.Text) and is_host(host)
+    if is_valid and not is_loopback(host) and not is_demo(tree):
+        for path, mark, _ in _texts(keys, "token"):
+            message = (
+                "a plain token is only allowed with demo: true or if server.host is loopback; "
+                "write sha256 instead, as printed by: printf %s TOKEN | sha256sum"
+            )
+            yield Problem(file, *mark, path, message)
     workers = value_at(tree, "server", "workers")
     if is_demo(tree) and isinstance(workers, yaml_loader.Text) and workers != "1":
         message = (
@@ -94,15 +101,6 @@ def _duplicates(file: str, values: Iterable[_Value], message: str) -> Iterator[P
         first.setdefault(canonical, mark.line)
 
 
-def _plain_tokens(file: str, keys: Iterable[_Entry]) -> Iterator[Problem]:
-    for path, mark, _ in _texts(keys, "token"):
-        message = (
-            "a plain token is only allowed with demo: true or if server.host is loopback; write "
-            "sha256 instead, as printed by: printf %s TOKEN | sha256sum"
-        )
-        yield Problem(file, *mark, path, message)
-
-
 def is_demo(tree: Any) -> bool:
     """Return whether ``demo`` is on; a malformed value is reported itself, not with every key."""
     value = value_at(tree, "demo")
@@ -110,10 +108,3 @@ def is_demo(tree: Any) -> bool:
         return value is not None and _BOOLEAN.validate_python(value)
     except ValidationError:
         return True
-
-
-def _is_loopback(host: Any) -> bool:
-    """Return whether only this machine can connect; malformed values as in `is_demo`."""
-    if not isinstance(host, yaml_loader.Text) or not is_host(host):
-        return True
-    return is_loopback(host)

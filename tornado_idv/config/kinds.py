@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -100,7 +100,12 @@ def _entry(base: type[Options], choices: _Choices, noun: str) -> Any:
     unknown kind would be reported as many unknown options.
     """
     if not choices:
-        return Annotated[base, PlainValidator(partial(_refuse, noun)), WithJsonSchema({"not": {}})]
+
+        def refuse(_: object) -> Options:
+            text = f"no kind of {noun} is installed; install a plugin"
+            raise PydanticCustomError("no_kinds", text)
+
+        return Annotated[base, PlainValidator(refuse), WithJsonSchema({"not": {}})]
     models = {kind: options and _options(kind, options) for kind, options in choices}
 
     def by_kind(_: object, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -123,8 +128,3 @@ def _options(kind: str, base: type[Options]) -> type[Options]:
         __cls_kwargs__=_NO_DOCSTRINGS,
         kind=(only, Field(description=base.model_fields["kind"].description)),
     )
-
-
-def _refuse(noun: str, _: object) -> Options:
-    text = f"no kind of {noun} is installed; install a plugin"
-    raise PydanticCustomError("no_kinds", text)

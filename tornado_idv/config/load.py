@@ -105,14 +105,6 @@ def reference_values(path: Path, environ: Mapping[str, str]) -> frozenset[str]:
     return frozenset(Resolved(tree, str(path), path.absolute().parent, environ).values)
 
 
-def locate(path: Path, *steps: int | str) -> yaml_loader.Mark:
-    """Return the position of a value in the file, or of the closest one that contains it.
-
-    Raises `StartError` as `load` does.
-    """
-    return yaml_loader.locate(ConfigFile.read(path).tree(), steps)
-
-
 def _validate(
     source: ConfigFile, kinds: Mapping[str, type[AnyBackend]], environ: Mapping[str, str]
 ) -> tuple[Settings | None, list[Problem], list[Problem]]:
@@ -122,7 +114,10 @@ def _validate(
     tree = resolved.tree
     found = list(cross_checks(tree, file))
     shared = (str(value_at(tree, each, "kind")) for each in ("shared_cache", "shared_limits"))
-    model, settings = settings_type(kinds, _kinds_in(tree), *shared), None
+    backends = value_at(tree, "backends")
+    entries = backends if isinstance(backends, list) else []
+    used = {str(value_at(each, "kind")) for each in entries}
+    model, settings = settings_type(kinds, used, *shared), None
     context = {
         "base_dir": base_dir,
         "profile_site": _first_site(tree),
@@ -137,13 +132,6 @@ def _validate(
     unknown = {(each.line, each.column) for each in resolved.absent + resolved.invalid}
     known = [each for each in found if (each.line, each.column) not in unknown]
     return settings, resolved.absent, resolved.invalid + known
-
-
-def _kinds_in(tree: Any) -> set[str]:
-    """Return every ``kind`` of the backends in the file."""
-    backends = value_at(tree, "backends")
-    entries = backends if isinstance(backends, list) else []
-    return {str(value_at(each, "kind")) for each in entries}
 
 
 def _first_site(tree: Any) -> str:

@@ -78,7 +78,9 @@ class SchemaLocator:
         if missing and is_safe:
             path.append(steps[-1])
         known = _known(self._variants(schemas))
-        return Location(tuple(path), value, known, *_choice(schemas))
+        choices = (each["discriminator"] for each in schemas if "discriminator" in each)
+        choice: Schema = next(choices, {"propertyName": "", "mapping": ()})
+        return Location(tuple(path), value, known, choice["propertyName"], list(choice["mapping"]))
 
     def _resolved(self, schema: Schema) -> Schema:
         while "$ref" in schema:
@@ -98,13 +100,6 @@ class SchemaLocator:
     def _chosen(self, schemas: Iterable[Schema], tag: str) -> list[Schema]:
         mappings = [each["discriminator"]["mapping"] for each in schemas if "discriminator" in each]
         return [{"$ref": mapping[tag]} for mapping in mappings if tag in mapping]
-
-
-def _choice(schemas: Iterable[Schema]) -> tuple[str, Sequence[str]]:
-    for schema in schemas:
-        if choice := schema.get("discriminator"):
-            return choice["propertyName"], list(choice["mapping"])
-    return "", ()
 
 
 def _known(variants: Iterable[Schema]) -> list[str]:

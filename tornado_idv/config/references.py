@@ -80,14 +80,9 @@ class Resolved:
             raise ValueError(
                 "not a reference; write ${env:NAME}, ${file:path}, or $${ for a plain ${"
             )
-        value = self._read(match["source"], match["name"])
-        if value:
-            self.values.add(value)
-        return value
-
-    def _read(self, source: str, name: str) -> str:
+        name, is_variable = match["name"], match["source"] == "env"
         try:
-            return self._environ[name] if source == "env" else read_text(self._base_dir / name)
+            value = self._environ[name] if is_variable else read_text(self._base_dir / name)
         except KeyError:
             raise _AbsentError(f"the environment variable {name} is not set") from None
         except OSError as error:
@@ -96,3 +91,6 @@ class Resolved:
             raise ValueError(f"the file {name} is not UTF-8 text") from None
         except ValueError:
             raise ValueError("a file's name cannot hold a NUL character") from None
+        if value:
+            self.values.add(value)
+        return value

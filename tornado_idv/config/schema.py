@@ -109,7 +109,16 @@ def _with_spellings(schema: Schema) -> Schema:
         words = {name: schema.pop(name) for name in ("enum", "format", "type") if name in schema}
         return {**schema, "anyOf": [words, {"type": "string", "pattern": _REFERENCE}]}
     if kind == "string" and "const" not in schema:
-        return {**schema, **_text(schema)}
+        pattern, shortest = schema.get("pattern"), schema.get("minLength", 0)
+        types = [
+            each
+            for each, texts in _SPELLINGS.items()
+            if any(len(text) >= shortest and re.search(pattern or "", text) for text in texts)
+        ]
+        return {
+            **schema,
+            **(_or_reference(types, pattern) if pattern else {"type": ["string", *types]}),
+        }
     if kind == "boolean":
         any_case = "|".join(
             "".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in word) for word in _SWITCHES
@@ -124,13 +133,3 @@ def _with_spellings(schema: Schema) -> Schema:
 
 def _or_reference(types: list[str], pattern: str) -> Schema:
     return {"type": ["string", *types], "pattern": f"{pattern}|{_REFERENCE}"}
-
-
-def _text(schema: Schema) -> Schema:
-    pattern, shortest = schema.get("pattern"), schema.get("minLength", 0)
-    types = [
-        kind
-        for kind, spellings in _SPELLINGS.items()
-        if any(len(text) >= shortest and re.search(pattern or "", text) for text in spellings)
-    ]
-    return _or_reference(types, pattern) if pattern else {"type": ["string", *types]}

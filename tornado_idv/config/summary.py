@@ -18,7 +18,6 @@ from tornado_idv.config.settings import (
     Settings,
 )
 from tornado_idv.lookup.cache import CacheLimits
-from tornado_idv.shared import SharedCacheOptions
 from tornado_idv.units import format_duration, format_rate
 
 _MAX_KEYS = 10
@@ -26,32 +25,23 @@ _MAX_KEYS = 10
 
 def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
     """Return labels and texts, one line each; ``now`` has a time zone and decides on keys."""
-    backends = enumerate(settings.backends, start=1)
-    return [
-        ("listens on", _address(settings.server)),
-        *(
-            [("admin listener", f"http://{_host_and_port(settings.admin)}")]
-            if settings.admin
-            else []
-        ),
+    server, admin, store = settings.server, settings.admin, settings.auth.store
+    cache, shared = settings.cache, settings.shared_cache
+    scheme = "https" if server.tls else "http"
+    shared_text = f"{shared.kind}, timeout {format_duration(shared.timeout)}" if shared else ""
+    lines = [
+        ("listens on", f"{scheme}://{_host_and_port(server)}{server.base_path}"),
+        ("admin listener", f"http://{_host_and_port(admin)}" if admin else ""),
         ("profile sites", ", ".join(settings.profile_sites)),
         ("keys", _keys(settings.auth, now)),
-        *([("key store", _key_store(settings.auth.store))] if settings.auth.store else []),
+        ("key store", _key_store(store) if store else ""),
         ("limits", _limits(settings.limits, settings.auth.keys)),
-        *((f"backend {i}", _backend(each, settings.cache)) for i, each in backends),
-        ("cache", _cache(settings.cache)),
-        *(
-            [("shared cache", _shared_cache(settings.shared_cache))]
-            if settings.shared_cache
-            else []
-        ),
+        *((f"backend {i}", _backend(each, cache)) for i, each in enumerate(settings.backends, 1)),
+        ("cache", f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"),
+        ("shared cache", shared_text),
         ("demo", "yes: plain tokens are allowed in the file" if settings.demo else "no"),
     ]
-
-
-def _address(server: ServerSettings) -> str:
-    scheme = "https" if server.tls else "http"
-    return f"{scheme}://{_host_and_port(server)}{server.base_path}"
+    return [(label, text) for label, text in lines if text]
 
 
 def _host_and_port(listener: ServerSettings | AdminSettings) -> str:
@@ -104,11 +94,3 @@ def _backend(options: BackendOptions, cache: CacheLimits) -> str:
     missed = cache.negative_ttl if options.negative_ttl is None else options.negative_ttl
     times = f"timeout {format_duration(options.timeout)}, cached {format_duration(found)}"
     return f'{options.name} ({options.kind}), {times}, "not found" cached {format_duration(missed)}'
-
-
-def _cache(cache: CacheLimits) -> str:
-    return f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"
-
-
-def _shared_cache(options: SharedCacheOptions) -> str:
-    return f"{options.kind}, timeout {format_duration(options.timeout)}"

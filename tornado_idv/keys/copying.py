@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -37,22 +37,17 @@ def compare(records: Sequence[KeyRecord], known: Mapping[str, KeyRecord], now: f
     copied = (_with_removed(each, known[each.id], now) for each in records if each.id in known)
     differing = [each for each in copied if not _is_same(each, known[each.id])]
     owners = {token.digest: each.id for each in known.values() for token in each.tokens}
-    conflicts = dict(_conflicts(differing, known, owners))
+    conflicts = {}
+    for record in differing:
+        if any(owners.get(token.digest, record.id) != record.id for token in record.tokens):
+            conflicts[record.id] = "another key has its token"
+        elif reason := _conflict(record, known[record.id]):
+            conflicts[record.id] = reason
     if conflicts:
         key_id, reason = next(iter(conflicts.items()))
         text = f"{len(conflicts)} keys differ in the two stores, such as {key_id}: {reason}"
         raise KeyStoreError(f"{text}; nothing was copied")
     return Changes(new, differing)
-
-
-def _conflicts(
-    records: Sequence[KeyRecord], known: Mapping[str, KeyRecord], owners: Mapping[bytes, str]
-) -> Iterator[tuple[str, str]]:
-    for record in records:
-        if any(owners.get(token.digest, record.id) != record.id for token in record.tokens):
-            yield record.id, "another key has its token"
-        elif reason := _conflict(record, known[record.id]):
-            yield record.id, reason
 
 
 def _conflict(source: KeyRecord, copy: KeyRecord) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.location import KeyStoreLocation
-from tornado_idv.keys.rows import EMPTY
+from tornado_idv.keys.record import EMPTY
 
 _log = logging.getLogger(__name__)
 _BUSY_TIMEOUT = 0.5

@@ -13,8 +13,17 @@ from msgspec.structs import replace
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.keys.api_key import KEY_ID, ApiKey
 from tornado_idv.keys.copying import Changes, compare
-from tornado_idv.keys.record import KeyRecord, Token, in_order
-from tornado_idv.keys.rows import API_KEY_COLUMNS, EMPTY, Snapshot, to_api_key, to_record, to_values
+from tornado_idv.keys.record import (
+    API_KEY_COLUMNS,
+    EMPTY,
+    KeyRecord,
+    Snapshot,
+    Token,
+    in_order,
+    to_api_key,
+    to_record,
+    to_values,
+)
 
 _T = TypeVar("_T")
 _COLUMNS = (
@@ -143,8 +152,10 @@ class KeyStore:
 
     def add(self, records: Iterable[KeyRecord]) -> None:
         """Add keys, all or none; raises `DuplicateKeyError`."""
+        remaining = iter(records)
         with self._database.writing():
-            self._add(records)
+            while batch := list(islice(remaining, _BATCH)):
+                self._add_batch(batch)
 
     def copy(self, records: Sequence[KeyRecord], now: float) -> Changes:
         """Add the keys of another store, and change those that were changed there, all or none.
@@ -155,10 +166,10 @@ class KeyStore:
         """
         with self._database.writing():
             changes = compare(records, {record.id: record for record in self._read("", ())}, now)
-            self._add(changes.new)
+            self.add(changes.new)
             for record in changes.changed:
                 self._update(record)
-            self._put_last_used({each.id: each.last_used for each in records if each.last_used})
+            self.write_last_used({each.id: each.last_used for each in records if each.last_used})
         return changes
 
     def rotate(
@@ -211,8 +222,9 @@ class KeyStore:
 
     def write_last_used(self, times: Mapping[str, float]) -> None:
         """Write when keys were last used; a later time in the store stays."""
+        rows = [(used, key_id) for key_id, used in times.items()]
         with self._database.writing():
-            self._put_last_used(times)
+            self._database.executemany(_PUT_LAST_USED, rows)
 
     def check(self) -> None:
         """Raise `KeyStoreError` if the database is damaged, as far as it can tell."""
@@ -260,35 +272,23 @@ class KeyStore:
             name = f": {key_id}" if is_id else ""
             raise InvalidRowError(f"{self._name}: a key in it is not valid{name}") from None
 
-    def _add(self, records: Iterable[KeyRecord]) -> None:
-        remaining = iter(records)
-        while batch := list(islice(remaining, _BATCH)):
-            ids = [record.id for record in batch]
-            known = dict(self._select("id, revoked FROM keys WHERE id", ids))
-            digests = [token.digest for record in batch for token in record.tokens]
-            used = {
-                digest for (digest,) in self._select("digest FROM tokens WHERE digest", digests)
-            }
-            for record in batch:
-                if record.id in known:
-                    was = (
-                        "was revoked; its id is not used again"
-                        if known[record.id]
-                        else "exists already"
-                    )
-                    raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
-                known[record.id] = None
-                for token in record.tokens:
-                    if token.digest in used:
-                        text = f"another key has the token of {record.id}"
-                        raise DuplicateKeyError(text, record.id)
-                    used.add(token.digest)
-            self._database.executemany(_ADD_KEY, map(to_values, batch))
-            self._put_tokens(batch)
-
-    def _put_last_used(self, times: Mapping[str, float]) -> None:
-        rows = [(used, key_id) for key_id, used in times.items()]
-        self._database.executemany(_PUT_LAST_USED, rows)
+    def _add_batch(self, batch: Sequence[KeyRecord]) -> None:
+        known = dict(self._select("id, revoked FROM keys WHERE id", [each.id for each in batch]))
+        digests = [token.digest for record in batch for token in record.tokens]
+        used = {digest for (digest,) in self._select("digest FROM tokens WHERE digest", digests)}
+        for record in batch:
+            if record.id in known:
+                revoked = known[record.id]
+                was = "was revoked; its id is not used again" if revoked else "exists already"
+                raise DuplicateKeyError(f"the key {record.id} {was}", record.id)
+            known[record.id] = None
+            for token in record.tokens:
+                if token.digest in used:
+                    text = f"another key has the token of {record.id}"
+                    raise DuplicateKeyError(text, record.id)
+                used.add(token.digest)
+        self._database.executemany(_ADD_KEY, map(to_values, batch))
+        self._put_tokens(batch)
 
     def _select(self, columns: str, values: Sequence[object]) -> Iterable[Any]:
         marks = ", ".join("?" for _ in values)

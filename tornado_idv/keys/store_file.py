@@ -12,10 +12,12 @@ import os
 import secrets
 import sqlite3
 import stat
-from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from pydantic import SecretStr
 
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError, UncertainChangeError
 from tornado_idv.files import FileSignature
@@ -54,6 +56,23 @@ _REASONS = {
         "the key store cannot be written; this user needs permission to write it and its directory"
     ),
 }
+
+Offered = Mapping[str, Callable[[SecretStr], KeyStoreLocation]]
+"""Key store factories of plugins, by URL scheme."""
+
+
+def locate_store(setting: Path | SecretStr, offered: Offered) -> KeyStoreLocation:
+    """Return the place of a key store, which is not opened.
+
+    Raises `KeyStoreError` for a URL that no plugin opens, and `StartError` for a broken plugin.
+    """
+    if isinstance(setting, Path):
+        return KeyStoreFile(setting)
+    scheme, _, _ = setting.get_secret_value().partition("://")
+    if scheme not in offered:
+        known = ", ".join(f"{each}://" for each in sorted(offered)) or "none"
+        raise KeyStoreError(f"no plugin opens a key store at such a URL; there are: {known}")
+    return offered[scheme](setting)
 
 
 class KeyStoreFile(KeyStoreLocation):
@@ -125,24 +144,15 @@ class _Database:
             return None, self.execute(sql), revision
         if revision == before:
             return (), (), revision
-        try:
-            first, ids = self._logged_since(before)
-        except sqlite3.Error:  # there is no log, or what is in it is not text
-            first = None
-        if first is None:
+        ids = None
+        with suppress(sqlite3.Error):  # there is no log, or what is in it is not text
+            ((first, oldest),) = self.execute(_FIRST_CHANGE, [before])
+            # One change may be several rows, of which the oldest were removed.
+            if first is not None and not first == oldest > 1:
+                ids = {key_id for (key_id,) in self.execute(_CHANGED, [first])}
+        if ids is None:  # the revision is of another store, or too long ago
             return None, self.execute(sql), revision
         return ids, self.execute(f"{sql} WHERE id IN ({_CHANGED})", [first]), revision
-
-    def _logged_since(self, revision: str) -> tuple[int | None, Container[str]]:
-        """Return the number of the first change of this revision, and the ids of all keys since.
-
-        The number is ``None`` if that is not known: of another store, or too long ago.
-        """
-        ((first, oldest),) = self.execute(_FIRST_CHANGE, [revision])
-        # One change may be several rows, of which the oldest were removed.
-        if first is None or first == oldest > 1:
-            return None, ()
-        return first, {key_id for (key_id,) in self.execute(_CHANGED, [first])}
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -255,17 +265,11 @@ def _clear_errors(path: Path) -> Iterator[None]:
             raise KeyStoreError(f"{path}: {_DAMAGED}") from None
         reason = _REASONS.get(code & 0xFF, f"SQLite fails with {error.sqlite_errorname}")
         if code & 0xFF == sqlite3.SQLITE_CANTOPEN:
-            reason = _descriptor_error() or reason
+            try:  # SQLite does not say why no file can be opened now
+                os.close(os.open(os.devnull, os.O_RDONLY))
+            except OSError as general:
+                reason = f"the key store cannot be opened: {general.strerror}"
         raise KeyStoreError(f"{path}: {reason}") from None
-
-
-def _descriptor_error() -> str | None:
-    """Return why no file can be opened now, which SQLite does not say."""
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as error:
-        return f"the key store cannot be opened: {error.strerror}"
-    return None
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:

@@ -13,9 +13,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from tornado_idv.errors import LookupFailed, format_traceback
+from tornado_idv.errors import format_traceback
 from tornado_idv.limits.key_limits import KeyLimiter, KeyUse
-from tornado_idv.lookup.deadlines import bounded, is_cancelled
+from tornado_idv.lookup.deadlines import bounded, failure_reason, is_cancelled
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.shared import AnySharedLimits, LimitUse
 
@@ -81,7 +81,7 @@ class LimitExchange:
         try:
             await bounded(_TIMEOUT, self._exchange_all(uses, since))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            reason = _reason(error)
+            reason = failure_reason(error)
             self._counters.limit_exchanges["failed"] += 1
             if reason != self.error:
                 _log.warning(
@@ -102,25 +102,15 @@ class LimitExchange:
 
     async def _exchange_all(self, uses: Sequence[KeyUse], since: float) -> None:
         for start in range(0, len(uses) or 1, _BATCH):
-            await self._exchange(uses[start : start + _BATCH], since)
-
-    async def _exchange(self, uses: Sequence[KeyUse], since: float) -> None:
-        now = self._clock()
-        named = [LimitUse(_name(each), each.events * each.limit.interval) for each in uses]
-        ahead = await self._shared.exchange(now - since, named)
-        # By the time before the exchange, so that its duration delays no request.
-        for use, seconds in zip(uses, ahead, strict=True):
-            self._limiter.advance(use, now + seconds)
+            batch, now = uses[start : start + _BATCH], self._clock()
+            named = [LimitUse(_name(each), each.events * each.limit.interval) for each in batch]
+            ahead = await self._shared.exchange(now - since, named)
+            # By the time before the exchange, so that its duration delays no request.
+            for use, seconds in zip(batch, ahead, strict=True):
+                self._limiter.advance(use, now + seconds)
 
 
 def _name(use: KeyUse) -> str:
     """Return what stands for a limit; with another rate another count begins."""
     rate = use.limit.rate
     return f"{use.limit.name} {rate.count}/{rate.seconds} {use.limits.key.id}"
-
-
-def _reason(error: Exception) -> str:
-    """Return why an exchange failed; the message of an unexpected error may contain a key id."""
-    if isinstance(error, TimeoutError):
-        return "no response in time"
-    return error.reason if isinstance(error, LookupFailed) else type(error).__name__

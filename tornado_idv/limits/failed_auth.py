@@ -74,13 +74,9 @@ class FailedAuthLimiter:
         return None
 
     def _find_places(self, address: str) -> tuple[int, int]:
-        counted = blake2b(_network(address), digest_size=8, key=self._secret).digest()
-        first, second = _TWO_HASHES.unpack(counted)
+        counted = address.encode()
+        if ":" in address:
+            counted = socket.inet_pton(socket.AF_INET6, address)[:_NETWORK_BYTES]
+        hashed = blake2b(counted, digest_size=8, key=self._secret).digest()
+        first, second = _TWO_HASHES.unpack(hashed)
         return first % self._places, self._places + second % self._places
-
-
-def _network(address: str) -> bytes:
-    """Return what is counted for an address: itself, or the /64 of an IPv6 address."""
-    if ":" in address:
-        return socket.inet_pton(socket.AF_INET6, address)[:_NETWORK_BYTES]
-    return address.encode()

@@ -103,7 +103,12 @@ def configure_logging(
     # One write for all lines where that may be: after each, the writer's thread takes the
     # interpreter lock again. By 4 KiB, a response takes a tenth more CPU time (CPython 3.11).
     write = _write_whole_lines if shared else _write_to_stderr
-    writer = LogWriter(write, lambda lines: _describe_loss(format_lines, lines))
+
+    def describe_loss(lines: int) -> str:
+        text = f"{lines} log lines dropped: standard error could not be written to in time"
+        return format_lines([_describe("warning", __name__, text)])
+
+    writer = LogWriter(write, describe_loss)
     handler = BufferedHandler(writer, format_lines)
     _install(handler, level)
     access = None
@@ -159,7 +164,10 @@ class DirectHandler(LineHandler):
     """Writes lines that a pipe takes at once if it takes anything (`PIPE_BUF`)."""
 
     def _write(self, fields: dict[str, Any]) -> None:
-        super()._write({name: _cut(value) for name, value in fields.items()})
+        for name, value in fields.items():
+            if isinstance(value, str) and len(value) > _MAX_DIRECT:
+                fields[name] = f"{value[:_MAX_DIRECT]} ... (cut)"
+        super()._write(fields)
 
 
 class BufferedHandler(LineHandler):
@@ -198,21 +206,9 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
-def _cut(value: Any) -> Any:
-    if isinstance(value, str) and len(value) > _MAX_DIRECT:
-        return f"{value[:_MAX_DIRECT]} ... (cut)"
-    return value
-
-
 def _describe(level: str, logger: str, event: str, created: float | None = None) -> dict[str, Any]:
     timestamp = format_time(time.time() if created is None else created)
     return {"timestamp": timestamp, "level": level, "logger": logger, "event": event}
-
-
-def _describe_loss(format_lines: FormatLines, lines: int) -> str:
-    """Return the log line that reports dropped lines."""
-    text = f"{lines} log lines dropped: standard error could not be written to in time"
-    return format_lines([_describe("warning", __name__, text)])
 
 
 def _write_whole_lines(data: memoryview) -> int:

@@ -143,7 +143,11 @@ class AnswerCache:
         What the ``other`` keeps is for its running lookups: a stale answer in place of a failure.
         Time does not depend on the number of entries.
         """
-        kept = other._of_running_lookups()
+        kept, of_kept = Entries(other.limits.max_entries, other.counters), Epoch()
+        for query in other._single_flight.queries:
+            entry = other._found.find(query.text)
+            if entry is not None and not entry.epoch.expired:
+                kept[query.text] = replace(entry, epoch=of_kept)
         self._found, other._found = other._found, kept
         self.refresh_queue, other.refresh_queue = other.refresh_queue, self.refresh_queue
         for backend, epoch in other._epochs.items():
@@ -220,14 +224,6 @@ class AnswerCache:
             self.purge_backend(name)
         if not any(purge):
             self.purge()
-
-    def _of_running_lookups(self) -> Entries:
-        entries, epoch = Entries(self.limits.max_entries, self.counters), Epoch()
-        for query in self._single_flight.queries:
-            entry = self._found.find(query.text)
-            if entry is not None and not entry.epoch.expired:
-                entries[query.text] = replace(entry, epoch=epoch)
-        return entries
 
     def _clear_negative(self) -> None:
         self.purges += 1

@@ -12,7 +12,7 @@ from math import inf
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from tornado_idv.errors import Broken
+from tornado_idv.errors import Broken, LookupFailed
 
 Key = TypeVar("Key")
 ResultT = TypeVar("ResultT")
@@ -39,6 +39,13 @@ async def bounded(seconds: float, call: Awaitable[ResultT]) -> ResultT:
         if is_cancelled():
             raise
         raise Broken("its own work was cancelled") from None
+
+
+def failure_reason(error: Exception) -> str:
+    """Return why a plugin's call failed; another message may contain a query or a key id."""
+    if isinstance(error, TimeoutError):
+        return "no response in time"
+    return error.reason if isinstance(error, LookupFailed) else type(error).__name__
 
 
 class DeadlineQueue(Generic[Key]):

@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from tornado_idv.backend import BreakerOptions
-from tornado_idv.errors import LookupFailed, format_traceback
+from tornado_idv.errors import format_traceback
 from tornado_idv.lookup.circuit_breaker import BreakerState, CircuitBreaker, Permit
-from tornado_idv.lookup.deadlines import bounded, is_cancelled
+from tornado_idv.lookup.deadlines import bounded, failure_reason, is_cancelled
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.model import Query
 from tornado_idv.shared import AnySharedCache, Purge, SharedResult
@@ -186,13 +186,13 @@ class SharedTier:
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything; each is a miss
             self.counted.results[failure] += 1
             if failure == "failed":  # a store that fails makes no answer wrong or late
-                self.counted.fail(_reason(error), self.clock())
+                self.counted.fail(failure_reason(error), self.clock())
             if self._breaker.failed(permit) and permit is Permit.REGULAR:  # once for each outage
                 _log.warning(
                     "shared cache: circuit breaker open after %d failures, the last: %s; "
                     "next probe in %.2g s",
                     self._breaker.failures,
-                    _reason(error),
+                    failure_reason(error),
                     self._breaker.next_probe,
                 )
             return None
@@ -212,7 +212,7 @@ class SharedTier:
             try:
                 await bounded(_PURGE_TIMEOUT, self.cache.purge(purge))
             except Exception as error:  # noqa: BLE001 - as above
-                reason = _reason(error)
+                reason = failure_reason(error)
                 self.counted.results["not_purged"] += 1
                 self.counted.fail(reason, self.clock())
                 if reason != self._purge_failure:
@@ -233,10 +233,3 @@ class SharedTier:
                 self._purge_delivered.set()
                 self._purge_delivered = asyncio.Event()
                 sending = _PurgeUnion()
-
-
-def _reason(error: Exception) -> str:
-    """Return why a call failed; the message of an unexpected error may contain the query."""
-    if isinstance(error, TimeoutError):
-        return "no response in time"
-    return error.reason if isinstance(error, LookupFailed) else type(error).__name__

@@ -16,35 +16,24 @@ from typing import Any
 _INTERVAL = 0.25
 
 
-class _LagTimer:
-    """Measures the delay every 0.25 s."""
-
-    def __init__(self, counters: Counters) -> None:
-        self._counters = counters
-        self._loop = asyncio.get_running_loop()
-        self._schedule()
-
-    def _schedule(self) -> None:
-        self._due = self._loop.time() + _INTERVAL
-        self._timer = self._loop.call_at(self._due, self._measure)
-
-    def _measure(self) -> None:
-        lag = self._loop.time() - self._due
-        self._counters.max_lag = max(self._counters.max_lag, lag)
-        self._schedule()
-
-    def stop(self) -> None:
-        self._timer.cancel()
-
-
 @contextmanager
 def measured_lag(counters: Counters) -> Iterator[None]:
-    """Measure the delay of the running event loop within."""
-    timer = _LagTimer(counters)
+    """Measure the delay of the running event loop within, every 0.25 s."""
+    loop = asyncio.get_running_loop()
+    due = loop.time() + _INTERVAL
+    timer: asyncio.TimerHandle
+
+    def measure() -> None:
+        nonlocal due, timer
+        counters.max_lag = max(counters.max_lag, loop.time() - due)
+        due = loop.time() + _INTERVAL
+        timer = loop.call_at(due, measure)
+
+    timer = loop.call_at(due, measure)
     try:
         yield
     finally:
-        timer.stop()
+        timer.cancel()
 
 
 Record = dict[str, Any]

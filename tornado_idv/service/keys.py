@@ -21,8 +21,8 @@ from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
-from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.keys.ring import KeyRing, LatestTime
+from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.service.prepared import Prepared
 
 _log = logging.getLogger(__name__)

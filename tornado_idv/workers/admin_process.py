@@ -29,8 +29,7 @@ from tornado_idv.service.prepared import Prepared
 from tornado_idv.service.service import Inherited, api_key
 from tornado_idv.workers.channel import STOPPED, Channel, heartbeats, supervised
 from tornado_idv.workers.control import Message
-from tornado_idv.workers.prepared_reload import PreparedReload
-from tornado_idv.workers.reload_all import Configuration
+from tornado_idv.workers.reload_all import Configuration, PreparedReload
 
 _log = logging.getLogger(__name__)
 _RELOAD_TIMEOUT = 145.0

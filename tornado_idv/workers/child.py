@@ -1,4 +1,4 @@
-"""A forked process, as its supervisor sees it."""
+"""A forked process, as its supervisor sees it, and its place, whichever process has it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
 from tornado_idv.admin.report import Phase
-from tornado_idv.errors import format_traceback
+from tornado_idv.errors import StartError, format_traceback
+from tornado_idv.workers.channel import CRASHED
 from tornado_idv.workers.control import Decoder, Message, encode
 
 _log = logging.getLogger(__name__)
 _READ_SIZE = 256 * 1024
-CRASHED = 70
-"""The exit code after an unhandled exception."""
+_STABLE_AFTER = 1.0
+"""Seconds: a process that served for so long did not fail at its start."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
 
 class Child:
@@ -59,6 +62,17 @@ class Child:
     def has_unsent(self) -> bool:
         """Return whether `flush` is to be called once the socket can be written."""
         return bool(self._unsent)
+
+    def overview(self, now: float) -> Message:
+        """Return its state as last reported, for the admin process."""
+        return {
+            "name": self.name,
+            "pid": self.pid,
+            "phase": self.phase,
+            "started_at": self.started_at,
+            "heartbeat_age": round(now - self.heard, 1),
+            "report": self.report,
+        }
 
     def send(self, message: Message) -> None:
         """Send a message, now or by `flush`."""
@@ -142,3 +156,42 @@ def fork(name: str, run: Callable[[socket.socket], int], now: float) -> Child:
     theirs.close()
     ours.settimeout(0)
     return Child(name, pid, ours, now)
+
+
+@dataclass
+class Slot:
+    """The place of a process: ``run`` is what it does; ``child`` the process, if there is one."""
+
+    name: str
+    run: Callable[[socket.socket], int]
+    child: Child | None = None
+    start_at: float = 0.0
+    exits_in_a_row: int = 0
+    """The number of processes that ended since the last one ran for at least a second."""
+    error: StartError | None = None
+    """Why the last of them failed."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the process serves, and was not asked to stop."""
+        return self.child is not None and self.child.phase == "ready"
+
+    def on_ready(self) -> None:
+        """The process serves."""
+        self.error = None
+
+    def on_exit(self, child: Child, reason: str, now: float) -> float:
+        """The process has ended; return in how many seconds another one is started.
+
+        At once after the first exit, then with a back-off that doubles; a run of at least a
+        second resets it.
+        """
+        self.child = None
+        if child.ready_at is None and self.error is None:
+            self.error = StartError(f"{child} ended during the start: {reason}")
+        if child.ready_at is not None and now - child.ready_at >= _STABLE_AFTER:
+            self.exits_in_a_row = 0
+        pause = min(_FIRST_PAUSE * 2.0 ** (self.exits_in_a_row - 1), _LONGEST_PAUSE)
+        self.exits_in_a_row += 1
+        self.start_at = now + (pause if self.exits_in_a_row > 1 else 0.0)
+        return self.start_at - now

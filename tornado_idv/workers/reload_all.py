@@ -1,10 +1,11 @@
-"""Reload of the configuration in all processes of a service."""
+"""Reload of the configuration in all processes: the part of the supervisor, and of each process."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tornado_idv.admin.report import FAILED, ReloadResult
@@ -13,6 +14,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.files import FileSignature
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.needs_restart import needs_restart
+from tornado_idv.service.prepared import Prepared
 from tornado_idv.service.reload import PREPARE_TIMEOUT, STOPPING, Watch, failure, record
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Child
@@ -175,3 +177,44 @@ def _problem(replies: Replies, preparing: set[int]) -> tuple[str, tuple[str, ...
         if error is not None:
             return FAILED, (f"{each['name']} (pid {each['pid']}): {error}",)
     return None
+
+
+class PreparedReload:
+    """Does the commands ``prepare``, ``commit`` and ``abort`` of the supervisor in one process.
+
+    ``prepare`` opens what a configuration needs; ``file`` is the one that was read first.
+    """
+
+    def __init__(
+        self, file: ConfigFile, prepare: Callable[[ConfigFile], Awaitable[Prepared]]
+    ) -> None:
+        self._file = file
+        self._prepare = prepare
+        self._prepared: Prepared | None = None
+        self._last = 0
+        """The number of the last command: what an earlier one prepares too late is not wanted."""
+
+    async def execute(self, command: str, args: Message) -> Message | None:
+        """Do a command; return the problems of one that cannot be prepared, and why."""
+        self._last = number = self._last + 1
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            if command == "commit":
+                prepared.commit()
+            else:
+                await prepared.abort()
+        if command != "prepare":
+            return None
+        # The content is the supervisor's, so that all processes have the same configuration.
+        file = replace(self._file, content=args["content"].encode())
+        try:
+            async with asyncio.timeout(PREPARE_TIMEOUT):
+                prepared = await self._prepare(file)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            result = failure(error, time.time())
+            return {"code": result.code, "problems": result.problems}
+        if number != self._last:
+            await prepared.abort()
+        else:
+            self._prepared = prepared
+        return None

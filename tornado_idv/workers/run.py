@@ -19,13 +19,11 @@ from tornado_idv.logs.handlers import AUDIT, LogOutput
 from tornado_idv.service.service import Summary, listening
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.service.watchdog import watched_loop
-from tornado_idv.workers.signals import Signals
+from tornado_idv.workers.signals import KILLED_BY, Signals
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
 _GC_THRESHOLD = 20_000
-_KILLED_BY = 128
-"""What a shell adds to the number of the signal that ended a process, for its exit code."""
 
 
 def run(
@@ -100,7 +98,7 @@ def abort(logs: LogOutput, number: int) -> None:
     _log.warning("second signal: exiting now, requests in flight are aborted")
     _audit.info("stopped", extra={"drained": False})
     logs.close()
-    os._exit(_KILLED_BY + number)
+    os._exit(KILLED_BY + number)
 
 
 async def _report_alive(notifier: Notifier) -> None:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+KILLED_BY = 128
+"""What a shell adds to the number of the signal that ended a process, for its exit code."""
 _STOP = (signal.SIGTERM, signal.SIGINT)
 
 

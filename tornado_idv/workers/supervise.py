@@ -16,8 +16,8 @@ import pluggy
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import AuthSettings, Settings
 from tornado_idv.errors import KeyStoreError, StartError
-from tornado_idv.keys.locate import Offered, locate_store
 from tornado_idv.keys.ring import LatestTime
+from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.logs.handlers import AUDIT, configure_direct_logging
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
@@ -26,9 +26,9 @@ from tornado_idv.service.service import Inherited, Summary
 from tornado_idv.service.sockets import bind, bind_each, port_of, url_of
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.admin_process import run_admin
+from tornado_idv.workers.child import Slot
 from tornado_idv.workers.reload_all import Configuration, ReloadAll
 from tornado_idv.workers.run import start_summary
-from tornado_idv.workers.slot import Slot
 from tornado_idv.workers.supervisor import ADMIN, Supervisor
 from tornado_idv.workers.worker import run_worker
 

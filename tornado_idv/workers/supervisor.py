@@ -19,13 +19,11 @@ from tornado_idv.config.settings import DrainSettings
 from tornado_idv.logs.handlers import AUDIT
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.systemd import Notifier
-from tornado_idv.workers.child import Child, Fork, fork
+from tornado_idv.workers.child import Child, Fork, Slot, fork
 from tornado_idv.workers.control import Message, decode_error
-from tornado_idv.workers.fan_out import FanOut
-from tornado_idv.workers.relay import relay
+from tornado_idv.workers.fan_out import FanOut, Replies
 from tornado_idv.workers.reload_all import ReloadAll
-from tornado_idv.workers.signals import SignalQueue
-from tornado_idv.workers.slot import Slot
+from tornado_idv.workers.signals import KILLED_BY, SignalQueue
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger(AUDIT)
@@ -45,8 +43,11 @@ _FORK_PAUSE = 1.0
 """Seconds before another attempt where the system has no memory or no process left."""
 _STOP_GRACE = 10.0
 """Seconds beyond the drain in which a process may close what it has opened."""
-_KILLED_BY = 128
-"""What a shell adds to the number of the signal that ended a process, for its exit code."""
+_COMMAND_TIMEOUT = 5.0
+_PURGE_SHARED_TIMEOUT = 2.0
+"""Seconds; the workers are asked afterwards in any case."""
+_REPORT_TIMEOUT = 0.5
+"""Seconds; of a worker that does not reply, the last heartbeat is used."""
 
 
 class Supervisor:
@@ -193,15 +194,29 @@ class Supervisor:
             case "reply":
                 self._fan_out.on_reply(child, message)
             case "ask":
-                workers = self._workers()
-                relay(
-                    child,
-                    message,
-                    workers,
-                    self._fan_out,
-                    reloads=self._reloads,
-                    overview=self._overview,
-                )
+                self._on_ask(child, message)
+
+    def _on_ask(self, admin: Child, message: Message) -> None:
+        """Begin a command of the admin process; reply once the workers have replied."""
+        command, args, timeout = message["command"], message["args"], _COMMAND_TIMEOUT
+        reply, workers = {"op": "reply", "id": message["id"]}, self._workers()
+        if command == "reload":
+            on_result = lambda result: admin.send({**reply, "result": result})  # noqa: E731
+            self._reloads.start("admin", on_result, **args)
+            return
+        if command == "report":
+            # A worker that starts does not reply yet, and has counted nothing.
+            workers = [each for each in workers if each.phase != "starting"]
+            timeout = _REPORT_TIMEOUT
+        elif command in ("explain", "purge_shared"):
+            workers = [each for each in workers if each.phase == "ready"][:1]
+            timeout = _PURGE_SHARED_TIMEOUT if command == "purge_shared" else timeout
+
+        def on_replies(replies: Replies) -> None:
+            overview = self._overview() if command == "report" else None
+            admin.send({**reply, "replies": replies, "overview": overview})
+
+        self._fan_out.send(workers, command, args, timeout, on_replies)
 
     def _on_ready(self, child: Child) -> None:
         slot = self._slots[child.name]
@@ -307,7 +322,7 @@ class Supervisor:
         for child in self._children:
             child.kill()
         _audit.info("stopped", extra={"drained": False})
-        os._exit(_KILLED_BY + number)
+        os._exit(KILLED_BY + number)
 
     def _workers(self) -> list[Child]:
         return [child for child in self._children if child.name != ADMIN]
@@ -326,15 +341,5 @@ class Supervisor:
             "ended": self._ended.to_record(),
             "loaded_at": self._ended.last_reload_success,
             "last_reload": self._reloads.last,
-            "workers": [
-                {
-                    "name": each.name,
-                    "pid": each.pid,
-                    "phase": each.phase,
-                    "started_at": each.started_at,
-                    "heartbeat_age": round(now - each.heard, 1),
-                    "report": each.report,
-                }
-                for each in workers
-            ],
+            "workers": [each.overview(now) for each in workers],
         }

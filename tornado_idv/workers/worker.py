@@ -22,8 +22,7 @@ from tornado_idv.service.service import Inherited, Service, prepare_file, servin
 from tornado_idv.service.watchdog import watched_loop
 from tornado_idv.workers.channel import STOPPED, UNANSWERED, Channel, heartbeats, supervised
 from tornado_idv.workers.control import Message
-from tornado_idv.workers.prepared_reload import PreparedReload
-from tornado_idv.workers.reload_all import Configuration
+from tornado_idv.workers.reload_all import Configuration, PreparedReload
 from tornado_idv.workers.run import tune_gc
 
 _log = logging.getLogger(__name__)

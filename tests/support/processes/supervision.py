@@ -19,10 +19,9 @@ from tornado_idv.config.settings import DrainSettings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.systemd import Notifier
-from tornado_idv.workers.child import Child
+from tornado_idv.workers.child import Child, Slot
 from tornado_idv.workers.control import Decoder, Message, encode
 from tornado_idv.workers.reload_all import Configuration, ReloadAll
-from tornado_idv.workers.slot import Slot
 from tornado_idv.workers.supervisor import ADMIN, Supervisor
 
 CONFIG = """\

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import get_args
 
 import click
 
-from tornado_idv.cli.common import report
-from tornado_idv.cli.keys.copy import copy_keys
+from tornado_idv.cli.common import Record, print_json, report
 from tornado_idv.cli.keys.import_keys import import_keys
 from tornado_idv.cli.keys.list_keys import list_keys, show
 from tornado_idv.cli.keys.store import (
@@ -19,18 +22,20 @@ from tornado_idv.cli.keys.store import (
     check_id,
     check_moment,
     create_option,
+    find_store,
     on_store,
     parse_moment,
-    parse_period,
+    parse_text,
 )
-from tornado_idv.cli.keys.token_output import token_output
-from tornado_idv.cli.standard_streams import print_message
+from tornado_idv.cli.standard_streams import discard_output, print_message
+from tornado_idv.commands import Exit
+from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token, check_text
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import digest
 from tornado_idv.keys.token import issue as new_token
-from tornado_idv.units import Rate, parse_rate
+from tornado_idv.units import Rate, parse_duration, parse_rate
 
 _id_argument = click.argument("key_id", metavar="ID")
 
@@ -46,8 +51,49 @@ def keys() -> None:
     """
 
 
-for command in (list_keys, show, import_keys, copy_keys):
+for command in (list_keys, show, import_keys):
     keys.add_command(command)
+
+
+@contextmanager
+def token_output(token: str, *, as_json: bool) -> Iterator[Callable[[Record], None]]:
+    """Yield what prints the token, alone or with the record of its key, within its change.
+
+    If it cannot be printed, nothing is changed; if the change is not made after that, a message
+    says that the token is not valid.
+    """
+    if "stdout" in click.get_current_context().find_root().obj:
+        print_message("standard output is closed, and the token would be lost")
+        sys.exit(Exit.NO)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    printed = False
+
+    def print_token(record: Record) -> None:
+        nonlocal printed
+        printed = True  # at least in part, also where a signal interrupts it
+        try:
+            if as_json:
+                print_json({"token": token, **record})
+            else:
+                click.echo(token)
+        except OSError as error:
+            printed = False
+            discard_output()
+            text = f"standard output cannot be written: {error.strerror}; no key was changed"
+            print_message(text)
+            sys.exit(Exit.NO)
+
+    try:
+        yield print_token
+    except BaseException as error:
+        if printed:
+            reason = str(error) if isinstance(error, KeyStoreError) else "interrupted"
+            is_uncertain = isinstance(error, UncertainChangeError)
+            validity = "may be valid" if is_uncertain else "is not valid"
+            print_message(f"{reason}; the token that was printed {validity}")
+            if isinstance(error, KeyStoreError):
+                sys.exit(Exit.UNDETERMINED if is_uncertain else Exit.NO)
+        raise
 
 
 @keys.command()
@@ -79,18 +125,18 @@ def issue(
     The token is alone on standard output.
     """
     now, token = time.time(), new_token(check_id(key_id))
-    starts = _moment(options["not_before"], now, "--not-before")
+    starts = parse_moment(options["not_before"], now, "--not-before")
     key = KeyRecord(
         key_id,
         now,
         (Token(digest(token), now),),
-        _text(options["owner"], "--owner"),
+        parse_text(check_text, options["owner"] or "", "--owner"),
         scopes or DEFAULT_SCOPES,
         starts,
         _expiry(options["expires"], now, max(starts or now, now)),
         _rate(options["requests"], "--requests"),
         _rate(options["misses"], "--misses"),
-        _text(options["note"], "--note"),
+        parse_text(check_text, options["note"] or "", "--note"),
     )
     target.check_new(key)
     if may_create:
@@ -119,7 +165,7 @@ def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> No
     never become valid for longer.
     """
     now, token = time.time(), new_token(check_id(key_id))
-    added, seconds = Token(digest(token), now), parse_period(overlap, "--overlap")
+    added, seconds = Token(digest(token), now), parse_text(parse_duration, overlap, "--overlap")
     check_moment(now + seconds, "--overlap")
     ends = _expiry(expires, now, now)
     with (
@@ -131,6 +177,44 @@ def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> No
     target.audit("rotate", [key_id])
     if after.disabled:
         print_message(f"{key_id} is disabled; tornado-idv keys enable enables it")
+
+
+@keys.command("copy")
+@click.option(
+    "--from",
+    "source_path",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The configuration whose auth.store is copied.",
+)
+@create_option
+@on_store
+def copy_keys(
+    target: Target,
+    source_path: Path,
+    may_create: bool,  # noqa: FBT001 click's way
+) -> None:
+    """Copy all keys of another key store, all or none.
+
+    Tokens stay valid: a copy has the same ids, digests, limits, times and states. It can be run
+    again, and copies what was changed since. A key that was changed in this store, too, stops it.
+    """
+    source = find_store(source_path, None, as_json=target.as_json).location
+    with closing(source), source.opened(read_only=True) as store:
+        keys = list(store.records())
+    for key in keys:
+        target.check_new(key)
+    all_ids = [key.id for key in keys]
+    with target.changing("copy", all_ids, may_create=may_create) as store:
+        changes = store.copy(keys, time.time())
+    target.audit("copy", changes.ids)
+    copied, updated = len(changes.new), len(changes.changed)
+    unchanged = len(keys) - copied - updated
+    record = {"ok": True, "copied": copied, "updated": updated, "unchanged": unchanged}
+    text = f"Copied {copied} keys from {source.name} to {target.location.name}"
+    text = f"{text}; {updated} were updated, and {unchanged} were equal."
+    report(text, record, as_json=target.as_json)
 
 
 @keys.command()
@@ -176,26 +260,12 @@ def _change(
     report(f"{key_id}: {record['state']}{was}", record, as_json=target.as_json)
 
 
-def _moment(text: str | None, now: float, option: str) -> float | None:
-    return None if text is None else parse_moment(text, now, option)
-
-
 def _expiry(text: str | None, now: float, after: float) -> float | None:
-    moment = _moment(text, now, "--expires")
+    moment = parse_moment(text, now, "--expires")
     if moment is not None and moment <= after:
         raise KeyCommandError("--expires: must be in the future, and after --not-before")
     return moment
 
 
 def _rate(text: str | None, option: str) -> Rate | None:
-    try:
-        return None if text is None else parse_rate(text)
-    except ValueError as error:
-        raise KeyCommandError(f"{option}: {error}") from None
-
-
-def _text(text: str | None, option: str) -> str:
-    try:
-        return check_text(text or "")
-    except ValueError as error:
-        raise KeyCommandError(f"{option}: {error}") from None
+    return None if text is None else parse_text(parse_rate, text, option)

@@ -102,12 +102,8 @@ def import_keys(
     (the SHA-256 of the token), and any of owner, scopes, not_before, expires, requests, misses,
     note and disabled.
     """
-    lines, name = _Lines(target), getattr(file, "name", "<stdin>")
-    for number, line in enumerate(with_progress(file.readlines(), "Reading"), start=1):
-        lines.read(number, line)
-    if lines.problems:
-        raise ConfigError(*(Problem(name, *each) for each in lines.problems))
-    keys = lines.keys
+    name = getattr(file, "name", "<stdin>")
+    keys, lines = _read_keys(target, file.readlines(), name)
     if not keys:
         raise KeyCommandError(f"{name}: there is no key in it")
     ids = [key.id for key in keys]
@@ -115,47 +111,47 @@ def import_keys(
         try:
             store.add(with_progress(keys, "Adding"))
         except DuplicateKeyError as error:
-            number = lines.by_id[error.key_id]
-            raise ConfigError(Problem(name, number, 1, "", str(error))) from None
+            line = lines[error.key_id]
+            raise ConfigError(Problem(name, line, 1, "", str(error))) from None
     target.audit("import", ids)
     record = {"ok": True, "imported": len(keys)}
     noun = "key" if len(keys) == 1 else "keys"
     report(f"Imported {len(keys)} {noun}.", record, as_json=target.as_json)
 
 
-class _Lines:
-    """The keys of the lines that were read, and all problems: line, column, member, message."""
-
-    def __init__(self, target: Target) -> None:
-        self.keys: list[KeyRecord] = []
-        self.problems: list[tuple[int, int, str, str]] = []
-        self.by_id: dict[str, int] = {}
-        self._by_digest: dict[bytes, int] = {}
-        self._target = target
-        self._now = time.time()
-
-    def read(self, number: int, line: bytes) -> None:
-        """Read one line; an empty one is skipped."""
+def _read_keys(
+    target: Target, lines: Sequence[bytes], name: str
+) -> tuple[list[KeyRecord], dict[str, int]]:
+    """Return the keys, and the line of each by its id; raises `ConfigError` with all problems."""
+    now = time.time()
+    keys: list[KeyRecord] = []
+    problems: list[Problem] = []
+    by_id: dict[str, int] = {}
+    by_digest: dict[bytes, int] = {}
+    for number, line in enumerate(with_progress(lines, "Reading"), start=1):
         if not line.strip():
-            return
+            continue
         try:
-            value = strict_json.loads(line)
-            key = ImportedKey.model_validate(value).as_record(self._now)
-            self._target.check_new(key)
+            key = ImportedKey.model_validate(strict_json.loads(line)).as_record(now)
+            target.check_new(key)
         except ValidationError as error:
-            self.problems.extend((number, 1, *each) for each in _messages(error))
+            problems += (Problem(name, number, 1, *each) for each in _messages(error))
         except KeyCommandError as error:
-            self.problems.append((number, 1, "id", str(error)))
+            problems.append(Problem(name, number, 1, "id", str(error)))
         except ValueError:
-            self.problems.append((number, 1, "", "not a line of JSON"))
+            problems.append(Problem(name, number, 1, "", "not a line of JSON"))
         else:
-            for name, first in (
-                ("id", self.by_id.setdefault(key.id, number)),
-                ("sha256", self._by_digest.setdefault(key.tokens[0].digest, number)),
+            keys.append(key)
+            for member, first in (
+                ("id", by_id.setdefault(key.id, number)),
+                ("sha256", by_digest.setdefault(key.tokens[0].digest, number)),
             ):
                 if first != number:
-                    self.problems.append((number, 1, name, f"the same as in line {first}"))
-            self.keys.append(key)
+                    text = f"the same as in line {first}"
+                    problems.append(Problem(name, number, 1, member, text))
+    if problems:
+        raise ConfigError(*problems)
+    return keys, by_id
 
 
 def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import click
 
 from tornado_idv.cli.common import print_json
-from tornado_idv.cli.keys.store import Target, as_record, check_id, on_store, parse_period
+from tornado_idv.cli.keys.store import Target, as_record, check_id, on_store, parse_text
 from tornado_idv.commands import printable
+from tornado_idv.units import parse_duration
 
 _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 
@@ -31,22 +32,17 @@ def list_keys(target: Target, unused: str | None, expiring: str | None, owner: s
     if owner is not None:
         keys = [key for key in keys if key.owner == owner]
     if unused is not None:
-        since = now - parse_period(unused, "--unused")
-        keys = [
-            key
-            for key in keys
-            if (key.revoked is None and max(key.created, key.last_used or 0.0) < since)
-        ]
+        since = now - parse_text(parse_duration, unused, "--unused")
+        keys = [key for key in keys if key.revoked is None]
+        keys = [key for key in keys if max(key.created, key.last_used or 0.0) < since]
     if expiring is not None:
-        until = now + parse_period(expiring, "--expiring")
+        until = now + parse_text(parse_duration, expiring, "--expiring")
         keys = [key for key in keys if key.state(now) == "valid" and key.valid_until <= until]
     records = [as_record(key, now) for key in keys]
     if target.as_json:
         print_json(records)
     elif records:
-        _print_table(
-            [_COLUMNS, *(tuple(_cell(each[column]) for column in _COLUMNS) for each in records)]
-        )
+        _print_table([[_cell(each[column]) for column in _COLUMNS] for each in records])
 
 
 @click.command()
@@ -76,21 +72,17 @@ def _cell(value: object) -> str:
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    if sys.stdout.isatty():
-        _print_rich_table(rows)
+    if not sys.stdout.isatty():
+        widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+        for row in (_COLUMNS, *rows):
+            click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
         return
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
-
-
-def _print_rich_table(rows: Sequence[Sequence[str]]) -> None:
     # Imported here since it takes 50 ms, and only a terminal needs it.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(*rows[0], box=None, header_style="bold")
-    for row in rows[1:]:
+    table = Table(*_COLUMNS, box=None, header_style="bold")
+    for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -21,16 +22,16 @@ from tornado_idv.commands import Exit, ignore_signals
 from tornado_idv.config.parts import load_key_store_settings
 from tornado_idv.errors import IdvError, UncertainChangeError
 from tornado_idv.keys.api_key import KEY_ID
-from tornado_idv.keys.locate import locate_store
 from tornado_idv.keys.location import KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord
 from tornado_idv.keys.store import KeyStore
-from tornado_idv.keys.store_file import KeyStoreFile
+from tornado_idv.keys.store_file import KeyStoreFile, locate_store
 from tornado_idv.logs.handlers import LogFormat, configure_logging
 from tornado_idv.options import is_like_url
 from tornado_idv.registry import key_stores, plugin_manager
 from tornado_idv.units import DURATION, format_rate, parse_duration
 
+_T = TypeVar("_T")
 _audit = logging.getLogger("tornado_idv.audit")
 END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 _LINES_AT_ONCE = 1000
@@ -94,7 +95,10 @@ class Target:
 
     def audit(self, command: str, key_ids: Iterable[str]) -> None:
         """Log who changed which keys; never a token or its digest."""
-        user = _user()
+        try:  # from the system and not the environment
+            user = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:
+            user = str(os.getuid())
         with closing(configure_logging("info", self.log_format)) as logs:
             for i, key_id in enumerate(key_ids, start=1):
                 extra = {"user": user, "command": f"keys {command}", "key": key_id}
@@ -148,20 +152,20 @@ def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> 
     """
     if store_path is not None:
         if is_like_url(str(store_path)):
-            text = "--store: must be a file; set a URL, which may hold a password, as auth.store"
-            raise KeyCommandError(text)
+            raise KeyCommandError(
+                "--store: must be a file; set a URL, which may hold a password, as auth.store"
+            )
         return Target(KeyStoreFile(store_path), as_json)
     settings = load_key_store_settings(config_path, os.environ)
     store, keys = settings.auth.store, settings.auth.keys
     if store is None:
         raise KeyCommandError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
-    digests = (key.digest for key in keys)
     return Target(
         locate_store(store, {} if isinstance(store, Path) else key_stores(plugin_manager())),
         as_json,
         settings.logging.format,
         frozenset(key.id for key in keys),
-        frozenset(digest for digest in digests if digest is not None),
+        frozenset(filter(None, (key.digest for key in keys))),
     )
 
 
@@ -170,11 +174,13 @@ create_option = click.option(
 )
 
 
-def parse_moment(text: str, now: float, option: str) -> float:
+def parse_moment(text: str | None, now: float, option: str) -> float | None:
     """Return the Unix time of ``90d`` from now, ``2027-01-01`` or ``2027-01-01T00:00:00Z``.
 
     A date is its first second in UTC. Raises `KeyCommandError`, naming the option.
     """
+    if text is None:
+        return None
     is_period = DURATION.fullmatch(text) is not None
     moment = now + parse_duration(text) if is_period else _parse_date(text, option)
     return check_moment(moment, option)
@@ -194,10 +200,10 @@ def check_id(key_id: str) -> str:
     return key_id
 
 
-def parse_period(text: str, option: str) -> float:
-    """Return the seconds of a duration; raises `KeyCommandError`, naming the option."""
+def parse_text(parse: Callable[[str], _T], text: str, option: str) -> _T:
+    """Return what ``parse`` does; raises `KeyCommandError`, naming the option."""
     try:
-        return parse_duration(text)
+        return parse(text)
     except ValueError as error:
         raise KeyCommandError(f"{option}: {error}") from None
 
@@ -248,11 +254,3 @@ def as_record(key: KeyRecord, now: float) -> Record:
             for each in key.tokens
         ],
     }
-
-
-def _user() -> str:
-    """Return the name of the user who runs this, from the system and not the environment."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

@@ -27,9 +27,14 @@ from tornado_idv.cli.users.formats import (
     read_rows,
     write_users,
 )
-from tornado_idv.cli.users.import_users import RejectedRows, open_source, progress
+from tornado_idv.cli.users.import_users import (
+    RejectedRows,
+    importable,
+    open_source,
+    progress,
+    validated,
+)
 from tornado_idv.cli.users.stores import Stores, reporting
-from tornado_idv.cli.users.validation import importable, validated
 from tornado_idv.commands import Exit
 from tornado_idv.errors import StartError
 from tornado_idv.model import User
@@ -133,7 +138,9 @@ def import_users(
     """
     if form is None and file.lower().endswith(".xlsx"):
         form = "csv"  # its reader says what to do with a workbook
-    form = _format(file, form)
+    form = form or format_of(file)
+    if form is None:
+        raise click.UsageError("the format of FILE is not known; add --format csv, jsonl or yaml")
     columns = _columns(pairs)
     with reporting(name, as_json=as_json):
         stores = Stores.of_config(config_path)
@@ -209,13 +216,6 @@ def generate(*, number: int, seed: int, form: Format | None) -> None:
     """Print made-up users, the same for the same seed, for tests."""
     with reporting():
         _print_users(form or "csv", generated_users(number, seed))
-
-
-def _format(file: str, form: Format | None) -> Format:
-    form = form or format_of(file)
-    if form is None:
-        raise click.UsageError("the format of FILE is not known; add --format csv, jsonl or yaml")
-    return form
 
 
 def _counted(count: int, noun: str) -> str:

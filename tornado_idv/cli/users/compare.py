@@ -7,13 +7,16 @@ import random
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from heapq import merge
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 
 import click
 
 from tornado_idv.backend import BackendOptions
 from tornado_idv.cli.common import Record, config_option, json_option, print_json
+from tornado_idv.cli.users.formats import FIELDS
 from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.commands import Exit, printable
 from tornado_idv.errors import Broken
@@ -25,7 +28,6 @@ from tornado_idv.registry import build_backends, open_backends
 _LISTED = 100
 """Users that are listed for each kind of difference; the others are only counted."""
 _SEED = 1
-_FIELDS = ("nickname", "card_number", "plan", "profile_url")
 
 
 @click.command()
@@ -53,22 +55,14 @@ def compare(
         stores = Stores.of_config(config_path)
         report = Report(first, second, stores.identifiers)
         if sample is None:
-            ones = _in_order(stores, report.first, report)
-            others = _in_order(stores, report.second, report)
-            one, other = next(ones, None), next(others, None)
-            while one is not None or other is not None:
-                if other is None or (one is not None and report.key(one) < report.key(other)):
-                    report.add(one, None)
-                    one = next(ones, None)
-                elif one is None or report.key(other) < report.key(one):
-                    report.add(None, other)
-                    other = next(others, None)
-                else:
-                    report.add(one, other)
-                    one, other = next(ones, None), next(others, None)
+            ones, others = _in_order(stores, report, 0), _in_order(stores, report, 1)
+            rows = merge(ones, others, key=itemgetter(0))
+            for _, same_key in groupby(rows, key=itemgetter(0)):
+                users = {side: user for _, side, user in same_key}
+                report.add(users.get(0), users.get(1))
         else:
-            users = _sample(stores.store(first).records(), sample)
-            asyncio.run(_compare_sample(stores, report, users))
+            chosen = _sample(stores.store(first).records(), sample)
+            asyncio.run(_compare_sample(stores, report, chosen))
     if as_json:
         print_json(report.record())
     else:
@@ -140,7 +134,7 @@ class Report:
 
 def different(one: User, other: User, identifiers: Identifiers) -> list[str]:
     """Return the fields that a response for one user and for the other one differ in."""
-    values = zip(_FIELDS, _shown(one, identifiers), _shown(other, identifiers), strict=True)
+    values = zip(FIELDS, _shown(one, identifiers), _shown(other, identifiers), strict=True)
     return [name for name, a, b in values if a != b]
 
 
@@ -152,14 +146,15 @@ def _shown(user: User, identifiers: Identifiers) -> tuple[str, str, str, str]:
     return nickname, user.card_number, user.plan, url
 
 
-def _in_order(stores: Stores, name: str, report: Report) -> Iterator[User]:
-    last = b""
+def _in_order(stores: Stores, report: Report, side: int) -> Iterator[tuple[bytes, int, User]]:
+    """Yield the users of a backend, with their keys and its place among the two."""
+    name, last = (report.first, report.second)[side], b""
     for user in stores.store(name).records():
         key = report.key(user)
         if key <= last:
             raise Broken("two rows have one nickname, or the rows are not in order", backend=name)
         last = key
-        yield user
+        yield key, side, user
 
 
 async def _compare_sample(stores: Stores, report: Report, users: Iterable[User]) -> None:
