@@ -70,7 +70,8 @@ class Child:
             "pid": self.pid,
             "phase": self.phase,
             "started_at": self.started_at,
-            "heartbeat_age": round(now - self.heard, 1),
+            # A killed child is given time to end, by a heartbeat in the future.
+            "heartbeat_age": max(0.0, round(now - self.heard, 1)),
             "report": self.report,
         }
 
