@@ -24,8 +24,8 @@ _STOP_TIMEOUT = 10.0
 class IdentityService:
     """A running test double; ``url`` and ``key`` are for the program under test.
 
-    Identifiers are nicknames with ``@``, profile URLs or card numbers. Raises `ValueError` for a user or a fault
-    that the double does not accept.
+    Identifiers are nicknames with ``@``, profile URLs or card numbers. Raises `ValueError` for a
+    user or a fault that the double does not accept.
     """
 
     def __init__(self, url: str, key: str, admin_url: str) -> None:
