@@ -63,6 +63,8 @@ def test_double_is_used_from_node(tmp_path: Path) -> None:
     done = run(["node", "--test", "seats.test.mjs"], tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pass 2" in done.stdout
+    done = run([str(shutil.which("node")), "--test", "seats.test.mjs"], tmp_path, PATH="/absent")
+    assert "error: 'tornado-idv did not start" in done.stdout, done.stdout
 
 
 def test_drill_of_the_page_prints_its_output() -> None:

@@ -24,8 +24,8 @@ _STOP_TIMEOUT = 10.0
 class IdentityService:
     """A running test double; ``url`` and ``key`` are for the program under test.
 
-    Identifiers are nicknames with ``@``, or card numbers. Raises `ValueError` for a user or a fault
-    that the double does not accept.
+    Identifiers are nicknames with ``@``, profile URLs or card numbers. Raises `ValueError` for a
+    user or a fault that the double does not accept.
     """
 
     def __init__(self, url: str, key: str, admin_url: str) -> None:
@@ -72,11 +72,13 @@ class IdentityService:
         record = {"plan": user.plan, "card_number": user.card_number}
         if user.profile_url:
             record["profile_url"] = user.profile_url
-        self._send("PUT", f"/double/users/{quote('@' + user.nickname.removeprefix('@'))}", record)
+        self._send(
+            "PUT", f"/double/users/{quote('@' + user.nickname.removeprefix('@'), '')}", record
+        )
 
     def fail(self, identifier: str = "all", **fault: Any) -> None:
         """Have lookups of one identifier, or of all, fail; ``fault`` as in a fixture."""
-        self._send("PUT", f"/double/faults/{quote(identifier)}", fault)
+        self._send("PUT", f"/double/faults/{quote(identifier, '')}", fault)
 
     def slow(self, identifier: str, seconds: float) -> None:
         """Delay the responses to lookups of one identifier."""

@@ -28,6 +28,7 @@ from tornado_idv.service.service import Service
 from tornado_idv.web.access_log import AccessLog, Ids, make_subject_of, record_response
 from tornado_idv.web.double import Double as DoubleState
 
+USER = {"plan": "Free", "card_number": "1"}
 DEMO = f"demo: true\n{WITH_ADMIN}"
 USERS = """\
 users:
@@ -265,7 +266,11 @@ def test_the_journal_has_the_requests_in_order(double: Double) -> None:
         ("/double/faults/@a", {"delay": "5"}, "delay: not a duration; write a number"),
         ("/double/faults/@a", {"drip": "1KiB"}, "drip: not a rate of bytes; write it"),
         ("/double/faults/@a", {"drip": "0B/s"}, "drip: Input should be greater than or equal to 1"),
-        ("/double/faults/@a", {"delay": "1s", "more": 1}, "more: Extra inputs are not permitted"),
+        (
+            "/double/faults/@a",
+            {"delay": "1s", "more": 1},
+            "more: this member is not known; there are",
+        ),
         ("/double/faults/@a", {"delay": "1s", "times": 0}, "times: Input should be greater than"),
         ("/double/faults/@a", {"delay": "1s", "probability": 2}, "probability: Input should be"),
         ("/double/faults/a", {"status": 503}, "Invalid value: a nickname must begin with @"),
@@ -274,11 +279,9 @@ def test_the_journal_has_the_requests_in_order(double: Double) -> None:
         ("/double/users/@a", {"plan": "", "card_number": "1"}, "plan: String should have at least"),
         ("/double/users/@a", {"plan": "Free", "card_number": 1}, "card_number: Input should be a"),
         ("/double/users/@a", {"plan": "Free", "card_number": "@a"}, "digits as card_number"),
-        (
-            "/double/users/@a",
-            {"plan": "Free", "card_number": "x"},
-            "Invalid value: a nickname must",
-        ),
+        ("/double/users/@a", {"plan": "Free", "card_number": "1x"}, "digits as card_number"),
+        ("/double/users/https%3A%2F%2Fprofiles.example%2Fm%2Fa", USER, "nickname with @ in the"),
+        ("/double/faults/https%3A%2F%2Fother.example%2Fm%2Fa", {"status": 503}, "profile site"),
     ],
 )
 def test_a_wrong_value_is_an_error_that_changes_nothing(
@@ -288,6 +291,22 @@ def test_a_wrong_value_is_an_error_that_changes_nothing(
     assert (reply.status, reply.json["code"]) == (422, "invalid_format")
     assert message in reply.json["message"]
     assert double.get("/double") == {"users": [], "faults": {}}
+
+
+def test_a_card_number_has_one_user(double: Double) -> None:
+    """A fixture with two such users is an error, too; replacing the user is none."""
+    assert [double.put("/double/users/@a", **USER).status for _ in range(2)] == [200, 200]
+    reply = double.put("/double/users/@b", **USER)
+    assert reply.status == 422
+    assert reply.json["message"].startswith("card_number: another user was added with it")
+    assert json.loads(double.client.by_card("1").body)["nickname"] == "@a"
+    double.delete("/double/users/@a")
+    assert double.put("/double/users/@b", **USER).status == 200
+
+
+def test_a_fault_is_set_by_profile_url(double: Double) -> None:
+    double.put("/double/faults/https%3A%2F%2Fprofiles.example%2Fm%2Falice", status=503)
+    assert double.statuses("@alice") == [503]
 
 
 def test_a_web_page_cannot_set_anything(double: Double) -> None:

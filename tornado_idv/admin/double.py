@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from tornado_idv.admin.handler import AdminError, AdminHandler
 from tornado_idv.errors import InvalidFormat
 from tornado_idv.fault import Fault
-from tornado_idv.model import ByCard, ByNickname, Query, User
+from tornado_idv.model import Query, User
 from tornado_idv.options import Options
 from tornado_idv.web.double import Double
 
@@ -44,8 +44,12 @@ class DoubleHandler(AdminHandler):
         try:
             return model.model_validate(self.record())
         except ValidationError as error:
+            known = ", ".join(model.model_fields)
+            texts = {"extra_forbidden": f"this member is not known; there are {known}"}
             message = "; ".join(
-                ".".join(map(str, each["loc"])) + ": " + each["msg"].removeprefix("Value error, ")
+                ".".join(map(str, each["loc"]))
+                + ": "
+                + texts.get(each["type"], each["msg"].removeprefix("Value error, "))
                 for each in error.errors()
             )
             raise AdminError(422, "invalid_format", message.removeprefix(": ")) from None
@@ -92,12 +96,16 @@ class UserHandler(DoubleHandler):
 
     async def put(self, name: str) -> None:
         record = self.read(_User)
-        queries = self.query(name), self.query(record.card_number)
-        if [type(each) for each in queries] != [ByNickname, ByCard]:
+        if not (name.startswith("@") and record.card_number.isdigit()):
             message = "A user has a nickname with @ in the path, and digits as card_number"
             raise AdminError(422, "invalid_format", message)
+        nickname, card = self.query(name), self.query(record.card_number)
+        users = self.double.users
+        if card in users and users[card] is not users.get(nickname):
+            message = "card_number: another user was added with it; remove that one first"
+            raise AdminError(422, "invalid_format", message)
         user = User(nickname=name.removeprefix("@"), **record.model_dump())
-        self.double.set_user(user, *queries)
+        self.double.set_user(user, nickname, card)
         self.send_done()
 
     async def delete(self, name: str) -> None:

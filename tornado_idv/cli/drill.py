@@ -59,12 +59,13 @@ SCENARIOS = (
 
 @dataclass(frozen=True)
 class Run:
-    """The conclusion of the program in a scenario, and how it said so."""
+    """The conclusion of the program in a scenario, its exit code and last line of output."""
 
     scenario: str
     conclusion: str
     right: tuple[str, ...]
     exit_code: int | None
+    last_line: str
 
     @property
     def passed(self) -> bool:
@@ -165,7 +166,13 @@ def _runs(
                 service.fail(_USER.nickname, **scenario.fault)
             key = issue("rotated") if scenario.rotated else service.key
             code, output = _run(command, service.url, key, timeout)
-            yield Run(scenario.name, _conclusion(code, output, patterns), scenario.right, code)
+            yield Run(
+                scenario.name,
+                _conclusion(code, output, patterns),
+                scenario.right,
+                code,
+                _last_line(output),
+            )
 
 
 def _run(command: Sequence[str], url: str, key: str, timeout: float) -> tuple[int | None, str]:
@@ -187,6 +194,12 @@ def _run(command: Sequence[str], url: str, key: str, timeout: float) -> tuple[in
     return done.returncode, (done.stdout + done.stderr).decode("utf-8", "replace")
 
 
+def _last_line(output: str) -> str:
+    """Return the last line that is not blank, without control characters."""
+    lines = output.strip().splitlines()
+    return "".join(filter(str.isprintable, lines[-1])) if lines else ""
+
+
 def _conclusion(code: int | None, output: str, patterns: dict[str, re.Pattern[str]]) -> str:
     if code is None:
         return _NONE
@@ -200,6 +213,8 @@ def _print_run(run: Run) -> None:
     wanted = "" if run.passed else f", expected {' or '.join(run.right)}"
     conclusion = "did not end in time" if run.conclusion == _NONE else run.conclusion
     click.echo(f"{result}  {run.scenario:<22} {conclusion}{wanted}")
+    if not run.passed and run.last_line:
+        click.echo(f"        last line of output: {run.last_line}")
 
 
 def _write_junit(runs: Sequence[Run], path: Path) -> None:

@@ -37,7 +37,8 @@ def import_all() -> None:
     plugins = [each.__name__ for each in registry.plugin_manager().get_plugins()]
     for package in ("tornado_idv.cli", "tornado_idv.workers", *plugins):
         for each in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-            importlib.import_module(each.name)
+            with suppress(ModuleNotFoundError):  # python-ldap may not be installed
+                importlib.import_module(each.name)
     for library in ("rich.console", "rich.table", "uvloop"):
         importlib.import_module(library)
     anyio = importlib.import_module("anyio")  # imports most of itself when it is used

@@ -75,7 +75,8 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
             error.backend = error.backend or name or None
             raise
         except OSError as error:
-            raise StartError(f"a file cannot be used: {error}") from None
+            name, reason = error.filename or "a file", error.strerror or error
+            raise StartError(f"{name}: cannot be used: {reason}") from None
         except RefusedError:
             with exit_on_error(Exit.NO, as_json=as_json):
                 raise
