@@ -2,15 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pluggy
 import pytest
+from pydantic import BaseModel
 
 from tornado_idv import hookspecs
 from tornado_idv.backend import AnyBackend, Backend, BackendOptions
+from tornado_idv.config.kinds import settings_type
 from tornado_idv.errors import ConfigError, Problem, StartError, Unavailable
 from tornado_idv.hookspecs import hookimpl
 from tornado_idv.model import Answer, Query, User
@@ -188,8 +194,56 @@ def test_an_installed_plugin_that_cannot_be_imported_stops_the_start(
         raise ImportError("no module named gone")
 
     monkeypatch.setattr(EntryPoint, "load", load)
-    with pytest.raises(StartError, match="a plugin cannot be loaded: no module named gone"):
+    with pytest.raises(StartError, match=r"a plugin cannot be loaded: .*no module named gone"):
         plugin_manager()
+
+
+SUITABLE = """
+from tornado_idv import hookimpl
+
+@hookimpl
+def idv_backend_kinds():
+    return {}
+"""
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entry_point: str, module: str) -> None:
+    """Put a package with a plugin on the import path."""
+    info = folder / "users_of_mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: users-of-mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[tornado_idv]\n{entry_point}\n")
+    (folder / "plugin_of_mine.py").write_text(module)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "plugin_of_mine", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "module", "reported"),
+    [
+        ("mine = plugin_of_mien", "", "No module named 'plugin_of_mien'"),
+        ("mine = plugin_of_mine:Absent", "", "has no attribute 'Absent'"),
+        ("mine = plugin_of_mine", "import no_such_library", "No module named 'no_such_library'"),
+        ("mine = plugin_of_mine", "nonsense()", "name 'nonsense' is not defined"),
+        ("mine = plugin_of_mine", "def idv_backend_kinds(): return {}", "decorate its hooks"),
+        ("yaml = plugin_of_mine", SUITABLE, "another plugin has an entry point of this name"),
+    ],
+)
+def test_an_unsuitable_installed_plugin_is_reported_by_package_and_entry_point(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    entry_point: str,
+    module: str,
+    reported: str,
+) -> None:
+    install(tmp_path, monkeypatch, entry_point, module)
+    with pytest.raises(StartError) as caught:
+        plugin_manager()
+    name = entry_point.partition(" ")[0]
+    assert f"entry point {name} = " in str(caught.value)
+    assert reported in str(caught.value)
+    if name == "mine":  # of two with one name, the one that is found later is reported
+        assert "users-of-mine" in str(caught.value)
 
 
 def test_one_kind_offered_by_two_plugins_stops_the_start() -> None:
@@ -225,6 +279,90 @@ def test_place_without_a_class_is_reported_when_it_is_used(place: str) -> None:
     kinds = backend_kinds(plugin_manager(entry_points=False, plugins=[Offering(a=place)]))
     with pytest.raises(StartError, match="a plugin cannot be loaded"):
         kinds["a"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "reported"),
+    [
+        (lambda: ["fake"], "idv_backend_kinds returned a list, no mapping"),
+        (lambda: {"fake": 1 / 0}, f"ZeroDivisionError in {__file__}, line"),
+    ],
+    ids=["list", "error"],
+)
+def test_kinds_that_cannot_be_collected_are_reported(
+    kinds: Callable[[], Any], reported: str
+) -> None:
+    class Unsuitable:
+        @hookimpl
+        def idv_backend_kinds(self) -> Any:
+            return kinds()
+
+    with pytest.raises(StartError, match="a plugin cannot be loaded") as caught:
+        backend_kinds(plugin_manager(entry_points=False, plugins=[Unsuitable()]))
+    assert reported in str(caught.value)
+
+
+class Unfinished(Backend[BackendOptions]):
+    """Has no ``find``."""
+
+
+class WithForeignOptions(Recorder):
+    """Takes the model of another library for its options."""
+
+    options_type = BaseModel  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reported"),
+    [
+        (Unfinished, "Unfinished does not implement find"),
+        (WithForeignOptions, "options_type is a subclass of BackendOptions"),
+        (Recorder(options("a")), "must be a class"),
+        (BackendOptions, "must be a class whose options_type"),
+    ],
+    ids=["abstract", "options", "instance", "another class"],
+)
+def test_a_kind_that_is_no_suitable_class_is_reported(kind: Any, reported: str) -> None:
+    with pytest.raises(StartError, match='kind "fake": ') as caught:
+        settings_type({"fake": kind})
+    assert reported in str(caught.value)
+
+
+class WithoutArguments(Recorder):
+    """Is not created with its options."""
+
+    def __init__(self) -> None:
+        """Take nothing."""
+
+
+class WithoutBase(Recorder):
+    """Does not call the ``__init__`` of its base class."""
+
+    def __init__(self, options: BackendOptions) -> None:
+        """Do nothing."""
+
+
+class FailsToBuild(Recorder):
+    """Raises an error whose message contains a credential."""
+
+    def __init__(self, options: BackendOptions) -> None:
+        raise ValueError("s3cret")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reported"),
+    [
+        (WithoutArguments, "takes 1 positional argument but 2 were given"),
+        (WithoutBase, r"WithoutBase must call super\(\).__init__\(options\)"),
+        (FailsToBuild, f"ValueError in {re.escape(__file__)}, line [0-9]+$"),
+    ],
+    ids=["arguments", "base", "error"],
+)
+def test_a_backend_that_cannot_be_created_is_reported(
+    kind: type[AnyBackend], reported: str
+) -> None:
+    with pytest.raises(StartError, match=f"backend a cannot be created: .*{reported}"):
+        build_backends({"fake": kind}, [options("a")])
 
 
 async def test_backends_are_opened_in_order_and_closed_in_reverse() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,14 @@ class ReadsInTheEventLoop(Honest):
     async def open(self) -> None:
         with Path(os.devnull).open():  # noqa: ASYNC230
             pass
+
+
+class SleepsInTheEventLoop(Honest):
+    """Makes all other requests wait for a pause."""
+
+    async def find(self, query: Query) -> User | None:
+        time.sleep(0)  # noqa: ASYNC251
+        return await super().find(query)
 
 
 class RefusesToOpen(Honest):
@@ -219,6 +228,7 @@ LIARS: dict[type[Honest], set[str]] = {
     TakesTheFirst: {TWO_USERS, FAILING},
     KeepsAt: {AT},
     ReadsInTheEventLoop: {BLOCKS},
+    SleepsInTheEventLoop: {BLOCKS},
 }
 
 

@@ -7,6 +7,7 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import metadata
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -30,8 +31,8 @@ def plugin_manager(
     """Return a manager with our hooks, the installed plugins and ``plugins``.
 
     Installed plugins are found by the entry point group ``tornado_idv``, unless
-    ``entry_points`` is false. Raises `StartError` if a plugin cannot be loaded or implements an
-    unknown hook.
+    ``entry_points`` is false. Raises `StartError` if a plugin cannot be loaded, implements an
+    unknown hook, or none.
     """
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -39,12 +40,28 @@ def plugin_manager(
         for plugin in plugins:
             manager.register(plugin)
         if entry_points:
-            manager.load_setuptools_entrypoints(hookspecs.PROJECT)
+            for entry_point in metadata.entry_points(group=hookspecs.PROJECT):
+                _load(manager, entry_point)
         manager.check_pending()
         _reject_hook_wrappers(manager)
     except Exception as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
     return manager
+
+
+def _load(manager: pluggy.PluginManager, entry_point: metadata.EntryPoint) -> None:
+    """Load an installed plugin; raises `ValueError`, which names it, also if it has no hook."""
+    package = entry_point.dist.name if entry_point.dist else "unknown package"
+    plugin = f'{package}: entry point {entry_point.name} = "{entry_point.value}"'
+    if manager.has_plugin(entry_point.name):
+        raise ValueError(f"{plugin}: another plugin has an entry point of this name; rename it")
+    try:
+        loaded = entry_point.load()
+        manager.register(loaded, name=entry_point.name)
+    except Exception as error:
+        raise ValueError(f"{plugin}: {error}") from error
+    if not manager.get_hookcallers(loaded):
+        raise ValueError(f"{plugin}: it has no hook; decorate its hooks with @hookimpl")
 
 
 def _reject_hook_wrappers(manager: pluggy.PluginManager) -> None:
@@ -127,7 +144,14 @@ def _offered(hook: pluggy.HookCaller, what: str) -> dict[str, Any]:
         all_offered = hook()
     except ImportError as error:
         raise StartError(f"a plugin cannot be loaded: {error}") from error
+    except Exception as error:
+        raise StartError(f"a plugin cannot be loaded: {_cause(error)}") from error
     for offered in reversed(all_offered):
+        if not isinstance(offered, Mapping):
+            shape = type(offered).__name__
+            raise StartError(
+                f"a plugin cannot be loaded: {hook.name} returned a {shape}, no mapping"
+            )
         for name in offered.keys() & found.keys():
             first, second = Classes(found).module(name), Classes(offered).module(name)
             raise StartError(
@@ -141,8 +165,24 @@ def _offered(hook: pluggy.HookCaller, what: str) -> dict[str, Any]:
 def build_backends(
     kinds: Mapping[str, type[AnyBackend]], options: Iterable[BackendOptions]
 ) -> list[AnyBackend]:
-    """Return a backend for each entry of ``backends:``, in the order of the file."""
-    return [kinds[each.kind](each) for each in options]
+    """Return a backend for each entry of ``backends:``, in the order of the file.
+
+    Raises `StartError` if one cannot be created.
+    """
+    return [_build(kinds[each.kind], each) for each in options]
+
+
+def _build(kind: type[AnyBackend], options: BackendOptions) -> AnyBackend:
+    try:
+        backend = kind(options)
+    except IdvError:
+        raise
+    except Exception as error:  # noqa: BLE001 a plugin may raise anything
+        raise StartError(f"backend {options.name} cannot be created: {_cause(error)}") from None
+    if not hasattr(backend, "options"):
+        text = f"the __init__ of {kind.__name__} must call super().__init__(options)"
+        raise StartError(f"backend {options.name} cannot be created: {text}")
+    return backend
 
 
 @asynccontextmanager
@@ -167,11 +207,18 @@ async def open_backend(backend: AnyBackend) -> None:
         raise
     except Exception as error:  # noqa: BLE001 a plugin may raise anything
         _log.debug("backend %s failed to open:\n%s", backend.name, format_traceback(error))
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise StartError(
-            f"backend {backend.name} failed to open: {type(error).__name__} "
-            f"in {where.filename}, line {where.lineno}"
-        ) from None
+        raise StartError(f"backend {backend.name} failed to open: {_cause(error)}") from None
+
+
+def _cause(error: Exception) -> str:
+    """Describe what a plugin raised, without its message, which may contain a secret.
+
+    If the call itself fails, such as for wrong arguments, the message is that of Python.
+    """
+    *_, where = traceback.extract_tb(error.__traceback__)
+    if where.filename == __file__:
+        return str(error)
+    return f"{type(error).__name__} in {where.filename}, line {where.lineno}"
 
 
 async def close_backend(backend: AnyBackend) -> None:

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import parser
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
+from idv_yaml.backend import YamlBackend
 from support.http.metrics import scrape
 from support.processes.admin import WITH_ADMIN, ask_admin
 from support.processes.process import eventually
@@ -102,6 +103,28 @@ def test_rejected_edit_of_a_fixture_makes_the_service_degraded(tmp_path: Path) -
         assert Client(service.port).by_input("@alice").status == 200
         fixture.write_text(FIXTURE, encoding="utf-8")
         eventually(lambda: ask_admin(service, "/health/ready").json["status"] == "ready")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("user_count", property(lambda _: 1 // 0), "ZeroDivisionError"),
+        ("problem", property(lambda _: 1 // 0), "ZeroDivisionError"),
+        ("user_count", lambda _: 1, "TypeError"),
+    ],
+    ids=["user_count", "problem", "not a property"],
+)
+def test_plugin_that_cannot_describe_itself_leaves_the_service_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object, error: str
+) -> None:
+    monkeypatch.setattr(YamlBackend, name, value)
+    (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
+    with serving(WITH_ADMIN, tmp_path) as service:
+        ready = ask_admin(service, "/health/ready")
+        (backend,) = ask_admin(service, "/status.json").json["backends"]
+        assert (ready.status, ready.json["status"]) == (200, "degraded")
+        assert error in backend["problem"]
+        assert scrape(service)("idv_degraded", part="backend users") == 1
 
 
 def test_failing_backend_is_counted_and_its_breaker_shown(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import index
 
 from tornado_idv.admin.operations import Record, parse_query
 from tornado_idv.admin.report import (
@@ -16,6 +18,8 @@ from tornado_idv.admin.report import (
     Reloads,
     Report,
 )
+from tornado_idv.backend import AnyBackend
+from tornado_idv.errors import format_traceback
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
@@ -25,6 +29,8 @@ from tornado_idv.lookup.guard import Guard
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.shared import Purge
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -115,16 +121,17 @@ class ServiceState:
 
     def _backend(self, guard: Guard) -> BackendReport:
         counted = self.counters.backend(guard.name)
+        users, problem = _read(guard.backend)
         return BackendReport(
             name=guard.name,
             kind=guard.backend.options.kind,
             breaker=guard.breaker,
             in_flight=guard.in_flight,
-            users=guard.backend.user_count,
+            users=users,
             failing_since=counted.failing_since,
             last_error=counted.last_error,
             last_error_at=counted.last_error_at,
-            problem=guard.backend.problem,
+            problem=problem,
             next_probe=guard.next_probe,
         )
 
@@ -141,3 +148,16 @@ class ServiceState:
             problem=tier.problem,
             next_probe=tier.next_probe,
         )
+
+
+def _read(backend: AnyBackend) -> tuple[int | None, str | None]:
+    """Return ``user_count`` and ``problem``.
+
+    Lookups do not need them: a plugin that fails here leaves the service ready, and degraded.
+    """
+    try:
+        users, problem = backend.user_count, backend.problem
+        return None if users is None else index(users), problem and str(problem)
+    except Exception as error:  # noqa: BLE001 a plugin may raise anything
+        _log.error("backend %s: user_count or problem:\n%s", backend.name, format_traceback(error))
+        return None, f"user_count or problem failed with {type(error).__name__}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from functools import lru_cache
+from inspect import isclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +19,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.settings import Settings
+from tornado_idv.errors import StartError
 from tornado_idv.options import Options
 from tornado_idv.registry import BackendKinds
 from tornado_idv.shared import (
@@ -49,20 +51,32 @@ def settings_type(
     caches = kinds.shared_caches if isinstance(kinds, BackendKinds) else {}
     limits = kinds.shared_limits if isinstance(kinds, BackendKinds) else {}
     return _settings_type(
-        _choices(kinds, used),
-        _choices(caches, None if used is None else {shared_cache}),
-        _choices(limits, None if used is None else {shared_limits}),
+        _choices(kinds, used, BackendOptions),
+        _choices(caches, None if used is None else {shared_cache}, SharedCacheOptions),
+        _choices(limits, None if used is None else {shared_limits}, SharedLimitsOptions),
     )
 
 
 def _choices(
     kinds: Mapping[str, type[AnyBackend | AnySharedCache | AnySharedLimits]],
     used: Container[str | None] | None,
+    base: type[Options],
 ) -> _Choices:
     return tuple(
-        (kind, kinds[kind].options_type if used is None or kind in used else None)
+        (kind, _options_type(kind, kinds[kind], base) if used is None or kind in used else None)
         for kind in sorted(kinds)
     )
+
+
+def _options_type(kind: str, offered: Any, base: type[Options]) -> type[Options]:
+    """Return the options model of a class that a plugin offers; raises `StartError`."""
+    options_type = getattr(offered, "options_type", None)
+    if not (isclass(offered) and isclass(options_type) and issubclass(options_type, base)):
+        text = f"must be a class whose options_type is a subclass of {base.__name__}"
+        raise StartError(f'kind "{kind}": {offered!r} {text}')
+    if missing := ", ".join(sorted(getattr(offered, "__abstractmethods__", ()))):
+        raise StartError(f'kind "{kind}": {offered.__name__} does not implement {missing}')
+    return options_type
 
 
 @lru_cache(maxsize=4)  # making one takes 0.1 s
