@@ -63,7 +63,7 @@ def _name_of(node: ast.stmt) -> str | None:
 
 def _is_public(node: ast.stmt) -> bool:
     name = _name_of(node)
-    return name is not None and (name == "__init__" or not name.startswith("_"))
+    return name is not None and (name in {"__init__", "__call__"} or not name.startswith("_"))
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -20,6 +20,10 @@ class DaemonThread:
         self._lock = Lock()
 
     def __call__(self, function: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
+        """Call the function in a daemon thread, after earlier calls; the future has its result.
+
+        A call whose future is cancelled continues.
+        """
         done: Future[Any] = Future()
         done.set_running_or_notify_cancel()  # a caller that leaves does not cancel it
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
 from threading import get_ident
@@ -39,11 +40,15 @@ _TIMEOUT = 5.0
 
 MakeBackend = Callable[[Sequence[User]], AnyBackend]
 
+_nickname_case: ContextVar[str] = ContextVar("nickname_case", default="preserve")
+"""``identifiers.nickname_case`` of the backends that `make_backend` builds."""
+
 
 def make_backend(kind: type[AnyBackend], base_dir: Path, /, **options: Any) -> AnyBackend:
     """Builds a backend as the configuration does, relative paths being below ``base_dir``."""
     options = {"name": "tested", "kind": "tested", **options}
-    return kind(kind.options_type.model_validate(options, context={"base_dir": base_dir}))
+    context = {"base_dir": base_dir, "nickname_case": _nickname_case.get()}
+    return kind(kind.options_type.model_validate(options, context=context))
 
 
 async def _find(backend: AnyBackend, query: Query) -> User | BackendResult | None:
@@ -82,8 +87,8 @@ def _blocking_calls() -> Iterator[list[str]]:
     sleep = time.sleep
 
     def record_sleep(seconds: float) -> None:  # Python before 3.13 has no audit event for it
-        if (of_thread := _recorders.get(get_ident())) is not None:
-            of_thread.append(f"time.sleep {seconds:g}")
+        if (recorded := _recorders.get(get_ident())) is not None:
+            recorded.append(f"time.sleep {seconds:g}")
         sleep(seconds)
 
     try:
@@ -106,6 +111,11 @@ class BackendConformance:
     """Whether the source can hold two users with the same nickname or card number."""
     holds_at: ClassVar[bool] = True
     """Whether the source can hold a nickname with ``@`` in front."""
+    folds_stored: ClassVar[bool] = True
+    """Whether, with ``nickname_case: fold``, a nickname stored in upper case must be found.
+
+    Not where the source can be searched for nicknames in lower case only.
+    """
 
     async def test_a_user_is_found_by_nickname(self, make_backend: MakeBackend) -> None:
         """Every field comes back as it was put in."""
@@ -186,6 +196,24 @@ class BackendConformance:
             stored = User(ALICE.plan, ALICE.card_number, "@alice")
             async with open_backends([make_backend((stored,))]) as (backend,):
                 assert await _find(backend, ByNickname("alice")) == ALICE
+
+    async def test_a_nickname_in_another_case_is_found_if_case_is_folded(
+        self, make_backend: MakeBackend
+    ) -> None:
+        """Queries are in lower case then, and ``None`` would be wrong."""
+        if not self.folds_stored:
+            return
+        first = self.users[0]
+        stored = User(first.plan, first.card_number, first.nickname.upper(), first.profile_url)
+        before = _nickname_case.set("fold")
+        try:
+            backend = make_backend((stored,))
+        finally:
+            _nickname_case.reset(before)
+        if not backend.options.folds_nicknames:
+            pytest.skip("only for a backend that tornado_idv.testing.make_backend has built")
+        async with open_backends([backend]):
+            assert await _find(backend, ByNickname(first.nickname.lower())) == stored
 
     async def test_nothing_blocks_the_event_loop(self, make_backend: MakeBackend) -> None:
         """Files are opened, names resolved, programs run and pauses made in a thread."""

@@ -124,6 +124,7 @@ class TestConformanceOfAnOddTable(BackendConformance):
 
 class TestConformanceOfQueries(BackendConformance):
     holds_duplicates = False
+    folds_stored = False
     holds_at = False
 
     @pytest.fixture

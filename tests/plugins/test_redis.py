@@ -75,6 +75,7 @@ def backend_of(server: RedisServer, tmp_path: Path) -> Callable[..., RedisBacken
 class TestConformance(BackendConformance):
     holds_duplicates = False
     holds_at = False
+    folds_stored = False
 
     @pytest.fixture
     def make_backend(self, server: RedisServer, backend_of: Callable[..., Any]) -> MakeBackend:

@@ -102,6 +102,7 @@ class TestConformance(BackendConformance):
 
     holds_duplicates = False
     holds_at = False
+    folds_stored = False
 
     users = tuple(
         User(user.plan, user.card_number, user.nickname, profile_url(user))
