@@ -5,9 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tornado_idv import StartError, Unavailable
@@ -28,38 +28,31 @@ class Replacement:
     Without `commit`, or if the process ends, the old file stays as it is. Raises `StartError`.
     """
 
-    def __init__(self, path: Path, *, is_new: bool) -> None:
-        self.path = path.with_name(f".{path.name}.import")
-        self._target = path
-        self._is_new = is_new
+    def __init__(self, target: Path) -> None:
+        self.path = target.with_name(f".{target.name}.import")
+        self._target = target
         self._has_its_name = False
-        self._stack = ExitStack()
+        try:
+            self._descriptor = self._open()
+        except OSError as error:
+            raise StartError(f"{self.path}: cannot be written: {error.strerror}") from None
 
-    def __enter__(self) -> Self:
+    @classmethod
+    @contextmanager
+    def of(cls, target: Path, *, is_new: bool) -> Iterator[Self]:
+        """Yield the replacement; at the end, it is discarded unless it was committed."""
+        replacement = cls(target)
         with ExitStack() as stack:
-            try:
-                self._descriptor = self._open()
-            except OSError as error:
-                raise StartError(f"{self.path}: cannot be written: {error.strerror}") from None
-            stack.callback(os.close, self._descriptor)
-            stack.callback(self._discard)
-            if not self._is_new:
-                self._copy(stack)
-            elif not is_missing(self._target):
+            stack.callback(os.close, replacement._descriptor)
+            stack.callback(replacement._discard)
+            if not is_new:
+                replacement._copy(stack)
+            elif not is_missing(target):
                 raise StartError(
-                    f"{self._target}: another writer created it during the import, which changed "
+                    f"{target}: another writer created it during the import, which changed "
                     "nothing; import again"
                 )
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+            yield replacement
 
     def commit(self) -> None:
         """Make the file durable, and give it its name.
@@ -89,8 +82,9 @@ class Replacement:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_locked = _is_at(descriptor, self.path)  # another import may have renamed it
-        except BlockingIOError:
+            # Another import may have renamed it.
+            is_locked = os.path.samestat(os.fstat(descriptor), self.path.stat())
+        except (BlockingIOError, FileNotFoundError):
             is_locked = False
         if not is_locked:
             os.close(descriptor)
@@ -125,10 +119,3 @@ class Replacement:
 def is_missing(path: Path) -> bool:
     """Return whether there is no database, but at most an empty file."""
     return not path.exists() or path.stat().st_size == 0
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -18,6 +18,7 @@ from pathlib import Path
 from idv_sqlite.errors import to_write_failed
 from idv_sqlite.openfile import OpenFile
 from idv_sqlite.options import SqliteOptions
+from idv_sqlite.reader import read_only_uri
 from idv_sqlite.replacement import Replacement, is_missing
 from idv_sqlite.staging import Staging
 from idv_sqlite.table import quoted, to_user
@@ -84,7 +85,7 @@ class SqliteUserStore(UserStore):
                     return self._create_file(staging, path, rejected, review)
                 rejected += staging.delete_duplicates()
                 if replaces and _journal_mode(path) != "wal":
-                    with Replacement(path, is_new=False) as replacement:
+                    with Replacement.of(path, is_new=False) as replacement:
                         staging.attach(replacement.path, is_private=True)
                         result = _apply(staging, rejected, review, replaces=True)
                         staging.commit()
@@ -101,7 +102,7 @@ class SqliteUserStore(UserStore):
     def _create_file(
         self, staging: Staging, path: Path, rejected: list[tuple[int, str]], review: ReviewImport
     ) -> ImportResult:
-        with Replacement(path, is_new=True) as replacement:
+        with Replacement.of(path, is_new=True) as replacement:
             staging.attach(replacement.path, is_private=True)
             # Mostly there are no duplicates: the indexes of the new table are the only ones then.
             if not staging.write_new():
@@ -142,7 +143,7 @@ class SqliteUserStore(UserStore):
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with _mapped_errors():
             self._check(self._options)
-            uri = f"{self._options.path.absolute().as_uri()}?mode=ro"
+            uri = read_only_uri(self._options.path)
             with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT)) as connection:
                 connection.execute("PRAGMA trusted_schema = OFF")
                 yield connection
