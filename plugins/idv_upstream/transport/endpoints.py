@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -50,17 +51,15 @@ def _date(text: str) -> datetime | None:
     return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
+@dataclass(slots=True, eq=False)
 class Endpoint:
     """One base URL of the upstream; times are those of the timer of `Endpoints`."""
 
-    __slots__ = ("address", "down_until", "retry_after")
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.down_until = 0.0
-        """It failed, and others are preferred until then; 0 if it is up."""
-        self.retry_after = 0.0
-        """It sent ``Retry-After`` and is not used until then; 0 if it did not."""
+    address: str
+    down_until: float = 0.0
+    """It failed, and others are preferred until then; 0 if it is up."""
+    retry_after: float = 0.0
+    """It sent ``Retry-After`` and is not used until then; 0 if it did not."""
 
 
 class Endpoints:
