@@ -103,7 +103,8 @@ async def inspect(connection: Connection, options: PostgresOptions) -> Lookups:
     is a warning: one row that is added must not fail all other lookups, nor the next start.
     """
     if options.queries:
-        lookups, at_signs = await _own_queries(connection, options), []
+        own, at_signs = options.queries.items(), []
+        lookups = Lookups({kind: await _own_query(connection, kind, query) for kind, query in own})
     else:
         lookups = await _of_table(connection, options)
         at_signs = await _find_at_signs(connection, options)
@@ -119,14 +120,9 @@ async def inspect(connection: Connection, options: PostgresOptions) -> Lookups:
     return replace(lookups, batch_sql=batch_sql, warnings=warnings, has_at_signs=bool(at_signs))
 
 
-async def _own_queries(connection: Connection, options: PostgresOptions) -> Lookups:
-    names: dict[type[Query], str] = {ByNickname: "by_nickname", ByCard: "by_card"}
-    own = options.queries.items()
-    return Lookups({kind: await _own_query(connection, names[kind], query) for kind, query in own})
-
-
-async def _own_query(connection: Connection, option: str, query: str) -> str:
+async def _own_query(connection: Connection, kind: type[Query], query: str) -> str:
     """Return the operator's query as a lookup; raises `Broken` if it does not fit."""
+    option = "by_nickname" if kind is ByNickname else "by_card"
     query = query.strip().removesuffix(";")
     statement = await connection.prepare(query, name="")
     if [each.name for each in statement.get_parameters()] not in [[name] for name in _TEXT_TYPES]:

@@ -54,12 +54,9 @@ def read_saved_response(path: Path) -> Response:
     end = _END_OF_HEAD.search(content)
     if end is not None:
         head, body = content[status.end() : end.start()], content[end.end() :]
-    return Response(int(status[1]), _headers(head), body)
-
-
-def _headers(head: bytes) -> CIMultiDict[str]:
     lines = (line.partition(":") for line in head.decode("latin-1").splitlines())
-    return CIMultiDict((name.strip(), value.strip()) for name, colon, value in lines if colon)
+    headers = CIMultiDict((name.strip(), value.strip()) for name, colon, value in lines if colon)
+    return Response(int(status[1]), headers, body)
 
 
 def try_upstream(

@@ -62,17 +62,13 @@ def _read(match: re.Match[str], names: Sequence[str], found: list[str]) -> str:
     if len(token) == 1:
         raise ValueError(f"a lone {token} at column {column}; write {token * 2} for a brace")
     if token[1:-1] not in names:
-        raise ValueError(_unknown(column, names))
+        # The name itself is not repeated: text in braces may be a secret.
+        if not names:
+            raise ValueError(f"a placeholder at column {column}; only values can have one")
+        known = ", ".join(f"{{{name}}}" for name in names)
+        raise ValueError(f"an unknown placeholder at column {column}; here it may be {known}")
     found.append(token[1:-1])
     return _SLOT
-
-
-def _unknown(column: int, names: Sequence[str]) -> str:
-    # The name itself is not repeated: text in braces may be a secret.
-    if not names:
-        return f"a placeholder at column {column}; only values can have one"
-    known = ", ".join(f"{{{name}}}" for name in names)
-    return f"an unknown placeholder at column {column}; here it may be {known}"
 
 
 def _quotes(shown: str, around: str) -> Iterator[str]:
