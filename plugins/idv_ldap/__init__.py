@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import click
 
-from idv_ldap.commands import commands
 from tornado_idv import CommandTools, hookimpl
 
 
@@ -19,4 +19,26 @@ def idv_backend_kinds() -> Mapping[str, str]:
 @hookimpl
 def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
     """Add ``tornado-idv ldap``."""
-    return commands(tools)
+
+    @click.group("ldap")
+    def group() -> None:
+        """Try the mapping of an LDAP directory."""
+
+    @group.command("try")
+    @click.argument("name")
+    @click.argument("who", metavar="@NICK|URL|DIGITS")
+    @tools.config_option
+    @tools.json_option
+    def try_(name: str, who: str, config_path: Path, *, as_json: bool) -> None:
+        """Look one user up in the directory NAME, and show every step.
+
+        Connect, TLS and bind with each server, the filter, the attributes of the entries, the
+        result of each expression, and the user or why there is none.
+
+        Exit codes: 0 found; 1 not found; 2 wrong use; 3 could not be determined.
+        """
+        from idv_ldap.try_ldap import try_ldap  # noqa: PLC0415 - not for `--help`
+
+        try_ldap(tools, config_path, name, who, as_json=as_json)
+
+    return [group]

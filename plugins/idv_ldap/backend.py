@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from idv_ldap.options import NOT_INSTALLED, LdapOptions
 from tornado_idv import Backend, Broken, ByNickname, LookupFailed, Query, StartError, User
-
-if TYPE_CHECKING:
-    from idv_ldap.connection import Attributes
 
 
 class LdapBackend(Backend[LdapOptions]):
@@ -51,16 +46,12 @@ class LdapBackend(Backend[LdapOptions]):
 
     async def find(self, query: Query) -> User | None:
         """Search the directory."""
-        found = await self.search(query)
+        value = query.nickname if isinstance(query, ByNickname) else query.card_number
+        filter_ = self._filters[type(query)].render(value)
+        found = await self._connections.search(filter_, self._scope, self._mapper.attributes)
         if len(found) > 1:
             raise Broken("more than one user for one query")
         return self._mapper.user(found[0]) if found else None
-
-    async def search(self, query: Query) -> list[Attributes]:
-        """Return the entries that the filter finds, at most two."""
-        value = query.nickname if isinstance(query, ByNickname) else query.card_number
-        filter_ = self._filters[type(query)].render(value)
-        return await self._connections.search(filter_, self._scope, self._mapper.attributes)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -12,8 +12,7 @@ import ssl
 from contextlib import suppress
 from typing import Any
 
-from idv_ldap.errors import to_lookup_failed
-from idv_ldap.library import ldap
+from idv_ldap.library import ldap, to_lookup_failed
 from idv_ldap.options import LdapOptions
 from tornado_idv import LookupFailed, Unavailable
 

@@ -8,8 +8,7 @@ import random
 from collections.abc import Callable
 
 from idv_ldap.connection import Attributes, Connection, connect
-from idv_ldap.errors import to_lookup_failed
-from idv_ldap.library import ldap
+from idv_ldap.library import ldap, to_lookup_failed
 from idv_ldap.options import LdapOptions
 from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
@@ -85,8 +84,9 @@ class Connections:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._failure = Unavailable("the backend is closed")
-        for connection in self._open.copy():
-            self._drop(connection, self._failure)
+        for connection in self._open:
+            connection.lose(self._failure)
+        self._open.clear()
 
     async def _keep(self, connection: Connection | None) -> None:
         """Keep one connection open: restore it when it is lost, replace it when it is old."""
@@ -122,10 +122,6 @@ class Connections:
         self._open.append(connection)
         self._failure = _LOST  # so that the next outage is logged, too
         self._on_available()
-
-    def _drop(self, connection: Connection, failure: LookupFailed) -> None:
-        self._open.remove(connection)
-        connection.lose(failure)
 
     async def _connect(self) -> Connection:
         """Connect to the first server that responds; raises the error of the first."""

@@ -1,4 +1,4 @@
-"""python-ldap, imported without what libldap reads from its surroundings.
+"""python-ldap, imported without what libldap reads from its surroundings, and its errors.
 
 ``ldap.conf``, ``~/.ldaprc`` and ``LDAP*`` variables could change trusted certificates, limits and
 the treatment of aliases; libldap reads them when it is loaded, unless ``LDAPNOINIT`` is set.
@@ -15,4 +15,44 @@ import ldap.filter
 import ldap.ldapobject
 import ldap.sasl
 
-__all__ = ["ldap"]
+from tornado_idv import Broken, LookupFailed, Unavailable
+
+__all__ = ["ldap", "to_lookup_failed"]
+_UNAVAILABLE: dict[type[Exception], str] = {
+    ldap.ADMINLIMIT_EXCEEDED: "the search exceeded a limit of the server: an index may be missing",
+    ldap.BUSY: "the server is busy",
+    ldap.CONNECT_ERROR: "the server cannot be reached, or the TLS handshake failed",
+    ldap.SERVER_DOWN: "the server cannot be reached, or the connection was lost",
+    ldap.TIMELIMIT_EXCEEDED: "the search took too long on the server: an index may be missing",
+    ldap.TIMEOUT: "the server did not respond in time",
+    ldap.UNAVAILABLE: "the server is starting or shutting down",
+}
+_BROKEN: dict[type[Exception], str] = {
+    ldap.CONFIDENTIALITY_REQUIRED: "the server requires TLS: write ldaps:// or start_tls: true",
+    ldap.FILTER_ERROR: "the filter is not valid (RFC 4515)",
+    ldap.INAPPROPRIATE_AUTH: "the server accepts no bind of this kind for bind.dn",
+    ldap.INAPPROPRIATE_MATCHING: "an attribute of the filter cannot be compared in this way",
+    ldap.INSUFFICIENT_ACCESS: "the server refuses bind.dn the search (access control)",
+    ldap.INVALID_CREDENTIALS: "the server refuses bind.dn or its password",
+    ldap.INVALID_DN_SYNTAX: "base_dn or bind.dn is not a distinguished name",
+    ldap.NO_SUCH_OBJECT: "base_dn does not exist, or bind.dn may not read it",
+    ldap.OPERATIONS_ERROR: "the server refuses the search; Active Directory does without a bind",
+    ldap.SIZELIMIT_EXCEEDED: "more than one user for one query",
+    ldap.STRONG_AUTH_REQUIRED: "the server requires TLS, or a stronger bind: write ldaps:// or "
+    "start_tls: true",
+    ldap.UNDEFINED_TYPE: "an attribute of the filter does not exist",
+    ldap.UNWILLING_TO_PERFORM: "the server refuses the operation by its configuration",
+}
+
+
+def to_lookup_failed(error: Exception) -> LookupFailed:
+    """Return the `Unavailable` or `Broken` for an error of python-ldap."""
+    if isinstance(error, LookupFailed):
+        return error
+    if isinstance(error, OSError):
+        kind = ldap.TIMEOUT if isinstance(error, TimeoutError) else ldap.SERVER_DOWN
+        return Unavailable(_UNAVAILABLE[kind])
+    reason = _UNAVAILABLE.get(type(error))
+    if reason is not None:
+        return Unavailable(reason)
+    return Broken(_BROKEN.get(type(error)) or f"the server responded with {type(error).__name__}")

@@ -103,7 +103,7 @@ async def _search(
 def _connect(options: LdapOptions, steps: list[Step]) -> tuple[str, Any]:
     """Return the first server that responds, and the connection to it."""
     from idv_ldap.connection import connect  # noqa: PLC0415
-    from idv_ldap.errors import to_lookup_failed  # noqa: PLC0415
+    from idv_ldap.library import to_lookup_failed  # noqa: PLC0415
 
     for uri in options.uris:
         try:

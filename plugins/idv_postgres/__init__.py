@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import click
 
-from idv_postgres.commands import commands
 from tornado_idv import CommandTools, hookimpl
 
 
@@ -26,4 +26,22 @@ def idv_key_stores() -> Mapping[str, str]:
 @hookimpl
 def idv_commands(tools: CommandTools) -> Sequence[click.Command]:
     """Add ``tornado-idv postgres``."""
-    return commands(tools)
+
+    @click.group()
+    def postgres() -> None:
+        """Make the table of a PostgreSQL backend."""
+
+    @postgres.command()
+    @tools.config_option
+    @click.option("--name", help="The backend, where several are of the kind postgres.")
+    @click.option("--apply", is_flag=True, help="Run the SQL in the database of the backend.")
+    def init(config_path: Path, name: str | None, *, apply: bool) -> None:
+        """Print the SQL of the table, its unique indexes and its notifications.
+
+        It can be run again, and changes nothing then. Options of the backend give the names.
+        """
+        from idv_postgres.schema import init_database  # noqa: PLC0415 - not for `--help`
+
+        init_database(tools, config_path, name, apply=apply)
+
+    return [postgres]

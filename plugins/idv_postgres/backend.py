@@ -19,7 +19,6 @@ from idv_postgres.options import NOT_INSTALLED, PostgresOptions
 from tornado_idv import (
     Backend,
     Broken,
-    ByCard,
     ByNickname,
     LookupFailed,
     Query,
@@ -76,7 +75,7 @@ class PostgresBackend(Backend[PostgresOptions]):
     @classmethod
     def user_store(cls, options: PostgresOptions) -> PostgresUserStore:
         """Return all users of the table; raises `StartError` for queries of the operator's own."""
-        if options.has_queries:
+        if options.queries:
             raise StartError(
                 f"backend {options.name}: by_nickname and by_card find single users; only the "
                 "option table names all of them"
@@ -90,14 +89,7 @@ class PostgresBackend(Backend[PostgresOptions]):
     @property
     def serves(self) -> frozenset[type[Query]]:
         """Both kinds of query, or those that a query is configured for."""
-        options = self.options
-        if not options.has_queries:
-            return super().serves
-        queries: dict[type[Query], str | None] = {
-            ByNickname: options.by_nickname,
-            ByCard: options.by_card,
-        }
-        return frozenset(kind for kind, query in queries.items() if query is not None)
+        return frozenset(self.options.queries) or super().serves
 
     @property
     def problem(self) -> str | None:
@@ -191,26 +183,19 @@ class PostgresBackend(Backend[PostgresOptions]):
                     self.notify_available()
             await asyncio.sleep(self.retry_interval)
             if self._lookups is None:
-                await self._reconnect()
-
-    async def _reconnect(self) -> None:
-        try:
-            await self._connect()
-        except LookupFailed as error:
-            self._mark_down(error)
-        else:
-            self.notify_available()
-            _log.info("backend %s: connected", self.name)
+                try:
+                    await self._connect()
+                except LookupFailed as error:
+                    self._mark_down(error)
+                else:
+                    self.notify_available()
+                    _log.info("backend %s: connected", self.name)
 
     def _mark_down(self, error: LookupFailed) -> None:
         """Fail each lookup with this error until the next attempt to connect succeeds."""
         if error.reason != self._error.reason:
-            _log.error(
-                "backend %s: %s; trying again every %g s",
-                self.name,
-                error.reason,
-                self.retry_interval,
-            )
+            text = "backend %s: %s; trying again every %g s"
+            _log.error(text, self.name, error.reason, self.retry_interval)
         error.counts_against_breaker = False
         self._error, self._lookups = error, None
         self._database.terminate()

@@ -68,7 +68,10 @@ def is_disconnect(error: BaseException) -> bool:
     """Return whether the connection, and maybe every connection, is lost."""
     if isinstance(error, PostgresError):
         return str(error.sqlstate).startswith(_DISCONNECTED)
-    return isinstance(error, OSError) or _is_lost(error)
+    # asyncpg refuses to use a connection that is lost; a `ValueError` is about the query.
+    is_own = isinstance(error, InterfaceError | InternalClientError)
+    is_of_query = isinstance(error, ValueError | OutdatedSchemaCacheError)
+    return isinstance(error, OSError) or (is_own and not is_of_query)
 
 
 def is_full(error: BaseException) -> bool:
@@ -90,12 +93,6 @@ def most_informative(errors: Sequence[Exception]) -> Exception:
 def is_timeout(error: BaseException) -> bool:
     """Return whether the server stopped the query, or did not respond in time."""
     return isinstance(error, QueryCanceledError | TimeoutError)
-
-
-def _is_lost(error: BaseException) -> bool:
-    """Return whether asyncpg refuses to use a connection; a `ValueError` is about the query."""
-    own = isinstance(error, InterfaceError | InternalClientError)
-    return own and not isinstance(error, ValueError | OutdatedSchemaCacheError)
 
 
 def to_lookup_failed(error: Exception, *, with_message: bool = False) -> LookupFailed:

@@ -199,7 +199,12 @@ class KeyDatabase:
         try:
             return self._runner.run(work)
         except Exception as error:  # noqa: BLE001 - each is mapped
-            raise _key_store_error(error, self.name) from None
+            state = str(getattr(error, "sqlstate", ""))
+            if state in _MISSING_STATES:
+                raise MissingKeyStoreError(f"{self.name}: {_MISSING}") from None
+            # The server's own message may repeat a value.
+            reason = _REASONS.get(state) or to_lookup_failed(error).reason
+            raise KeyStoreError(f"{self.name}: {reason}") from None
 
 
 @lru_cache(maxsize=64)
@@ -207,14 +212,6 @@ def _numbered(sql: str) -> str:
     """Return a statement with ``$1``, ``$2`` and so on in place of each ``?``."""
     numbers = count(1)
     return re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
-
-
-def _key_store_error(error: Exception, name: str) -> KeyStoreError:
-    """Return the error for a person; the server's own message may repeat a value."""
-    state = str(getattr(error, "sqlstate", ""))
-    if state in _MISSING_STATES:
-        return MissingKeyStoreError(f"{name}: {_MISSING}")
-    return KeyStoreError(f"{name}: {_REASONS.get(state) or to_lookup_failed(error).reason}")
 
 
 _LOCK = 0x6964766B

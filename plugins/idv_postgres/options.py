@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from tornado_idv import BackendOptions, Options, Secret, WholeNumber
+from tornado_idv import BackendOptions, ByCard, ByNickname, Options, Query, Secret, WholeNumber
 
 _ROLES = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
 _HOST = r"(?:\[[^\]@/?#,]*\]|[^@/?#,:\[\]]*)(?::[0-9]{0,5})?"
@@ -67,7 +67,7 @@ NOT_INSTALLED = (
 )
 """The advice names the library, since this project publishes no package."""
 Name = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00]+$")]
-Query = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
+Sql = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 
 
 def _dsn(secret: SecretStr) -> SecretStr:
@@ -124,9 +124,9 @@ class PostgresOptions(BackendOptions):
     """The table or view that holds one user in each row, as ``name`` or ``schema.name``."""
     columns: Columns = Columns()
     """The names of the table's columns, where they are not the usual ones."""
-    by_nickname: Query | None = None
+    by_nickname: Sql | None = None
     """The SELECT for the nickname ``$1``, instead of ``table``."""
-    by_card: Query | None = None
+    by_card: Sql | None = None
     """The SELECT for the card number ``$1``, instead of ``table``."""
     pool: PoolOptions = PoolOptions()
     """The connections for lookups."""
@@ -137,7 +137,7 @@ class PostgresOptions(BackendOptions):
 
     @model_validator(mode="after")
     def _table_or_queries(self) -> Self:
-        if self.has_queries and {"table", "columns"} & self.model_fields_set:
+        if self.queries and {"table", "columns"} & self.model_fields_set:
             raise ValueError("write either table and columns, or by_nickname and by_card")
         return self
 
@@ -151,6 +151,7 @@ class PostgresOptions(BackendOptions):
         return self
 
     @property
-    def has_queries(self) -> bool:
-        """Return whether lookups are the operator's own queries."""
-        return self.by_nickname is not None or self.by_card is not None
+    def queries(self) -> dict[type[Query], str]:
+        """The operator's own queries, by what they look up; none if lookups read ``table``."""
+        both = ((ByNickname, self.by_nickname), (ByCard, self.by_card))
+        return {kind: query for kind, query in both if query is not None}

@@ -20,12 +20,11 @@ import asyncpg
 
 from idv_postgres.database import Connector
 from idv_postgres.errors import is_disconnect, to_lookup_failed
-from idv_postgres.import_sql import ImportSql, Selection
 from idv_postgres.options import PostgresOptions
 from idv_postgres.schema import quoted, quoted_table
 from idv_postgres.session import Session
-from idv_postgres.staging import Staging
-from idv_postgres.table import read_columns, rejects_duplicates, to_user
+from idv_postgres.staging import ImportSql, Selection, Staging
+from idv_postgres.table import read_columns, rejects_duplicates, select_users, to_user
 from tornado_idv import (
     Broken,
     ImportResult,
@@ -164,20 +163,13 @@ class PostgresUserStore(UserStore):
         return bool(await connection.fetchval(sql.is_empty))
 
     async def _chunks(self) -> AsyncIterator[list[asyncpg.Record]]:
-        options, names = self._options, self._options.columns
+        options = self._options
         async with self._transaction(readonly=True) as session:
             connection, wait = session.connection, session.wait
             columns = await wait(read_columns(connection, options))
-            url = names.profile_url or "profile_url"
-            selected = [f"{quoted(each)}::text" for each in (names.plan, names.card_number)]
-            selected.append(f"{quoted(names.nickname)}::text")
-            selected.append(f"{quoted(url)}::text" if url in columns else "NULL")
-            key = f'{quoted(names.nickname)}::text COLLATE "C"'
+            key = f'u.{quoted(options.columns.nickname)}::text COLLATE "C"'
             order = f"lower({key})" if options.folds_nicknames else key
-            query = (
-                f"SELECT {', '.join(selected)} FROM {quoted_table(options.table)} "  # noqa: S608 - quoted
-                f"ORDER BY {order}"
-            )
+            query = f"{select_users(options, columns)} ORDER BY {order}"
             cursor = await wait(connection.cursor(query))
             while rows := await wait(cursor.fetch(_ROWS_AT_ONCE)):
                 yield rows
@@ -247,24 +239,23 @@ def _blocked(moves: Iterable[Sequence[str | None]]) -> list[str | None]:
 
 @contextmanager
 def _mapped_errors(table: str = "") -> Iterator[None]:
+    """Raise failures without the server's message, which may quote a value."""
     try:
         yield
     except _ERRORS as error:
-        raise _to_failed(error, table) from None
-
-
-def _to_failed(error: Exception, table: str) -> Exception:
-    """Return the failure without the server's message, which may quote a value."""
-    constraint = getattr(error, "constraint_name", None)
-    if constraint:
-        return Broken(f"the table refuses the users: they violate the constraint {constraint}")
-    if table and isinstance(error, asyncpg.InsufficientPrivilegeError):
-        return Broken(
-            f"the user of the dsn may not write; GRANT SELECT, INSERT, UPDATE, DELETE ON {table} "
-            "and, on the database, TEMPORARY to it (and, for row-level security, ALTER ROLE … "
-            "BYPASSRLS), or use another configuration for imports"
-        )
-    return to_lookup_failed(error)
+        constraint = getattr(error, "constraint_name", None)
+        failure: Exception = to_lookup_failed(error)
+        if constraint:
+            failure = Broken(
+                f"the table refuses the users: they violate the constraint {constraint}"
+            )
+        elif table and isinstance(error, asyncpg.InsufficientPrivilegeError):
+            failure = Broken(
+                "the user of the dsn may not write; GRANT SELECT, INSERT, UPDATE, DELETE ON "
+                f"{table} and, on the database, TEMPORARY to it (and, for row-level security, "
+                "ALTER ROLE … BYPASSRLS), or use another configuration for imports"
+            )
+        raise failure from None
 
 
 async def _next(chunks: AsyncIterator[list[asyncpg.Record]]) -> list[asyncpg.Record] | None:

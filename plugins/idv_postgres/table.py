@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, TypeAlias
@@ -102,9 +102,12 @@ async def inspect(connection: Connection, options: PostgresOptions) -> Lookups:
     Raises `Broken` for what is missing or not text, and whatever asyncpg raises. A nickname with @
     is a warning: one row that is added must not fail all other lookups, nor the next start.
     """
-    inspect_one = _own_queries if options.has_queries else _of_table
-    lookups = await inspect_one(connection, options)
-    at_signs = [] if options.has_queries else await _find_at_signs(connection, options)
+    if options.queries:
+        own, at_signs = options.queries.items(), []
+        lookups = Lookups({kind: await _own_query(connection, kind, query) for kind, query in own})
+    else:
+        lookups = await _of_table(connection, options)
+        at_signs = await _find_at_signs(connection, options)
     sql, batch_sql, warnings = lookups.sql, lookups.batch_sql, [*at_signs, *lookups.warnings]
     slow = [_NAMES[kind] for kind, each in sql.items() if await _scans(connection, each, "x")]
     if slow:
@@ -117,22 +120,9 @@ async def inspect(connection: Connection, options: PostgresOptions) -> Lookups:
     return replace(lookups, batch_sql=batch_sql, warnings=warnings, has_at_signs=bool(at_signs))
 
 
-async def _own_queries(connection: Connection, options: PostgresOptions) -> Lookups:
-    written: dict[type[Query], tuple[str, str | None]] = {
-        ByNickname: ("by_nickname", options.by_nickname),
-        ByCard: ("by_card", options.by_card),
-    }
-    return Lookups(
-        {
-            kind: await _own_query(connection, option, query)
-            for kind, (option, query) in written.items()
-            if query is not None
-        }
-    )
-
-
-async def _own_query(connection: Connection, option: str, query: str) -> str:
+async def _own_query(connection: Connection, kind: type[Query], query: str) -> str:
     """Return the operator's query as a lookup; raises `Broken` if it does not fit."""
+    option = "by_nickname" if kind is ByNickname else "by_card"
     query = query.strip().removesuffix(";")
     statement = await connection.prepare(query, name="")
     if [each.name for each in statement.get_parameters()] not in [[name] for name in _TEXT_TYPES]:
@@ -153,14 +143,7 @@ async def _of_table(connection: Connection, options: PostgresOptions) -> Lookups
     columns = await read_columns(connection, options)
     table, names, folds = quoted_table(options.table), options.columns, options.folds_nicknames
     nickname, card = columns[names.nickname], columns[names.card_number]
-    url = f"u.{quoted(names.profile_url or 'profile_url')}::text"
-    selected = ", ".join(
-        [
-            *(f"u.{quoted(name)}::text" for name in (names.plan, card.name, nickname.name)),
-            url if (names.profile_url or "profile_url") in columns else "NULL",
-        ]
-    )
-    select = f"SELECT {selected} FROM {table} AS u WHERE"  # noqa: S608 - quoted
+    select = f"{select_users(options, columns)} WHERE"
     by_nickname = await _equals_folded(connection, nickname) if folds else _equals(nickname)
     conditions: dict[type[Query], _Condition] = {ByNickname: by_nickname, ByCard: _equals(card)}
     lookups = Lookups(
@@ -179,6 +162,14 @@ async def _of_table(connection: Connection, options: PostgresOptions) -> Lookups
         warnings += _unique_warning(keys, options.table, nickname, folds=folds)
         warnings += _unique_warning(keys, options.table, card, folds=False)
     return replace(lookups, warnings=warnings)
+
+
+def select_users(options: PostgresOptions, columns: Collection[str]) -> str:
+    """Return the SELECT of all rows as `to_user` takes them, from the table as ``u``."""
+    names, url = options.columns, options.columns.profile_url or "profile_url"
+    own = [f"u.{quoted(each)}::text" for each in (names.plan, names.card_number, names.nickname)]
+    own.append(f"u.{quoted(url)}::text" if url in columns else "NULL")
+    return f"SELECT {', '.join(own)} FROM {quoted_table(options.table)} AS u"  # noqa: S608 - quoted
 
 
 async def rejects_duplicates(connection: Connection, options: PostgresOptions) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from idv_redis.options import IN_CLUSTER, NOT_INSTALLED, RedisOptions
 from tornado_idv import (
@@ -22,9 +21,6 @@ from tornado_idv import (
     Unavailable,
     User,
 )
-
-if TYPE_CHECKING:
-    from idv_redis.cluster import Cluster
 
 _log = logging.getLogger(__name__)
 _START_TIMEOUT = 5.0
@@ -96,7 +92,14 @@ class RedisBackend(Backend[RedisOptions]):
             await self._check()  # it was away when the backend opened
             self._is_checked = True
         if self._cluster is not None:
-            return await self._find_in_cluster(self._cluster, query)
+            if not await self._cluster.has(self._key(query)):
+                return None
+            user = await self._find(query)
+            if user is None:
+                raise Unavailable(
+                    "the user was changed during the lookup", counts_against_breaker=False
+                )
+            return user
         problem = await self._not_ready()
         if problem is None:
             user = await self._find(query)
@@ -106,17 +109,6 @@ class RedisBackend(Backend[RedisOptions]):
         if problem is not None:
             raise Unavailable(problem, counts_against_breaker=False)
         return None
-
-    async def _find_in_cluster(self, cluster: Cluster, query: Query) -> User | None:
-        """Find out whether a user who was not found is not known, or was loaded meanwhile."""
-        if not await cluster.has(self._key(query)):
-            return None
-        user = await self._find(query)
-        if user is None:
-            raise Unavailable(
-                "the user was changed during the lookup", counts_against_breaker=False
-            )
-        return user
 
     async def close(self) -> None:
         """Close every connection."""

@@ -1,6 +1,6 @@
 """Commands to one server, or to the primary behind Sentinels.
 
-With `cluster_client`, the only module that knows redis-py's clients.
+With `cluster`, the only module that knows redis-py's clients.
 """
 
 from __future__ import annotations

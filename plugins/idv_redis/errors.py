@@ -55,9 +55,7 @@ _REASONS: _Reasons = (
     (OSError, Unavailable, _UNREACHED),
     (ConnectionError, Unavailable, _UNREACHED),
 )
-_OF_SERVER = {
-    "WRONGTYPE": "a key has another type than expected",
-}
+_OF_SERVER = {"WRONGTYPE": "a key has another type than expected"}
 
 
 def to_lookup_failed(error: Exception, *, in_cluster: bool = False) -> LookupFailed:

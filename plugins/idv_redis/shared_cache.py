@@ -263,10 +263,17 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         """Purge what a message names."""
         record = self._sealer.open(self._channel, message)
         if record is None:
-            self._warn_unreadable()
+            if not self._has_warned:
+                _log.warning(
+                    "shared cache: a message about a purge cannot be read: it was written with "
+                    "another secret, by another version or by another client; each purge that "
+                    "cannot be read purges everything, within %g s",
+                    self.interval,
+                )
+            self._has_warned = True
         if record is None or record == self._newest:
             return
-        self._apply(record)
+        self._apply(record[0], _to_purge(record))
         generation, has_begun = record[:2]
         known = self._generation
         if not has_begun:
@@ -277,16 +284,6 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
             self._generation, self._newest = generation, record
         else:  # late, or the server lost purges
             await self._compare(is_new=True)
-
-    def _warn_unreadable(self) -> None:
-        if not self._has_warned:
-            _log.warning(
-                "shared cache: a message about a purge cannot be read: it was written with another "
-                "secret, by another version or by another client; each purge that cannot be read "
-                "purges everything, within %g s",
-                self.interval,
-            )
-        self._has_warned = True
 
     async def _catch_up(self, present: int) -> None:
         """Apply the purges up to this generation; purge everything if one of them is not kept."""
@@ -299,9 +296,9 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         while oldest > (known or 0) and oldest in kept:
             oldest -= 1
         if known is None or oldest > known or kept.get(known) != self._newest:
-            self._purge_everything(oldest)
+            self._apply(oldest, Purge())
         for generation in range(oldest + 1, present + 1):
-            self._apply(kept[generation])
+            self._apply(generation, _to_purge(kept[generation]))
         self._generation, self._newest = present, kept.get(present)
 
     async def _read_kept(self, first: int, last: int) -> dict[int, Any]:
@@ -319,16 +316,11 @@ class RedisSharedCache(SharedCache[RedisCacheOptions]):
         since then cannot know of that.
         """
         present = await self._client.execute("INCRBY", self._generation_key, increment)
-        self._purge_everything(present)
+        self._apply(present, Purge())
         self._generation, self._newest = present, None
 
-    def _purge_everything(self, generation: int) -> None:
-        self._log.add(generation, Purge())
-        self.purged(Purge())
-
-    def _apply(self, record: Any) -> None:
-        purge = _to_purge(record)
-        self._log.add(record[0], purge)
+    def _apply(self, generation: int, purge: Purge) -> None:
+        self._log.add(generation, purge)
         # Also if this process began it: others may leave a later change to it.
         self.purged(purge)
 

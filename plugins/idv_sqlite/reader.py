@@ -44,7 +44,7 @@ async def connect(path: Path, *, busy_timeout: float) -> aiosqlite.Connection:
     Raises `sqlite3.Error`, and leaves no thread behind when it does.
     """
     connection = await aiosqlite.connect(
-        _read_only_uri(path), uri=True, isolation_level=None, timeout=busy_timeout
+        read_only_uri(path), uri=True, isolation_level=None, timeout=busy_timeout
     )
     try:
         await connection.execute_fetchall("PRAGMA query_only = ON")
@@ -55,7 +55,7 @@ async def connect(path: Path, *, busy_timeout: float) -> aiosqlite.Connection:
     return connection
 
 
-def _read_only_uri(path: Path) -> str:
+def read_only_uri(path: Path) -> str:
     """Return the URI that opens this file; characters that are special in a URI are escaped."""
     return f"{path.absolute().as_uri()}?mode=ro"
 
@@ -136,17 +136,18 @@ class Reader:
         try:
             rows = await self._execute(lookup, pending)
         except Exception as error:  # noqa: BLE001 - raised to the caller
-            if len(pending) == 1:
-                pending[0].set_exception(error)
-            else:
+            if len(pending) > 1:
                 for request in pending:
                     await self._run_batch(lookup, [request])
+            elif pending[0].is_pending:
+                pending[0].rows.set_exception(error)
             return
         found: list[list[Row]] = [[] for _ in pending]
         for row in rows:
             found[row[0]].append(row[1:])
         for request, request_rows in zip(pending, found, strict=True):
-            request.set_result(request_rows)
+            if request.is_pending:
+                request.rows.set_result(request_rows)
 
     async def _execute(self, lookup: Lookup, pending: Sequence[_Request]) -> Iterable[Row]:
         if self.stopping:
@@ -176,11 +177,3 @@ class _Request:
     def is_pending(self) -> bool:
         """Return whether its caller is still waiting."""
         return not self.rows.done()
-
-    def set_result(self, rows: list[Row]) -> None:
-        if self.is_pending:
-            self.rows.set_result(rows)
-
-    def set_exception(self, error: Exception) -> None:
-        if self.is_pending:
-            self.rows.set_exception(error)

@@ -44,11 +44,8 @@ class Staging:
             "SELECT 1 FROM staged AS s INDEXED BY staged_nickname "  # noqa: S608 - quoted
             f"WHERE s.nickname = u.{self._nickname}"
         )
-        self._names = {
-            self._nickname: "nickname",
-            self._card: "card_number",
-            quoted(columns.plan): "plan",
-        }
+        self._names = {self._nickname: "nickname", self._card: "card_number"}
+        self._names[quoted(columns.plan)] = "plan"
         self._has_url = profile_url is not None
         if profile_url is not None:
             self._names[quoted(profile_url)] = "profile_url"

@@ -27,14 +27,10 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         from idv_upstream.transport.transport import Transport  # noqa: PLC0415 - imports aiohttp
 
         super().__init__(options)
-        self.templates = {
-            kind: request.template(options.profile_site)
-            for kind, request in options.requests.items()
-        }
+        site, requests = options.profile_site, options.requests.items()
+        self.templates = {kind: each.template(site) for kind, each in requests}
         self.second_templates = {
-            kind: request.then.template(options.profile_site)
-            for kind, request in options.requests.items()
-            if request.then is not None
+            kind: each.then.template(site) for kind, each in requests if each.then is not None
         }
         self.reader = ResponseReader(
             options.mapping,

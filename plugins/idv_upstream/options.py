@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from idv_upstream.request.options import CardRequest, FirstRequest, NicknameRequest, RequestOptions
+from idv_upstream.request.options import CardRequest, FirstRequest, NicknameRequest
 from idv_upstream.request.url import BaseUrl
 from idv_upstream.response.options import Outcome, ResponseOptions, StatusOptions
 from idv_upstream.transport.credentials import Credential, NoCredential
@@ -20,11 +20,7 @@ NATIVE_BY_NICKNAME = NicknameRequest.model_validate(
 """The request to another instance for a nickname."""
 
 NATIVE_BY_CARD = CardRequest.model_validate(
-    {
-        "url": "/api/v1/identify/card",
-        "json": {"card_number": "{card_number}"},
-        "repeatable": True,
-    }
+    {"url": "/api/v1/identify/card", "json": {"card_number": "{card_number}"}, "repeatable": True}
 )
 """The request to another instance for a card number."""
 
@@ -82,9 +78,11 @@ class UpstreamOptions(BackendOptions):
     @field_validator("by_nickname", "by_card")
     @classmethod
     def _check_host(cls, request: FirstRequest | None, info: ValidationInfo) -> FirstRequest | None:
-        given = {"base_url", "endpoints"} <= info.data.keys()
+        # Without a value, one of the two is invalid, which is reported already.
+        is_known = {"base_url", "endpoints"} <= info.data.keys()
+        has_host = not is_known or bool(info.data["base_url"] or info.data["endpoints"])
         for each in (request, request and request.then):
-            if each is not None and given and not _has_host(each, info):
+            if each is not None and not each.is_absolute and not has_host:
                 raise ValueError("url must be absolute if base_url is not set")
         return request
 
@@ -127,11 +125,8 @@ class UpstreamOptions(BackendOptions):
         """The requests, for the kinds of query that the upstream serves."""
         if self.is_native:
             return {ByNickname: NATIVE_BY_NICKNAME, ByCard: NATIVE_BY_CARD}
-        both: dict[type[Query], FirstRequest | None] = {
-            ByNickname: self.by_nickname,
-            ByCard: self.by_card,
-        }
-        return {kind: request for kind, request in both.items() if request is not None}
+        both = ((ByNickname, self.by_nickname), (ByCard, self.by_card))
+        return {kind: request for kind, request in both if request is not None}
 
     @property
     def statuses(self) -> StatusOptions:
@@ -166,8 +161,3 @@ class UpstreamOptions(BackendOptions):
     def mapping(self) -> ResponseOptions:
         """The mapping of its responses."""
         return NATIVE_RESPONSE if self.response is None else self.response
-
-
-def _has_host(request: RequestOptions, info: ValidationInfo) -> bool:
-    base_urls = [info.data["base_url"], *info.data["endpoints"]]
-    return request.is_absolute or any(url is not None for url in base_urls)

@@ -468,7 +468,7 @@ def test_users_that_another_writer_adds_are_replaced_with_any_default_isolation(
             database.run(added.pop())
         return "LOCK TABLE users IN SHARE ROW EXCLUSIVE MODE"
 
-    monkeypatch.setattr("idv_postgres.import_sql.ImportSql.lock", property(lock))
+    monkeypatch.setattr("idv_postgres.staging.ImportSql.lock", property(lock))
     settings = "&default_transaction_isolation=repeatable%20read"
     done = users("import", source(HEADER + ALICE_ROW), "--to", "people", settings=settings)
     assert done.exit_code == 0, done.stderr

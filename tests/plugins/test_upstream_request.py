@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from yarl import URL
 
+from idv_upstream.request.encoding import Compiled
 from idv_upstream.request.options import CardRequest, NicknameRequest, RequestOptions
 from idv_upstream.request.template import Request
-from idv_upstream.request.templates import Compiled
 from tornado_idv import Broken, ByCard, ByNickname, Query
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from email.utils import format_datetime
 import pytest
 
 from idv_upstream.request.template import Request
-from idv_upstream.transport.retries import retry_after
+from idv_upstream.transport.endpoints import retry_after
 from support.fakes.clock_and_backends import LoopClock, Ticker
 from support.http.scripted_server import Said, closed_port, http, serving
 from support.http.upstream_transport import (

@@ -45,7 +45,8 @@ class Masker:
     def __init__(self, values: Iterable[str]) -> None:
         spellings = {spelling for value in values for spelling in _spellings(value)}
         longest_first = sorted(spellings - {""}, key=lambda text: (-len(text), text))
-        self._pattern = re.compile("|".join(map(_any_escaping, longest_first)) or "(?!)")
+        patterns = ("".join(map(_any_escape, text)) for text in longest_first)
+        self._pattern = re.compile("|".join(patterns) or "(?!)")
 
     def __call__(self, value: Any) -> Any:
         """Return the JSON value with all texts masked, at any depth."""
@@ -102,10 +103,6 @@ def _texts(document: Any) -> Iterator[str]:
         members = document.values() if isinstance(document, dict) else document
         for member in members:
             yield from _texts(member)
-
-
-def _any_escaping(text: str) -> str:
-    return "".join(map(_any_escape, text))
 
 
 def _any_escape(character: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from json import dumps
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from multidict import CIMultiDict
@@ -18,13 +18,21 @@ from multidict import CIMultiDict
 from idv_upstream.backend import UpstreamBackend
 from idv_upstream.cli.dry_run import DryRun, dry_run
 from idv_upstream.cli.masking import Masker
-from idv_upstream.cli.report import as_lines, as_record
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.response.raw import MAX_BODY, Response
-from tornado_idv import CommandTools, Exit, InvalidFormat, LoadedConfig, Query, StartError
+from tornado_idv import (
+    CommandTools,
+    Exit,
+    InvalidFormat,
+    LoadedConfig,
+    Query,
+    StartError,
+    printable,
+)
 
 _STATUS = re.compile(rb"HTTP/[0-9.]+ ([1-5][0-9]{2})(?: [^\r\n]*)?\r?\n")
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+_MAX_SHOWN = 4096
 
 
 def read_saved_response(path: Path) -> Response:
@@ -46,12 +54,9 @@ def read_saved_response(path: Path) -> Response:
     end = _END_OF_HEAD.search(content)
     if end is not None:
         head, body = content[status.end() : end.start()], content[end.end() :]
-    return Response(int(status[1]), _headers(head), body)
-
-
-def _headers(head: bytes) -> CIMultiDict[str]:
     lines = (line.partition(":") for line in head.decode("latin-1").splitlines())
-    return CIMultiDict((name.strip(), value.strip()) for name, colon, value in lines if colon)
+    headers = CIMultiDict((name.strip(), value.strip()) for name, colon, value in lines if colon)
+    return Response(int(status[1]), headers, body)
 
 
 def try_upstream(
@@ -60,13 +65,22 @@ def try_upstream(
     """Look the user up, print each step, and exit with 0, 1 (not found) or 3 (not determined)."""
     with tools.exit_on_error(Exit.UNDETERMINED, as_json=as_json), _warnings_on_stderr():
         config = tools.read(path)
-        options, query = _options(config, name), _query(config, who)
+        known = {each.name: each for each in config.backends if isinstance(each, UpstreamOptions)}
+        if name not in known:
+            there_are = ", ".join(known) or "none"
+            raise click.UsageError(f"no backend {name} of kind upstream; there are: {there_are}")
+        options = known[name]
+        try:
+            query = config.parse(who)
+        except InvalidFormat as error:
+            raise click.UsageError(f"{error}; write @nick, a profile URL, or digits") from None
         saved = None if response is None else read_saved_response(response)
         run = asyncio.run(_run(options, query, config, saved))
     mask = Masker(config.reference_values | run.secrets)
-    record = as_record(run, _seconds_cached(run, options, config), mask)
-    click.echo(dumps(record) if as_json else "\n".join(as_lines(record)))
-    sys.exit(_exit_code(run))
+    record = _as_record(run, _seconds_cached(run, options, config), mask)
+    click.echo(dumps(record) if as_json else "\n".join(map(printable, _as_lines(record))))
+    codes = {"found": Exit.DONE, "not known": Exit.NO, "undetermined": Exit.UNDETERMINED}
+    sys.exit(codes[record["outcome"]])
 
 
 class _Stderr(logging.Handler):
@@ -98,21 +112,6 @@ async def _run(
         await backend.close()
 
 
-def _options(config: LoadedConfig, name: str) -> UpstreamOptions:
-    upstreams = {each.name: each for each in config.backends if isinstance(each, UpstreamOptions)}
-    if name not in upstreams:
-        known = ", ".join(upstreams) or "none"
-        raise click.UsageError(f"no backend {name} of kind upstream; there are: {known}")
-    return upstreams[name]
-
-
-def _query(config: LoadedConfig, who: str) -> Query:
-    try:
-        return config.parse(who)
-    except InvalidFormat as error:
-        raise click.UsageError(f"{error}; write @nick, a profile URL, or digits") from None
-
-
 def _seconds_cached(run: DryRun, options: UpstreamOptions, config: LoadedConfig) -> float:
     if run.failure is not None or not run.storable:
         return 0.0
@@ -123,7 +122,85 @@ def _seconds_cached(run: DryRun, options: UpstreamOptions, config: LoadedConfig)
     return ttl if run.ttl is None else min(ttl, run.ttl)
 
 
-def _exit_code(run: DryRun) -> Exit:
-    if run.failure is not None:
-        return Exit.UNDETERMINED
-    return Exit.NO if run.user is None else Exit.DONE
+def _as_record(run: DryRun, seconds_cached: float, mask: Masker) -> dict[str, Any]:
+    """Return a record for scripts, in which secrets are masked."""
+    response = run.response
+    user = None if run.failure is not None else run.user
+    outcome = "not known" if user is None else "found"
+    return {
+        "request": {
+            "method": mask(run.method),
+            "url": mask(run.url),
+            "headers": mask(run.headers),
+            "body": mask(_text(run.body)),
+        },
+        "response": response
+        and {
+            "status": response.status,
+            "headers": mask(dict(response.headers)),
+            "body": mask(_text(response.body)),
+        },
+        "expressions": [
+            {
+                "for": step.name,
+                "expression": mask(step.expression),
+                "result": mask(step.result),
+                "error": mask(step.error or None),
+            }
+            for step in run.steps
+        ],
+        "outcome": outcome if run.failure is None else "undetermined",
+        "reason": None if run.failure is None else mask(run.failure.reason),
+        "user": user
+        and {
+            "plan": mask(user.plan),
+            "card_number": mask(user.card_number),
+            "nickname": mask(f"@{user.nickname}"),
+            "profile_url": mask(user.profile_url),
+        },
+        "cache_ttl_s": seconds_cached,
+        "ttl_reduced": not run.storable or run.ttl == seconds_cached,
+    }
+
+
+def _text(body: bytes | None) -> str | None:
+    return None if body is None else body.decode("utf-8", "replace")
+
+
+def _as_lines(record: dict[str, Any]) -> Iterator[str]:
+    """Yield the record as lines for a terminal."""
+    request, response = record["request"], record["response"]
+    yield f"request      {request['method']} {request['url']}"
+    yield from _header_lines(request["headers"])
+    yield from _body_lines(request["body"])
+    if response is not None:
+        yield f"response     {response['status']}"
+        yield from _header_lines(response["headers"])
+        yield from _body_lines(response["body"])
+    for step in record["expressions"]:
+        result = step["error"] or dumps(step["result"], ensure_ascii=False)
+        yield f"{step['for']:12} {step['expression']}  ->  {_cut(result)}"
+    reason = record["reason"]
+    yield f"outcome      {record['outcome']}" + (f": {reason}" if reason else "")
+    for name, value in (record["user"] or {}).items():
+        if value is not None:
+            yield f"             {name}: {value}"
+    if reason is None:
+        yield f"cached       {_duration(record['cache_ttl_s'], reduced=record['ttl_reduced'])}"
+
+
+def _duration(seconds: float, *, reduced: bool) -> str:
+    duration = f"for at most {seconds:g} s" if seconds else "not at all"
+    return f"{duration}, by its Cache-Control (see cache_control)" if reduced else duration
+
+
+def _header_lines(headers: dict[str, str]) -> Iterator[str]:
+    return (f"             {name}: {value}" for name, value in headers.items())
+
+
+def _body_lines(body: str | None) -> Iterator[str]:
+    return (f"             {line}" for line in _cut(body or "").splitlines())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ... ({len(text)} in all)"

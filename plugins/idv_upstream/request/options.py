@@ -17,8 +17,8 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from idv_upstream.request import encoding
+from idv_upstream.request.encoding import Compiled, Placeholders
 from idv_upstream.request.template import RequestTemplate
-from idv_upstream.request.templates import Compiled, Placeholders
 from tornado_idv import Options
 
 _METHOD = re.compile("(?!(?:CONNECT|TRACE)$)[A-Z]{1,20}")

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from idv_upstream.request.encoding import has_dot_segment, is_header_value
-from idv_upstream.request.templates import Compiled
+from idv_upstream.request.encoding import Compiled, has_dot_segment, is_header_value
 from tornado_idv import Broken, ByNickname, Query, strict_json
 
 

@@ -64,18 +64,14 @@ def _base_url(text: str) -> str:
         origin = Url.parse(text).origin
     except ValueError:
         origin = ""
-    if not origin or not _is_plain(text.removeprefix(origin)):
+    first, *segments = text.removeprefix(origin).removesuffix("/").split("/")
+    if not origin or first or not all(map(_SEGMENT.fullmatch, segments)):
         raise ValueError(
             "not a base URL that can be used; write http or https, a host and, if needed, "
             "a port and a path, like https://directory.example/idv: no user info, query, "
             "fragment, percent-encoding or dot segments"
         )
     return text.removesuffix("/")
-
-
-def _is_plain(path: str) -> bool:
-    first, *segments = path.removesuffix("/").split("/")
-    return not first and all(map(_SEGMENT.fullmatch, segments))
 
 
 BaseUrl = Annotated[

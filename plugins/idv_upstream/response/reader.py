@@ -31,13 +31,10 @@ def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
     storable = "no-store" not in directives
     for name in ("s-maxage", "max-age"):
         if _SECONDS.fullmatch(directives.get(name, "")):
-            return max(0.0, float(directives[name]) - _age(headers)), storable
+            age = headers.get("Age", "")
+            seconds = float(directives[name]) - (float(age) if _SECONDS.fullmatch(age) else 0.0)
+            return max(0.0, seconds), storable
     return None, storable
-
-
-def _age(headers: MultiMapping[str]) -> float:
-    age = headers.get("Age", "")
-    return float(age) if _SECONDS.fullmatch(age) else 0.0
 
 
 _JSON = "application/json"

@@ -83,12 +83,7 @@ class NoCredential(_Credential):
     kind: Literal["none"] = "none"
     """Which kind of credential this is."""
 
-    def apply(
-        self,
-        url: str,
-        headers: Headers,
-        secret: str,  # noqa: ARG002 there is none
-    ) -> tuple[str, Headers]:
+    def apply(self, url: str, headers: Headers, secret: str) -> tuple[str, Headers]:  # noqa: ARG002 there is none
         return url, headers
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 from idv_upstream.response.raw import Response
-from idv_upstream.transport.retries import retry_after
 from tornado_idv import Unavailable
 
 GATEWAY_ERRORS = (
@@ -24,19 +27,39 @@ _log = logging.getLogger(__name__)
 
 _DOWN_TIME = 5.0
 _MAX_RETRY_AFTER = 60.0
+_SECONDS = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds that ``Retry-After`` asks to wait (RFC 9110, section 10.2.3); 0 if unknown."""
+    value = headers.get("Retry-After", "").strip()
+    if _SECONDS.fullmatch(value):
+        return float(value)
+    until = _date(value)
+    if until is None:
+        return 0.0
+    # By the clock of the upstream, if it sends its time: ours may be wrong.
+    now = _date(headers.get("Date", "")) or datetime.now(UTC)
+    return max((until - now).total_seconds(), 0.0)
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
+
+
+@dataclass(slots=True, eq=False)
 class Endpoint:
     """One base URL of the upstream; times are those of the timer of `Endpoints`."""
 
-    __slots__ = ("address", "down_until", "retry_after")
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.down_until = 0.0
-        """It failed, and others are preferred until then; 0 if it is up."""
-        self.retry_after = 0.0
-        """It sent ``Retry-After`` and is not used until then; 0 if it did not."""
+    address: str
+    down_until: float = 0.0
+    """It failed, and others are preferred until then; 0 if it is up."""
+    retry_after: float = 0.0
+    """It sent ``Retry-After`` and is not used until then; 0 if it did not."""
 
 
 class Endpoints:
@@ -109,10 +132,6 @@ class Endpoints:
         if len(self._all) == 1:
             return
         if not endpoint.down_until:
-            _log.warning(
-                "backend %s: endpoint %s failed; others are used, next probe in %g s",
-                self._name,
-                endpoint.address,
-                _DOWN_TIME,
-            )
+            text = "backend %s: endpoint %s failed; others are used, next probe in %g s"
+            _log.warning(text, self._name, endpoint.address, _DOWN_TIME)
         endpoint.down_until = self._timer() + _DOWN_TIME

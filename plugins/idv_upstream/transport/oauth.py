@@ -15,7 +15,7 @@ from urllib.parse import quote_plus, urlencode
 from idv_upstream.response.raw import Response, decode_json
 from idv_upstream.transport.client import Client
 from idv_upstream.transport.credentials import ClientCredentials, is_token
-from idv_upstream.transport.retries import retry_after
+from idv_upstream.transport.endpoints import retry_after
 from tornado_idv import Broken, LookupFailed, Unavailable
 
 # Seconds.
@@ -132,7 +132,7 @@ class Tokens:
                     self._options.token_url,
                     headers=headers,
                     body=body,
-                    wants_body=_is_ok,
+                    wants_body=lambda status: status == HTTPStatus.OK,
                 )
         except TimeoutError:
             raise Unavailable("token server: timed out") from None
@@ -159,29 +159,18 @@ class Tokens:
         return headers, urlencode(form).encode()
 
 
-def _is_ok(status: int) -> bool:
-    return status == HTTPStatus.OK
-
-
 def _parse(response: Response) -> tuple[str, float]:
     """Return the token and its lifetime in seconds."""
     try:
         record = decode_json(response.body)
     except Broken:
         record = None
-    if not isinstance(record, dict) or not _is_bearer(record):
-        raise Broken("token server: a response without a bearer token")
-    return record["access_token"], _lifetime(record.get("expires_in"))
-
-
-def _is_bearer(record: dict[str, Any]) -> bool:
-    token, kind = record.get("access_token"), record.get("token_type", "bearer")
-    return (
-        isinstance(token, str)
-        and is_token(token)
-        and isinstance(kind, str)
-        and kind.lower() == "bearer"
-    )
+    if isinstance(record, dict):
+        token, kind = record.get("access_token"), record.get("token_type", "bearer")
+        is_bearer = isinstance(kind, str) and kind.lower() == "bearer"
+        if is_bearer and isinstance(token, str) and is_token(token):
+            return token, _lifetime(record.get("expires_in"))
+    raise Broken("token server: a response without a bearer token")
 
 
 def _lifetime(expires_in: Any) -> float:

@@ -120,7 +120,14 @@ def _shared_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def _context(options: TlsOptions) -> ssl.SSLContext:
-    context = _trust_store(options.ca_file)
+    if options.ca_file is None:
+        context = ssl.create_default_context()
+    else:
+        require_file(options.ca_file)  # the errors of the TLS library do not name the file
+        try:
+            context = ssl.create_default_context(cafile=options.ca_file)
+        except (ssl.SSLError, ValueError):
+            raise StartError(f"{options.ca_file}: no certificates in PEM form") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # the system may allow older ones
     if options.cert_file is not None:
         load_certificate(context, options.cert_file, options.key_file)
@@ -128,13 +135,3 @@ def _context(options: TlsOptions) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _trust_store(ca_file: Path | None) -> ssl.SSLContext:
-    if ca_file is None:
-        return ssl.create_default_context()
-    require_file(ca_file)  # the errors of the TLS library do not name the file
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (ssl.SSLError, ValueError):
-        raise StartError(f"{ca_file}: no certificates in PEM form") from None

@@ -23,7 +23,6 @@ from idv_upstream.transport.client import HEADERS, Client, NoResponse, WantsBody
 from idv_upstream.transport.credentials import MASK, ClientCredentials, Credential
 from idv_upstream.transport.endpoints import GATEWAY_ERRORS, Endpoint, Endpoints
 from idv_upstream.transport.oauth import Tokens
-from idv_upstream.transport.retries import RetryBudget
 from idv_upstream.transport.tls import Tls, TlsOptions
 from tornado_idv import Broken, Unavailable
 
@@ -32,6 +31,32 @@ _PAUSE, _JITTER = 0.01, 0.04
 # A lookup that is cancelled with less than this part of its time left has timed out; before,
 # the client disconnected.
 _TIMED_OUT = 0.2
+# In fifths of a retry, since each request earns one.
+_PRICE = 5
+_MAX_BUDGET = 10 * _PRICE
+
+
+class RetryBudget:
+    """Allows one retry for five requests, and a burst of ten after a quiet time.
+
+    Without it, an upstream that fails for every request would get twice the usual load
+    when it can bear it least.
+    """
+
+    def __init__(self) -> None:
+        self._left = _MAX_BUDGET
+
+    def earn(self) -> None:
+        """Count a request."""
+        if self._left < _MAX_BUDGET:
+            self._left += 1
+
+    def spend(self) -> bool:
+        """Return whether one request may be repeated; then the retry is counted."""
+        if self._left < _PRICE:
+            return False
+        self._left -= _PRICE
+        return True
 
 
 @dataclass(slots=True)
