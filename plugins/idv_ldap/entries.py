@@ -41,7 +41,6 @@ class EntryMapper:
 
     def __init__(self, options: LdapOptions) -> None:
         response = options.response
-        self._folds_nicknames = options.folds_nicknames
         self._nickname = MappedField("nickname", response.nickname)
         self._card_number = MappedField("card_number", response.card_number)
         self._plan = MappedField("plan", response.plan)
@@ -59,11 +58,10 @@ class EntryMapper:
         record = self.record(attributes)
         if self.not_known_when is not None and not is_falsy(self.not_known_when.evaluate(record)):
             return None
-        nickname = self._nickname.required(record).removeprefix("@")
         return User(
             self._plan.required(record),
             self._card_number.required(record),
-            nickname.lower() if self._folds_nicknames else nickname,
+            self._nickname.required(record).removeprefix("@"),
             self._profile_url.text(record),
         )
 

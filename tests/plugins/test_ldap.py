@@ -112,13 +112,18 @@ class TestConformance(BackendConformance):
             server = LdapServer(tmp_path / f"server{next(numbers)}", entries)
             server.start()
             servers.append(server)
-            exact = "uid:caseExactMatch:="
-            options = {
-                **SEARCHES,
-                "by_nickname": {"filter": f"(|({exact}{{nickname}})({exact}@{{nickname}}))"},
-                "response": {**RESPONSE, "profile_url": "labeledURI"},
-            }
-            return make_backend(LdapBackend, tmp_path, uris=[server.uri], bind=BIND, **options)
+
+            def with_match(equals: str) -> AnyBackend:
+                filter_ = f"(|(uid{equals}{{nickname}})(uid{equals}@{{nickname}}))"
+                options = {
+                    **SEARCHES,
+                    "by_nickname": {"filter": filter_},
+                    "response": {**RESPONSE, "profile_url": "labeledURI"},
+                }
+                return make_backend(LdapBackend, tmp_path, uris=[server.uri], bind=BIND, **options)
+
+            exact = with_match(":caseExactMatch:=")
+            return with_match("=") if exact.options.folds_nicknames else exact
 
         yield make
         for server in servers:
