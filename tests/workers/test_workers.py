@@ -579,7 +579,12 @@ def test_workers_drain_when_the_supervisor_is_killed(tmp_path: Path) -> None:
 STEPPING_CLOCK = """\
 import time
 from pathlib import Path
+from tornado_idv import hookimpl
 from tornado_idv.keys.ring import KeyRing
+
+@hookimpl
+def idv_backend_kinds():
+    return {}
 
 def clock():
     return time.time() - (3600 if Path(__file__).with_name("back").exists() else 0)
