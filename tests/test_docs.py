@@ -43,6 +43,7 @@ from tornado_idv.log_format import json_lines, text_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByNickname
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.trace_context import parse_trace
 from tornado_idv.web.access_log import AccessLog, Failure, Ids, make_subject_of, record_response
 from tornado_idv.web.errors import ApiError
 
@@ -129,6 +130,7 @@ async def test_every_field_of_the_access_log_is_documented() -> None:
         failure=Failure("backend_unavailable", "crm", "no answer within 2 s"),
         subject=log.subject_of(ByNickname("alice")),
         cache="miss",
+        trace=parse_trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
     )
     log.flush()
     example = json.loads(code_blocks(LOGGING, "json")[0])

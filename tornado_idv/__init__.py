@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tornado_idv import mapping, strict_json, yaml_loader
+    from tornado_idv import mapping, strict_json, trace_context, yaml_loader
     from tornado_idv.backend import Backend, BackendOptions
     from tornado_idv.commands import CommandTools, Exit, LoadedConfig, printable
     from tornado_idv.daemon_thread import DaemonThread
@@ -165,6 +165,7 @@ __all__ = [
     "printable",
     "require_file",
     "strict_json",
+    "trace_context",
     "yaml_loader",
 ]
 

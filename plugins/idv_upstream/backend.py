@@ -9,7 +9,15 @@ from idv_upstream.options import UpstreamOptions
 from idv_upstream.request.template import Request, RequestTemplate
 from idv_upstream.response.raw import Response
 from idv_upstream.response.reader import ResponseReader
-from tornado_idv import Backend, BackendOptions, BackendResult, Query, Unavailable, User
+from tornado_idv import (
+    Backend,
+    BackendOptions,
+    BackendResult,
+    Query,
+    Unavailable,
+    User,
+    trace_context,
+)
 
 _ATTEMPTS = 2
 _log = logging.getLogger(__name__)
@@ -86,7 +94,20 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         raise Unavailable("the first response has a user, and the second does not know it")
 
     async def _send(self, request: Request) -> Response:
+        if self.options.forward:
+            request = request._replace(headers={**request.headers, **self._forwarded()})
         return await self.transport.send(request, self.reader.wants_body)
+
+    def _forwarded(self) -> dict[str, str]:
+        """Return the headers that are forwarded from the request that this lookup runs for."""
+        context, forward, headers = trace_context.current_request.get(), self.options.forward, {}
+        if context is not None and "x-request-id" in forward:
+            headers["X-Request-ID"] = context.request_id
+        if context is not None and context.trace is not None and "traceparent" in forward:
+            headers["traceparent"] = context.trace.child()
+            if context.trace.state:
+                headers["tracestate"] = context.trace.state
+        return headers
 
     async def close(self) -> None:
         """Close all connections."""

@@ -60,6 +60,10 @@ class UpstreamOptions(BackendOptions):
     """Where the user is in a response."""
     status: StatusOptions = Field(default_factory=dict)
     """What single statuses mean, where that differs from the default."""
+    forward: frozenset[Literal["traceparent", "x-request-id"]] = frozenset()
+    """Headers of the client's request that are sent to the upstream; no other ever is.
+
+    ``traceparent`` has a span id of its own, with ``tracestate`` as it came."""
     cache_control: Literal["follow", "ignore"] = "follow"
     """Whether ``Cache-Control`` of a response may shorten how long it is cached."""
     auth: Credential = NoCredential()
@@ -85,6 +89,14 @@ class UpstreamOptions(BackendOptions):
             if each is not None and not each.is_absolute and not has_host:
                 raise ValueError("url must be absolute if base_url is not set")
         return request
+
+    @model_validator(mode="after")
+    def _check_forward(self) -> Self:
+        requests = [each for first in self.requests.values() for each in (first, first.then)]
+        names = {name.lower() for each in requests if each is not None for name in each.headers}
+        if both := sorted(self.forward & names):
+            raise ValueError(f"forward and headers both set {both[0]}; write it in one of them")
+        return self
 
     @model_validator(mode="after")
     def _check_complete(self, info: ValidationInfo) -> Self:

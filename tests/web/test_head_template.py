@@ -141,6 +141,7 @@ def test_what_matches_means_the_same_to_the_parser(more: tuple[bytes, ...]) -> N
             for name, group in (
                 ("x-request-id", template.request_id),
                 ("x-forwarded-for", template.forwarded_for),
+                ("traceparent", template.traceparent),
             ):
                 value = match[group].strip(b" \t").decode("latin-1")
                 assert head.headers[name] == value

@@ -357,3 +357,16 @@ def test_client_address_is_logged_with_and_without_the_packet_cache(
             assert ask.answers
     assert with_it.app.asked == 3
     assert with_it.access() == without.access() != []
+
+
+@pytest.mark.parametrize("packets", [True, False])
+def test_trace_of_the_client_is_logged(
+    make_harness: Callable[..., Harness], *, packets: bool
+) -> None:
+    harness = make_harness(packets=packets)
+    traces = [f"{number:032x}" for number in range(1, 6)]
+    for trace in traces:
+        harness.ask(ask_for("alice", f"traceparent: 00-{trace}-00f067aa0ba902b7-01".encode()))
+    harness.ask(ask_for("alice", b"traceparent: 00-1-1-01"))
+    harness.ask(ask_for("alice"))
+    assert re.findall(r'"trace_id":"([^"]*)"', "".join(harness.access())) == traces

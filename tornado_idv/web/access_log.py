@@ -18,6 +18,7 @@ from msgspec import Struct
 from tornado_idv.log_format import FormatLines, format_time
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query
+from tornado_idv.trace_context import Trace
 from tornado_idv.web.errors import ApiError
 
 Ids = Literal["none", "hash", "full"]
@@ -66,6 +67,7 @@ class AccessRecord(Struct, gc=False, omit_defaults=True):
     code: str | None = None
     reason: str | None = None
     subject: str | None = None
+    trace_id: str | None = None
 
 
 class RequestLog(Protocol):
@@ -144,6 +146,7 @@ def record_response(  # noqa: PLR0917 - passed by position, a hit takes 1 % less
     cache: CacheResult | None = None,
     backend: str | None = None,
     now: float | None = None,
+    trace: Trace | None = None,
 ) -> None:
     """Count a response, and log it if there is a ``log``; every one but 200 has a ``failure``.
 
@@ -180,6 +183,7 @@ def record_response(  # noqa: PLR0917 - passed by position, a hit takes 1 % less
             code,
             reason,
             subject,
+            None if trace is None else trace.id,
         )
         log.add(record, now)
 

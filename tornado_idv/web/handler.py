@@ -14,6 +14,7 @@ from tornado.web import RequestHandler, stream_request_body
 
 from tornado_idv.errors import InvalidKey
 from tornado_idv.model import Query
+from tornado_idv.trace_context import Trace, parse_trace
 from tornado_idv.web.access_log import CacheResult, Failure, RequestLog, record_response
 from tornado_idv.web.errors import ApiError, ApiException, error_for, fields_for
 from tornado_idv.web.lookups import Services, failure_of, log_unexpected
@@ -80,6 +81,12 @@ class ApiHandler(JsonHandler):
         """The client's ``X-Request-ID``, or a new one."""
         return request_id_or_new(self.request.headers.get("X-Request-ID"))
 
+    @cached_property
+    def trace(self) -> Trace | None:
+        """The trace of the client, if it sent one."""
+        headers = self.request.headers
+        return parse_trace(headers.get("traceparent", ""), headers.get("tracestate", ""))
+
     def set_default_headers(self) -> None:
         super().set_default_headers()
         self.set_header("X-Request-ID", self.request_id)
@@ -133,6 +140,7 @@ class ApiHandler(JsonHandler):
             self.services.subject_of(self.query),
             self.cache,
             self.backend,
+            trace=self.trace,
         )
 
 

@@ -20,7 +20,14 @@ from tornado_idv.http.head import RequestHead
 
 SIGNIFICANT = ("host", "content-type", "content-encoding", "accept", "connection")
 """Header fields whose value the response may depend on: it is a part of the template."""
-CARRIED = ("authorization", "content-length", "x-request-id", "x-forwarded-for")
+CARRIED = (
+    "authorization",
+    "content-length",
+    "x-request-id",
+    "x-forwarded-for",
+    "traceparent",
+    "tracestate",
+)
 """Header fields whose value is read for each request. All other fields are inert: any valid value
 is the same."""
 _NEVER = frozenset({"expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"})
@@ -46,8 +53,7 @@ _PATTERNS = {
     # A token68, as `is_token68`; its length is for the caller to check.
     "authorization": (rb"[ \t]*+[Bb][Ee][Aa][Rr][Ee][Rr] ++([A-Za-z0-9\-._~+/]++=*+)[ \t]*+"),
     "content-length": rb"[ \t]*+(0|[1-9][0-9]{0,5}+)",
-    "x-request-id": rb"(" + _VALUE + rb")",
-    "x-forwarded-for": rb"(" + _VALUE + rb")",
+    **dict.fromkeys(CARRIED[2:], rb"(" + _VALUE + rb")"),
 }
 _LINE = re.compile(rb"([^:\r\n]+):[^\r\n]*+\r\n")
 _SHAPE = re.compile(rb"\n(?:((?i:" + "|".join(SIGNIFICANT).encode() + rb"):.*+)|([^:\n]*+):.*+)")
@@ -67,6 +73,8 @@ class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
     length: int
     request_id: int
     forwarded_for: int
+    traceparent: int
+    tracestate: int
     keep_alive: bool
     connection_field: str
     meaning: _Meaning
@@ -117,6 +125,8 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
         length=groups["content-length"],
         request_id=groups["x-request-id"],
         forwarded_for=groups["x-forwarded-for"],
+        traceparent=groups["traceparent"],
+        tracestate=groups["tracestate"],
         keep_alive=head.keep_alive,
         connection_field=head.connection_field(keep_alive=head.keep_alive),
         meaning=meaning,

@@ -8,6 +8,7 @@ from tornado_idv.errors import InvalidFormat
 from tornado_idv.http.exchange import Exchange
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.model import Query
+from tornado_idv.trace_context import RequestContext
 from tornado_idv.web.authenticated import AuthenticatedHandler
 from tornado_idv.web.content_negotiation import check_media_types
 from tornado_idv.web.lookups import (
@@ -17,6 +18,7 @@ from tornado_idv.web.lookups import (
     Result,
     result_of,
     result_of_miss,
+    start_lookup,
 )
 from tornado_idv.web.packet_cache import Accepted
 
@@ -51,7 +53,8 @@ class IdentifyHandler(AuthenticatedHandler):
         if answer is not None:
             return result_of(answer, limits, "hit")
         self.cache = "miss"
-        return result_of_miss(await directory.start(query), limits)
+        context = RequestContext(self.request_id, self.trace)
+        return result_of_miss(await start_lookup(directory, query, context), limits)
 
 
 class IdentifyUrlHandler(IdentifyHandler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from asyncio import Future
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from tornado_idv.limits.key_limits import KeyLimiter, KeyLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
+from tornado_idv.trace_context import RequestContext, current_request
 from tornado_idv.web.access_log import CacheResult, Failure, RequestLog
 from tornado_idv.web.errors import ApiError, ApiException, error_for, rate_limited
 from tornado_idv.web.json_body import parse_field
@@ -84,6 +86,15 @@ def result_of(answer: Answer, limits: KeyLimits | None, cache: CacheResult) -> R
     if limits is not None:
         limits.charge_miss()
     return Result(404, answer.body, "", _NOT_FOUND, cache, answer.backend)
+
+
+def start_lookup(directory: Directory, query: Query, context: RequestContext) -> Future[Answer]:
+    """Start a lookup past the cache, for this request."""
+    token = current_request.set(context)
+    try:
+        return directory.start(query)
+    finally:
+        current_request.reset(token)
 
 
 def result_of_miss(answer: Answer, limits: KeyLimits | None) -> Result:

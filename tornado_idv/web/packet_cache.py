@@ -25,6 +25,7 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.token import MAX_LENGTH
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.model import Answer, Query
+from tornado_idv.trace_context import RequestContext, Trace, parse_trace
 from tornado_idv.web.access_log import record_response
 from tornado_idv.web.errors import error_for, fields_for
 from tornado_idv.web.head_template import MAX_HEAD, HeadTemplate, HeadTemplates
@@ -36,6 +37,7 @@ from tornado_idv.web.lookups import (
     log_unexpected,
     result_of,
     result_of_miss,
+    start_lookup,
 )
 from tornado_idv.web.response import build_response, new_request_id, request_id_or_new
 
@@ -166,14 +168,15 @@ class PacketFastPath:
         if limits is not None and limits.acquire(started_at) is not None:
             return None
         answer = directory.get_cached(known.query, started_at)
-        request_id = _request_id(match, template)
+        request_id, trace = _request_id(match, template), _trace(match, template)
         peer = self._peer
         address = peer.remote_ip if peer.proxies is None else _address(match, template, peer)
         if answer is None:
+            context = RequestContext(request_id, trace)
             request = _Request(
-                services, template, key.id, limits, request_id, address, known.subject, started_at
+                services, template, key.id, limits, context, address, known.subject, started_at
             )
-            return PendingResponse(request, directory.start(known.query), sink)
+            return PendingResponse(request, start_lookup(directory, known.query, context), sink)
         if known.is_new:
             meaning.queries.store(body, known)
         result = result_of(answer, limits, "hit")
@@ -194,6 +197,7 @@ class PacketFastPath:
             "hit",
             result.backend,
             now,
+            trace,
         )
         return response
 
@@ -213,7 +217,7 @@ class _Request(Struct, frozen=True, eq=False):
     template: HeadTemplate[_Meaning]
     key_id: str
     limits: KeyLimits | None
-    request_id: str
+    context: RequestContext
     address: str
     subject: str | None
     started_at: float
@@ -242,13 +246,13 @@ class PendingResponse:
         try:
             result = result_of_miss(lookup.result(), request.limits)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - becomes a response
-            log_unexpected(error, request.request_id)
+            log_unexpected(error, request.context.request_id)
             api_error = error_for(error)
             fields, failure = fields_for(error), failure_of(error)
             result = Result(api_error.status, api_error.body, fields, failure, "miss")
         fields = result.fields
         fields += request.template.connection_field if self._keep_alive else _CLOSE
-        services, request_id = request.services, request.request_id
+        services, request_id = request.services, request.context.request_id
         self._sink.send(build_response(result.status, request_id, result.body, fields))
         self._sink.on_response_complete(keep_alive=self._keep_alive)
         record_response(
@@ -265,6 +269,7 @@ class PendingResponse:
             request.subject,
             result.cache,
             result.backend,
+            trace=request.context.trace,
         )
 
 
@@ -275,6 +280,13 @@ def _request_id(match: re.Match[bytes], template: HeadTemplate[_Meaning]) -> str
     if not template.request_id:
         return new_request_id()
     return request_id_or_new(_text(match[template.request_id]))
+
+
+def _trace(match: re.Match[bytes], template: HeadTemplate[_Meaning]) -> Trace | None:
+    if not template.traceparent:
+        return None
+    state = _text(match[template.tracestate]) if template.tracestate else ""
+    return parse_trace(_text(match[template.traceparent]), state)
 
 
 def _address(match: re.Match[bytes], template: HeadTemplate[_Meaning], peer: Peer) -> str:

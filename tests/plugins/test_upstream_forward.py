@@ -1,0 +1,161 @@
+"""Headers of a client's request that reach an upstream: those of `forward`, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from idv_upstream.options import UpstreamOptions
+from support.http.scripted_server import header, http, serving
+from support.processes.service import CONFIG, KEY, Client, serving_here
+from tornado_idv.cli import main
+
+URL = "/api/v1/identify/url"
+NOT_FOUND = http(404, b'{"status": "error", "code": "not_found"}')
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+SPAN = "00f067aa0ba902b7"
+CALLER = {
+    **{
+        name: f"caller-{number}"
+        for number, name in enumerate([
+            "Accept-Language", "Baggage", "Cookie", "Forwarded", "From", "Idempotency-Key",
+            "If-None-Match", "Origin", "Prefer", "Referer", "User-Agent", "Via", "X-B3-TraceId",
+            "X-Forwarded-For", "X-Forwarded-Host", "X-Original-URL", "X-Tenant", "X-User",
+        ])
+    },
+    "Accept": "application/json;caller=1",
+    "Host": "caller.example",
+    "tracestate": "vendor=caller-state",
+    "X-Request-ID": "caller-request",
+}  # fmt: skip
+
+
+async def forwarded(
+    folder: Path, forward: list[str], *requests: dict[str, str], packet_cache: bool = True
+) -> list[bytes]:
+    """Send requests, each for another user, and return those that the upstream got for them."""
+    async with serving(NOT_FOUND) as directory:
+        backend = {
+            "name": "crm",
+            "kind": "upstream",
+            "base_url": directory.address,
+            "forward": forward,
+        }
+        server = f"server: {{host: 127.0.0.1, port: 0, packet_cache: {json.dumps(packet_cache)}}}\n"
+        config = re.sub("server: .*\n", "", CONFIG) + f"  - {json.dumps(backend)}\n{server}"
+        async with serving_here(config, folder) as service:
+            client = Client(service.port)
+            for number, headers in enumerate(requests):
+                body = json.dumps({"input": f"@user{number}"}).encode()
+                reply = await asyncio.to_thread(client.post, URL, body, headers)
+                assert (reply.status, reply.code) == (404, "not_found")
+    assert len(directory.requests) == len(requests)
+    return directory.requests
+
+
+@pytest.mark.parametrize("packet_cache", [True, False])
+async def test_traceparent_and_request_id_are_forwarded(
+    tmp_path: Path, *, packet_cache: bool
+) -> None:
+    traces = [f"{number:032x}" for number in range(1, 7)]
+    callers = [
+        {**CALLER, "traceparent": f"00-{trace}-{SPAN}-01", "X-Request-ID": f"request-{trace}"}
+        for trace in traces
+    ]
+    both = ["traceparent", "x-request-id"]
+    got = await forwarded(tmp_path, both, *callers, packet_cache=packet_cache)
+    spans = set()
+    for trace, request in zip(traces, got, strict=True):
+        assert header(request, "X-Request-ID") == f"request-{trace}"
+        assert header(request, "tracestate") == "vendor=caller-state"
+        traceparent = header(request, "traceparent") or ""
+        match = re.fullmatch("00-([0-9a-f]{32})-([0-9a-f]{16})-01", traceparent)
+        assert match is not None
+        assert match[1] == trace
+        spans.add(match[2])
+    assert len(spans) == len(traces)
+    assert SPAN not in spans
+
+
+@pytest.mark.parametrize("packet_cache", [True, False])
+@pytest.mark.parametrize("forward", [[], ["traceparent"], ["x-request-id"]])
+async def test_no_other_header_is_forwarded(
+    tmp_path: Path, forward: list[str], *, packet_cache: bool
+) -> None:
+    caller = {**CALLER, "traceparent": f"00-{TRACE}-{SPAN}-01"}
+    for request in await forwarded(tmp_path, forward, *[caller] * 4, packet_cache=packet_cache):
+        assert (TRACE.encode() in request) == (forward == ["traceparent"])
+        assert (b"caller-request" in request) == (forward == ["x-request-id"])
+        hidden = request.replace(b"caller-request", b"").replace(b"caller-state", b"")
+        assert b"caller" not in hidden
+        assert SPAN.encode() not in request
+        assert KEY.encode() not in request
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        "",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"00-{TRACE}-{SPAN}-1",
+        f"00-{TRACE}-{SPAN}-01, 00-{TRACE}-{SPAN}-01",
+    ],
+)
+async def test_invalid_traceparent_is_not_forwarded(tmp_path: Path, traceparent: str) -> None:
+    caller = {"traceparent": traceparent, "tracestate": "vendor=caller-state"}
+    for request in await forwarded(tmp_path, ["traceparent"], *[caller] * 3):
+        assert b"trace" not in request.lower()
+
+
+@pytest.mark.parametrize(
+    ("flags", "sent"), [("00", "00"), ("01", "01"), ("03", "03"), ("ff", "03"), ("fc", "00")]
+)
+async def test_flags_that_are_not_defined_are_sent_as_zero(
+    tmp_path: Path, flags: str, sent: str
+) -> None:
+    caller = {"traceparent": f"cc-{TRACE}-{SPAN}-{flags}"}
+    (request,) = await forwarded(tmp_path, ["traceparent"], caller)
+    traceparent = header(request, "traceparent") or ""
+    assert traceparent.startswith(f"00-{TRACE}-")
+    assert traceparent.endswith(f"-{sent}")
+
+
+async def test_overlong_tracestate_is_dropped(tmp_path: Path) -> None:
+    caller = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "v=" + "x" * 511}
+    (request,) = await forwarded(tmp_path, ["traceparent"], caller)
+    assert header(request, "tracestate") is None
+    assert header(request, "traceparent") is not None
+
+
+def test_header_in_forward_and_in_a_request_is_refused() -> None:
+    request = {"url": "/u/{nickname}", "headers": {"X-Request-Id": "{nickname}"}}
+    options: dict[str, Any] = {"name": "x", "kind": "upstream", "base_url": "http://x"}
+    options |= {
+        "by_nickname": request,
+        "response": {"plan": "p", "card_number": "c", "nickname": "n"},
+    }
+    with pytest.raises(ValueError, match="forward and headers both set x-request-id"):
+        UpstreamOptions.model_validate({**options, "forward": ["x-request-id"]})
+
+
+async def test_command_without_a_request_forwards_nothing(tmp_path: Path) -> None:
+    async with serving(NOT_FOUND) as directory:
+        path = tmp_path / "config.yaml"
+        backend = {"name": "crm", "kind": "upstream", "base_url": directory.address}
+        backend["forward"] = ["traceparent", "x-request-id"]  # type: ignore[assignment]
+        path.write_text(f"{CONFIG}  - {json.dumps(backend)}\n", encoding="utf-8")
+        arguments = ["upstream", "try", "crm", "@alice", "-c", str(path)]
+        result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
+    assert result.exit_code == 1
+    (request,) = directory.requests
+    assert header(request, "traceparent") is header(request, "X-Request-ID") is None
