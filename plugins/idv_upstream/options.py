@@ -162,7 +162,8 @@ class UpstreamOptions(BackendOptions):
         """Describe mappings that hide an error or a second user."""
         yield from self.mapping.warnings()
         for kind, request in self.requests.items():
-            if self.mapping.pick == "one" and request.is_for_one:
+            is_whole = self.mapping.complete_when is not None
+            if self.mapping.pick == "one" and request.is_for_one and not is_whole:
                 name = "by_nickname" if kind is ByNickname else "by_card"
                 yield (
                     f"{name} requests a page of one user, so a second one is not noticed; request "

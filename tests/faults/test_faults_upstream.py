@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from support.faults.client import (
     fixture,
 )
 from support.faults.proxy import (
+    Exchange,
     Fault,
     ThreadedProxy,
     answering,
@@ -46,6 +47,7 @@ from support.processes.service import KEY, serving
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_secret_is_logged")]
 
 PEOPLE = (ALICE, AMY, CAROL)
+_UNAVAILABLE = absent(503)
 NOT_FOUND = {"status": "error", "code": "not_found", "message": "User not found"}
 WELL = all_of(ALICE, ALICE.body) | {"@amy": 200} | {"@carol": 200} | absent(404)
 
@@ -81,13 +83,33 @@ FAULTS = {
     "429": Row(said(429, "Retry-After: 1"), 200),
     "503": Row(said(503, "Retry-After: 1", body=json.dumps(NOT_FOUND).encode()), 200),
 }
+GONE = Row(said(404, body=json.dumps(NOT_FOUND).encode()), 200)
+SECOND = '{url: "/api/v1/identify/card?step=2", json: {card_number: "{id}"}, repeatable: true}'
+TWO_STEPS = f""" cache_control: ignore,
+     by_nickname: {{url: /api/v1/identify/url, json: {{input: "@{{nickname}}"}},
+       repeatable: true, then: {SECOND}}},
+     by_card: {{url: /api/v1/identify/card, json: {{card_number: "{{card_number}}"}},
+       repeatable: true, then: {SECOND}}},
+     response: {{id: card_number, select: "status == 'ok' && @", plan: plan,
+       card_number: card_number, nickname: "trim_prefix(nickname, '@')",
+       not_known_when: "status == 'error' && code == 'not_found'"}},"""
+"""Requests to the service behind, the second by the card number in the first response."""
 
 
-def upstream(port: int) -> str:
+def in_second_step(fault: Fault) -> Fault:
+    """Return a fault of second requests alone."""
+
+    async def spoil(exchange: Exchange) -> None:
+        await (fault if b"?step=2 " in exchange.request else passing)(exchange)
+
+    return spoil
+
+
+def upstream(port: int, requests: str = "") -> str:
     """The backends of a service in front of what listens at the port."""
     return (
         f"  - {{name: origin, kind: upstream, base_url: 'http://127.0.0.1:{port}', timeout: 250ms,"
-        f" auth: {{kind: bearer, token: {KEY}}}, {MATCH}, on_unavailable: continue,"
+        f"{requests} auth: {{kind: bearer, token: {KEY}}}, {MATCH}, on_unavailable: continue,"
         f" {QUICK_BREAKER}}}\n"
         "  - {name: others, kind: yaml, path: others.yaml}\n"
     )
@@ -100,12 +122,15 @@ def origin(folder: Path) -> str:
 
 
 @contextmanager
-def services(port: int, folder: Path) -> Iterator[tuple[CheckingClient, CheckingClient]]:
+def services(
+    port: int, folder: Path, requests: str = ""
+) -> Iterator[tuple[CheckingClient, CheckingClient]]:
     """Yield clients of two services in front of the port: without and with stale answers."""
     (folder / "others.yaml").write_text(fixture(AMY, CAROL))
+    backends = upstream(port, requests)
     with (
-        serving(FORGETFUL + upstream(port), folder) as first,
-        serving(REMEMBERING + upstream(port), folder) as second,
+        serving(FORGETFUL + backends, folder) as first,
+        serving(REMEMBERING + backends, folder) as second,
     ):
         yield CheckingClient(first.port, *PEOPLE), CheckingClient(second.port, *PEOPLE)
 
@@ -113,16 +138,26 @@ def services(port: int, folder: Path) -> Iterator[tuple[CheckingClient, Checking
 Proxied = tuple[ThreadedProxy, CheckingClient, CheckingClient]
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
-    """The two services in front of a proxy in front of a third."""
-    behind, before = tmp_path_factory.mktemp("origin"), tmp_path_factory.mktemp("services")
+def _proxied(factory: pytest.TempPathFactory, requests: str = "") -> Iterator[Proxied]:
+    behind, before = factory.mktemp("origin"), factory.mktemp("services")
     with (
         serving(origin(behind), behind) as service,
         proxying_in_thread(service.port) as proxy,
-        services(proxy.proxy.port, before) as (forgetful, remembering),
+        services(proxy.proxy.port, before, requests) as (forgetful, remembering),
     ):
         yield proxy, forgetful, remembering
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    """The two services in front of a proxy in front of a third."""
+    yield from _proxied(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def two_steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    """The same with lookups in two steps."""
+    yield from _proxied(tmp_path_factory, TWO_STEPS)
 
 
 @pytest.fixture
@@ -135,11 +170,22 @@ def proxied(shared: Proxied) -> Iterator[Proxied]:
 @pytest.mark.parametrize("row", FAULTS.values(), ids=FAULTS.keys())
 def test_bad_upstream_gives_503_or_the_stale_answer(row: Row, proxied: Proxied) -> None:
     """No user is "not found" meanwhile; users of other backends are not affected."""
+    check_row(row, proxied)
+
+
+@pytest.mark.parametrize("row", [*FAULTS.values(), GONE], ids=[*FAULTS, "gone"])
+def test_bad_second_step_gives_503_or_the_stale_answer(row: Row, two_steps: Proxied) -> None:
+    """Of absent users the first step says so, unless the upstream asked for a pause."""
+    check_row(Row(in_second_step(row.fault), 200), two_steps, {})
+
+
+def check_row(row: Row, proxied: Proxied, of_absent: Mapping[str, int] = _UNAVAILABLE) -> None:
+    """Check what clients get before, during and after a fault."""
     proxy, forgetful, remembering = proxied
     for client in (forgetful, remembering):
         client.wait_for(WELL, steady=0)
     proxy.become(row.fault)
-    out = absent(503) | {"@carol": 200}
+    out = {**of_absent, "@carol": 200}
     forgetful.wait_for(out | all_of(ALICE, 503) | {"@amy": row.next})
     remembering.wait_for(out | all_of(ALICE, ALICE.body) | {"@amy": 200})
     proxy.become(passing)
