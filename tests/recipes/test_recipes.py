@@ -15,7 +15,7 @@ import idv_upstream
 from support.processes.service import KEY, Client, serving
 from support.recipes import servers as peers
 from support.recipes.peer_process import Serve, Servers
-from support.recipes.servers import COUCH_PASSWORD, PROFILE, SCIM_TOKEN, USERS
+from support.recipes.servers import COUCH_PASSWORD, KEYCLOAK_SECRET, PROFILE, SCIM_TOKEN, USERS
 from tornado_idv import User
 
 pytestmark = pytest.mark.slow
@@ -69,6 +69,7 @@ RECIPES = [
     Recipe("Search by POST", peers.pouchdb_server, secret=("couch.password", COUCH_PASSWORD)),
     Recipe("GraphQL", peers.json_graphql_server, tells_wrong_path=False),
     Recipe("A JSON view of a database", peers.datasette),
+    Recipe("Keycloak", peers.keycloak_imitation, ("keycloak.secret", KEYCLOAK_SECRET), folds=True),
     Recipe("This service itself", peers.itself, ("directory.key", KEY), tells_profile_url=True),
 ]
 WITH_SECRET = [recipe for recipe in RECIPES if recipe.secret]
@@ -91,7 +92,7 @@ def in_front_of(
     It has time, since the machine that tests may be busy. ``misfit`` is something in the
     entry, and what an operator wrote instead.
     """
-    entry = replaced(entry_of(recipe), r"https://[a-z]+\.example", address)
+    entry = re.sub(r"https://[a-z]+\.example", address, entry_of(recipe))
     entry = replaced(entry, "kind: upstream\n", "kind: upstream\n    timeout: 8s\n")
     if misfit:
         entry = replaced(entry, re.escape(misfit[0]), misfit[1])
@@ -149,7 +150,7 @@ def test_absent_user_is_not_found(servers: Servers, tmp_path: Path, recipe: Reci
 
 
 def test_case_insensitive_recipe_finds_a_user_in_any_case(servers: Servers, tmp_path: Path) -> None:
-    (recipe,) = [each for each in RECIPES if each.folds]
+    recipe, _ = [each for each in RECIPES if each.folds]
     with in_front_of(servers.address(recipe.serve), recipe, tmp_path) as client:
         reply = client.by_input("@ALICE")
     assert json.loads(reply.body)["profile_url"] == PROFILE
@@ -159,7 +160,7 @@ def test_case_insensitive_answer_is_503_where_case_is_preserved(
     servers: Servers, tmp_path: Path
 ) -> None:
     """Where this service preserves it, the answer is of another user than asked for."""
-    (recipe,) = [each for each in RECIPES if each.folds]
+    recipe, _ = [each for each in RECIPES if each.folds]
     misfit = ("nickname_case: fold", "nickname_case: preserve")
     with in_front_of(servers.address(recipe.serve), recipe, tmp_path, misfit) as client:
         assert [client.by_input(f"@{name}").status for name in ("alice", "ALICE")] == [200, 503]
@@ -188,6 +189,7 @@ MISFITS = {
     "Search by POST": ('{"login": "{nickname}"}', '{"login": {"$is": "{nickname}"}}'),
     "GraphQL": ("User(id: $login) {{ id card plan", "User(id: $login) {{ id card tariff"),
     "A JSON view of a database": ('"2": Pro', '"3": Pro'),
+    "Keycloak": ("query: {username:", "query: {name:"),
 }
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from support.processes.process import TIMEOUT, running
 from support.processes.service import KEY, make_database
@@ -26,6 +29,7 @@ USERS = (
 LEVELS = {"Free": 1, "Pro": 2}
 
 SCIM_TOKEN = "a-token-for-staff"
+KEYCLOAK_SECRET = "a-secret-of-the-client"
 COUCH_PASSWORD = "a password: of readers"
 
 _ON_A_FREE_PORT = ("--host", "127.0.0.1", "--port", "{port}")
@@ -118,6 +122,74 @@ def datasette(folder: Path) -> Iterator[str]:
     program = python_program("datasette")
     with started([*program, "serve", "people.db", *_ON_A_FREE_PORT], folder) as peer:
         yield peer.address
+
+
+@contextmanager
+def keycloak_imitation(_: Path) -> Iterator[str]:
+    """The searches of Keycloak's admin API for users, and its token endpoint, in a thread."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Keycloak) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Keycloak(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    rows = tuple(
+        {
+            "username": user.nickname.lower(),
+            "enabled": True,
+            "attributes": {"card_number": [user.card_number], "plan": [user.plan]},
+        }
+        for user in USERS
+    )
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        proof = base64.b64encode(f"tornado-idv:{KEYCLOAK_SECRET}".encode()).decode()
+        is_known = self.headers["Authorization"] == f"Basic {proof}"
+        if self.path != "/realms/staff/protocol/openid-connect/token":
+            self._respond(404, {"error": "Realm does not exist"})
+        elif is_known and form["grant_type"] == ["client_credentials"]:
+            self._respond(200, {"access_token": "t", "expires_in": 300, "token_type": "Bearer"})
+        else:
+            self._respond(401, {"error": "unauthorized_client"})
+
+    def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        asked = {name: value for name, (value,) in parse_qs(query).items()}
+        if self.headers["Authorization"] != "Bearer t":
+            self._respond(401, {"error": "HTTP 401 Unauthorized"})
+        elif path != "/admin/realms/staff/users":
+            self._respond(404, {"error": "Realm not found."})
+        else:
+            self._respond(200, [row for row in self.rows if self._matches(row, asked)])
+
+    @staticmethod
+    def _matches(row: Mapping[str, Any], asked: Mapping[str, str]) -> bool:
+        attribute, _, value = asked.get("q", "").partition(":")
+        return (
+            asked.get("username", row["username"]).lower() == row["username"]
+            and (not attribute or row["attributes"].get(attribute) == [value])
+            and asked["enabled"] == "true"
+        )
+
+    def _respond(self, status: int, document: Any) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json;charset=UTF-8")
+        self.send_header("Cache-Control", "no-cache")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @contextmanager
