@@ -138,8 +138,6 @@ def keycloak_imitation(_: Path) -> Iterator[str]:
 
 
 class _Keycloak(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
     rows = tuple(
         {
             "username": user.nickname.lower(),
