@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from tornado_idv.config.load import load
 from tornado_idv.lookup.directory import Directory
@@ -12,19 +15,21 @@ from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.directories import open_directory
 
-_CONFIG = """\
-profile_sites: ["https://profiles.example"]
-backends:
-  - {{name: measured, kind: {kind}, path: "{file}"}}
-"""
+
+def directory_over(kind: str, file: Path) -> AbstractAsyncContextManager[tuple[Directory, Guard]]:
+    """Open a directory over a file with default settings."""
+    return directory_of({"kind": kind, "path": file.name}, file.with_suffix(".config.yaml"))
 
 
 @asynccontextmanager
-async def directory_over(kind: str, file: Path) -> AsyncIterator[tuple[Directory, Guard]]:
-    """Open a directory with default settings; yield it and the guard of its backend."""
+async def directory_of(
+    options: Mapping[str, Any], config: Path
+) -> AsyncIterator[tuple[Directory, Guard]]:
+    """Open a directory with these options of its backend; yield it and the backend's guard."""
     manager = plugin_manager()
-    config = file.with_suffix(".config.yaml")
-    config.write_text(_CONFIG.format(kind=kind, file=file.name), encoding="utf-8")
+    backends = [{"name": "measured", **options}]
+    document = {"profile_sites": ["https://profiles.example"], "backends": backends}
+    await asyncio.to_thread(config.write_text, json.dumps(document), encoding="utf-8")
     settings = load(config, backend_kinds(manager), {})
     async with open_directory(settings, manager) as directory:
         (guard,) = directory.guards

@@ -8,6 +8,7 @@ from benchmarks.client import client
 from benchmarks.dispatch import missed_find
 from benchmarks.figures import Figure
 from benchmarks.hit import cached_find
+from benchmarks.ldap import ldap
 from benchmarks.memory import resident_memory
 from benchmarks.plan import Plan
 from benchmarks.postgres import postgres
@@ -39,6 +40,7 @@ BENCHMARKS: Mapping[str, Callable[[Plan], Awaitable[list[Figure]]]] = {
     "uncached": uncached,
     "proxy": proxied,
     "postgres": postgres,
+    "ldap": ldap,
     "shared_cache": shared_cache,
 }
 

@@ -20,6 +20,7 @@ from rich.progress import Progress
 
 from benchmarks import (
     dataset,
+    ldap,
     postgres,
     postgres_server,
     redis_server,
@@ -284,6 +285,15 @@ async def test_workers_are_measured_with_all_their_processes(
     (memory,) = [each for each in figures if each.unit == "MiB"]
     assert all(1 < size < 200 for size in memory.rounds)
     assert len(memory.rounds) == 2
+
+
+async def test_lookups_in_openldap_are_measured_beside_python_ldap_alone(plan: Plan) -> None:
+    if ldap.missing() is not None:
+        pytest.skip(str(ldap.missing()))
+    figures = await ldap.ldap(plan)
+    assert [ldap.OURS in figure.what for figure in figures] == [True, False, True]
+    assert figures[-1].target == Target("least", 0.5)
+    assert all(figure.value > 0 for figure in figures)
 
 
 @needs_wrk
