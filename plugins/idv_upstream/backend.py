@@ -87,8 +87,9 @@ class UpstreamBackend(Backend[UpstreamOptions]):
                 response = await self._send(self.templates[type(query)].render(query))
             user_id = self.reader.read_id(query, response)
             if user_id is None:
-                return None
-            result = self.reader.read(query, await self._send(second.render_value(user_id)))
+                return self.reader.limited(None, response)
+            answer = await self._send(second.render_value(user_id))
+            result = self.reader.read(query, answer, response)
             if (result.user if isinstance(result, BackendResult) else result) is not None:
                 return result
         raise Unavailable("the first response has a user, and the second does not know it")

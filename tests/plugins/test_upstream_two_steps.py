@@ -19,7 +19,7 @@ from idv_upstream.options import UpstreamOptions
 from support.fakes.outcomes import outcome
 from support.http.scripted_server import Said, http, serving
 from support.processes.service import CONFIG
-from tornado_idv import Broken, ByCard, ByNickname, User
+from tornado_idv import BackendResult, Broken, ByCard, ByNickname, User
 from tornado_idv.cli import main
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
@@ -38,8 +38,8 @@ QUERY = ByCard("0012")
 ALICE = User("Free", "0012", "alice")
 
 
-def json_of(record: object, status: int = 200) -> bytes:
-    return http(status, json.dumps(record).encode())
+def json_of(record: object, status: int = 200, *headers: str) -> bytes:
+    return http(status, json.dumps(record).encode(), *headers)
 
 
 CARD = json_of({"owner": 7})
@@ -160,3 +160,38 @@ async def test_query_of_the_other_kind_takes_one_step(tmp_path: Path) -> None:
         async with open_backends([backend]):
             assert await backend.find(ByNickname("alice")) == ALICE
     assert server.targets == ["/users?login=alice"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ttl", "storable"),
+    [
+        (("Cache-Control: max-age=5",), ("Cache-Control: max-age=9",), 5.0, True),
+        (("Cache-Control: max-age=9",), ("Cache-Control: max-age=5",), 5.0, True),
+        (("Cache-Control: no-store",), (), None, False),
+        ((), ("Cache-Control: no-store",), None, False),
+    ],
+)
+async def test_user_is_cached_as_long_as_both_responses_allow(
+    tmp_path: Path,
+    first: tuple[str, ...],
+    second: tuple[str, ...],
+    ttl: float | None,
+    *,
+    storable: bool,
+) -> None:
+    answers = [
+        json_of({"owner": 7}, 200, *first),
+        json_of({"plan": "Free", "card": "0012", "login": "alice"}, 200, *second),
+    ]
+    async with serving(*answers) as server:
+        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **OPTIONS)
+        async with open_backends([backend]):
+            assert await backend.find(QUERY) == BackendResult(ALICE, ttl=ttl, storable=storable)
+
+
+async def test_absent_user_is_cached_as_long_as_the_first_response_allows(tmp_path: Path) -> None:
+    unknown = json_of({"error": "unknown"}, 404, "Cache-Control: max-age=1")
+    async with serving(unknown) as server:
+        backend = make_backend(UpstreamBackend, tmp_path, base_url=server.address, **OPTIONS)
+        async with open_backends([backend]):
+            assert await backend.find(QUERY) == BackendResult(None, ttl=1.0, storable=True)

@@ -52,6 +52,13 @@ class DryRun:
     secrets: set[str] = field(default_factory=set, repr=False)
     """What must not be printed, wherever it appears."""
 
+    def set_result(self, result: User | BackendResult | None) -> None:
+        """Set the user, and how long to cache it."""
+        if isinstance(result, BackendResult):
+            self.user, self.ttl, self.storable = result.user, result.ttl, result.storable
+        else:
+            self.user = result
+
 
 async def dry_run(
     backend: UpstreamBackend, query: Query, parse: Parse, saved: Response | None = None
@@ -64,12 +71,14 @@ async def dry_run(
         if second is None:
             await _read(run, backend, query, request, saved)
         else:
-            user_id = backend.reader.read_id(query, await _request(run, backend, request))
-            status = run.response.status if run.response else None
+            response = await _request(run, backend, request)
+            user_id = backend.reader.read_id(query, response)
             line = f"{run.method} {run.url}"
-            first = Step("first", line, {"status": status, "id": user_id})
-            if user_id is not None:
-                await _read(run, backend, query, second.render_value(user_id))
+            first = Step("first", line, {"status": response.status, "id": user_id})
+            if user_id is None:
+                run.set_result(backend.reader.limited(None, response))
+            else:
+                await _read(run, backend, query, second.render_value(user_id), None, response)
             run.steps.insert(0, first)
         _check(run.user, query, parse)
     except LookupFailed as error:
@@ -84,6 +93,7 @@ async def _read(
     query: Query,
     request: Request,
     saved: Response | None = None,
+    *earlier: Response,
 ) -> None:
     """Send a request, and record how its response, or the ``saved`` one, is read."""
     response = await _request(run, backend, request, saved)
@@ -93,11 +103,7 @@ async def _read(
         run.steps = list(reader.mapper.explain(query, reader.document(response)))
     elif meaning is Outcome.NOT_KNOWN and reader.mapper.reads_not_known:
         run.steps = list(reader.mapper.explain_not_known(reader.document(response)))
-    found = reader.read(query, response)
-    if isinstance(found, BackendResult):
-        run.user, run.ttl, run.storable = found.user, found.ttl, found.storable
-    else:
-        run.user = found
+    run.set_result(reader.read(query, response, *earlier))
 
 
 async def _request(

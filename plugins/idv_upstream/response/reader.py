@@ -69,13 +69,25 @@ class ResponseReader:
         self._hints = hints
         self._credential = credential
 
-    def read(self, query: Query, response: Response) -> User | BackendResult | None:
-        """Return the user and how long to cache it; raises `Unavailable` or `Broken`."""
+    def read(
+        self, query: Query, response: Response, *earlier: Response
+    ) -> User | BackendResult | None:
+        """Return the user and how long to cache it; raises `Unavailable` or `Broken`.
+
+        ``earlier`` responses to the same lookup may shorten that, too.
+        """
         user = self._mapped(query, response, self.mapper.user)
-        if not self._hints or "Cache-Control" not in response.headers:
+        return self.limited(user, response, *earlier)
+
+    def limited(self, user: User | None, *responses: Response) -> User | BackendResult | None:
+        """Return the result with the shortest time that the responses allow to cache it."""
+        if not self._hints:
             return user
-        seconds, storable = freshness(response.headers)
-        return BackendResult(user, ttl=seconds, storable=storable)
+        limits = [freshness(each.headers) for each in responses if "Cache-Control" in each.headers]
+        if not limits:
+            return user
+        seconds = min((each for each, _ in limits if each is not None), default=None)
+        return BackendResult(user, ttl=seconds, storable=all(storable for _, storable in limits))
 
     def read_id(self, query: Query, response: Response) -> str | None:
         """Return the id of the user for the second request; raises as `read`."""
