@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from idv_ldap.options import LdapOptions
 from support.databases.ldap_server import (
     ADMIN,
+    INDEX,
     PASSWORD,
     PEOPLE,
     LdapServer,
@@ -371,6 +372,21 @@ async def test_second_server_is_used_while_the_first_is_away_and_no_longer(
                 raise AssertionError("the first server was not used again")
     finally:
         second.stop()
+
+
+@pytest.mark.parametrize("index", [INDEX, ""], ids=["indexed", "without an index"])
+async def test_hundred_thousand_entries(backend_of: Make, tmp_path: Path, index: str) -> None:
+    entries = [person(f"user{n}", f"{4_000_000 + n}") for n in range(100_000)]
+    large = LdapServer(tmp_path / "large", entries, index)
+    large.start()
+    try:
+        async with open_backends([backend_of(uris=[large.uri])]) as (backend,):
+            last = User("Free", "4099999", "user99999")
+            assert await backend.find(ByNickname("user99999")) == last
+            assert await backend.find(ByCard("4099999")) == last
+            assert await backend.find(ByNickname("user100000")) is None
+    finally:
+        large.stop()
 
 
 def test_outage_is_503_over_http(server: LdapServer, tmp_path: Path) -> None:
