@@ -120,5 +120,6 @@ def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
     if as_json:
         print_json(rows)
         return
+    widths = max(map(len, rows), default=0), max(map(len, rows.values()), default=0)
     for kind, module in rows.items():
-        click.echo(f"{kind:12} {module:16} {summaries[kind]}")
+        click.echo(f"{kind:{widths[0]}}  {module:{widths[1]}}  {summaries[kind]}")

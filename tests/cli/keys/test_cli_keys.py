@@ -632,7 +632,7 @@ def test_signal_at_the_commit_of_a_change_does_not_hide_that_it_is_made(
     monkeypatch.setattr(KeyStoreFile, "connected", interrupted_after)
     for command, message in (
         (f"import {tmp_path}/keys.jsonl --create", f"Created the key store {path}.\nImported 1"),
-        (f"copy --from {tmp_path}/old.yaml", "Copied 1 keys"),
+        (f"copy --from {tmp_path}/old.yaml", "Copied keys from"),
         ("disable shop", "shop: disabled\n"),
         ("enable shop", "shop: valid\n"),
         ("issue other", ""),

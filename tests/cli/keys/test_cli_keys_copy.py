@@ -83,8 +83,7 @@ def test_second_copy_adds_new_keys_and_the_last_use(copy: Copy, old: Path, tmp_p
     add(tmp_path / "new.db", record("of-the-new-store", "e"))
     execute(tmp_path / "new.db", f"INSERT INTO last_used VALUES ('disabled', {CREATED + 5})")
     done = copy()
-    assert "Copied 1 keys" in done.stderr
-    assert "; 0 were updated, and 3 were equal." in done.stderr
+    assert ": 1 new, 0 updated, 3 equal." in done.stderr
     after = read(tmp_path / "new.db")
     assert after["rotated"].last_used == CREATED + 9
     assert after["disabled"].last_used == CREATED + 5  # the later one of both

@@ -212,8 +212,8 @@ def copy_keys(
     copied, updated = len(changes.new), len(changes.changed)
     unchanged = len(keys) - copied - updated
     record = {"ok": True, "copied": copied, "updated": updated, "unchanged": unchanged}
-    text = f"Copied {copied} keys from {source.name} to {target.location.name}"
-    text = f"{text}; {updated} were updated, and {unchanged} were equal."
+    text = f"Copied keys from {source.name} to {target.location.name}"
+    text = f"{text}: {copied} new, {updated} updated, {unchanged} equal."
     report(text, record, as_json=target.as_json)
 
 
