@@ -48,8 +48,8 @@ class IdentityService:
             with (
                 log.open("wb") as errors,
                 subprocess.Popen(  # noqa: S603 - our own command
-                    [*command, "--port", "0", "--ready-fd", "1"],
-                    stdin=subprocess.DEVNULL,
+                    [*command, "--port", "0", "--ready-fd", "1", "--stop-on-eof"],
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
                 ) as process,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,7 @@ def test_fixture_is_served_on_the_announced_port_with_the_announced_key(tmp_path
         (["--demo", "none.yaml"], 3, "none.yaml: cannot be read: No such file or directory"),
         (["--demo", "bad.yaml"], 1, "bad.yaml:1:1: users: missing or empty"),
         (["--demo", "users.yaml", "-c", "x.yaml"], 2, "--demo takes the place of --config"),
+        (["--stop-on-eof"], 2, "--stop-on-eof is for --demo"),
         (["--demo", "users.yaml", "--ready-fd", "77"], 3, "--ready-fd or --ready-file cannot be"),
         (["--demo", "users.yaml", "--ready-file", "no/file"], 3, "cannot be written: No such file"),
     ],
@@ -89,3 +92,32 @@ def test_wrong_use_is_an_error(
     )
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_double_does_not_outlive_the_program_that_started_it(tmp_path: Path) -> None:
+    """Also if that is killed, and cannot clean up."""
+    program = """
+import time
+from tornado_idv.double import IdentityService
+with IdentityService.start() as service:
+    print(service.url, flush=True)
+    time.sleep(100)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().decode().rpartition(":")[2])
+        socket.create_connection(("127.0.0.1", port)).close()
+        process.kill()
+    eventually(lambda: not is_listening(port))
+
+
+def is_listening(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True

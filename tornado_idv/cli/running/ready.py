@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,6 +33,14 @@ def double_config(fixture: Path, port: int | None) -> Iterator[ConfigFile]:
         path = json.dumps(str(fixture.absolute())).replace("${", "$${")
         file.write_text(_CONFIG.format(token=issue("double"), path=path), encoding="utf-8")
         yield ConfigFile.read(file, port)
+
+
+def terminate_on_eof() -> None:
+    """Send this process SIGTERM at the end of standard input; blocks until then."""
+    with suppress(OSError):
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def write_ready(record: Mapping[str, object], fd: int | None, file: Path | None) -> None:

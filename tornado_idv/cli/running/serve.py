@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from contextlib import ExitStack, closing
 from functools import partial
@@ -14,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from tornado_idv.cli.common import config_option, exit_on_error
-from tornado_idv.cli.running.ready import double_config, write_ready
+from tornado_idv.cli.running.ready import double_config, terminate_on_eof, write_ready
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.commands import Exit
 from tornado_idv.config.load import ConfigFile
@@ -52,6 +53,11 @@ _log = logging.getLogger(__name__)
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the same line to this file.",
 )
+@click.option(
+    "--stop-on-eof",
+    is_flag=True,
+    help="With --demo: stop at the end of standard input, as when the program behind it ends.",
+)
 @click.pass_context
 def serve(
     context: click.Context,
@@ -61,6 +67,7 @@ def serve(
     fixture: Path | None,
     ready_fd: int | None,
     ready_file: Path | None,
+    stop_on_eof: bool,
 ) -> None:
     """Answer lookups over HTTP until SIGTERM.
 
@@ -71,6 +78,8 @@ def serve(
     """
     if fixture and context.get_parameter_source("config_path") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--demo takes the place of --config; leave one out")
+    if stop_on_eof and not fixture:
+        raise click.UsageError("--stop-on-eof is for --demo; stop another service by SIGTERM")
     with (
         hold_hangups(),
         exit_on_error(Exit.UNDETERMINED, config_code=Exit.NO),
@@ -83,6 +92,8 @@ def serve(
             else ConfigFile.read(config_path, port)
         )
         settings = file.load(backend_kinds(manager), os.environ)
+        if stop_on_eof:
+            threading.Thread(target=terminate_on_eof, daemon=True).start()
         announce_once = partial(_try_to_announce, settings, ready_fd, ready_file)
         with file.located():
             if (workers := worker_count(settings.server.workers)) > 1:
