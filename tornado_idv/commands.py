@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # they need pydantic and msgspec, which `--help` does not
     from tornado_idv.backend import BackendOptions
-    from tornado_idv.model import Query
+    from tornado_idv.model import Query, User
 
 
 def ignore_signals() -> None:
@@ -38,7 +38,8 @@ class LoadedConfig:
     """Parts of a configuration file for the commands of plugins.
 
     ``backends`` are the options of each, in order. ``parse`` reads what a person types for
-    a nickname, a profile URL or a card number, and raises `InvalidFormat`. ``ttl`` and
+    a nickname, a profile URL or a card number, and raises `InvalidFormat`. ``check_user``
+    raises `Broken` for a user that the service rejects, whichever backend found it. ``ttl`` and
     ``negative_ttl`` are for how many seconds a user and "not found" are remembered.
     ``reference_values`` are the texts that ``${env:NAME}`` and ``${file:path}`` stand for;
     a command must not print them.
@@ -46,6 +47,7 @@ class LoadedConfig:
 
     backends: Sequence[BackendOptions]
     parse: Callable[[str], Query]
+    check_user: Callable[[User, Query], None]
     ttl: float
     negative_ttl: float
     reference_values: frozenset[str] = field(default=frozenset(), repr=False)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from idv_ldap.options import NOT_INSTALLED, LdapOptions
-from tornado_idv import Backend, Broken, ByNickname, LookupFailed, Query, StartError, User
+from tornado_idv import (
+    Backend,
+    Broken,
+    ByNickname,
+    LookupFailed,
+    Query,
+    StartError,
+    User,
+    require_file,
+)
 
 
 class LdapBackend(Backend[LdapOptions]):
@@ -39,6 +48,10 @@ class LdapBackend(Backend[LdapOptions]):
 
         A server that cannot be reached is logged, and connected to as soon as it can be.
         """
+        tls = self.options.tls
+        for file in (tls.ca_file, tls.cert_file, tls.key_file):
+            if file is not None:
+                require_file(file)  # an error of libldap does not name it
         try:
             await self._connections.open()
         except LookupFailed as error:

@@ -12,8 +12,10 @@ import ssl
 from contextlib import suppress
 from typing import Any
 
+from idv_ldap.entries import EntryMapper
 from idv_ldap.library import ldap, to_lookup_failed
 from idv_ldap.options import LdapOptions
+from idv_ldap.schema import check_names
 from tornado_idv import LookupFailed, Unavailable
 
 Attributes = dict[str, list[bytes]]
@@ -34,7 +36,10 @@ _LIMIT = 2
 
 
 def connect(options: LdapOptions, uri: str) -> Any:
-    """Connect to a server and bind; returns an object of python-ldap. Blocks; raises its errors."""
+    """Connect to a server and bind; return an object of python-ldap.
+
+    Blocks; raises its errors, and `Broken` as `check_names`.
+    """
     handle = ldap.initialize(uri)
     handle.timeout = options.connect_timeout
     set_options(handle, options)
@@ -49,6 +54,7 @@ def connect(options: LdapOptions, uri: str) -> Any:
         handle.simple_bind_s(bind.dn, bind.password.get_secret_value())
     else:
         handle.simple_bind_s("", "")
+    check_names(handle, options, EntryMapper(options).attributes)
     return handle
 
 

@@ -14,10 +14,13 @@ from tornado_idv import Broken, DaemonThread, LookupFailed, Unavailable
 
 _log = logging.getLogger(__name__)
 _COUNT = 2
-_STEPS = 3
-"""Steps of connecting, each of which may take `LdapOptions.connect_timeout`."""
+_STEPS = 5
+"""Steps of connecting and of `check_names`, each bounded by `LdapOptions.connect_timeout`."""
 _LOST = Unavailable("the connection was lost")
 RETRY_INTERVAL = 1.0
+REFUSED_INTERVAL = 60.0
+"""The same after an error that waiting does not repair, such as credentials that are refused: a
+server may lock an account after some attempts."""
 
 
 class Connections:
@@ -32,6 +35,9 @@ class Connections:
         self._open: list[Connection] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: LookupFailed = Unavailable("the backend is not open")
+        self._refusal: LookupFailed | None = None
+        self._refused_until = 0.0
+        self._refused_password: str | None = None
 
     @property
     def problem(self) -> str | None:
@@ -124,23 +130,34 @@ class Connections:
         self._on_available()
 
     async def _connect(self) -> Connection:
-        """Connect to the first server that responds; raises the error of the first."""
+        """Connect to the first server that responds; raises the error of the first.
+
+        While a refusal lasts, and the password is the same, no server is asked.
+        """
         options, first = self._options, None
+        bind, now = options.bind, asyncio.get_running_loop().time()
+        password = bind.password.get_secret_value() if bind and bind.password else None
+        if self._refusal and now < self._refused_until and password == self._refused_password:
+            raise self._refusal.copy()
         for uri in options.uris:
             try:
                 async with asyncio.timeout(_STEPS * options.connect_timeout):
                     handle = await DaemonThread("ldap")(connect, options, uri)
                 return Connection(handle, uri)
-            except (ldap.LDAPError, OSError) as error:
+            except (ldap.LDAPError, OSError, ValueError, LookupFailed) as error:
                 failure = to_lookup_failed(error)
                 failure = type(failure)(f"{uri}: {failure.reason}")
                 first = first or failure
+        if isinstance(first, Broken):
+            self._refusal, self._refused_password = first, password
+            self._refused_until = now + REFUSED_INTERVAL
         raise first or Broken("uris is empty")
 
     def _report(self, failure: LookupFailed) -> None:
         """Log a failure once in an outage, and wrong credentials also before one."""
         is_news = isinstance(failure, Broken) or not self._usable
         if is_news and failure.reason != self._failure.reason:
-            text = "backend %s: %s; trying again every %g s"
-            _log.error(text, self._options.name, failure.reason, RETRY_INTERVAL)
+            interval = REFUSED_INTERVAL if isinstance(failure, Broken) else RETRY_INTERVAL
+            text = "backend %s: %s (`tornado-idv ldap try` shows more); trying again every %g s"
+            _log.error(text, self._options.name, failure.reason, interval)
         self._failure = failure

@@ -7,11 +7,13 @@ from typing import Any
 
 from idv_ldap.library import ldap
 from idv_ldap.options import LdapOptions
-from tornado_idv import StartError, User
+from tornado_idv import Broken, StartError, User
 from tornado_idv.mapping import Expression, MappedField, is_falsy
 
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 _NO_SERVER = "ldapi://%2Fnone"
+_NO_ATTRIBUTES = "1.1"
+"""RFC 4511, section 4.5.1.8; an empty list would mean all."""
 
 
 class FilterTemplate:
@@ -51,12 +53,12 @@ class EntryMapper:
         expressions = [field.expression for field in self.fields] + [self.not_known_when]
         self.attributes = sorted(
             {name for each in expressions if each is not None for name in each.members}
-        ) or [ldap.NO_ATTRS]
+        ) or [_NO_ATTRIBUTES]
 
     def user(self, attributes: dict[str, list[bytes]]) -> User | None:
         """Return the user of an entry, ``None`` for one that is not known; raises `Broken`."""
         record = self.record(attributes)
-        if self.not_known_when is not None and not is_falsy(self.not_known_when.evaluate(record)):
+        if self.not_known_when is not None and self._is_not_known(self.not_known_when, record):
             return None
         return User(
             self._plan.required(record),
@@ -64,6 +66,18 @@ class EntryMapper:
             self._nickname.required(record).removeprefix("@"),
             self._profile_url.text(record),
         )
+
+    def _is_not_known(self, condition: Expression, record: dict[str, Any]) -> bool:
+        """Evaluate a condition; raises `Broken` if it is false, and true for one of some values."""
+        if not is_falsy(condition.evaluate(record)):
+            return True
+        for name in condition.members:
+            values = record.get(name)
+            for value in values if isinstance(values, list) else ():
+                if not is_falsy(condition.evaluate({**record, name: value})):
+                    advice = f"write contains(to_array({name}), …)"
+                    raise Broken(f"not_known_when: {name} has several values; {advice}")
+        return False
 
     def record(self, attributes: dict[str, list[bytes]]) -> dict[str, Any]:
         """Return the attributes by the names that expressions use; a server may spell them else."""

@@ -49,6 +49,8 @@ def to_lookup_failed(error: Exception) -> LookupFailed:
     """Return the `Unavailable` or `Broken` for an error of python-ldap."""
     if isinstance(error, LookupFailed):
         return error
+    if isinstance(error, ValueError):  # of `set_option`, for a file
+        return Broken("a file of tls cannot be used")
     if isinstance(error, OSError):
         kind = ldap.TIMEOUT if isinstance(error, TimeoutError) else ldap.SERVER_DOWN
         return Unavailable(_UNAVAILABLE[kind])

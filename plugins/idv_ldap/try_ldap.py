@@ -20,6 +20,7 @@ from tornado_idv import (
     CommandTools,
     Exit,
     InvalidFormat,
+    LoadedConfig,
     LookupFailed,
     Query,
     StartError,
@@ -48,7 +49,7 @@ def try_ldap(tools: CommandTools, path: Path, name: str, who: str, *, as_json: b
             raise click.UsageError(f"{error}; write @nick, a profile URL, or digits") from None
         if type(query) not in known[name].searches:
             raise click.UsageError(f"{name} does not serve this kind of query")
-        steps, result = asyncio.run(_run(known[name], query))
+        steps, result = asyncio.run(_run(known[name], query, config))
     if as_json:
         lines = [{"step": step, "result": text} for step, text in steps]
         click.echo(json.dumps({"result": result, "steps": lines}))
@@ -60,7 +61,7 @@ def try_ldap(tools: CommandTools, path: Path, name: str, who: str, *, as_json: b
     sys.exit(codes.get(result, Exit.UNDETERMINED))
 
 
-async def _run(options: LdapOptions, query: Query) -> tuple[list[Step], str]:
+async def _run(options: LdapOptions, query: Query, config: LoadedConfig) -> tuple[list[Step], str]:
     try:
         from idv_ldap.entries import EntryMapper, FilterTemplate  # noqa: PLC0415
     except ModuleNotFoundError:
@@ -71,6 +72,8 @@ async def _run(options: LdapOptions, query: Query) -> tuple[list[Step], str]:
     try:
         entry = await _search(options, filter_, mapper.attributes, steps)
         user = None if entry is None else mapper.user(_explain(entry, mapper, steps))
+        if user is not None:
+            config.check_user(user, query)
     except LookupFailed as error:
         steps.append(("failed", error.reason))
         return steps, "undetermined"
@@ -121,11 +124,11 @@ def _explain(entry: Attributes, mapper: EntryMapper, steps: list[Step]) -> Attri
     """Add the attributes of an entry and the result of each expression to the steps."""
     record = mapper.record(entry)
     steps.append(("entry", _shown(record)))
-    steps += [
-        (field.name, _shown(field.expression.evaluate(record)))
-        for field in mapper.fields
-        if field.expression is not None
-    ]
+    for field in mapper.fields:
+        if field.expression is not None:
+            value, text = field.expression.evaluate(record), field.text(record)
+            mapped = "" if value == text else f"  ->  {_shown(text)}"
+            steps.append((field.name, f"{_shown(value)}{mapped}"))
     return entry
 
 

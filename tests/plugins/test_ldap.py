@@ -28,6 +28,7 @@ from support.databases.ldap_server import (
     require,
 )
 from support.databases.postgres_server import free_port
+from support.fakes.clock_and_backends import LoopClock
 from support.fakes.outcomes import outcome
 from support.http.http_server import until
 from support.http.tcp_relay import relaying
@@ -35,7 +36,9 @@ from support.processes.process import Invoke
 from support.processes.service import CONFIG, Client, serving
 from tornado_idv import ByCard, ByNickname, Query, StartError, Unavailable, User
 from tornado_idv.backend import AnyBackend
-from tornado_idv.registry import open_backends
+from tornado_idv.config.load import load
+from tornado_idv.files import FileSecret
+from tornado_idv.registry import backend_kinds, build_backends, open_backends, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 
 require()
@@ -179,28 +182,25 @@ async def test_error_of_one_search_leaves_its_neighbours(backend_of: Make) -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (
-            {"base_dn": "ou=none,dc=example,dc=org"},
-            "broken: base_dn does not exist, or",
-        ),
-        ({"base_dn": "none"}, "broken: base_dn or bind.dn is not a distinguished name"),
-        ({"bind": None, "base_dn": ""}, "broken: base_dn does not exist, or"),
-    ],
-)
-async def test_wrong_search_is_no_missing_user(
-    backend_of: Make, options: dict[str, Any], expected: str
-) -> None:
-    async with open_backends([backend_of(**options)]) as (backend,):
-        assert str(await outcome(backend, ByNickname("alice"))).startswith(expected)
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"bind": {"dn": ADMIN, "password": "wrong"}}, "refuses bind.dn or its password"),
         ({"by_card": {"filter": "(employeeNumber={card_number}))("}}, "is not valid (RFC 4515)"),
+        ({"base_dn": "ou=none,dc=example,dc=org"}, "base_dn does not exist, or bind.dn may not"),
+        ({"base_dn": "none"}, "base_dn or bind.dn is not a distinguished name"),
+        (
+            {"by_card": {"filter": "(&(objectClass=person)(emplNumber={card_number}))"}},
+            "the server has no attribute emplNumber",
+        ),
+        (
+            {"response": {**RESPONSE, "not_known_when": "employeType == 'disabled'"}},
+            "the server has no attribute employeType",
+        ),
+        (
+            {"response": {**RESPONSE, "not_known_when": 'employeeType == "disabled"'}},
+            "the server has no attribute disabled",
+        ),
+        ({"uris": ["ldaps://127.0.0.1"], "tls": {"ca_file": "none.pem"}}, "none.pem: cannot be"),
     ],
 )
 async def test_permanent_errors_stop_the_start(
@@ -211,6 +211,68 @@ async def test_permanent_errors_stop_the_start(
             pass
     assert message in str(caught.value)
     assert "wrong" not in str(caught.value)
+
+
+async def test_search_without_a_base_is_no_missing_user(backend_of: Make) -> None:
+    async with open_backends([backend_of(bind=None, base_dn="")]) as (backend,):
+        result = await outcome(backend, ByNickname("alice"))
+    assert str(result).startswith("broken: base_dn does not exist, or")
+
+
+async def test_schema_that_cannot_be_read_is_logged(
+    backend_of: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hidden = 'access to dn.base="cn=Subschema" by * none\naccess to * by * read'
+    server = LdapServer(tmp_path / "hidden", options=hidden)
+    server.start()
+    try:
+        async with open_backends([backend_of(uris=[server.uri], bind=None)]) as (backend,):
+            assert await backend.find(ByNickname("alice")) == ALICE
+    finally:
+        server.stop()
+    assert "the schema cannot be read: unknown attributes would find no user" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("title == 'Pro'", "broken: not_known_when: title has several values; write contains"),
+        ("contains(to_array(title), 'Pro')", "not found"),
+        ("title == 'Gold'", "broken: a wrong record: plan (title) is a list, not text"),
+    ],
+)
+async def test_condition_on_several_values(backend_of: Make, condition: str, expected: str) -> None:
+    """One that compares a single value is an error where another value would make it true."""
+    response = {**RESPONSE, "not_known_when": condition}
+    async with open_backends([backend_of(response=response)]) as (backend,):
+        assert str(await outcome(backend, ByNickname("twins"))).startswith(expected)
+
+
+async def test_refused_password_is_not_tried_each_second(
+    server: LdapServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may lock the account; a new password in the file is tried at once."""
+    monkeypatch.setattr(FileSecret, "check_interval", 0.0)
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    async with relaying(server.port) as relay:
+        bind = {"dn": ADMIN, "password": f"${{file:{file}}}"}
+        path = config_file(tmp_path, uris=[f"ldap://127.0.0.1:{relay.port}"], bind=bind)
+        kinds = backend_kinds(plugin_manager())
+        (backend,) = build_backends(kinds, load(path, kinds, {}).backends)
+        async with open_backends([backend]):
+            await until(lambda: relay.accepted == 2)
+            file.write_text("wrong")
+            relay.cut()
+            await until(lambda: "refuses bind.dn" in (backend.problem or ""))
+            accepted = relay.accepted
+            clock = LoopClock()
+            for _ in range(20):
+                clock.forward(2.0)
+                await asyncio.sleep(0.01)
+            assert relay.accepted <= accepted + 1  # the second connection was under way
+            file.write_text(PASSWORD)
+            await until(lambda: backend.problem is None)
 
 
 async def test_tls_start_tls_and_client_certificate(backend_of: Make, server: LdapServer) -> None:
@@ -440,6 +502,11 @@ def config_file(folder: Path, **options: Any) -> Path:
     ("who", "result"),
     [
         ("@alice", (0, 'plan:            "Pro"\nFound.\n')),
+        ("@bob", (0, 'plan:            null  ->  "Free"\nFound.\n')),
+        (
+            "@ALICE",
+            (3, "another user than requested; nickname_case may be the reason\nUndetermined.\n"),
+        ),
         ("@nobody", (1, "(subtree)\nNot found.\n")),
         ("@disabled", (1, "not_known_when:  is true\nNot found.\n")),
         ("77", (3, "failed:          more than one user for one query\nUndetermined.\n")),

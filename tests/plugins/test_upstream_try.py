@@ -537,7 +537,7 @@ async def test_incomplete_response_has_the_same_outcome(
             timeout=5,
         )
         async with open_backends([backend]):
-            waiting = asyncio.ensure_future(dry_run(backend, ByNickname("alice"), ByNickname))
+            waiting = asyncio.ensure_future(dry_run(backend, ByNickname("alice"), lambda *_: None))
             await upstream.asked()
             await upstream.dripped()
             LoopClock().forward(6)

@@ -10,6 +10,8 @@ import pluggy
 from tornado_idv.commands import LoadedConfig
 from tornado_idv.config.load import load, reference_values
 from tornado_idv.config.settings import Settings
+from tornado_idv.errors import Broken, InvalidFormat
+from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import backend_kinds, plugin_manager
 
 
@@ -25,9 +27,21 @@ def load_settings(path: Path) -> tuple[Settings, pluggy.PluginManager]:
 def read_config(path: Path) -> LoadedConfig:
     """The configuration for a plugin's command; raises as `load_settings` does."""
     settings, _ = load_settings(path)
+    parse = settings.make_identifiers().parse_any
+
+    def check_user(user: User, query: Query) -> None:
+        try:
+            both = parse(f"@{user.nickname}"), parse(user.card_number)
+        except InvalidFormat as error:
+            raise Broken(f"the user is in no valid format: {error}; see identifiers") from None
+        if both != (ByNickname(user.nickname), ByCard(user.card_number)) or query not in both:
+            text = "response is for another user than requested; nickname_case may be the reason"
+            raise Broken(text)
+
     return LoadedConfig(
         backends=settings.backends,
-        parse=settings.make_identifiers().parse_any,
+        parse=parse,
+        check_user=check_user,
         ttl=settings.cache.ttl,
         negative_ttl=settings.cache.negative_ttl,
         reference_values=reference_values(path, os.environ),

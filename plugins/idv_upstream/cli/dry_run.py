@@ -19,18 +19,11 @@ from idv_upstream.response.options import Outcome
 from idv_upstream.response.raw import Response
 from tornado_idv import (
     BackendResult,
-    Broken,
-    ByCard,
-    ByNickname,
-    InvalidFormat,
     LookupFailed,
     Query,
     Unavailable,
     User,
 )
-
-Parse = Callable[[str], Query]
-"""Parses ``@nick`` or digits; raises `InvalidFormat`."""
 
 
 @dataclass
@@ -61,7 +54,10 @@ class DryRun:
 
 
 async def dry_run(
-    backend: UpstreamBackend, query: Query, parse: Parse, saved: Response | None = None
+    backend: UpstreamBackend,
+    query: Query,
+    check_user: Callable[[User, Query], None],
+    saved: Response | None = None,
 ) -> DryRun:
     """Look ``query`` up, or read the ``saved`` response. The backend is open."""
     run = DryRun()
@@ -80,7 +76,8 @@ async def dry_run(
             else:
                 await _read(run, backend, query, second.render_value(user_id), None, response)
             run.steps.insert(0, first)
-        _check(run.user, query, parse)
+        if run.user is not None:
+            check_user(run.user, query)
     except LookupFailed as error:
         run.failure = error
     run.secrets = backend.transport.secrets()
@@ -134,15 +131,3 @@ async def _send(backend: UpstreamBackend, request: Request) -> Response:
         if isinstance(error, LookupFailed):
             raise
         raise Unavailable(f"no answer within {backend.options.timeout:g} s") from None
-
-
-def _check(user: User | None, query: Query, parse: Parse) -> None:
-    """Reject what the service would reject from any backend."""
-    if user is None:
-        return
-    try:
-        both = parse(f"@{user.nickname}"), parse(user.card_number)
-    except InvalidFormat as error:
-        raise Broken(f"the user is in no valid format: {error}; see identifiers") from None
-    if both != (ByNickname(user.nickname), ByCard(user.card_number)) or query not in both:
-        raise Broken("response is for another user than requested; nickname_case may be the reason")

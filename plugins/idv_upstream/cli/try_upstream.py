@@ -107,7 +107,7 @@ async def _run(
         raise click.UsageError(f"{options.name} does not serve this kind of query")
     await backend.open()
     try:
-        return await dry_run(backend, query, config.parse, saved)
+        return await dry_run(backend, query, config.check_user, saved)
     finally:
         await backend.close()
 
