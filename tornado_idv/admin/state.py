@@ -90,16 +90,8 @@ class ServiceState:
         return await self.reloads.reload("admin", **audited)
 
     async def purge(self, target: Record) -> bool:
-        self.purge_soon(target)
-        return self.shared is None or await self.shared.wait_until_purged()
-
-    def purge_soon(self, target: Record) -> None:
-        """Purge here, and for other services as soon as the shared cache can be reached."""
         self.directory.purge(self._to_purge(target))
-
-    def purge_here(self, target: Record) -> None:
-        """Purge the cache of this process alone."""
-        self.directory.cache.apply(self._to_purge(target))
+        return self.shared is None or await self.shared.wait_until_purged()
 
     async def explain(self, query: Record) -> Record:
         parsed = parse_query(self.identifiers, query)
