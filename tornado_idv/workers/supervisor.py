@@ -86,7 +86,7 @@ class Supervisor:
         reloads.attach(self._fan_out, lambda: tuple(self._children), self._replace_running)
         self._restarts = 0
         self._announced = self._stopping = False
-        self._hangup = self._signals.hangup_was_held
+        self._hangup = False
         """Whether to reload; during the start, once it is over."""
         self._drained = True
         self._stepped = self._alive_at = clock()
