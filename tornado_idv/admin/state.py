@@ -73,8 +73,7 @@ class ServiceState:
     def process_report(self, *, take_lag: bool = False) -> ProcessReport:
         """Return the state of this process, and bring the counters up to date."""
         self.counters.log_dropped = self.log_dropped()
-        store = self.store.state if self.store is not None else None
-        exchange = self.limit_exchange
+        store, exchange = self.store, self.limit_exchange
         return ProcessReport(
             backends=[self._backend(each) for each in self.directory.guards],
             cache_entries=self.directory.cache.sizes,
