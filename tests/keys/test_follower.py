@@ -48,14 +48,14 @@ class Followed:
         self.tokens = make_store(path, *key_ids)
         self.follower = StoreFollower(KeyStoreFile(path), lambda: self.now, lambda: self.now)
         self.ring = KeyRing([], lambda: self.now)
-        self.ring.replace(self.ring.merged(self.follower.read() or []))
+        self.ring.replace(self.ring.merged(self.follower.read() or [], []))
 
     def poll(self) -> bool:
         """Poll 250 ms later; return whether the keys have changed."""
         self.now += 0.25
         keys = self.follower.poll()
         if keys is not None:
-            self.ring.replace(self.ring.merged(keys))
+            self.ring.replace(self.ring.merged(keys, []))
         return keys is not None
 
     def rejection(self, key_id: str) -> str | None:
@@ -222,10 +222,7 @@ def test_key_without_a_token_leaves_all_keys_in_force(followed: Followed) -> Non
     """Whether it was damaged could not be determined."""
     execute(followed.path, "DELETE FROM tokens WHERE id = 'shop'")
     assert not followed.poll()
-    assert (
-        followed.follower.state.error
-        == f"{followed.path}: a key in it is not valid: it has no token"
-    )
+    assert followed.follower.error == f"{followed.path}: a key in it is not valid: it has no token"
     assert followed.rejection("shop") is None
 
 
@@ -269,7 +266,7 @@ def test_store_at_rest_is_not_opened(followed: Followed, monkeypatch: pytest.Mon
     monkeypatch.setattr(KeyStoreFile, "connected", None)
     for _ in range(100):
         assert not followed.poll()
-    assert followed.follower.state.error is None
+    assert followed.follower.error is None
     assert sorted(each.name for each in followed.path.parent.iterdir()) == ["keys.db"]
 
 
@@ -300,10 +297,10 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
         assert line.levelname == "ERROR"
         assert line.getMessage().startswith(f"{followed.path}: ")
         assert "the keys read before stay in force" in line.getMessage()
-        state = followed.follower.state
-        assert state.error is not None
-        assert state.error.startswith(f"{followed.path}: ")
-        assert state.since == CREATED + 0.5
+        failed = followed.follower
+        assert failed.error is not None
+        assert failed.error.startswith(f"{followed.path}: ")
+        assert failed.since == CREATED + 0.5
         assert followed.path.exists() is (fault is not deleted)
     caplog.clear()
     followed.poll()
@@ -311,7 +308,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     assert [each.getMessage() for each in caplog.records] == [
         f"{followed.path}: the key store can be read again"
     ]
-    assert followed.follower.state.error is None
+    assert followed.follower.error is None
     with open_store(followed.path) as opened:
         opened.revoke("shop", CREATED)
     assert followed.poll()

@@ -291,9 +291,9 @@ def test_replaced_keys_are_effective_at_once() -> None:
     """A key that was changed or removed is not held."""
     old = {name: ApiKey(name, digest(name)) for name in ("same", "changed", "removed")}
     ring = KeyRing([])
-    ring.replace(ring.merged(old.values()))
+    ring.replace(ring.merged(old.values(), []))
     new = [old["same"], ApiKey("changed", digest("changed"), owner="x")]
-    ring.replace(ring.merged(new))
+    ring.replace(ring.merged(new, []))
     assert ring.authenticate("bearer", "same") is old["same"]
     assert [name for name, key in old.items() if ring.find(key.digest, ring.clock()) is key] == [
         "same"
@@ -304,13 +304,14 @@ def test_replaced_keys_are_effective_at_once() -> None:
 
 
 def test_configured_key_stays_beside_a_stored_one_with_its_id_or_token() -> None:
-    ring = KeyRing([ApiKey("shop", digest(TOKEN))])
+    configured = [ApiKey("shop", digest(TOKEN))]
+    ring = KeyRing(configured)
     stored = [
         ApiKey("shop", digest(FOREIGN)),
         ApiKey("thief", digest(TOKEN)),
         ApiKey("partner", digest("partner")),
     ]
-    ring.replace(ring.merged(stored))
+    ring.replace(ring.merged(stored, configured))
     assert ring.authenticate("bearer", TOKEN).id == "shop"
     assert rejection(ring, FOREIGN) == "unknown"
     assert ring.ids == {"shop", "partner"}
@@ -342,9 +343,10 @@ def test_repr_contains_no_token_and_no_digest() -> None:
 
 def test_overview_of_the_keys_follows_their_replacement() -> None:
     """It is computed once per change; a key with two tokens expires with the last of them."""
-    ring = KeyRing([ApiKey("a", digest("1"), expires=30.0), ApiKey("b", digest("2"))])
+    configured = [ApiKey("a", digest("1"), expires=30.0), ApiKey("b", digest("2"))]
+    ring = KeyRing(configured)
     assert (ring.ids, ring.expirations()) == ({"a", "b"}, {"a": 30.0})
     stored = [ApiKey("c", digest("3"), expires=20.0), ApiKey("c", digest("4"), expires=10.0)]
-    ring.replace(ring.merged(stored))
+    ring.replace(ring.merged(stored, configured))
     assert ring.ids == {"a", "b", "c"}
     assert list(ring.expirations().items()) == [("c", 20.0), ("a", 30.0)]

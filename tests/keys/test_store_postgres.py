@@ -216,7 +216,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     caplog.set_level(logging.INFO)
     tokens = make_store(place, "shop")
     follower, ring = StoreFollower(place), KeyRing([], lambda: CREATED)
-    ring.replace(ring.merged(follower.read() or []))
+    ring.replace(ring.merged(follower.read() or [], []))
     fail, reason = FAULTS[fault]
     with fail(database), monkeypatch.context() as patched:
         if fault == "hanging":
@@ -230,7 +230,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
         assert line.levelno == logging.ERROR
         assert place.name in line.getMessage()
         assert PASSWORD not in line.getMessage()
-        assert re.search(reason, follower.state.error or "")
+        assert re.search(reason, follower.error or "")
         caplog.clear()
         ring.authenticate("bearer", tokens["shop"])
     assert follower.poll() is None
@@ -239,7 +239,7 @@ def test_last_good_keys_stay_in_force_while_the_store_fails(
     ]
     with closing(PostgresKeyStore(place.setting)) as other, open_store(other) as store:
         store.revoke("shop", CREATED)
-    ring.replace(ring.merged(follower.poll() or []))
+    ring.replace(ring.merged(follower.poll() or [], []))
     with pytest.raises(InvalidKey):
         ring.authenticate("bearer", tokens["shop"])
 
@@ -261,7 +261,7 @@ async def test_kept_connection_on_which_nothing_is_answered_is_replaced_within_s
         await asyncio.to_thread(revoke, place, "shop")
         async with asyncio.timeout(5):
             keys = await asyncio.to_thread(follower.poll)
-        assert follower.state.error is None
+        assert follower.error is None
         assert [key.rejected for key in keys or []] == ["revoked"]
         await asyncio.to_thread(relayed.close)
         await asyncio.to_thread(place.close)
@@ -370,12 +370,12 @@ def test_service_needs_no_right_to_change_keys(
         with pytest.raises(KeyStoreError, match="lacks a permission"):
             add(PostgresKeyStore(SecretStr(service_dsn)), record("mine", "mine"))
         with stopped(database):
-            eventually(lambda: follower.state.error is not None)
+            eventually(lambda: follower.error is not None)
             report = service.state.process_report().key_store
             assert report is not None
             assert report.error is not None
             assert status(client) == 200
-        eventually(lambda: follower.state.error is None)
+        eventually(lambda: follower.error is None)
         place.close()
         with open_store(place) as store:
             store.revoke("shop", time.time())

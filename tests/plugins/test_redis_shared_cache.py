@@ -353,19 +353,20 @@ def test_a_shared_cache_that_fails_is_shown_to_the_operator(
         assert scrape(service)("idv_shared_cache_purges_total", result="ok") == 2
 
 
-def test_a_purge_of_several_workers_is_announced_once(server: RedisServer, tmp_path: Path) -> None:
-    """If the server cannot be reached, each of them announces it as soon as it can."""
+def test_a_purge_of_several_workers_is_delivered_by_each(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    """If the server cannot be reached, they do so as soon as they can."""
     (tmp_path / "users.yaml").write_text(FIXTURE, encoding="utf-8")
     text = config(server).replace("port: 0,", "port: 0, workers: 2,", 1)
     path = tmp_path / "config.yaml"
     path.write_text(f"{text.partition('backends:')[0]}backends:\n{USERS}")
     with running(path) as service:
         eventually(lambda: b"purges\r\n:2" in server.run("PUBSUB", "NUMSUB", "idv:purges"))
-        for number in range(1, 4):
+        for _ in range(3):
             assert ask_admin(service, "/cache/purge", {"nickname": "@alice"}).status == 200
-            assert server.run("GET", "idv:generation") == b"$1\r\n%d\r\n" % number
         value = scrape(service)
-        assert value("idv_shared_cache_purges_total", result="ok") == 3
+        assert value("idv_shared_cache_purges_total", result="ok") == 6
         assert value("idv_shared_cache_purges_pending") == 0
         server.stop()
         assert ask_admin(service, "/cache/purge", {"all": True}).status == 503

@@ -185,10 +185,10 @@ def test_service_answers_while_the_store_fails(
         follower = service.keys.store
         assert follower is not None
         with failing(garbage, store):
-            eventually(lambda: follower.state.error is not None)
+            eventually(lambda: follower.error is not None)
             assert ask(Client(service.port), token).status == 200
             assert ask(Client(service.port), issue("shop")).status == 401
-        eventually(lambda: follower.state.error is None)
+        eventually(lambda: follower.error is None)
     assert [each.levelname for each in caplog.records if "keys.db" in each.getMessage()] == [
         "ERROR"
     ]
@@ -226,7 +226,7 @@ def test_configured_key_stays_in_force_beside_a_stored_one_with_its_id(
 
 async def test_clock_is_noticed_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a key which expired meanwhile stays expired when the clock steps back."""
-    monkeypatch.setattr(service_keys, "_CLOCK_INTERVAL", 0.0)
+    monkeypatch.setattr(service_keys, "_POLL_INTERVAL", 0.0)
     key = ApiKey("shop", digest("shop"), expires=200.0)
     async with service_keys.open_keys([key], None, {}) as keys:
         times = [200.0]

@@ -27,23 +27,21 @@ def has_started_but_does_not_serve(service: Simulation, number: int) -> None:
     service.advance(0.1)
 
 
-@pytest.mark.parametrize("command", ["purge_here", "purge_soon"])
-def test_every_worker_is_asked(service: Simulation, command: str) -> None:
+def test_every_worker_purges(service: Simulation) -> None:
     has_started_but_does_not_serve(service, 2)
-    replies = service.ask(command, all=True)["replies"]
+    replies = service.ask("purge", all=True)["replies"]
     assert replies == [
         {"name": "worker 1", "pid": 101, "result": None},
         {"name": "worker 2", "pid": 104, "result": None},
     ]
     for worker in (service.worker(1), service.worker(2)):
         (asked,) = worker.received
-        assert (asked["command"], asked["args"]) == (command, {"all": True})
+        assert (asked["command"], asked["args"]) == ("purge", {"all": True})
 
 
-@pytest.mark.parametrize("command", ["explain", "purge_shared"])
-def test_one_worker_that_serves_is_asked(service: Simulation, command: str) -> None:
+def test_one_worker_that_serves_explains(service: Simulation) -> None:
     has_started_but_does_not_serve(service, 1)
-    reply = service.ask(command, input="@alice")
+    reply = service.ask("explain", input="@alice")
     assert reply["replies"] == [{"name": "worker 2", "pid": 102, "result": None}]
     assert reply["overview"] is None
     assert service.admin.operations == []
@@ -65,7 +63,7 @@ def test_command_without_a_worker_is_replied_to_at_once(service: Simulation) -> 
 
 @pytest.mark.parametrize(
     ("command", "seconds"),
-    [("purge_here", 5.0), ("explain", 5.0), ("purge_shared", 2.0), ("report", 0.5)],
+    [("purge", 5.0), ("explain", 5.0), ("report", 0.5)],
 )
 def test_worker_that_does_not_reply_is_not_waited_for(
     service: Simulation, command: str, seconds: float
@@ -80,8 +78,8 @@ def test_worker_that_does_not_reply_is_not_waited_for(
 
 
 def test_worker_that_ends_is_not_waited_for(service: Simulation) -> None:
-    service.worker().ignored = {"purge_here"}
-    service.admin.send("ask", id=7, command="purge_here", args={})
+    service.worker().ignored = {"purge"}
+    service.admin.send("ask", id=7, command="purge", args={})
     service.advance(0.1)
     service.worker().exit(1)
     service.advance(0.1)
@@ -138,12 +136,13 @@ def test_reload_with_an_invalid_file_is_replied_to_with_its_problems(service: Si
 
 def test_new_admin_process_serves_after_the_first_has_ended(service: Simulation) -> None:
     """What it had asked for is replied to nowhere."""
-    service.worker().ignored = {"purge_here"}
-    service.admin.send("ask", id=7, command="purge_here", args={})
+    service.worker().ignored = {"purge"}
+    service.admin.send("ask", id=7, command="purge", args={})
     service.advance(0.1)
     service.admin.exit(1)
     service.advance(0.1)
     service.worker().reply()
     service.advance(0.1)
     assert service.admin.received == []
-    assert len(service.ask("purge_soon")["replies"]) == 2
+    service.worker().ignored = set()
+    assert len(service.ask("purge")["replies"]) == 2

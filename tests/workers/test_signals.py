@@ -55,10 +55,10 @@ async def test_hangup_reloads_once_the_service_runs(phase: str) -> None:
     reloads = asyncio.Semaphore(0)
     with hold_hangups():
         if phase == "before the loop":
-            os.kill(os.getpid(), signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
         signals = Signals(asyncio.current_task(), lambda _: None)
         if phase == "start":
-            os.kill(os.getpid(), signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
         await handled_so_far()
         assert reloads.locked()
         signals.ready(reloads.release)

@@ -176,15 +176,10 @@ def test_cache_is_purged_and_a_lookup_explained_by_command(worker: Worker) -> No
 
     def supervise(control: ControlEnd) -> None:
         control.wait_for("ready")
-        for command, args in [
-            ("purge_here", {"all": True}),
-            ("purge_soon", {"nickname": "@alice"}),
-            ("purge_shared", {"backend": "users"}),
-        ]:
+        for target in ({"all": True}, {"nickname": "@alice"}, {"backend": "users"}):
             worker.client.by_input("@alice")
             caches.append(control.do("explain", input="@alice")["result"]["cache"])
-            reply = control.do(command, **args)
-            assert reply["result"] is (True if command == "purge_shared" else None)
+            assert control.do("purge", **target)["result"] is True
             caches.append(control.do("explain", input="@alice")["result"]["cache"])
         drain(control)
 
@@ -214,7 +209,7 @@ def test_configuration_is_prepared_and_put_in_force_by_command(worker: Worker) -
         assert [control.wait_for("preparing")["now"] for _ in range(2)] == [True, False]
         assert control.wait_for("reply")["result"] is None
         assert profile_url(worker) == HERE
-        for command in ("report", "purge_here", "purge_soon", "purge_shared"):
+        for command in ("report", "purge"):
             control.do(command, all=True, take_lag=False)
         control.do("explain", input="@alice")
         control.do("commit")

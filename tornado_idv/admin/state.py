@@ -73,8 +73,7 @@ class ServiceState:
     def process_report(self, *, take_lag: bool = False) -> ProcessReport:
         """Return the state of this process, and bring the counters up to date."""
         self.counters.log_dropped = self.log_dropped()
-        store = self.store.state if self.store is not None else None
-        exchange = self.limit_exchange
+        store, exchange = self.store, self.limit_exchange
         return ProcessReport(
             backends=[self._backend(each) for each in self.directory.guards],
             cache_entries=self.directory.cache.sizes,
@@ -90,16 +89,8 @@ class ServiceState:
         return await self.reloads.reload("admin", **audited)
 
     async def purge(self, target: Record) -> bool:
-        self.purge_soon(target)
-        return self.shared is None or await self.shared.wait_until_purged()
-
-    def purge_soon(self, target: Record) -> None:
-        """Purge here, and for other services as soon as the shared cache can be reached."""
         self.directory.purge(self._to_purge(target))
-
-    def purge_here(self, target: Record) -> None:
-        """Purge the cache of this process alone."""
-        self.directory.cache.apply(self._to_purge(target))
+        return self.shared is None or await self.shared.wait_until_purged()
 
     async def explain(self, query: Record) -> Record:
         parsed = parse_query(self.identifiers, query)

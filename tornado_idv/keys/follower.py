@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.api_key import ApiKey
@@ -23,18 +22,11 @@ _SETTLE_TIME = 2.0
 resolution, so that a second change within it may leave no trace."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreState:
-    """Readability of the store: ``error`` says why it cannot be read, ``since`` is a Unix time."""
-
-    error: str | None
-    since: float
-
-
 class StoreFollower:
     """The keys of one store, as of its last good state. For one thread at a time.
 
-    ``timer`` and ``clock`` return seconds, the second Unix time.
+    ``error`` says why it cannot be read, ``since`` when that began or ended. ``timer`` and
+    ``clock`` return seconds, the second Unix time, as is ``since``.
     """
 
     def __init__(
@@ -44,7 +36,8 @@ class StoreFollower:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.location = location
-        self.state = StoreState(None, clock())
+        self.error: str | None = None
+        self.since = clock()
         self._timer = timer
         self._clock = clock
         self._status: Hashable | None = None
@@ -85,17 +78,17 @@ class StoreFollower:
             keys = self.read()
         except KeyStoreError as error:
             self._status = None
-            if self.state.error is None:
+            if self.error is None:
                 reason = str(error)
                 if isinstance(error, MissingKeyStoreError):
                     reason = f"{self.location.name}: the key store is gone; restore it"
                 text = "%s; until it can be read, the keys read before stay in force, unchanged"
                 _log.error(text, reason)
-                self.state = StoreState(reason, self._clock())
+                self.error, self.since = reason, self._clock()
             return None
-        if self.state.error is not None:
+        if self.error is not None:
             _log.info("%s: the key store can be read again", self.location.name)
-            self.state = StoreState(None, self._clock())
+            self.error, self.since = None, self._clock()
         return keys
 
     def write_last_used(self, times: Mapping[str, float], *, is_last: bool = False) -> None:
@@ -106,7 +99,7 @@ class StoreFollower:
             for key_id, used in times.items()
             if key_id in ids and used > self._written.get(key_id, 0.0)
         }
-        if not later or self.state.error is not None:
+        if not later or self.error is not None:
             return
         try:
             with self.location.opened(busy_timeout=_BUSY_TIMEOUT) as store:

@@ -55,8 +55,7 @@ class KeyRing:
         clock: Callable[[], float] = time.time,
         latest: LatestTime | None = None,
     ) -> None:
-        self._configured = tuple(keys)
-        self._keys = {key.digest: key for key in self._configured}
+        self._keys = {key.digest: key for key in keys}
         self.clock = clock
         self._shared = latest or LatestTime()
         self._latest = self._shared.seconds[0]
@@ -86,23 +85,13 @@ class KeyRing:
             self._overview = frozenset(times), dict(sorted(finite, key=itemgetter(1, 0)))
         return self._overview
 
-    def last_used_of_stored(self) -> dict[str, float]:
-        """Return `last_used` without the configured keys, whose ids a store may have, too."""
-        configured = {key.id for key in self._configured}
-        return {key_id: used for key_id, used in self.last_used.items() if key_id not in configured}
+    def merged(self, stored: Iterable[ApiKey], configured: Sequence[ApiKey]) -> dict[bytes, ApiKey]:
+        """Return the map of these keys, for `replace`.
 
-    def merged(
-        self, stored: Iterable[ApiKey], configured: Sequence[ApiKey] | None = None
-    ) -> dict[bytes, ApiKey]:
-        """Return the map of the configured and these keys, for `replace`.
-
-        ``configured``, if given, are other configured keys. A stored key with the id or the token
-        of a configured one is left out. A configured key that is equal stays the same object,
-        since `holds` compares that; so do those of a store (see `KeyStore.api_keys`). May be called
-        in another thread.
+        A stored key with the id or the token of a configured one is left out. A configured key
+        that is equal stays the same object, by which limits and packet cache know it; so do those
+        of a store (see `KeyStore.api_keys`). May be called in another thread.
         """
-        if configured is None:
-            configured = self._configured
         ids, digests = {key.id for key in configured}, {key.digest for key in configured}
         keys = {
             key.digest: key for key in stored if key.id not in ids and key.digest not in digests
@@ -112,14 +101,10 @@ class KeyRing:
             keys[key.digest] = known if known is not None and known == key else key
         return keys
 
-    def replace(
-        self, keys: dict[bytes, ApiKey], configured: Sequence[ApiKey] | None = None
-    ) -> None:
-        """Replace all keys at once by a map that `merged` returned for the same ``configured``."""
+    def replace(self, keys: dict[bytes, ApiKey]) -> None:
+        """Replace all keys at once by a map that `merged` returned."""
         self._keys = keys
         self._overview = None
-        if configured is not None:
-            self._configured = tuple(configured)
 
     def notice_time(self) -> None:
         """Look at the clock: what has expired by now stays expired."""

@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25
 _WRITE_INTERVAL = 60.0
 """Seconds between two writes of when keys were last used."""
-_CLOCK_INTERVAL = 1.0
 _STOP_TIMEOUT = 2.0
 """Seconds for which a stop waits for the store."""
 
@@ -128,18 +127,22 @@ class Keys:
         before = self._source.store
         if source.stored is not stored:  # the store has changed since
             merged = self.ring.merged(source.stored, source.configured)
-        self.ring.replace(merged, source.configured)
+        self.ring.replace(merged)
         self._source, self._stored_in_ring = source, source.stored
         if before is not None and before is not source.store:
-            leaving = asyncio.create_task(before.close(self.ring.last_used_of_stored()))
+            leaving = asyncio.create_task(before.close(self._last_used()))
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 
     async def follow(self) -> None:
-        """Make changes of the store effective, and write when keys were last used."""
+        """Make changes of the store effective, and write when keys were last used.
+
+        Also without requests, the ring notices the time.
+        """
         write_at = time.monotonic() + _WRITE_INTERVAL
         while True:
             await asyncio.sleep(_POLL_INTERVAL)
+            self.ring.notice_time()
             store = self._source.store
             if store is None:
                 continue
@@ -147,15 +150,14 @@ class Keys:
                 await self._poll(store)
                 if time.monotonic() >= write_at:
                     write_at = time.monotonic() + _WRITE_INTERVAL
-                    times = self.ring.last_used_of_stored()
-                    await store.in_thread(store.follower.write_last_used, times)
+                    await store.in_thread(store.follower.write_last_used, self._last_used())
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 _log.error("following the key store failed:\n%s", format_traceback(error))
 
     async def close(self) -> None:
         """Write when keys were last used, and close the store."""
         if self._source.store is not None:
-            await self._source.store.close(self.ring.last_used_of_stored())
+            await self._source.store.close(self._last_used())
         if self._leaving:
             await asyncio.wait(self._leaving)
 
@@ -171,6 +173,12 @@ class Keys:
                 for text in sorted(conflicts - self._conflicts):
                     _log.error("config.yaml: %s; until then, the one in the store is ignored", text)
                 self._conflicts = conflicts
+
+    def _last_used(self) -> dict[str, float]:
+        """Return when stored keys were last used: a store may have the ids of configured ones."""
+        configured = {key.id for key in self._source.configured}
+        times = self.ring.last_used.items()
+        return {key_id: used for key_id, used in times if key_id not in configured}
 
     def _merge(
         self, source: _Source, stored: Sequence[ApiKey]
@@ -196,27 +204,19 @@ async def open_keys(
     """
     keys = Keys(offered, latest)
     (await keys.prepare(configured, setting)).commit()
-
-    async def watch_clock() -> None:  # the ring notices the time also without requests
-        while True:
-            await asyncio.sleep(_CLOCK_INTERVAL)
-            keys.ring.notice_time()
-
-    async with background(watch_clock()):
-        try:
-            async with background(keys.follow()):
-                yield keys
-        finally:
-            await keys.close()
+    try:
+        async with background(keys.follow()):
+            yield keys
+    finally:
+        await keys.close()
 
 
 def key_conflicts(
     configured: Sequence[ApiKey], stored: Iterable[ApiKey], name: str
 ) -> Iterator[SettingError]:
     """Yield an error for each configured key whose id or token the store ``name`` has, too."""
-    own_ids, own_digests = {key.id for key in configured}, {key.digest for key in configured}
-    both = [key for key in stored if key.id in own_ids or key.digest in own_digests]
-    by_digest, ids = {key.digest: key.id for key in both}, {key.id for key in both}
+    by_digest = {key.digest: key.id for key in stored}
+    ids = set(by_digest.values())
     for i, key in enumerate(configured):
         if key.id in ids:
             text = f"the key store {name} has a key {key.id}, too; remove this one"

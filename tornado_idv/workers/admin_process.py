@@ -88,13 +88,7 @@ class WorkerOperations:
         return _report(reply["overview"])
 
     async def purge(self, target: Record) -> bool:
-        # One worker announces the purge before the others purge: what they read from the shared
-        # cache afterwards is not older. If that fails, each of them announces it until it succeeds.
-        delivered = not self._has_shared_cache
-        if not delivered:
-            reply = await self._ask("purge_shared", target)
-            delivered = any(each.get("result", False) for each in reply["replies"])
-        reply = await self._ask("purge_here" if delivered else "purge_soon", target)
+        reply = await self._ask("purge", target)
         # The cache of a worker that has ended is gone, too.
         failed = [each for each in reply["replies"] if "error" in each]
         if failed:
@@ -103,7 +97,8 @@ class WorkerOperations:
             )
             _log.error("the cache was not purged in every worker: %s", reasons)
             raise OperationFailed(f"The cache was not purged in every worker: {reasons}; try again")
-        return delivered
+        delivered = any(each.get("result", False) for each in reply["replies"])
+        return delivered or not self._has_shared_cache
 
     async def explain(self, query: Record) -> Record:
         reply = await self._ask("explain", query)

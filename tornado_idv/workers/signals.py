@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 KILLED_BY = 128
@@ -15,28 +14,19 @@ KILLED_BY = 128
 _STOP = (signal.SIGTERM, signal.SIGINT)
 
 
-class _HeldHangup:
-    """A signal handler that remembers that it was called."""
-
-    called = False
-
-    def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        self.called = True
-
-
 @contextmanager
 def hold_hangups() -> Iterator[None]:
-    """Hold a SIGHUP, which would end the process, until `Signals` handles it."""
-    before = signal.signal(signal.SIGHUP, _HeldHangup())
+    """Block SIGHUP, which would end the process, until `Signals` or `SignalQueue` handles it.
+
+    To be entered before a thread is started, which then blocks it, too.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
         yield
     finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def _was_held(handler: object) -> bool:
-    """Return whether this handler of SIGHUP is that of `hold_hangups`, and was called."""
-    return isinstance(handler, _HeldHangup) and handler.called
+        if signal.SIGHUP in signal.sigpending():  # nothing has handled it
+            signal.sigwait([signal.SIGHUP])
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Signals:
@@ -44,8 +34,7 @@ class Signals:
 
     The first SIGTERM or SIGINT cancels ``task`` while the service starts, and sets ``stop``
     from `ready` on. The second one calls ``abort`` with its number, in every phase: what
-    happens then must not depend on anything that may hang. SIGHUP during the start is kept
-    until `ready`, also one that `hold_hangups` has held before.
+    happens then must not depend on anything that may hang. SIGHUP is handled from `ready` on.
     """
 
     def __init__(self, task: asyncio.Task[Any] | None, abort: Callable[[int], object]) -> None:
@@ -55,18 +44,12 @@ class Signals:
         loop = asyncio.get_running_loop()
         for number in _STOP:
             loop.add_signal_handler(number, self._on_stop, number)
-        self._hangup = asyncio.Event()
-        before = signal.getsignal(signal.SIGHUP)
-        loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
-        if _was_held(before):
-            self._hangup.set()
 
     def ready(self, on_hangup: Callable[[], object]) -> None:
         """The start is over: from here on a stop is a drain, and SIGHUP calls ``on_hangup``."""
         self._starting = None
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
-        if self._hangup.is_set():
-            on_hangup()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
 
     def _on_stop(self, number: int) -> None:
         if self.stop.is_set():
@@ -86,8 +69,6 @@ class SignalQueue:
         self._reader.settimeout(0)
         self._writer.settimeout(0)
         self._handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
-        self.hangup_was_held = _was_held(self._handlers.get(signal.SIGHUP))
-        """Whether SIGHUP came before, while `hold_hangups` held it."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 

@@ -44,8 +44,6 @@ _FORK_PAUSE = 1.0
 _STOP_GRACE = 10.0
 """Seconds beyond the drain in which a process may close what it has opened."""
 _COMMAND_TIMEOUT = 5.0
-_PURGE_SHARED_TIMEOUT = 2.0
-"""Seconds; the workers are asked afterwards in any case."""
 _REPORT_TIMEOUT = 0.5
 """Seconds; of a worker that does not reply, the last heartbeat is used."""
 
@@ -88,7 +86,7 @@ class Supervisor:
         reloads.attach(self._fan_out, lambda: tuple(self._children), self._replace_running)
         self._restarts = 0
         self._announced = self._stopping = False
-        self._hangup = self._signals.hangup_was_held
+        self._hangup = False
         """Whether to reload; during the start, once it is over."""
         self._drained = True
         self._stepped = self._alive_at = clock()
@@ -208,9 +206,8 @@ class Supervisor:
             # A worker that starts does not reply yet, and has counted nothing.
             workers = [each for each in workers if each.phase != "starting"]
             timeout = _REPORT_TIMEOUT
-        elif command in ("explain", "purge_shared"):
+        elif command == "explain":
             workers = [each for each in workers if each.phase == "ready"][:1]
-            timeout = _PURGE_SHARED_TIMEOUT if command == "purge_shared" else timeout
 
         def on_replies(replies: Replies) -> None:
             overview = self._overview() if command == "report" else None

@@ -100,12 +100,8 @@ class _Worker:
             case "report":
                 report = self._report(take_lag=args["take_lag"])
                 self._channel.send({"op": "report", "report": report})
-            case "purge_shared":
+            case "purge":
                 return await state.purge(args)
-            case "purge_soon":
-                state.purge_soon(args)
-            case "purge_here":
-                state.purge_here(args)
             case "explain":
                 return await state.explain(args)
             case _:

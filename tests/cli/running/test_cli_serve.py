@@ -216,7 +216,7 @@ def test_hangup_while_the_configuration_is_read_is_a_reload_after_the_start(
 
     def read_amid_a_hangup(path: Path, port: int | None) -> ConfigFile:
         monkeypatch.setattr(ConfigFile, "read", read)
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
         return read(path, port)
 
     def stop_after_the_reload(
