@@ -31,8 +31,8 @@ from tornado_idv.cli.users.import_users import (
     RejectedRows,
     importable,
     open_source,
-    progress,
     validated,
+    with_progress,
 )
 from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.commands import Exit
@@ -156,12 +156,10 @@ def import_users(
         with (
             closing(rejected),
             open_source(file, stdin=sys.stdin.buffer) as text,
-            progress(text, is_file=file != "-") as advance,
+            closing(with_progress(read_rows(text, form, source, columns, delimiter), text)) as rows,
         ):
-            rows = read_rows(text, form, source, columns, delimiter)
-            numbered = validated(rows, stores.identifiers, rejected, advance)
             write = store.merge if merge else store.replace
-            result = write(numbered, rejected.review)
+            result = write(validated(rows, stores.identifiers, rejected), rejected.review)
         done = (
             f"Imported {_counted(result.imported, 'user')} into {name}: {result.added} added, "
             f"{result.updated} updated, {result.removed} removed."
