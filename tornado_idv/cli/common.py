@@ -19,7 +19,6 @@ from tornado_idv.errors import ConfigError, IdvError, MissingConfigError, Proble
 Record = dict[str, Any]
 T = TypeVar("T")
 
-
 _ADVICE = "; name another with --config, or write one with: tornado-idv init"
 _IN_ETC = Path("/etc/tornado-idv/config.yaml")
 
@@ -41,6 +40,18 @@ config_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+
+
+def parsed_by(parse: Callable[[str], T]) -> Callable[..., T | None]:
+    """Return the callback of an option that ``parse`` reads; raises `click.BadParameter`."""
+
+    def callback(_context: object, _parameter: object, text: str | None) -> T | None:
+        try:
+            return None if text is None else parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return callback
 
 
 def print_json(record: Record | list[Record]) -> None:

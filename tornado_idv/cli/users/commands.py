@@ -15,7 +15,7 @@ from typing import IO
 
 import click
 
-from tornado_idv.cli.common import config_option, json_option, print_json, report
+from tornado_idv.cli.common import config_option, json_option, parsed_by, print_json, report
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.cli.users.compare import compare
 from tornado_idv.cli.users.formats import (
@@ -57,9 +57,9 @@ def generated_users(count: int, seed: int) -> Iterator[User]:
         yield User(plan, f"{card:016d}", f"{name}{card % 7}_{number:07d}")
 
 
-def _percentage(_context: click.Context, _parameter: click.Parameter, text: str) -> Decimal:
+def _percentage(text: str) -> Decimal:
     if not re.fullmatch(r"(\d{1,2}(\.\d+)?|100)%", text, re.ASCII):
-        raise click.BadParameter("write a percentage from 0% to 100%, such as 5%")
+        raise ValueError("write a percentage from 0% to 100%, such as 5%")
     return Decimal(text.removesuffix("%"))
 
 
@@ -105,7 +105,7 @@ users.add_command(compare)
     metavar="PERCENT",
     default="1%",
     show_default=True,
-    callback=_percentage,
+    callback=parsed_by(_percentage),
     help="Change nothing if more rows are rejected, such as 5%.",
 )
 @click.option("--strict", is_flag=True, help="Change nothing if any row is rejected.")
