@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -99,9 +99,9 @@ def exit_on_error(
     *,
     as_json: bool = False,
     record: Callable[[IdvError], Record] = failure,
-    config_code: Exit | None = None,
+    other_codes: Mapping[type[Any], Exit] | None = None,
 ) -> Iterator[None]:
-    """Prints an error of ours and exits with ``code``, or with ``config_code`` for `ConfigError`.
+    """Prints an error of ours and exits with ``code``, or with that of its type.
 
     For people it is sentences on standard error, for scripts the ``record`` of it.
     """
@@ -113,5 +113,5 @@ def exit_on_error(
         else:
             advice = _ADVICE if isinstance(error, MissingConfigError) else ""
             print_message(f"{error}{advice}")
-        is_config = config_code is not None and isinstance(error, ConfigError)
-        sys.exit(config_code if is_config else code)
+        codes = (other_codes or {}).items()
+        sys.exit(next((other for kind, other in codes if isinstance(error, kind)), code))

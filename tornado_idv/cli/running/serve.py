@@ -19,7 +19,7 @@ from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.commands import Exit
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
-from tornado_idv.errors import StartError
+from tornado_idv.errors import ConfigError, StartError
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.service import Summary, api_key
@@ -73,7 +73,7 @@ def serve(
         raise click.UsageError("--demo takes the place of --config; leave one out")
     with (
         hold_hangups(),
-        exit_on_error(Exit.UNDETERMINED, config_code=Exit.NO),
+        exit_on_error(Exit.UNDETERMINED, other_codes={ConfigError: Exit.NO}),
         ExitStack() as stack,
     ):
         manager = plugin_manager()
