@@ -7,56 +7,60 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tornado_idv import mapping, strict_json, trace_context, yaml_loader
-    from tornado_idv.backend import Backend, BackendOptions
-    from tornado_idv.commands import CommandTools, Exit, LoadedConfig, printable
-    from tornado_idv.daemon_thread import DaemonThread
-    from tornado_idv.errors import (
-        Broken,
-        ConfigError,
-        IdvError,
-        InvalidFormat,
-        KeyStoreError,
-        LookupFailed,
-        MissingKeyStoreError,
-        Problem,
-        StartError,
-        Unavailable,
-        UncertainChangeError,
-        format_traceback,
-    )
-    from tornado_idv.fault import Fault
-    from tornado_idv.files import FileSignature, load_certificate, require_file
-    from tornado_idv.hookspecs import hookimpl
-    from tornado_idv.keys.location import KeyStoreLocation
-    from tornado_idv.model import (
-        Answer,
-        BackendResult,
-        ByCard,
-        ByNickname,
-        Query,
-        SharedAnswer,
-        User,
-    )
-    from tornado_idv.options import (
-        ConfigPath,
-        Duration,
-        Options,
-        Pattern,
-        Secret,
-        Size,
-        WholeNumber,
-    )
-    from tornado_idv.shared import (
-        LimitUse,
-        Purge,
-        SharedCache,
-        SharedCacheOptions,
-        SharedLimits,
-        SharedLimitsOptions,
-        SharedResult,
-    )
-    from tornado_idv.user_store import ImportResult, NumberedUser, ReviewImport, UserStore
+    from tornado_idv import mapping as mapping
+    from tornado_idv import strict_json as strict_json
+    from tornado_idv import trace_context as trace_context
+    from tornado_idv import yaml_loader as yaml_loader
+    from tornado_idv.backend import Backend as Backend
+    from tornado_idv.backend import BackendOptions as BackendOptions
+    from tornado_idv.commands import CommandTools as CommandTools
+    from tornado_idv.commands import Exit as Exit
+    from tornado_idv.commands import LoadedConfig as LoadedConfig
+    from tornado_idv.commands import printable as printable
+    from tornado_idv.daemon_thread import DaemonThread as DaemonThread
+    from tornado_idv.errors import Broken as Broken
+    from tornado_idv.errors import ConfigError as ConfigError
+    from tornado_idv.errors import IdvError as IdvError
+    from tornado_idv.errors import InvalidFormat as InvalidFormat
+    from tornado_idv.errors import KeyStoreError as KeyStoreError
+    from tornado_idv.errors import LookupFailed as LookupFailed
+    from tornado_idv.errors import MissingKeyStoreError as MissingKeyStoreError
+    from tornado_idv.errors import Problem as Problem
+    from tornado_idv.errors import StartError as StartError
+    from tornado_idv.errors import Unavailable as Unavailable
+    from tornado_idv.errors import UncertainChangeError as UncertainChangeError
+    from tornado_idv.errors import format_traceback as format_traceback
+    from tornado_idv.fault import Fault as Fault
+    from tornado_idv.files import FileSignature as FileSignature
+    from tornado_idv.files import load_certificate as load_certificate
+    from tornado_idv.files import require_file as require_file
+    from tornado_idv.hookspecs import hookimpl as hookimpl
+    from tornado_idv.keys.location import KeyStoreLocation as KeyStoreLocation
+    from tornado_idv.model import Answer as Answer
+    from tornado_idv.model import BackendResult as BackendResult
+    from tornado_idv.model import ByCard as ByCard
+    from tornado_idv.model import ByNickname as ByNickname
+    from tornado_idv.model import Query as Query
+    from tornado_idv.model import SharedAnswer as SharedAnswer
+    from tornado_idv.model import User as User
+    from tornado_idv.options import ConfigPath as ConfigPath
+    from tornado_idv.options import Duration as Duration
+    from tornado_idv.options import Options as Options
+    from tornado_idv.options import Pattern as Pattern
+    from tornado_idv.options import Secret as Secret
+    from tornado_idv.options import Size as Size
+    from tornado_idv.options import WholeNumber as WholeNumber
+    from tornado_idv.shared import LimitUse as LimitUse
+    from tornado_idv.shared import Purge as Purge
+    from tornado_idv.shared import SharedCache as SharedCache
+    from tornado_idv.shared import SharedCacheOptions as SharedCacheOptions
+    from tornado_idv.shared import SharedLimits as SharedLimits
+    from tornado_idv.shared import SharedLimitsOptions as SharedLimitsOptions
+    from tornado_idv.shared import SharedResult as SharedResult
+    from tornado_idv.user_store import ImportResult as ImportResult
+    from tornado_idv.user_store import NumberedUser as NumberedUser
+    from tornado_idv.user_store import ReviewImport as ReviewImport
+    from tornado_idv.user_store import UserStore as UserStore
 
 _MODULES = {
     "Answer": "model",
@@ -107,76 +111,21 @@ _MODULES = {
     "format_traceback": "errors",
     "hookimpl": "hookspecs",
     "load_certificate": "files",
+    "mapping": "",
     "printable": "commands",
     "require_file": "files",
+    "strict_json": "",
+    "trace_context": "",
+    "yaml_loader": "",
 }
-"""Modules of the names."""
-
-__all__ = [
-    "Answer",
-    "Backend",
-    "BackendOptions",
-    "BackendResult",
-    "Broken",
-    "ByCard",
-    "ByNickname",
-    "CommandTools",
-    "ConfigError",
-    "ConfigPath",
-    "DaemonThread",
-    "Duration",
-    "Exit",
-    "Fault",
-    "FileSignature",
-    "IdvError",
-    "ImportResult",
-    "InvalidFormat",
-    "KeyStoreError",
-    "KeyStoreLocation",
-    "LimitUse",
-    "LoadedConfig",
-    "LookupFailed",
-    "MissingKeyStoreError",
-    "NumberedUser",
-    "Options",
-    "Pattern",
-    "Problem",
-    "Purge",
-    "Query",
-    "ReviewImport",
-    "Secret",
-    "SharedAnswer",
-    "SharedCache",
-    "SharedCacheOptions",
-    "SharedLimits",
-    "SharedLimitsOptions",
-    "SharedResult",
-    "Size",
-    "StartError",
-    "Unavailable",
-    "UncertainChangeError",
-    "User",
-    "UserStore",
-    "WholeNumber",
-    "format_traceback",
-    "hookimpl",
-    "load_certificate",
-    "mapping",
-    "printable",
-    "require_file",
-    "strict_json",
-    "trace_context",
-    "yaml_loader",
-]
+"""The module of each public name, "" for a module itself; type checkers read the imports above."""
 
 if not TYPE_CHECKING:  # for a type checker it would make every name valid
+    __all__ = list(_MODULES)
 
     def __getattr__(name: str) -> object:
-        if name in _MODULES:
-            value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-        elif name in __all__:
-            value = import_module(f"{__name__}.{name}")
-        else:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = value
+        module = import_module(f"{__name__}.{_MODULES[name] or name}")
+        value = globals()[name] = getattr(module, name) if _MODULES[name] else module
         return value

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # they need pydantic and msgspec, which `--help` does not
     from tornado_idv.backend import BackendOptions
@@ -53,24 +53,19 @@ class LoadedConfig:
     reference_values: frozenset[str] = field(default=frozenset(), repr=False)
 
 
-class ErrorReporter(Protocol):
-    """Prints an error of ours, raised within, and exits with ``code``."""
-
-    def __call__(self, code: Exit, *, as_json: bool = False) -> AbstractContextManager[None]: ...
-
-
 @dataclass(frozen=True)
 class CommandTools:
     """Common parts of all commands, so that those of plugins behave like ours.
 
     ``config_option`` and ``json_option`` are decorators that add the parameters ``config_path``
     and ``as_json``. ``read`` loads a configuration file; it raises `StartError`.
+    ``exit_on_error(code, as_json=False)`` prints an error of ours, raised within, and exits.
     """
 
     config_option: Callable[[Any], Any]
     json_option: Callable[[Any], Any]
     read: Callable[[Path], LoadedConfig]
-    exit_on_error: ErrorReporter
+    exit_on_error: Callable[..., AbstractContextManager[None]]
 
 
 def printable(line: str) -> str:

@@ -83,9 +83,6 @@ class Broken(LookupFailed):
 class InvalidKey(IdvError):
     """The token names no key that is good now."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-
     @property
     def reason(self) -> str:
         """Why, for the log alone."""

@@ -690,12 +690,6 @@ def test_the_work_to_find_problems_is_linear_in_their_number(problems_in: Proble
     assert calls(1000) < 6 * calls(200)
 
 
-def test_only_the_first_hundred_unknown_names_get_suggestions(problems_in: ProblemsIn) -> None:
-    problems = problems_in(GOOD + "".join(f"cache{i}: 1\n" for i in range(101)))
-    assert problems[99] == '102:1: cache99: unknown setting; did you mean "cache"?'
-    assert problems[100] == "103:1: cache100: unknown setting"
-
-
 def test_a_token_with_undecodable_bytes_is_reported(problems_in: ProblemsIn) -> None:
     """From the environment come bytes that no encoding has."""
     keys = "auth: {keys: [{id: a, token: '${env:ODD}'}]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +14,10 @@ import click
 
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.commands import Exit
-from tornado_idv.errors import ConfigError, IdvError, MissingConfigError, Problem
+from tornado_idv.errors import ConfigError, IdvError, MissingConfigError
 
 Record = dict[str, Any]
 T = TypeVar("T")
-
 
 _ADVICE = "; name another with --config, or write one with: tornado-idv init"
 _IN_ETC = Path("/etc/tornado-idv/config.yaml")
@@ -41,6 +40,18 @@ config_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+
+
+def parsed_by(parse: Callable[[str], T]) -> Callable[..., T | None]:
+    """Return the callback of an option that ``parse`` reads; raises `click.BadParameter`."""
+
+    def callback(_context: object, _parameter: object, text: str | None) -> T | None:
+        try:
+            return None if text is None else parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return callback
 
 
 def print_json(record: Record | list[Record]) -> None:
@@ -69,15 +80,10 @@ def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
         yield from items
 
 
-def as_records(problems: Iterable[Problem]) -> list[Record]:
-    """Problems for scripts."""
-    return [asdict(problem) for problem in problems]
-
-
 def failure(error: IdvError) -> Record:
     """An error of ours for scripts; what is wrong with no place in a file has no line."""
     if isinstance(error, ConfigError):
-        return {"ok": False, "problems": as_records(error.problems)}
+        return {"ok": False, "problems": [asdict(each) for each in error.problems]}
     nowhere = {"file": None, "line": None, "column": None, "path": ""}
     return {"ok": False, "problems": [{**nowhere, "message": str(error)}]}
 
@@ -88,9 +94,9 @@ def exit_on_error(
     *,
     as_json: bool = False,
     record: Callable[[IdvError], Record] = failure,
-    config_code: Exit | None = None,
+    other_codes: Mapping[type[Any], Exit] | None = None,
 ) -> Iterator[None]:
-    """Prints an error of ours and exits with ``code``, or with ``config_code`` for `ConfigError`.
+    """Prints an error of ours and exits with ``code``, or with that of its type.
 
     For people it is sentences on standard error, for scripts the ``record`` of it.
     """
@@ -102,5 +108,5 @@ def exit_on_error(
         else:
             advice = _ADVICE if isinstance(error, MissingConfigError) else ""
             print_message(f"{error}{advice}")
-        is_config = config_code is not None and isinstance(error, ConfigError)
-        sys.exit(config_code if is_config else code)
+        codes = (other_codes or {}).items()
+        sys.exit(next((other for kind, other in codes if isinstance(error, kind)), code))

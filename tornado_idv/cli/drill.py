@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 
 import click
 
-from tornado_idv.cli.common import exit_on_error, json_option, print_json
+from tornado_idv.cli.common import exit_on_error, json_option, parsed_by, print_json
 from tornado_idv.client import User
 from tornado_idv.commands import Exit
 from tornado_idv.double import IdentityService
@@ -66,48 +66,36 @@ class Run:
     right: tuple[str, ...]
     exit_code: int | None
     last_line: str
-
-    @property
-    def passed(self) -> bool:
-        return self.conclusion in self.right
-
-    def as_record(self) -> dict[str, Any]:
-        """Return the run for scripts."""
-        return {**asdict(self), "passed": self.passed}
+    passed: bool
 
 
-def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
+def _pattern(text: str) -> re.Pattern[str]:
     try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def _pattern(
-    _context: click.Context, _parameter: click.Parameter, text: str | None
-) -> re.Pattern[str] | None:
-    try:
-        return None if text is None else re.compile(text, re.MULTILINE)
+        return re.compile(text, re.MULTILINE)
     except re.error as error:
-        raise click.BadParameter(f"not a regular expression: {error}") from None
+        raise ValueError(f"not a regular expression: {error}") from None
 
 
 def _pattern_option(conclusion: str) -> Callable[[Any], Any]:
     return click.option(
         f"--{conclusion}",
         metavar="REGEX",
-        callback=_pattern,
+        callback=parsed_by(_pattern),
         help=f"Output that means {conclusion}.",
     )
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command()
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @_pattern_option(_FOUND)
 @_pattern_option(_GONE)
 @_pattern_option(_UNSURE)
 @click.option(
-    "--timeout", default="10s", show_default=True, callback=_seconds, help="Time of each run."
+    "--timeout",
+    default="10s",
+    show_default=True,
+    callback=parsed_by(parse_duration),
+    help="Time of each run.",
 )
 @click.option(
     "--junit",
@@ -148,7 +136,7 @@ def drill(
             _write_junit(runs, junit)
     failed = sum(not each.passed for each in runs)
     if as_json:
-        print_json({"ok": not failed, "runs": [each.as_record() for each in runs]})
+        print_json({"ok": not failed, "runs": [asdict(each) for each in runs]})
     else:
         click.echo(f"{len(runs) - failed} of {len(runs)} scenarios passed")
     sys.exit(Exit.NO if failed else Exit.DONE)
@@ -166,12 +154,15 @@ def _runs(
                 service.fail(_USER.nickname, **scenario.fault)
             key = issue("rotated") if scenario.rotated else service.key
             code, output = _run(command, service.url, key, timeout)
+            conclusion = _conclusion(code, output, patterns)
+            lines = output.strip().splitlines()
             yield Run(
                 scenario.name,
-                _conclusion(code, output, patterns),
+                conclusion,
                 scenario.right,
                 code,
-                _last_line(output),
+                "".join(filter(str.isprintable, lines[-1])) if lines else "",
+                conclusion in scenario.right,
             )
 
 
@@ -192,12 +183,6 @@ def _run(command: Sequence[str], url: str, key: str, timeout: float) -> tuple[in
     except OSError as error:
         raise StartError(f"{command[0]}: cannot be run: {error.strerror}") from None
     return done.returncode, (done.stdout + done.stderr).decode("utf-8", "replace")
-
-
-def _last_line(output: str) -> str:
-    """Return the last line that is not blank, without control characters."""
-    lines = output.strip().splitlines()
-    return "".join(filter(str.isprintable, lines[-1])) if lines else ""
 
 
 def _conclusion(code: int | None, output: str, patterns: dict[str, re.Pattern[str]]) -> str:

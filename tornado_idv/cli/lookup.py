@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
 
 import click
 import pluggy
@@ -53,7 +52,11 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
         try:
             query = settings.make_identifiers().parse_any(who)
         except InvalidFormat as error:
-            _refuse(f"{error}; {_advice(settings, who)}", as_json=as_json)
+            message = f"{error}; {_advice(settings, who)}"
+            if not as_json:
+                raise click.UsageError(message) from None
+            print_json({"status": "error", "code": "invalid_format", "message": message})
+            sys.exit(Exit.WRONG_USE)
         with mute_own_logger():
             code, record = asyncio.run(_find(settings, manager, query, calls))
     how = record.pop("answer", None)
@@ -72,13 +75,6 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
 
 def _failure_record(error: IdvError) -> Record:
     return {"status": "undetermined", "reason": str(error), **failure(error)}
-
-
-def _refuse(message: str, *, as_json: bool) -> NoReturn:
-    if not as_json:
-        raise click.UsageError(message)
-    print_json({"status": "error", "code": "invalid_format", "message": message})
-    sys.exit(Exit.WRONG_USE)
 
 
 def _advice(settings: Settings, who: str) -> str:

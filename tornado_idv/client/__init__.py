@@ -1,6 +1,6 @@
 """Client of the service: ``None`` means that the user does not exist, and nothing else.
 
-It imports nothing of the service, and aiohttp only for `AsyncClient`.
+It imports only `strict_json` of the service, and aiohttp only for `AsyncClient`.
 """
 
 from importlib import import_module

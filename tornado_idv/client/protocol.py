@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from tornado_idv import strict_json
 from tornado_idv.client.errors import (
     ClientError,
     InvalidFormat,
@@ -275,14 +276,7 @@ def _record(response: Response) -> dict[str, Any]:
     if response.body is None or not is_plain:
         return {}
     try:
-        record = json.loads(response.body.decode(), object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError):
+        record = strict_json.loads(response.body)
+    except ValueError:
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def _without_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(members)
-    if len(record) != len(members):
-        raise ValueError("duplicate member")
-    return record

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from itertools import islice
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -25,9 +24,6 @@ from tornado_idv.config.locations import (
     is_safe_to_print,
 )
 from tornado_idv.errors import Problem
-
-_MAX_SUGGESTIONS = 100
-"""Unknown names that are compared with the known ones, for 0.1 ms each."""
 
 _PYDANTIC = frozenset(get_args(ErrorType))
 _MESSAGES = {
@@ -76,7 +72,6 @@ def problems(error: ValidationError, schema: Schema, tree: Any, file: str) -> It
     misspelt = set(_misspelt(locator, details))
     # pydantic reports a list in which every item is wrong as too short as well.
     around = {detail["loc"][:end] for detail in details for end in range(len(detail["loc"]))}
-    suggestions = iter(range(_MAX_SUGGESTIONS))
     for detail in details:
         kind, steps = detail["type"], detail["loc"]
         if (kind, steps) in misspelt or (kind == "too_short" and steps in around):
@@ -87,8 +82,6 @@ def problems(error: ValidationError, schema: Schema, tree: Any, file: str) -> It
         if kind == "extra_forbidden":
             name = location.value.key(steps[-1])
             path, mark = (*path, name) if is_safe_to_print(name) else path, name.mark
-            if next(suggestions, None) is None:
-                location = replace(location, known=())
         yield Problem(file, *mark, dotted(path), _message(detail, location))
 
 
@@ -97,7 +90,7 @@ def _misspelt(
 ) -> Iterator[tuple[str, Steps]]:
     """Errors about a missing setting that is there under a misspelt name."""
     unknown = (detail for detail in details if detail["type"] == "extra_forbidden")
-    for detail in islice(unknown, _MAX_SUGGESTIONS):
+    for detail in unknown:
         *around, name = detail["loc"]
         setting = _suggest(str(name), _location(locator, detail).known)
         yield from [("missing", (*around, setting))] if setting else []
@@ -142,9 +135,6 @@ def _choice(location: Location) -> str:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    """Return the message for an unknown name; without ``known`` it suggests nothing."""
-    if not known:
-        return "unknown setting"
     near = _suggest(name, known)
     if near is None:
         return f"unknown setting; known here are {', '.join(known)}"

@@ -39,8 +39,7 @@ def import_all() -> None:
         for each in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             with suppress(ModuleNotFoundError):  # python-ldap may not be installed
                 importlib.import_module(each.name)
-    for library in ("rich.console", "rich.table", "uvloop"):
-        importlib.import_module(library)
+    importlib.import_module("uvloop")
     anyio = importlib.import_module("anyio")  # imports most of itself when it is used
     anyio.run(anyio.sleep, 0)
 

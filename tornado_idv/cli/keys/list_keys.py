@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Sequence
 
 import click
 
@@ -42,7 +40,10 @@ def list_keys(target: Target, unused: str | None, expiring: str | None, owner: s
     if target.as_json:
         print_json(records)
     elif records:
-        _print_table([[_cell(each[column]) for column in _COLUMNS] for each in records])
+        rows = [_COLUMNS, *([_cell(each[column]) for column in _COLUMNS] for each in records)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            click.secho("  ".join(map(str.ljust, row, widths)).rstrip(), bold=row is _COLUMNS)
 
 
 @click.command()
@@ -69,20 +70,3 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return printable(str(value)) if value else "-"
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    if not sys.stdout.isatty():
-        widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-        for row in (_COLUMNS, *rows):
-            click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
-        return
-    # Imported here since it takes 50 ms, and only a terminal needs it.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(*_COLUMNS, box=None, header_style="bold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)

@@ -128,12 +128,9 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         as_json: bool,  # noqa: FBT001 click's way
         **parameters: object,
     ) -> None:
-        with exit_on_error(Exit.NO, as_json=as_json):
-            try:
-                command(find_store(config_path, store_path, as_json=as_json), **parameters)
-            except UncertainChangeError:
-                with exit_on_error(Exit.UNDETERMINED, as_json=as_json):
-                    raise
+        other_codes = {UncertainChangeError: Exit.UNDETERMINED}
+        with exit_on_error(Exit.NO, as_json=as_json, other_codes=other_codes):
+            command(find_store(config_path, store_path, as_json=as_json), **parameters)
 
     store_option = click.option(
         "--store",

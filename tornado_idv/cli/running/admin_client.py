@@ -94,10 +94,10 @@ def post_or_exit(
     path: str, body: Record, config_path: Path, token_file: Path | None, *, as_json: bool
 ) -> Record:
     """Return the record of a response; exit with 2 for a value that is not valid, else with 3."""
-    with exit_on_error(Exit.UNDETERMINED, as_json=as_json):
+    other_codes = {WrongRequest: Exit.WRONG_USE}
+    with exit_on_error(Exit.UNDETERMINED, as_json=as_json, other_codes=other_codes):
         status, record = admin_request("POST", path, config_path, token_file, body)
-    if status == http.client.UNPROCESSABLE_ENTITY:
-        with exit_on_error(Exit.WRONG_USE, as_json=as_json):
+        if status == http.client.UNPROCESSABLE_ENTITY:
             raise WrongRequest(str(record.get("message")))
     return record
 

@@ -18,6 +18,7 @@ from tornado_idv.cli.running.admin_client import (
     status_or_exit,
 )
 from tornado_idv.commands import Exit, printable
+from tornado_idv.errors import ConfigError
 
 _DONE = {
     "all": "Purged the whole cache.",
@@ -152,7 +153,7 @@ def reload(*, config_path: Path, token_file: Path | None, as_json: bool) -> None
     Exit codes: 0 done; 1 the configuration is wrong, and the old one stays in force; 3 could not
     be determined: no response, or a file or backend that cannot be opened.
     """
-    with exit_on_error(Exit.UNDETERMINED, as_json=as_json, config_code=Exit.NO):
+    with exit_on_error(Exit.UNDETERMINED, as_json=as_json, other_codes={ConfigError: Exit.NO}):
         status, record = admin_request("POST", "/reload", config_path, token_file, timeout=_TIMEOUT)
     if as_json:
         print_json(record)

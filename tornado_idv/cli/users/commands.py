@@ -15,7 +15,7 @@ from typing import IO
 
 import click
 
-from tornado_idv.cli.common import config_option, json_option, print_json, report
+from tornado_idv.cli.common import config_option, json_option, parsed_by, print_json, report
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.cli.users.compare import compare
 from tornado_idv.cli.users.formats import (
@@ -31,8 +31,8 @@ from tornado_idv.cli.users.import_users import (
     RejectedRows,
     importable,
     open_source,
-    progress,
     validated,
+    with_progress,
 )
 from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.commands import Exit
@@ -57,9 +57,9 @@ def generated_users(count: int, seed: int) -> Iterator[User]:
         yield User(plan, f"{card:016d}", f"{name}{card % 7}_{number:07d}")
 
 
-def _percentage(_context: click.Context, _parameter: click.Parameter, text: str) -> Decimal:
+def _percentage(text: str) -> Decimal:
     if not re.fullmatch(r"(\d{1,2}(\.\d+)?|100)%", text, re.ASCII):
-        raise click.BadParameter("write a percentage from 0% to 100%, such as 5%")
+        raise ValueError("write a percentage from 0% to 100%, such as 5%")
     return Decimal(text.removesuffix("%"))
 
 
@@ -105,7 +105,7 @@ users.add_command(compare)
     metavar="PERCENT",
     default="1%",
     show_default=True,
-    callback=_percentage,
+    callback=parsed_by(_percentage),
     help="Change nothing if more rows are rejected, such as 5%.",
 )
 @click.option("--strict", is_flag=True, help="Change nothing if any row is rejected.")
@@ -136,8 +136,6 @@ def import_users(
     or an interruption, none. A list that looks truncated or wrong is refused: see --max-rejected
     and --allow-shrink.
     """
-    if form is None and file.lower().endswith(".xlsx"):
-        form = "csv"  # its reader says what to do with a workbook
     form = form or format_of(file)
     if form is None:
         raise click.UsageError("the format of FILE is not known; add --format csv, jsonl or yaml")
@@ -156,20 +154,18 @@ def import_users(
         with (
             closing(rejected),
             open_source(file, stdin=sys.stdin.buffer) as text,
-            progress(text, is_file=file != "-") as advance,
+            closing(with_progress(read_rows(text, form, source, columns, delimiter), text)) as rows,
         ):
-            rows = read_rows(text, form, source, columns, delimiter)
-            numbered = validated(rows, stores.identifiers, rejected, advance)
             write = store.merge if merge else store.replace
-            result = write(numbered, rejected.review)
+            result = write(validated(rows, stores.identifiers, rejected), rejected.review)
         done = (
             f"Imported {_counted(result.imported, 'user')} into {name}: {result.added} added, "
             f"{result.updated} updated, {result.removed} removed."
         )
         if rejected.count:
             done += f"\nRejected {_counted(rejected.count, 'row')}; see {rejected.path}."
-        record = {"ok": True, **result._asdict(), "rejected": rejected.count}
-        report(done, record, as_json=as_json)
+        counts = {**result._asdict(), "rejected": rejected.count}
+        report(done, {"ok": True, **counts}, as_json=as_json)
 
 
 @users.command()

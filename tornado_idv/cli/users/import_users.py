@@ -7,12 +7,15 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import repeat
 from pathlib import Path
 from typing import IO, TextIO
+
+import click
 
 from tornado_idv.cli.users.formats import FIELDS, Fields, Row
 from tornado_idv.cli.users.stores import RefusedError
@@ -27,11 +30,9 @@ from tornado_idv.identifiers import (
 from tornado_idv.model import User
 from tornado_idv.user_store import NumberedUser
 
-_ADVANCE_ROWS = 200
+_SHOWN_ROWS = 200
+"""Rows after which their number is shown."""
 _EXPONENT = re.compile(r"\d([.,]\d+)?[eE]\+?\d+")
-
-Advance = Callable[[int], None]
-"""Is called with the number of rows that were read."""
 
 
 @dataclass
@@ -125,49 +126,35 @@ def open_source(file: str, *, stdin: IO[bytes]) -> TextIO:
         raise StartError(f"{file}: cannot be read: {error.strerror}") from None
 
 
-@contextmanager
-def progress(source: TextIO, *, is_file: bool) -> Iterator[Advance]:
-    """Show the rows, their rate and the time left on a terminal, and nothing elsewhere."""
+def with_progress(rows: Iterator[Row], source: TextIO) -> Generator[Row]:
+    """Yield the rows; on a terminal show their number and rate, and the time left of a file."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield from rows
         return
-    # Imported here since it takes 50 ms, and only a terminal needs it.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
-    size = os.fstat(source.fileno()).st_size if is_file else None
-    columns = (
-        BarColumn(),
-        TextColumn("{task.fields[rows]:,} rows, {task.fields[rate]:,.0f}/s"),
-        TimeRemainingColumn(),
-    )
+    size = os.fstat(source.fileno()).st_size  # 0 for a pipe
     started = time.monotonic()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=size, rows=0, rate=0.0)
-
-        def advance(rows: int) -> None:
-            rate = rows / max(time.monotonic() - started, 1e-3)
-            done = os.lseek(source.fileno(), 0, os.SEEK_CUR) if size else 0
-            bar.update(task, completed=done, rows=rows, rate=rate)
-
-        yield advance
+    with click.progressbar(
+        repeat(""), size or None, "Importing", item_show_func=lambda text: text, file=sys.stderr
+    ) as bar:
+        for number, row in enumerate(rows, start=1):
+            yield row
+            if number % _SHOWN_ROWS == 0:
+                rate = number / max(time.monotonic() - started, 1e-3)
+                done = os.lseek(source.fileno(), 0, os.SEEK_CUR) if size else number
+                bar.update(done - bar.pos, f"{number:,} rows, {rate:,.0f}/s")
 
 
 def validated(
-    rows: Iterator[Row], identifiers: Identifiers, rejected: RejectedRows, advance: Advance
+    rows: Iterator[Row], identifiers: Identifiers, rejected: RejectedRows
 ) -> Iterator[NumberedUser]:
     """Yield the valid users, and reject the other rows; at the end `RejectedRows.check` them."""
-    read = 0
-    for read, (line, fields) in enumerate(rows, start=1):
+    for line, fields in rows:
         user = fields if isinstance(fields, str) else parse_user(fields, identifiers)
         if isinstance(user, str):
             rejected.add(line, user)
         else:
+            rejected.valid += 1
             yield line, user
-        if read % _ADVANCE_ROWS == 0:
-            advance(read)
-    advance(read)
-    rejected.valid = read - rejected.count
     rejected.check()
 
 

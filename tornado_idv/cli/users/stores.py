@@ -68,7 +68,11 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
     """
     keep_out_secrets()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    with exit_on_error(Exit.UNDETERMINED, as_json=as_json), mute_own_logger():
+    other_codes = {RefusedError: Exit.NO}
+    with (
+        exit_on_error(Exit.UNDETERMINED, as_json=as_json, other_codes=other_codes),
+        mute_own_logger(),
+    ):
         try:
             yield
         except LookupFailed as error:
@@ -77,6 +81,3 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
         except OSError as error:
             name, reason = error.filename or "a file", error.strerror or error
             raise StartError(f"{name}: cannot be used: {reason}") from None
-        except RefusedError:
-            with exit_on_error(Exit.NO, as_json=as_json):
-                raise
