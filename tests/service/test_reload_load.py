@@ -92,7 +92,7 @@ async def test_each_response_is_of_one_configuration_during_reloads(tmp_path: Pa
         await come_to_hold(lambda: threading.active_count() <= before[1])
         gc.collect()
         assert resident() - memory < MAX_GROWTH
-        counters = harness.service._shared.counters
+        counters = harness.service.shared.counters
         assert counters.reloads["ok"] + counters.reloads["failed"] == RELOADS
     assert {*load.plans} == {"A", "B"}
 
@@ -121,6 +121,6 @@ async def come_to_hold(condition: Callable[[], bool]) -> None:
 
 async def rest(harness: ReloadHarness) -> None:
     """Wait until what earlier configurations have opened is closed."""
-    leaving = harness.service._directories._leaving
+    leaving = harness.service.directories._leaving
     if leaving:
         await asyncio.wait(leaving.values(), timeout=10)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tornado_idv.errors import ConfigError, Problem, SettingError, StartError
+from tornado_idv.errors import ConfigError, Problem, StartError
 from tornado_idv.workers.control import Decoder, decode_error, encode, encode_error
 
 MESSAGES = st.lists(
@@ -39,7 +39,6 @@ def test_anything_else_is_an_error(data: bytes) -> None:
     "error",
     [
         StartError("cannot open members.db"),
-        SettingError("the key store has it, too", "auth", "keys", 1, "id"),
         ConfigError(Problem("users.yaml", 3, 1, "users", "wrong"), Problem("x", 1, 2, "", "bad")),
     ],
     ids=lambda error: type(error).__name__,

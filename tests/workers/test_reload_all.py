@@ -9,9 +9,10 @@ import pytest
 
 from tornado_idv.admin.report import FAILED, INVALID, ReloadResult
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.config.settings import Settings
+from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Child
 from tornado_idv.workers.control import Message
@@ -23,7 +24,7 @@ profile_sites: [https://profiles.example]
 server: {workers: 2}
 backends: [{name: users, kind: yaml, path: users.yaml}]
 """
-OTHER = CONFIG.replace("profiles", "other")
+OTHER = CONFIG.replace("profiles", "other") + "limits: {requests: 5/second}\n"
 
 
 class Process:
@@ -58,14 +59,8 @@ class Harness:
         self.results: list[ReloadResult] = []
         self.counters = Counters()
         self.fan_out = FanOut(lambda: 0.0)
-        self.used: list[Settings] = []
-        self.reloads = ReloadAll(
-            self.current,
-            lambda new: new.load(kinds, {}),
-            self.used.append,
-            Notifier(),
-            self.counters,
-        )
+        self.limiters = make_limiters(self.current.settings.limits, 1)
+        self.reloads = ReloadAll(self.current, kinds, self.limiters, Notifier(), self.counters)
         self.reloads.attach(
             self.fan_out,
             lambda: cast("list[Child]", self.processes),
@@ -75,6 +70,12 @@ class Harness:
     @property
     def site(self) -> str:
         return self.current.settings.profile_sites[0]
+
+    @property
+    def rate(self) -> str | None:
+        """The limit of requests in a process that is started now."""
+        limits = self.limiters.keys.of(ApiKey("shop", bytes(32)))
+        return limits.rates()["requests"] if limits is not None else None
 
     def start(self, text: str = OTHER) -> None:
         self.path.write_text(text)
@@ -148,7 +149,7 @@ def test_process_that_ends_while_it_prepares_fails_the_reload(harness: Harness) 
     assert first.commands == ["prepare", "abort"]
     problem = "worker 2 (pid 2): ended while it prepared the configuration"
     assert harness.results[0].problems == (problem,)
-    assert harness.used == []
+    assert harness.rate is None
 
 
 @pytest.mark.parametrize("phase", ["starting", "ready"])
@@ -162,7 +163,7 @@ def test_process_that_ends_before_it_prepares_is_not_waited_for(
     harness.fan_out.on_exit(second)
     harness.reply(first)
     assert first.commands == ["prepare", "commit"]
-    assert harness.used == [harness.current.settings]
+    assert harness.rate == "5/second"
 
 
 def test_process_that_does_not_commit_is_replaced(harness: Harness) -> None:

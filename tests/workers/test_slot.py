@@ -21,7 +21,6 @@ def end(slot: Slot, *, lived: float | None) -> float:
         slot.child = Child("worker 1", 1, sock, now=0.0)
     if lived is not None:
         slot.child.ready_at = 100.0
-        slot.on_ready()
     return slot.on_exit(slot.child, "SIGKILL", 100.0 + (lived or 0.0))
 
 
@@ -42,11 +41,9 @@ def test_pauses_begin_again_after_a_process_that_served(slot: Slot) -> None:
     assert [end(slot, lived=None) for _ in range(2)] == [0.5, 1.0]
 
 
-def test_reason_of_a_failed_start_is_kept_until_one_serves(slot: Slot) -> None:
+def test_reason_of_a_failed_start_is_kept(slot: Slot) -> None:
     end(slot, lived=None)
     assert str(slot.error) == "worker 1 (pid 1) ended during the start: SIGKILL"
     slot.error = StartError("cannot open members.db")
     end(slot, lived=None)
     assert str(slot.error) == "cannot open members.db"
-    end(slot, lived=0.0)
-    assert slot.error is None

@@ -86,8 +86,25 @@ class KeyStoreFile(KeyStoreLocation):
     @contextmanager
     def connected(self, *, busy_timeout: float, read_only: bool) -> Iterator[_Database]:
         """Connect to the file."""
-        with _connected(self.setting, busy_timeout, read_only=read_only) as connection:
-            yield _Database(connection, self.setting)
+        path = self.setting
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            reason = _NO_TARGET if path.is_symlink() else _MISSING
+            raise MissingKeyStoreError(f"{path}: {reason}") from None
+        except OSError as error:
+            raise KeyStoreError(f"{path}: the key store cannot be read: {error.strerror}") from None
+        if not stat.S_ISREG(status.st_mode):
+            raise KeyStoreError(f"{path}: {_NO_STORE}, not even a regular one")
+        if status.st_size == 0:
+            raise KeyStoreError(f"{path}: the file is empty; restore the key store from a backup")
+        with _clear_errors(path), closing(_connect(path, busy_timeout)) as database:
+            database.execute(f"PRAGMA query_only = {read_only}")
+            database.execute("PRAGMA trusted_schema = OFF")
+            _check_version(database, path)
+            # Otherwise a large change locks readers out while it is prepared.
+            database.execute("PRAGMA cache_spill = OFF")
+            yield database
 
     @contextmanager
     def creating(self) -> Iterator[_Database | None]:
@@ -95,14 +112,14 @@ class KeyStoreFile(KeyStoreLocation):
         if os.path.lexists(self.setting):
             yield None
             return
-        with _draft(self.setting) as connection, _transaction(connection):
+        with _draft(self.setting) as database, database.writing():
             statement = ""
             for line in SCHEMA.splitlines(keepends=True):  # `executescript` would commit
                 statement += line
                 if sqlite3.complete_statement(statement):
-                    connection.execute(statement)
+                    database.execute(statement)
                     statement = ""
-            yield _Database(connection, self.setting)
+            yield database
 
     def signature(self) -> Hashable | None:
         """Return the status of the file, and of the log of one in WAL mode."""
@@ -118,18 +135,8 @@ class KeyStoreFile(KeyStoreLocation):
         return [_OPEN_TO_OTHERS] if is_open else []
 
 
-class _Database:
+class _Database(sqlite3.Connection):
     """An open file; see `KeyDatabase`."""
-
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self._connection = connection
-        self._path = path
-
-    def execute(self, sql: str, values: Sequence[object] = ()) -> Iterable[Sequence[Any]]:
-        return self._connection.execute(sql, values)
-
-    def executemany(self, sql: str, rows: Iterable[Sequence[object]]) -> object:
-        return self._connection.executemany(sql, rows)
 
     def changed_rows(
         self, sql: str, before: str | None
@@ -156,68 +163,34 @@ class _Database:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        with _transaction(self._connection):
+        if self.in_transaction:
             yield
+            return
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # some errors of SQLite end the transaction themselves
+                self.execute("ROLLBACK")
+            raise
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        self._connection.execute("BEGIN")
+        self.execute("BEGIN")
         try:
             yield
         finally:
-            self._connection.rollback()
+            self.rollback()
 
     def check(self) -> None:
-        """Read the whole file; raise `KeyStoreError` if a page of it is damaged."""
-        if self._connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-            raise KeyStoreError(f"{self._path}: {_DAMAGED}")
+        """Read the whole file; raise an error of SQLite if a page of it is damaged."""
+        if self.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            raise sqlite3.DatabaseError
 
 
 @contextmanager
-def _connected(path: Path, busy_timeout: float, *, read_only: bool) -> Iterator[sqlite3.Connection]:
-    """Open the key store at ``path``.
-
-    ``busy_timeout`` is how many seconds to wait for another process. With ``read_only`` nothing
-    is written. Raises `KeyStoreError`, also for errors of SQLite within.
-    """
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        reason = _NO_TARGET if path.is_symlink() else _MISSING
-        raise MissingKeyStoreError(f"{path}: {reason}") from None
-    except OSError as error:
-        raise KeyStoreError(f"{path}: the key store cannot be read: {error.strerror}") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise KeyStoreError(f"{path}: {_NO_STORE}, not even a regular one")
-    if status.st_size == 0:
-        raise KeyStoreError(f"{path}: the file is empty; restore the key store from a backup")
-    with _clear_errors(path), closing(_connect(path, busy_timeout)) as connection:
-        connection.execute(f"PRAGMA query_only = {read_only}")
-        connection.execute("PRAGMA trusted_schema = OFF")
-        _check_version(connection, path)
-        # Otherwise a large change locks readers out while it is prepared.
-        connection.execute("PRAGMA cache_spill = OFF")
-        yield connection
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Write everything or nothing, with no other writer in between; may be nested."""
-    if connection.in_transaction:
-        yield
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):  # some errors of SQLite end the transaction themselves
-            connection.execute("ROLLBACK")
-        raise
-
-
-@contextmanager
-def _draft(path: Path) -> Iterator[sqlite3.Connection]:
+def _draft(path: Path) -> Iterator[_Database]:
     """Create the store in a temporary file, which gets the name ``path`` at the end.
 
     Raises `KeyStoreError`, and `UncertainChangeError` if fsync fails after that.
@@ -227,8 +200,8 @@ def _draft(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
-            with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as connection:
-                yield connection
+            with _clear_errors(path), closing(_connect(draft, BUSY_TIMEOUT)) as database:
+                yield database
             os.link(draft, path)
             has_name = True
         finally:
@@ -248,10 +221,12 @@ def _draft(path: Path) -> Iterator[sqlite3.Connection]:
         raise KeyStoreError(f"{path}: the key store cannot be created: {error.strerror}") from None
 
 
-def _connect(path: Path, busy_timeout: float) -> sqlite3.Connection:
+def _connect(path: Path, busy_timeout: float) -> _Database:
     # Mode rw: SQLite would create a store that is missing.
     uri = f"{path.absolute().as_uri()}?mode=rw"
-    return sqlite3.connect(uri, timeout=busy_timeout, isolation_level=None, uri=True)
+    return sqlite3.connect(
+        uri, timeout=busy_timeout, isolation_level=None, uri=True, factory=_Database
+    )
 
 
 @contextmanager
@@ -261,7 +236,7 @@ def _clear_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
-        if code is None:  # text that is not UTF-8
+        if code is None:  # text that is not UTF-8, or the result of a check
             raise KeyStoreError(f"{path}: {_DAMAGED}") from None
         reason = _REASONS.get(code & 0xFF, f"SQLite fails with {error.sqlite_errorname}")
         if code & 0xFF == sqlite3.SQLITE_CANTOPEN:

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pluggy
 
@@ -50,7 +50,6 @@ class Summary:
     """
 
     url: str
-    host: str
     port: int
     admin_url: str | None
     key_count: int
@@ -65,42 +64,31 @@ class Inherited:
     latest_time: LatestTime
 
 
+@dataclass(eq=False)
 class Service:
     """A service that listens, can be drained and reconfigured.
 
     ``settings`` are those in force; ``reloader`` is that of a service in one process.
     """
 
+    settings: Settings
+    server: HttpServer
+    state: ServiceState
+    keys: Keys
+    directories: Directories
+    shared: SharedParts
+    url: str
+    port: int
     admin_url: str | None = None
-    reloader: Reloader
+    reloader: Reloader = field(init=False)
 
-    def __init__(
-        self,
-        settings: Settings,
-        server: HttpServer,
-        state: ServiceState,
-        *,
-        keys: Keys,
-        directories: Directories,
-        shared: SharedParts,
-        url: str,
-        port: int,
-    ) -> None:
-        self.settings = settings
-        self.keys = keys
-        self.url = url
-        self.host = settings.server.host
-        self.port = port
-        self._started = settings
-        self._server = server
-        self._directories = directories
-        self._shared = shared
-        self.state = state
+    def __post_init__(self) -> None:
+        self._started = self.settings
 
     @property
     def double(self) -> Double | None:
         """The test double, in demo mode."""
-        return self._shared.double
+        return self.shared.double
 
     @property
     def key_count(self) -> int:
@@ -108,7 +96,7 @@ class Service:
 
     def summary(self) -> Summary:
         """Return what is announced of the service."""
-        return Summary(self.url, self.host, self.port, self.admin_url, self.key_count)
+        return Summary(self.url, self.port, self.admin_url, self.key_count)
 
     async def prepare(self, settings: Settings) -> Prepared:
         """Open all that these settings need, beside what is open, and change nothing.
@@ -123,17 +111,17 @@ class Service:
         keys = await self.keys.prepare(map(api_key, settings.auth.keys), settings.auth.store)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(keys.abort)
-            directory, lookups = await self._directories.prepare(settings)
+            directory, lookups = await self.directories.prepare(settings)
             undo.push_async_callback(lookups.abort)
-            http = HttpParts.make(settings, directory, self._shared)
+            http = HttpParts.make(settings, directory, self.shared)
             abort = undo.pop_all().aclose
 
         def commit() -> None:
             self.settings = settings
             keys.commit()
-            self._shared.limiters.configure(settings.limits)
+            self.shared.limiters.configure(settings.limits)
             lookups.commit()
-            http.replace_in(self._server, tls)
+            http.replace_in(self.server, tls)
             self.state.directory = directory
             self.state.identifiers = http.identifiers
             self.state.store = self.keys.store
@@ -157,7 +145,7 @@ class Service:
         self.state.draining = True
         await asyncio.sleep(limits.delay if delay else 0.0)
         try:
-            await asyncio.wait_for(self._server.drain(), max(limits.timeout, _MIN_DRAIN))
+            await asyncio.wait_for(self.server.drain(), max(limits.timeout, _MIN_DRAIN))
         except TimeoutError:
             return False
         return True

@@ -177,10 +177,6 @@ class Slot:
         """Return whether the process serves, and was not asked to stop."""
         return self.child is not None and self.child.phase == "ready"
 
-    def on_ready(self) -> None:
-        """The process serves."""
-        self.error = None
-
     def on_exit(self, child: Child, reason: str, now: float) -> float:
         """The process has ended; return in how many seconds another one is started.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tornado_idv.errors import ConfigError, Problem, SettingError, StartError
+from tornado_idv.errors import ConfigError, Problem, StartError
 
 Message = dict[str, Any]
 _MAX_PROBLEMS = ConfigError.MAX_LINES + 1
@@ -35,7 +35,6 @@ def encode_error(error: StartError) -> Message:
     """Return a `StartError` as a message has it."""
     return {
         "message": str(error),
-        "steps": error.steps if isinstance(error, SettingError) else (),
         "problems": error.problems[:_MAX_PROBLEMS] if isinstance(error, ConfigError) else (),
     }
 
@@ -44,6 +43,4 @@ def decode_error(record: Message) -> StartError:
     """Return the error that `encode_error` described."""
     if record["problems"]:
         return ConfigError(*msgspec.convert(record["problems"], list[Problem]))
-    if record["steps"]:
-        return SettingError(record["message"], *record["steps"])
     return StartError(record["message"])

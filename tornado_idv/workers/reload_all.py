@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from tornado_idv.admin.report import FAILED, ReloadResult
+from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.files import FileSignature
 from tornado_idv.metrics.counters import Counters
+from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.needs_restart import needs_restart
 from tornado_idv.service.prepared import Prepared
 from tornado_idv.service.reload import PREPARE_TIMEOUT, STOPPING, Watch, failure, record
@@ -40,23 +43,22 @@ class ReloadAll:
     """Has every process prepare a configuration, and put it in force if all of them can.
 
     A process that has not prepared it by then is given to ``replace``, which starts another one.
-    ``load`` returns the settings in a file, or raises an `IdvError`; ``use`` is called with the
-    settings that new processes are started with.
+    ``limiters`` are those that new processes are started with.
     """
 
     def __init__(
         self,
         current: Configuration,
-        load: Callable[[ConfigFile], Settings],
-        use: Callable[[Settings], object],
+        kinds: Mapping[str, type[AnyBackend]],
+        limiters: Limiters,
         notifier: Notifier,
         counters: Counters,
     ) -> None:
         self.last: ReloadResult | None = None
         self._current = current
         self._started = current.settings
-        self._load = load
-        self._use = use
+        self._kinds = kinds
+        self._limiters = limiters
         self._notifier = notifier
         self._counters = counters
         self._watch = Watch(current.file)
@@ -130,7 +132,7 @@ class ReloadAll:
         self._watch.read = FileSignature.find(self._watch.path)
         try:
             file = ConfigFile.read(self._watch.path)
-            settings = self._load(file)
+            settings = file.load(self._kinds, os.environ)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             return failure(error, time.time())
 
@@ -144,7 +146,7 @@ class ReloadAll:
             return ReloadResult(time.time(), code=code, problems=problems)
 
         self._current.file, self._current.settings = file, settings
-        self._use(settings)
+        self._limiters.configure(settings.limits)
         prepared = {each["pid"] for each in replies or [] if "ended" not in each}
         # Others were started meanwhile, with the old configuration.
         self._replace_each(child for child in self._asked() if child.pid not in prepared)

@@ -112,7 +112,7 @@ def start_summary(settings: Settings, summary: Summary) -> dict[str, object]:
     """Return what the log says of a service that starts."""
     return {
         "version": version("tornado-idv"),
-        "host": summary.host,
+        "host": settings.server.host,
         "port": summary.port,
         "backends": [each.name for each in settings.backends],
         "keys": summary.key_count,

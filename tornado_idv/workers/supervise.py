@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -54,52 +53,34 @@ def supervise(
     limiters = make_limiters(settings.limits, _count_keys(settings.auth, key_stores(manager)))
     latest = LatestTime()
     current = Configuration(file, settings)
+    sockets = {*chain(*public), *admin_sockets}
 
-    def without(
-        others: Iterable[socket.socket], run: Callable[[socket.socket], int]
-    ) -> Callable[[socket.socket], int]:
-        """Return what runs a process without the sockets of the others."""
-        unused = list(others)
+    def slot(
+        name: str, own: list[socket.socket], run: Callable[[Inherited, socket.socket], int]
+    ) -> Slot:
+        def run_with_own_sockets(control: socket.socket) -> int:
+            _close(sockets.difference(own))
+            return run(Inherited(own, limiters, latest), control)
 
-        def run_process(control: socket.socket) -> int:
-            _close(unused)
-            return run(control)
+        return Slot(name, run_with_own_sockets)
 
-        return run_process
-
-    slots = []
-    for i, sockets in enumerate(public, start=1):
-        others = chain(*public[: i - 1], *public[i:], admin_sockets)
-        inherited = Inherited(sockets, limiters, latest)
-        run = partial(run_worker, current, manager, inherited)
-        slots.append(Slot(f"worker {i}", without(others, run)))
+    worker = partial(run_worker, current, manager)
+    slots = [slot(f"worker {i}", own, worker) for i, own in enumerate(public, start=1)]
     if admin:
-        inherited = Inherited(admin_sockets, limiters, latest)
-        run = partial(run_admin, current, manager, admin, inherited)
-        slots.append(Slot(ADMIN, without(chain(*public), run)))
+        slots.append(slot(ADMIN, admin_sockets, partial(run_admin, current, manager, admin)))
     scheme = "https" if server.tls else "http"
     port = port_of(public[0])
 
     def on_ready(key_count: int) -> None:
-        summary = Summary(
-            url_of(scheme, server.host, port),
-            server.host,
-            port,
-            url_of("http", admin.host, port_of(admin_sockets)) if admin else None,
-            key_count,
-        )
+        admin_url = url_of("http", admin.host, port_of(admin_sockets)) if admin else None
+        summary = Summary(url_of(scheme, server.host, port), port, admin_url, key_count)
         _audit.info("started", extra={**start_summary(settings, summary), "workers": workers})
         announce(summary)
 
     gc.collect()
     gc.freeze()  # a collection in a worker would otherwise copy every page it looks at
     notifier, counters = Notifier.from_environ(), Counters()
-    kinds = backend_kinds(manager)
-
-    def use(new: Settings) -> None:
-        limiters.configure(new.limits)  # those of processes that are started later
-
-    reloads = ReloadAll(current, lambda new: new.load(kinds, os.environ), use, notifier, counters)
+    reloads = ReloadAll(current, backend_kinds(manager), limiters, notifier, counters)
     supervisor = Supervisor(
         slots,
         lambda: current.settings.server.drain,

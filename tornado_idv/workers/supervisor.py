@@ -221,7 +221,7 @@ class Supervisor:
             return  # it was replaced during its start
         if child.phase == "starting":
             child.phase = "ready"
-        slot.on_ready()
+        slot.error = None
         for other in self._children:  # one that it replaces has served until now
             if other.name == child.name and other is not child:
                 self._drain(other, delay=False)

@@ -96,7 +96,7 @@ def test_the_line_of_a_demo_has_a_key_that_is_good_now(
     """Without one there is no line."""
     more = f"demo: true\nauth: {{keys: [{', '.join(keys)}]}}\n"
     settings, _ = load_settings(config(USERS, more=more))
-    announce(Summary("http://127.0.0.1:1", "127.0.0.1", 1, None, len(keys)), settings)
+    announce(Summary("http://127.0.0.1:1", 1, None, len(keys)), settings)
     reported = capsys.readouterr().out
     assert (
         ("curl" in reported) is ("Demo mode" in reported) is (f"Bearer {KEY}'" in reported) is works

@@ -18,6 +18,7 @@ from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import DrainSettings
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager
+from tornado_idv.service.limiters import make_limiters
 from tornado_idv.service.systemd import Notifier
 from tornado_idv.workers.child import Child, Slot
 from tornado_idv.workers.control import Decoder, Message, encode
@@ -187,13 +188,8 @@ class Simulation:
         kinds = backend_kinds(plugin_manager())
         file = ConfigFile.read(self.path)
         self.current = Configuration(file, file.load(kinds, {}))
-        self.reloads = ReloadAll(
-            self.current,
-            lambda new: new.load(kinds, {}),
-            lambda _: None,
-            self.notifier,
-            self.counters,
-        )
+        limiters = make_limiters(self.current.settings.limits, 1)
+        self.reloads = ReloadAll(self.current, kinds, limiters, self.notifier, self.counters)
         self._is_over = False
         self._limit = math.inf
         self._steps = 0
