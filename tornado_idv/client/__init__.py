@@ -17,10 +17,10 @@ from tornado_idv.client.errors import (
     Unexpected,
 )
 from tornado_idv.client.protocol import User
+from tornado_idv.client.synchronous import Client
 
 if TYPE_CHECKING:
     from tornado_idv.client.asynchronous import AsyncClient
-    from tornado_idv.client.synchronous import Client
 
 __all__ = [
     "AsyncClient",
@@ -36,12 +36,9 @@ __all__ = [
     "User",
 ]
 
-_MODULES = {"AsyncClient": "asynchronous", "Client": "synchronous"}
-"""Modules of the names that are imported when they are first used, with an HTTP library."""
-
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name not in _MODULES:
+        if name != "AsyncClient":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return import_module(f"{__name__}.asynchronous").AsyncClient
