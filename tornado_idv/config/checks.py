@@ -7,7 +7,7 @@ once. Malformed values are left to the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,19 +17,9 @@ from tornado_idv.errors import Problem
 from tornado_idv.keys.token import digest, is_token68
 
 _BOOLEAN = TypeAdapter(bool)
-
-
-class _Entry(NamedTuple):
-    path: str
-    value: yaml_loader.Mapping
-
-
-class _Value(NamedTuple):
-    """A value that must be unique, in canonical form, and its position."""
-
-    path: str
-    mark: yaml_loader.Mark
-    canonical: str
+_Entry = tuple[str, yaml_loader.Mapping]
+_Value = tuple[str, yaml_loader.Mark, str]
+"""A value with its path and position, in canonical form where it must be unique."""
 
 
 def cross_checks(tree: Any, file: str) -> Iterator[Problem]:
@@ -74,23 +64,23 @@ def _entries(tree: Any, *steps: str) -> Iterator[_Entry]:
     entries = value_at(tree, *steps)
     for i, entry in enumerate(entries if isinstance(entries, yaml_loader.Items) else ()):
         if isinstance(entry, yaml_loader.Mapping):
-            yield _Entry(f"{'.'.join(steps)}[{i}]", entry)
+            yield f"{'.'.join(steps)}[{i}]", entry
 
 
 def _texts(entries: Iterable[_Entry], member: str) -> Iterator[_Value]:
-    for entry in entries:
-        text = value_at(entry.value, member)
+    for path, entry in entries:
+        text = value_at(entry, member)
         if isinstance(text, yaml_loader.Text):
-            yield _Value(f"{entry.path}.{member}", text.mark, text)
+            yield f"{path}.{member}", text.mark, text
 
 
 def _digests(keys: Iterable[_Entry]) -> Iterator[_Value]:
     for key in keys:
         for path, mark, token in _texts([key], "token"):
             if is_token68(token):
-                yield _Value(path, mark, digest(token).hex())
+                yield path, mark, digest(token).hex()
         for path, mark, sha256 in _texts([key], "sha256"):
-            yield _Value(path, mark, sha256.lower())
+            yield path, mark, sha256.lower()
 
 
 def _duplicates(file: str, values: Iterable[_Value], message: str) -> Iterator[Problem]:

@@ -6,20 +6,22 @@ import json
 import logging
 import os
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 from click.core import ParameterSource
 
 from tornado_idv.cli.common import config_option, exit_on_error
-from tornado_idv.cli.running.ready import double_config, write_ready
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.commands import Exit
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, StartError
+from tornado_idv.keys.token import issue
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import backend_kinds, plugin_manager
 from tornado_idv.service.service import Summary, api_key
@@ -28,6 +30,15 @@ from tornado_idv.workers.run import run
 from tornado_idv.workers.signals import hold_hangups
 
 _log = logging.getLogger(__name__)
+_STANDARD_ERROR = 2
+_CONFIG = """\
+demo: true
+profile_sites: [https://profiles.example]
+server: {{docs: true, drain: {{timeout: 100ms}}}}
+admin: {{port: 0}}
+auth: {{keys: [{{id: double, token: {token}}}]}}
+backends: [{{name: users, kind: yaml, path: {path}}}]
+"""
 
 
 @click.command()
@@ -78,7 +89,7 @@ def serve(
     ):
         manager = plugin_manager()
         file = (
-            stack.enter_context(double_config(fixture, port))
+            stack.enter_context(_double_config(fixture, port))
             if fixture
             else ConfigFile.read(config_path, port)
         )
@@ -104,7 +115,7 @@ def _try_to_announce(
     url = service.url + settings.server.base_path
     record = {"url": url, "admin_url": service.admin_url, "key": token, "pid": os.getpid()}
     try:
-        write_ready(record, ready_fd, ready_file)
+        _write_ready(record, ready_fd, ready_file)
     except OSError as error:
         raise StartError(
             f"--ready-fd or --ready-file cannot be written: {error.strerror}"
@@ -116,6 +127,32 @@ def _try_to_announce(
     except OSError as error:
         _log.warning("standard output cannot be written: %s; serving all the same", error.strerror)
         discard_output()
+
+
+@contextmanager
+def _double_config(fixture: Path, port: int | None) -> Iterator[ConfigFile]:
+    """Yield a configuration that serves a fixture with a new key; raises `StartError`."""
+    with TemporaryDirectory(prefix="tornado-idv-") as folder:
+        file = Path(folder) / "config.yaml"
+        path = json.dumps(str(fixture.absolute())).replace("${", "$${")
+        file.write_text(_CONFIG.format(token=issue("double"), path=path), encoding="utf-8")
+        yield ConfigFile.read(file, port)
+
+
+def _write_ready(record: Mapping[str, object], fd: int | None, file: Path | None) -> None:
+    """Write one line of JSON for the program that started this one; raises `OSError`.
+
+    It may hold a key, so that others cannot read the file, which appears when it is complete.
+    """
+    line = json.dumps(record) + "\n"
+    if fd is not None:
+        with os.fdopen(fd, "w", closefd=fd > _STANDARD_ERROR) as pipe:
+            pipe.write(line)
+    if file is not None:
+        partial = file.with_name(f"{file.name}.{os.getpid()}")
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
+            new.write(line)
+        partial.replace(file)
 
 
 def announce(service: Summary, settings: Settings) -> None:
