@@ -28,7 +28,8 @@ def read_file(path: Path) -> bytes:
 
     Raises `OSError`, whose ``strerror`` is a phrase for the operator, for anything else.
     """
-    with open(path, "rb", opener=_open_nonblocking) as file:
+    added = os.O_NONBLOCK | os.O_NOCTTY
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | added)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         content = file.read(MAX_SIZE + 1)
@@ -79,10 +80,6 @@ def read_text(path: Path) -> str:
     Raises `OSError` as `read_file` does, and `UnicodeDecodeError` unless it is UTF-8.
     """
     return read_file(path).decode("utf-8").replace("\r\n", "\n").removesuffix("\n")
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 class FileSignature(NamedTuple):

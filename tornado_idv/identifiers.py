@@ -132,14 +132,10 @@ class Identifiers:
 
     def _nickname(self, text: str) -> str | None:
         """Return the nickname in canonical form, ``None`` if it is not valid."""
-        candidate = self._candidate(text)
-        return candidate if candidate is not None and self.is_nickname(candidate) else None
-
-    def _candidate(self, text: str) -> str | None:
-        """Return what the pattern is applied to, ``None`` if ``text`` is refused without it."""
         if len(text) > MAX_NICKNAME or not text.isascii() or not text.strip("."):
             return None
-        return fold_case(text) if self.nickname_case == "fold" else text
+        nickname = fold_case(text) if self.nickname_case == "fold" else text
+        return nickname if self.is_nickname(nickname) else None
 
     def parse_card(self, text: str) -> ByCard:
         """Reads a card number: ASCII digits and nothing else; zeros in front count."""

@@ -7,15 +7,16 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from tornado_idv.cli.common import (
-    as_records,
     config_option,
     exit_on_error,
+    failure,
     json_option,
     print_json,
 )
@@ -63,11 +64,9 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
         rows = summary(settings, datetime.now(UTC)) + rows
         result.warnings.extend(setting_warnings(config_path, settings))
     if as_json:
-        warnings = as_records(result.warnings)
-        if result.problems:
-            print_json({"ok": False, "problems": as_records(result.problems), "warnings": warnings})
-        else:
-            print_json({"ok": True, "summary": rows, "warnings": warnings})
+        problems = failure(ConfigError(*result.problems))
+        record = problems if result.problems else {"ok": True, "summary": rows}
+        print_json({**record, "warnings": [asdict(each) for each in result.warnings]})
     else:
         for warning in result.warnings:
             click.echo(f"warning: {warning}", err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +14,7 @@ import click
 
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.commands import Exit
-from tornado_idv.errors import ConfigError, IdvError, MissingConfigError, Problem
+from tornado_idv.errors import ConfigError, IdvError, MissingConfigError
 
 Record = dict[str, Any]
 T = TypeVar("T")
@@ -80,15 +80,10 @@ def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
         yield from items
 
 
-def as_records(problems: Iterable[Problem]) -> list[Record]:
-    """Problems for scripts."""
-    return [asdict(problem) for problem in problems]
-
-
 def failure(error: IdvError) -> Record:
     """An error of ours for scripts; what is wrong with no place in a file has no line."""
     if isinstance(error, ConfigError):
-        return {"ok": False, "problems": as_records(error.problems)}
+        return {"ok": False, "problems": [asdict(each) for each in error.problems]}
     nowhere = {"file": None, "line": None, "column": None, "path": ""}
     return {"ok": False, "problems": [{**nowhere, "message": str(error)}]}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 
 from pydantic import SecretStr
 
@@ -29,12 +28,15 @@ def summary(settings: Settings, now: datetime) -> list[tuple[str, str]]:
     cache, shared = settings.cache, settings.shared_cache
     scheme = "https" if server.tls else "http"
     shared_text = f"{shared.kind}, timeout {format_duration(shared.timeout)}" if shared else ""
+    store_text = str(store or "")
+    if isinstance(store, SecretStr):
+        store_text = f"{store.get_secret_value().partition('://')[0]}://…"
     lines = [
         ("listens on", f"{scheme}://{_host_and_port(server)}{server.base_path}"),
         ("admin listener", f"http://{_host_and_port(admin)}" if admin else ""),
         ("profile sites", ", ".join(settings.profile_sites)),
         ("keys", _keys(settings.auth, now)),
-        ("key store", _key_store(store) if store else ""),
+        ("key store", store_text),
         ("limits", _limits(settings.limits, settings.auth.keys)),
         *((f"backend {i}", _backend(each, cache)) for i, each in enumerate(settings.backends, 1)),
         ("cache", f"up to {cache.max_entries} found, {cache.max_negative_entries} not found"),
@@ -57,13 +59,6 @@ def _keys(auth: AuthSettings, now: datetime) -> str:
     if len(keys) > _MAX_KEYS:
         shown.append(f"and {len(keys) - _MAX_KEYS} more")
     return f"{len(keys)}: {', '.join(shown)}"
-
-
-def _key_store(store: Path | SecretStr) -> str:
-    if isinstance(store, Path):
-        return str(store)
-    scheme, _, _ = store.get_secret_value().partition("://")
-    return f"{scheme}://…"
 
 
 def _key(key: KeySettings, now: datetime) -> str:

@@ -136,8 +136,6 @@ def import_users(
     or an interruption, none. A list that looks truncated or wrong is refused: see --max-rejected
     and --allow-shrink.
     """
-    if form is None and file.lower().endswith(".xlsx"):
-        form = "csv"  # its reader says what to do with a workbook
     form = form or format_of(file)
     if form is None:
         raise click.UsageError("the format of FILE is not known; add --format csv, jsonl or yaml")
@@ -166,8 +164,8 @@ def import_users(
         )
         if rejected.count:
             done += f"\nRejected {_counted(rejected.count, 'row')}; see {rejected.path}."
-        record = {"ok": True, **result._asdict(), "rejected": rejected.count}
-        report(done, record, as_json=as_json)
+        counts = {**result._asdict(), "rejected": rejected.count}
+        report(done, {"ok": True, **counts}, as_json=as_json)
 
 
 @users.command()

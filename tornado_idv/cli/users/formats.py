@@ -42,6 +42,7 @@ _WORKBOOKS = ("PK\x03\x04", "\udcd0\udccf\x11")
 _VALUE = re.compile(r"[\W_]*\d|@|https?://")
 _EXTENSIONS: Mapping[str, Format] = {
     ".csv": "csv",
+    ".xlsx": "csv",  # its reader says what to do with a workbook
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".yaml": "yaml",
