@@ -42,7 +42,8 @@ class Double(RequestLog):
     """Users and faults set at run time, and the journal of requests.
 
     ``users`` and ``faults`` are by query; the fault of all queries has the key ``None``.
-    Both come before those of the backends. ``injected`` counts the uses of each fault.
+    Both come before those of the backends. ``injected`` counts the uses of each fault, and
+    ``requests`` is the journal, oldest first.
     """
 
     def __init__(self, access_log: RequestLog | None = None) -> None:
@@ -54,7 +55,7 @@ class Double(RequestLog):
         self.users: dict[Query, User] = {}
         self.faults: dict[Query | None, Fault] = {}
         self.injected = Counter[Fault]()
-        self._journal = deque[tuple[float, AccessRecord, str | None]](maxlen=MAX_REQUESTS)
+        self.requests = deque[dict[str, object]](maxlen=MAX_REQUESTS)
         self._random = random.Random(_SEED)  # noqa: S311 - repeatable on purpose
 
     def set_user(self, user: User, *queries: Query) -> None:
@@ -80,23 +81,6 @@ class Double(RequestLog):
         self.injected[fault] += 1
         return fault
 
-    @property
-    def requests(self) -> list[dict[str, object]]:
-        """The journal, oldest first."""
-        return [
-            {
-                "timestamp": format_time(at),
-                "method": record.method,
-                "route": record.route,
-                "query": query,
-                "status": record.status,
-                "code": record.code,
-                "key": record.key,
-                "request_id": record.request_id,
-            }
-            for at, record, query in self._journal
-        ]
-
     def subject_of(self, query: Query | None) -> str | None:
         """Return the text of a query for the journal; the log itself gets no more than usual."""
         return query.text if query else None
@@ -104,7 +88,18 @@ class Double(RequestLog):
     def add(self, record: AccessRecord, now: float | None) -> None:
         """Add a request to the journal, and pass it to the access log."""
         text, record.subject = record.subject, None
-        self._journal.append((time.time() if now is None else now, record, text))
+        self.requests.append(
+            {
+                "timestamp": format_time(time.time() if now is None else now),
+                "method": record.method,
+                "route": record.route,
+                "query": text,
+                "status": record.status,
+                "code": record.code,
+                "key": record.key,
+                "request_id": record.request_id,
+            }
+        )
         if self._access_log is not None:
             if text is not None:
                 query = ByNickname(text[1:]) if text.startswith("@") else ByCard(text)
