@@ -73,11 +73,9 @@ def report(text: str, record: Record, *, as_json: bool) -> None:
 
 def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
     """Yield the items, with a progress bar on a terminal."""
-    if sys.stderr.isatty():
-        with click.progressbar(items, label=label, file=sys.stderr) as bar:
-            yield from bar
-    else:
-        yield from items
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(items, label=label, file=sys.stderr, hidden=hidden) as bar:
+        yield from bar
 
 
 def failure(error: IdvError) -> Record:

@@ -549,7 +549,9 @@ def test_import_whose_rejected_rows_cannot_be_written_changes_nothing(
     """The disk is full."""
     sqlite_databases.write(path, BOB)
     csv = source(f"{HEADER}{ALICE_ROW}x y,1,Free,\n")
-    monkeypatch.setattr("tornado_idv.cli.users.import_users.RejectedRows.start", lambda _: None)
+    monkeypatch.setattr(
+        "tornado_idv.cli.users.import_users.RejectedRows.__enter__", lambda rejected: rejected
+    )
     Path(f"{csv}.rejected").symlink_to("/dev/full")
     done = users("import", csv, "--to", "people")
     assert (done.exit_code, "list.csv.rejected: cannot be written" in done.stderr) == (3, True)

@@ -144,15 +144,10 @@ def import_users(
         stores = Stores.of_config(config_path)
         store = stores.store(name)
         source = "standard input" if file == "-" else file
-        rejected = RejectedRows(
-            source,
-            Path("stdin.rejected" if file == "-" else f"{file}.rejected"),
-            Decimal(0) if strict else max_rejected,
-            allow_shrink,
-        )
-        rejected.start()
+        path = Path("stdin.rejected" if file == "-" else f"{file}.rejected")
+        max_percent = Decimal(0) if strict else max_rejected
         with (
-            closing(rejected),
+            RejectedRows(source, path, max_percent, allow_shrink) as rejected,
             open_source(file, stdin=sys.stdin.buffer) as text,
             closing(with_progress(read_rows(text, form, source, columns, delimiter), text)) as rows,
         ):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import repeat
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Self, TextIO
 
 import click
 
@@ -54,10 +54,14 @@ class RejectedRows:
     _first: str = field(default="", repr=False)
     _file: IO[str] | None = field(default=None, repr=False)
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """Delete the file of an earlier import."""
         with self._located():
             self.path.unlink(missing_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def add(self, line: int, reason: str) -> None:
         """Write a row; raises `StartError`."""
