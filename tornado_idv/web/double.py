@@ -1,13 +1,14 @@
 """The test double: users and faults that tests set, a journal, and handlers that obey them.
 
-It exists in demo mode alone, without a packet cache, and takes the place of the handlers, which
-have no code for it.
+It exists in demo mode alone, and takes the place of handlers and packet cache; without it, neither
+has any code for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter, deque
 from typing import cast
@@ -15,7 +16,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from tornado_idv.fault import Fault
-from tornado_idv.http.exchange import Exchange
+from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
 from tornado_idv.log_format import format_time
 from tornado_idv.lookup.directory import Directory
@@ -26,6 +27,7 @@ from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.lookups import Result, Services
+from tornado_idv.web.packet_cache import PacketCache, PacketFastPath, PendingResponse
 
 MAX_REQUESTS = 1000
 """Requests that the journal keeps."""
@@ -42,12 +44,12 @@ class Double(RequestLog):
     """Users and faults set at run time, and the journal of requests.
 
     ``users`` and ``faults`` are by query; the fault of all queries has the key ``None``.
-    Both come before those of the backends. ``injected`` counts the uses of each fault, and
-    ``requests`` is the journal, oldest first.
+    Both come before those of the backends. ``injected`` counts the uses of each fault.
     """
 
     def __init__(self, access_log: RequestLog | None = None) -> None:
         self._access_log = access_log
+        self._names_users = bool(access_log and access_log.subject_of(ByCard("0")))
         self.reset()
 
     def reset(self) -> None:
@@ -55,7 +57,7 @@ class Double(RequestLog):
         self.users: dict[Query, User] = {}
         self.faults: dict[Query | None, Fault] = {}
         self.injected = Counter[Fault]()
-        self.requests = deque[dict[str, object]](maxlen=MAX_REQUESTS)
+        self._journal = deque[tuple[float, AccessRecord, str | None]](maxlen=MAX_REQUESTS)
         self._random = random.Random(_SEED)  # noqa: S311 - repeatable on purpose
 
     def set_user(self, user: User, *queries: Query) -> None:
@@ -69,17 +71,43 @@ class Double(RequestLog):
         self.users = {key: each for key, each in self.users.items() if each is not user}
         return user is not None
 
+    def concerns(self, query: Query, directory: Directory) -> bool:
+        """Return whether the answer to a query may be another than that of the directory."""
+        return query in self.users or self._fault_of(query, directory) is not None
+
     def take_fault(self, query: Query, directory: Directory) -> Fault | None:
         """Return the fault with which this lookup fails, and count it."""
-        sources = (self.faults, *(guard.backend.faults for guard in directory.guards))
-        found = (faults[key] for key in (query, None) for faults in sources if key in faults)
-        fault = next(found, None)
+        fault = self._fault_of(query, directory)
         if fault is None or (fault.times is not None and self.injected[fault] >= fault.times):
             return None
         if self._random.random() >= fault.probability:
             return None
         self.injected[fault] += 1
         return fault
+
+    def _fault_of(self, query: Query, directory: Directory) -> Fault | None:
+        for key in (query, None):
+            for faults in (self.faults, *(guard.backend.faults for guard in directory.guards)):
+                if key in faults:
+                    return faults[key]
+        return None
+
+    @property
+    def requests(self) -> list[dict[str, object]]:
+        """The journal, oldest first."""
+        return [
+            {
+                "timestamp": format_time(at),
+                "method": record.method,
+                "route": record.route,
+                "query": query,
+                "status": record.status,
+                "code": record.code,
+                "key": record.key,
+                "request_id": record.request_id,
+            }
+            for at, record, query in self._journal
+        ]
 
     def subject_of(self, query: Query | None) -> str | None:
         """Return the text of a query for the journal; the log itself gets no more than usual."""
@@ -88,20 +116,9 @@ class Double(RequestLog):
     def add(self, record: AccessRecord, now: float | None) -> None:
         """Add a request to the journal, and pass it to the access log."""
         text, record.subject = record.subject, None
-        self.requests.append(
-            {
-                "timestamp": format_time(time.time() if now is None else now),
-                "method": record.method,
-                "route": record.route,
-                "query": text,
-                "status": record.status,
-                "code": record.code,
-                "key": record.key,
-                "request_id": record.request_id,
-            }
-        )
+        self._journal.append((time.time() if now is None else now, record, text))
         if self._access_log is not None:
-            if text is not None:
+            if self._names_users and text is not None:
                 query = ByNickname(text[1:]) if text.startswith("@") else ByCard(text)
                 record.subject = self._access_log.subject_of(query)
             self._access_log.add(record, now)
@@ -175,3 +192,33 @@ class DoubleUrlHandler(DoubleHandler, IdentifyUrlHandler):
 
 class DoubleCardHandler(DoubleHandler, IdentifyCardHandler):
     """Lookups by card number."""
+
+
+class DoublePacketCache(PacketCache):
+    """Leaves requests that concern the double to its handlers."""
+
+    def __init__(self, services: Services, max_body: int, double: Double) -> None:
+        super().__init__(services, max_body)
+        self.double = double
+
+    def connect(self, peer: Peer) -> PacketFastPath:
+        return _DoubleFastPath(self, peer)
+
+
+class _DoubleFastPath(PacketFastPath):
+    __slots__ = ("_double",)
+
+    def __init__(self, cache: DoublePacketCache, peer: Peer) -> None:
+        super().__init__(cache, peer)
+        self._double = cache.double
+
+    def respond(
+        self, match: re.Match[bytes], body: bytes, sink: ResponseSink
+    ) -> bytes | PendingResponse | None:
+        meaning = self._template.meaning if self._template else None
+        if meaning is None:
+            return None
+        known = meaning.queries.by_body.get(body) or self._parse(meaning.operation, body)
+        if known is None or self._double.concerns(known.query, self._services.directory):
+            return None
+        return super().respond(match, body, sink)
