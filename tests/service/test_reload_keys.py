@@ -98,7 +98,7 @@ async def test_change_of_the_store_between_preparing_and_committing_is_effective
         prepared.commit()
         assert (await harness.ask("@alice", key=late)).status == 200
         add(store, record("later", later), record("caller", issue("caller")))
-        current.follower.poll()
+        current.poll()
         with caplog.at_level(logging.ERROR):
             await keys._poll(current)
         assert (await harness.ask("@alice", key=later)).status == 200

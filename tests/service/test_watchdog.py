@@ -9,7 +9,9 @@ import threading
 import pytest
 
 from support.fakes.clock_and_backends import Ticker
+from support.http.http_server import until
 from support.processes.process import eventually
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.service import watchdog
 from tornado_idv.service.watchdog import Watchdog, watched_loop
 
@@ -130,14 +132,16 @@ async def test_running_loop_is_watched_from_another_thread(
     def block(card_number: str) -> None:
         eventually(lambda: "in block\n" in caplog.text)
 
-    with watched_loop():
+    counters = Counters()
+    with watched_loop(counters):
         block(card_number)
+        await until(lambda: counters.max_lag > 0)
     assert caplog.records[0].name == "tornado_idv.service.watchdog"
     assert card_number not in caplog.text
 
 
 async def test_watching_ends_with_the_service() -> None:
-    with watched_loop():
+    with watched_loop(Counters()):
         (thread,) = [each for each in threading.enumerate() if each.name == "watchdog"]
         assert thread.daemon
     assert not thread.is_alive()

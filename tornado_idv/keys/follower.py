@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
+from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import KeyStoreError, MissingKeyStoreError
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.location import KeyStoreLocation
@@ -23,7 +24,7 @@ resolution, so that a second change within it may leave no trace."""
 
 
 class StoreFollower:
-    """The keys of one store, as of its last good state. For one thread at a time.
+    """The keys of one store, as of its last good state. For one thread at a time: ``in_thread``.
 
     ``error`` says why it cannot be read, ``since`` when that began or ended. ``timer`` and
     ``clock`` return seconds, the second Unix time, as is ``since``.
@@ -36,6 +37,7 @@ class StoreFollower:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.location = location
+        self.in_thread = DaemonThread("key store")
         self.error: str | None = None
         self.since = clock()
         self._timer = timer

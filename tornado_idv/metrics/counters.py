@@ -5,36 +5,11 @@ Only names from `config.yaml` and fixed words become keys here: no key, user or 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
-
-_INTERVAL = 0.25
-
-
-@contextmanager
-def measured_lag(counters: Counters) -> Iterator[None]:
-    """Measure the delay of the running event loop within, every 0.25 s."""
-    loop = asyncio.get_running_loop()
-    due = loop.time() + _INTERVAL
-    timer: asyncio.TimerHandle
-
-    def measure() -> None:
-        nonlocal due, timer
-        counters.max_lag = max(counters.max_lag, loop.time() - due)
-        due = loop.time() + _INTERVAL
-        timer = loop.call_at(due, measure)
-
-    timer = loop.call_at(due, measure)
-    try:
-        yield
-    finally:
-        timer.cancel()
-
 
 Record = dict[str, Any]
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.errors import KeyStoreError, SettingError, StartError, format_traceback
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.follower import StoreFollower
@@ -33,44 +32,17 @@ _STOP_TIMEOUT = 2.0
 """Seconds for which a stop waits for the store."""
 
 
-class _Store:
-    """A key store, and the thread in which it is read."""
-
-    def __init__(self, follower: StoreFollower) -> None:
-        self.follower = follower
-        self.in_thread = DaemonThread("key store")
-
-    @classmethod
-    async def open(cls, setting: Path | SecretStr, offered: Offered) -> _Store:
-        """Read the store for the first time; raises `StartError`."""
-        try:
-            store = cls(StoreFollower(locate_store(setting, offered)))
-            await store.in_thread(store.follower.read)
-        except KeyStoreError as error:
-            raise StartError(f"auth.store: {error}") from None
-        return store
-
-    async def close(self, times: Mapping[str, float]) -> None:
-        """Write when keys were last used, and close the store."""
-        closing = self.in_thread(self.follower.close, times)
-        try:
-            await asyncio.wait_for(closing, _STOP_TIMEOUT)
-        except TimeoutError:
-            text = "%s: the key store does not respond; when keys were last used is not written"
-            _log.warning(text, self.follower.location.name)
-
-
 @dataclass(frozen=True, slots=True)
 class _Source:
     """The configured keys, and the key store that is followed."""
 
     configured: tuple[ApiKey, ...]
-    store: _Store | None
+    store: StoreFollower | None
 
     @property
     def stored(self) -> Sequence[ApiKey]:
         """The keys in the store, as of its last good state."""
-        return self.store.follower.keys if self.store is not None else ()
+        return self.store.keys if self.store is not None else ()
 
 
 class Keys:
@@ -90,7 +62,7 @@ class Keys:
     @property
     def store(self) -> StoreFollower | None:
         """The follower of the key store."""
-        return self._source.store.follower if self._source.store is not None else None
+        return self._source.store
 
     async def prepare(
         self, configured: Iterable[ApiKey], setting: Path | SecretStr | None
@@ -103,14 +75,14 @@ class Keys:
         before = store = self._source.store
         if setting is None:
             store = None
-        elif store is None or store.follower.location.setting != setting:
-            store = await _Store.open(setting, self._offered)
+        elif store is None or store.location.setting != setting:
+            store = await _open(setting, self._offered)
         source = _Source(tuple(configured), store)
         stored = source.stored
 
         async def abort() -> None:
             if store is not None and store is not before:
-                await store.close({})
+                await _close(store, {})
 
         if store is None:
             merged = self.ring.merged(stored, source.configured)
@@ -130,7 +102,7 @@ class Keys:
         self.ring.replace(merged)
         self._source, self._stored_in_ring = source, source.stored
         if before is not None and before is not source.store:
-            leaving = asyncio.create_task(before.close(self._last_used()))
+            leaving = asyncio.create_task(_close(before, self._last_used()))
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 
@@ -150,19 +122,19 @@ class Keys:
                 await self._poll(store)
                 if time.monotonic() >= write_at:
                     write_at = time.monotonic() + _WRITE_INTERVAL
-                    await store.in_thread(store.follower.write_last_used, self._last_used())
+                    await store.in_thread(store.write_last_used, self._last_used())
             except Exception as error:  # noqa: BLE001 - the next attempt may succeed
                 _log.error("following the key store failed:\n%s", format_traceback(error))
 
     async def close(self) -> None:
         """Write when keys were last used, and close the store."""
         if self._source.store is not None:
-            await self._source.store.close(self._last_used())
+            await _close(self._source.store, self._last_used())
         if self._leaving:
             await asyncio.wait(self._leaving)
 
-    async def _poll(self, store: _Store) -> None:
-        await store.in_thread(store.follower.poll)
+    async def _poll(self, store: StoreFollower) -> None:
+        await store.in_thread(store.poll)
         while (source := self._source).store is store and source.stored is not self._stored_in_ring:
             stored = source.stored
             merged, errors = await store.in_thread(self._merge, source, stored)
@@ -187,8 +159,27 @@ class Keys:
         merged = self.ring.merged(stored, source.configured)
         if source.store is None:
             return merged, []
-        name = source.store.follower.location.name
+        name = source.store.location.name
         return merged, list(key_conflicts(source.configured, stored, name))
+
+
+async def _open(setting: Path | SecretStr, offered: Offered) -> StoreFollower:
+    """Read a key store for the first time; raises `StartError`."""
+    try:
+        store = StoreFollower(locate_store(setting, offered))
+        await store.in_thread(store.read)
+    except KeyStoreError as error:
+        raise StartError(f"auth.store: {error}") from None
+    return store
+
+
+async def _close(store: StoreFollower, times: Mapping[str, float]) -> None:
+    """Write when keys were last used, and close the store."""
+    try:
+        await asyncio.wait_for(store.in_thread(store.close, times), _STOP_TIMEOUT)
+    except TimeoutError:
+        text = "%s: the key store does not respond; when keys were last used is not written"
+        _log.warning(text, store.location.name)
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.http.server import HttpServer
 from tornado_idv.keys.api_key import ApiKey, never_after, never_before
 from tornado_idv.keys.ring import LatestTime
-from tornado_idv.metrics.counters import Counters, measured_lag
+from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores
 from tornado_idv.service.directories import Directories, open_directories
 from tornado_idv.service.http_parts import HttpParts, SharedParts
@@ -191,7 +191,6 @@ async def listening(
 
             host = settings.admin.host
             sockets = bind("admin", host, settings.admin.port)
-            stack.enter_context(measured_lag(state.counters))
             await stack.enter_async_context(admin_listening(sockets, host, state, service.double))
             service.admin_url = url_of("http", host, port_of(sockets))
         yield service

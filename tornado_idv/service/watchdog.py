@@ -1,4 +1,4 @@
-"""Logs where the event loop is blocked.
+"""Logs where the event loop is blocked, and measures its delay.
 
 A timer of the loop records a heartbeat; a daemon thread logs the stack of the loop's thread when
 there was none for a second.
@@ -15,6 +15,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from tornado_idv.metrics.counters import Counters
 
 _log = logging.getLogger(__name__)
 _BEAT = 0.1
@@ -68,8 +70,11 @@ class Watchdog:
 
 
 @contextmanager
-def watched_loop() -> Iterator[None]:
-    """Watch the running event loop within; to be entered in each process, after a fork."""
+def watched_loop(counters: Counters) -> Iterator[None]:
+    """Watch the running event loop within, and count how late it is.
+
+    To be entered in each process, after a fork.
+    """
     loop, thread_id, stop = asyncio.get_running_loop(), threading.get_ident(), threading.Event()
     # Underscored, but documented for this purpose.
     watchdog = Watchdog(lambda: sys._current_frames()[thread_id])  # noqa: SLF001
@@ -77,6 +82,7 @@ def watched_loop() -> Iterator[None]:
 
     def beat() -> None:
         nonlocal timer
+        counters.max_lag = max(counters.max_lag, loop.time() - timer.when())
         watchdog.beat()
         timer = loop.call_later(_BEAT, beat)
 

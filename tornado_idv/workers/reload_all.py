@@ -149,15 +149,15 @@ class ReloadAll:
         self._limiters.configure(settings.limits)
         prepared = {each["pid"] for each in replies or [] if "ended" not in each}
         # Others were started meanwhile, with the old configuration.
-        self._replace_each(child for child in self._asked() if child.pid not in prepared)
+        for child in self._asked():
+            if child.pid not in prepared:
+                self._replace(child)
         replies = yield "commit", {}, _COMMIT_TIMEOUT
         failed = {each["pid"] for each in replies or [] if "error" in each}
-        self._replace_each(child for child in self._processes() if child.pid in failed)
+        for child in self._processes():
+            if child.pid in failed:
+                self._replace(child)
         return ReloadResult(time.time(), needs_restart(self._started, settings))
-
-    def _replace_each(self, processes: Iterable[Child]) -> None:
-        for child in processes:
-            self._replace(child)
 
     def _asked(self) -> list[Child]:
         return [child for child in self._processes() if child.phase != "draining"]

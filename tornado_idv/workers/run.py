@@ -53,7 +53,7 @@ def run(
                 _audit.info("started", extra=start_summary(settings, service.summary()))
                 announce(service.summary())
                 notifier.ready()
-                with watched_loop():
+                with watched_loop(service.state.counters):
                     await signals.stop.wait()
                     notifier.stopping()
                     _log.info("stopping: no new connections, finishing the requests in flight")

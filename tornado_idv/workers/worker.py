@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, closing, nullcontext
+from contextlib import AbstractAsyncContextManager, closing
 
 import pluggy
 import uvloop
@@ -15,7 +15,6 @@ import uvloop
 from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.logs.handlers import configure_logging
-from tornado_idv.metrics.counters import measured_lag
 from tornado_idv.registry import backend_kinds
 from tornado_idv.service.prepared import Prepared
 from tornado_idv.service.service import Inherited, Service, prepare_file, serving
@@ -70,17 +69,15 @@ class _Worker:
         # The supervisor decides: it may be about to stop itself, or starts a successor first.
         loop.add_signal_handler(signal.SIGTERM, channel.send, {"op": "retire"})
         async with heartbeats(channel, self._report), opened as service:
-            counters = service.state.counters
-            with measured_lag(counters) if service.settings.admin else nullcontext():
-                tune_gc()
-                self._service.set_result(service)
-                channel.serving(service.key_count)
-                with watched_loop():
-                    await channel.stop.wait()
-                    if await service.drain(delay=channel.delay):
-                        return STOPPED
-                    _log.warning("stopped with requests unanswered after the drain timeout")
-                    return UNANSWERED
+            tune_gc()
+            self._service.set_result(service)
+            channel.serving(service.key_count)
+            with watched_loop(service.state.counters):
+                await channel.stop.wait()
+                if await service.drain(delay=channel.delay):
+                    return STOPPED
+                _log.warning("stopped with requests unanswered after the drain timeout")
+                return UNANSWERED
 
     async def _prepare(self, file: ConfigFile) -> Prepared:
         with self._channel.preparing():
