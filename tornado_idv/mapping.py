@@ -9,7 +9,7 @@ import json
 import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Self
 from uuid import UUID
@@ -180,17 +180,27 @@ def gives_all(text: str) -> bool:
     return any(node["type"] == "current" for node in _results(_parse(text)))
 
 
-def is_false_for_others(text: str) -> bool:
-    """Return whether the condition is false for a response of another kind, such as an error.
+def is_empty_for_others(text: str, *errors: str) -> bool:
+    """Return whether the result is an empty list for a response of another kind, such as an error.
 
-    That response has none of the members that the expression reads, or unknown values in them.
+    That response has none of the members that the expression reads, or unknown values in them, and
+    none of the conditions ``errors`` is true for it.
     """
-    expression = Expression(text)
+    return any(value == [] for value in _for_others(text, errors))
+
+
+def is_false_for_others(text: str, *errors: str) -> bool:
+    """Return whether the condition is false, empty or null for such a response."""
+    return any(map(is_falsy, _for_others(text, errors)))
+
+
+def _for_others(text: str, errors: Sequence[str]) -> Iterator[Any]:
+    expression, conditions = Expression(text), [Expression(each) for each in errors]
     for members in ((), expression.members):
+        document = {"": _OTHER, **dict.fromkeys(members, _OTHER)}
         with suppress(Broken):
-            if is_falsy(expression.evaluate({"": _OTHER, **dict.fromkeys(members, _OTHER)})):
-                return True
-    return False
+            if all(is_falsy(each.evaluate(document)) for each in conditions):
+                yield expression.evaluate(document)
 
 
 ExpressionText = Annotated[str, AfterValidator(_check)]

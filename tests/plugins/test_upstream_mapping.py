@@ -667,10 +667,35 @@ def test_one_page_of_several_is_no_missing_user_and_no_single_one() -> None:
     options = {"select": "items", "match": "echo"}
     complete = {**options, "complete_when": "total == length(items)"}
     assert mapper(**options).user(QUERIES[0], PAGE) is None
-    assert reason(PAGE, **complete) == "the response is not complete (total == length(items))"
+    one_page = "the response is one page of several (total == length(items) is false): request more"
+    assert reason(PAGE, **complete) == one_page
     page = {"items": [RECORD], "total": 30}
-    assert reason(page, **complete) == "the response is not complete (total == length(items))"
-    assert reason({"items": [RECORD]}, **complete).startswith("the response is not complete")
+    assert reason(page, **complete) == one_page
+    assert reason({"items": [RECORD]}, **complete) == one_page
+
+
+@pytest.mark.parametrize(
+    ("nicknames", "expected"),
+    [
+        (["Alice"], "response is for a nickname in another case: see identifiers.nickname_case"),
+        (["Alice", "alice"], ALICE),
+        (["alice2"], None),
+    ],
+)
+def test_echo_in_another_case_is_no_missing_user(
+    nicknames: list[str], expected: User | str | None
+) -> None:
+    page = {"items": [{**RECORD, "login": nickname} for nickname in nicknames]}
+    if isinstance(expected, str):
+        assert reason(page, select="items", match="echo") == expected
+    else:
+        assert mapper(select="items", match="echo").user(QUERIES[0], page) == expected
+
+
+def test_echo_that_is_no_card_number_is_an_error() -> None:
+    page = {"items": [{**RECORD, "card": "people/0"}]}
+    text = reason(page, QUERIES[1], select="items", match="echo")
+    assert text == "a wrong record: card_number (card) has other characters than digits"
 
 
 def test_two_echoes_are_ambiguous() -> None:

@@ -397,6 +397,31 @@ def test_echo_in_pages_is_warned_of_unless_they_are_complete() -> None:
     assert warnings_of({**PAGED, "complete_when": "total == length(users)"}) == []
 
 
+@pytest.mark.parametrize(
+    ("response", "start"),
+    [
+        ({"select": "users || `[]`"}, "response.select (users || `[]`) gives an empty list for"),
+        ({"select": "not_null(users, `[]`)"}, "response.select (not_null(users, `[]`)) gives an"),
+        ({**PAGED, "complete_when": "ok"}, "response.complete_when (ok) compares no total"),
+        (
+            {**PAGED, "complete_when": "total >= length(users)"},
+            "response.complete_when (total >= length(users)) compares no total",
+        ),
+    ],
+)
+def test_response_that_may_be_another_is_warned_of(response: dict[str, Any], start: str) -> None:
+    (warning,) = warnings_of(response)
+    assert warning.startswith(start)
+
+
+@pytest.mark.parametrize("error", [{"broken_when": "ok != `true`"}, {"unavailable_when": "!ok"}])
+@pytest.mark.parametrize("hiding", [{"found_when": "hits"}, {"select": "users || `[]`"}])
+def test_condition_for_errors_leaves_no_warning(
+    error: dict[str, str], hiding: dict[str, str]
+) -> None:
+    assert warnings_of({**error, **hiding}) == []
+
+
 @pytest.mark.parametrize("response", FAIR.values(), ids=FAIR)
 def test_expression_that_hides_nothing_is_not_warned_of(response: dict[str, Any]) -> None:
     assert warnings_of(response) == []

@@ -25,6 +25,8 @@ from tornado_idv.mapping import ROOT, Expression, MappedField, is_falsy, json_ty
 _NICKNAME = re.compile("[!-~]+")
 _NUMBER = re.compile("[0-9]{4,}")
 _MAX_MESSAGE = 100
+_MAX_CANDIDATES = 5
+"""Records of a search for a part of the value that `upstream try` shows."""
 
 
 class Step(NamedTuple):
@@ -120,7 +122,10 @@ class ResponseMapper:
         if self._found_when is not None:
             yield _step("found_when", self._found_when, document)
         if self._select is not None:
-            yield _step("select", self._select, document)
+            step = _step("select", self._select, document)
+            yield step
+            if self._matches_echo and type(step.result) is list:
+                yield from self._explain_match(step.result, query)
         try:
             record = self._record(document, query)
         except Broken:
@@ -130,6 +135,12 @@ class ResponseMapper:
         for field in (self._plan, self._card_number, self._nickname, self._profile_url):
             if field.expression is not None and field is not self._unread.get(type(query)):
                 yield _step(field.name, field.expression, record)
+
+    def _explain_match(self, records: list[Any], query: Query) -> Iterator[Step]:
+        field = self._nickname if isinstance(query, ByNickname) else self._card_number
+        if field.expression is not None:
+            for record in records[:_MAX_CANDIDATES]:
+                yield _step("match", field.expression, record)
 
     def explain_not_known(self, document: Any) -> Iterator[Step]:
         """The same for the body of a response whose status says "not known"."""
@@ -142,7 +153,8 @@ class ResponseMapper:
             if not is_falsy(condition.evaluate(document)):
                 raise kind(f"the response says so ({name}){self._message(query, document)}")
         if self._complete_when is not None and is_falsy(self._complete_when.evaluate(document)):
-            raise Broken(f"the response is not complete ({self._complete_when.text})")
+            text = self._complete_when.text
+            raise Broken(f"the response is one page of several ({text} is false): request more")
 
     def _message(self, query: Query, document: Any) -> str:
         """Return the message of an error, bounded, without the requested value and numbers."""
@@ -159,9 +171,7 @@ class ResponseMapper:
         """Return the record of the one user; ``None`` for an empty list of users."""
         given = document if self._select is None else self._select.evaluate(document)
         if type(given) is list and self._matches_echo:
-            given = [
-                each for each in given if self._is_requested(self._with_root(each, document), query)
-            ]
+            given = self._requested([self._with_root(each, document) for each in given], query)
         if type(given) is list and self._select is not None:
             if not given:
                 return None
@@ -176,11 +186,17 @@ class ResponseMapper:
         is_wanted = self._uses_root and type(record) is dict
         return {**record, ROOT: document} if is_wanted else record
 
-    def _is_requested(self, record: Any, query: Query) -> bool:
-        """Return whether a record of a list is that of the requested user."""
-        if isinstance(query, ByNickname):
-            return self._nickname_of(record) == query.nickname
-        return self._card_number.required(record) == query.card_number
+    def _requested(self, records: list[Any], query: Query) -> list[Any]:
+        """Return the records of a list that are of the requested user."""
+        if isinstance(query, ByCard):
+            return [each for each in records if self._card_number_of(each) == query.card_number]
+        nicknames = [self._nickname_of(each) for each in records]
+        if query.nickname not in nicknames and query.nickname.lower() in map(str.lower, nicknames):
+            raise Broken(
+                "response is for a nickname in another case: see identifiers.nickname_case"
+            )
+        named = zip(records, nicknames, strict=True)
+        return [each for each, nickname in named if nickname == query.nickname]
 
     def _no_record(self, given: Any) -> str:
         if self._select is not None:

@@ -18,6 +18,7 @@ from tornado_idv.mapping import (
     ListText,
     ends_in_an_element,
     gives_all,
+    is_empty_for_others,
     is_false_for_others,
     picks_an_element,
 )
@@ -125,11 +126,23 @@ class ResponseOptions(Options):
 
     def warnings(self) -> Iterator[str]:
         """Describe expressions that hide an error, or a second user."""
-        if self.found_when is not None and is_false_for_others(self.found_when):
+        errors = [text for text in (self.unavailable_when, self.broken_when) if text is not None]
+        if self.found_when is not None and is_false_for_others(self.found_when, *errors):
             yield (
                 f"response.found_when ({self.found_when}) is false for other responses too, such "
                 'as an error, which is then read as "not found" instead of being refused; write '
                 """a condition on what only "not found" has, like error != 'no such user'"""
+            )
+        if self.select is not None and is_empty_for_others(self.select, *errors):
+            yield (
+                f"response.select ({self.select}) gives an empty list for other responses too, "
+                'such as an error, which is then read as "not found" instead of being refused; '
+                "select the list without a default"
+            )
+        if self.complete_when is not None and "==" not in self.complete_when:
+            yield (
+                f"response.complete_when ({self.complete_when}) compares no total: it may be true "
+                "for one page of several; write a condition such as total == length(users)"
             )
         if self.match == "echo" and self.complete_when is None:
             yield (
