@@ -92,9 +92,11 @@ async def test_configuration_that_another_replaces_is_closed(harness: Harness) -
 async def test_configuration_that_is_prepared_after_its_abort_is_closed(harness: Harness) -> None:
     late = harness.start("B")
     await asyncio.sleep(0)
-    await harness.do("abort")
+    abort = asyncio.create_task(harness.do("abort"))
+    await asyncio.sleep(0)
     harness.gate.set()
     assert await late is None
+    await abort
     assert harness.done == ["abort B"]
     await harness.do("commit")
     assert harness.done == ["abort B"]

@@ -119,9 +119,8 @@ class Directories:
         if before is not None and _of_lookups(before) == _of_lookups(settings):
             directory = self.current
         else:
-            unchanged = self._unchanged(settings)
-            new = [each for each in settings.backends if each.name not in unchanged]
-            by_name = dict(unchanged)
+            by_name = self._unchanged(settings)
+            new = [each for each in settings.backends if each.name not in by_name]
             async with AsyncExitStack() as undo:
                 undo.push_async_callback(abort)
                 for backend in build_backends(backend_kinds(self._manager), new):

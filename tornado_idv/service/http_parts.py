@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tornado.web import Application
 
-from tornado_idv.config.settings import ServerSettings, Settings
+from tornado_idv.config.settings import Settings
 from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.context import FastPaths, Reject
 from tornado_idv.http.server import HttpServer
@@ -77,7 +77,12 @@ class HttpParts:
                 double,
             ),
             make_reject(services.access_log, shared.counters),
-            http_limits(server),
+            HttpLimits(
+                max_body=server.max_body,
+                idle_timeout=server.idle_timeout,
+                body_timeout=server.body_timeout,
+                max_connections=server.max_connections,
+            ).within_descriptors(),
             packet_cache if server.packet_cache else None,
             TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
             identifiers,
@@ -99,13 +104,3 @@ class HttpParts:
             proxies=self.proxies,
             tls=tls,
         )
-
-
-def http_limits(settings: ServerSettings) -> HttpLimits:
-    """Return the limits of the HTTP server, within the process's file descriptors."""
-    return HttpLimits(
-        max_body=settings.max_body,
-        idle_timeout=settings.idle_timeout,
-        body_timeout=settings.body_timeout,
-        max_connections=settings.max_connections,
-    ).within_descriptors()

@@ -86,11 +86,6 @@ class Service:
         self._started = self.settings
 
     @property
-    def double(self) -> Double | None:
-        """The test double, in demo mode."""
-        return self.shared.double
-
-    @property
     def key_count(self) -> int:
         return len(self.keys.ring.ids)
 
@@ -129,10 +124,6 @@ class Service:
             asyncio.get_running_loop().call_later(_COLLECT_AFTER, gc.collect)
 
         return Prepared(commit, abort)
-
-    def needs_restart(self) -> tuple[str, ...]:
-        """Return the settings that reloads have changed and that take effect after a restart."""
-        return needs_restart(self._started, self.settings)
 
     async def drain(self, *, delay: bool = True) -> bool:
         """Stop listening and wait for requests in flight; return whether all were answered.
@@ -177,7 +168,7 @@ async def listening(
 
         async def apply(file: ConfigFile) -> tuple[str, ...]:
             (await prepare_file(service, kinds, file)).commit()
-            return service.needs_restart()
+            return needs_restart(settings, service.settings)
 
         state = service.state
         reloader = Reloader(file, apply, state.counters, notifier or Notifier())
@@ -191,7 +182,9 @@ async def listening(
 
             host = settings.admin.host
             sockets = bind("admin", host, settings.admin.port)
-            await stack.enter_async_context(admin_listening(sockets, host, state, service.double))
+            await stack.enter_async_context(
+                admin_listening(sockets, host, state, service.shared.double)
+            )
             service.admin_url = url_of("http", host, port_of(sockets))
         yield service
 

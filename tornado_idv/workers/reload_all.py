@@ -193,30 +193,25 @@ class PreparedReload:
         self._file = file
         self._prepare = prepare
         self._prepared: Prepared | None = None
-        self._last = 0
-        """The number of the last command: what an earlier one prepares too late is not wanted."""
+        self._lock = asyncio.Lock()
 
     async def execute(self, command: str, args: Message) -> Message | None:
-        """Do a command; return the problems of one that cannot be prepared, and why."""
-        self._last = number = self._last + 1
-        prepared, self._prepared = self._prepared, None
-        if prepared is not None:
-            if command == "commit":
-                prepared.commit()
-            else:
-                await prepared.abort()
-        if command != "prepare":
+        """Do a command after earlier ones; return the problems of one that cannot be prepared."""
+        async with self._lock:
+            prepared, self._prepared = self._prepared, None
+            if prepared is not None:
+                if command == "commit":
+                    prepared.commit()
+                else:
+                    await prepared.abort()
+            if command != "prepare":
+                return None
+            # The content is the supervisor's, so that all processes have the same configuration.
+            file = replace(self._file, content=args["content"].encode())
+            try:
+                async with asyncio.timeout(PREPARE_TIMEOUT):
+                    self._prepared = await self._prepare(file)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                result = failure(error, time.time())
+                return {"code": result.code, "problems": result.problems}
             return None
-        # The content is the supervisor's, so that all processes have the same configuration.
-        file = replace(self._file, content=args["content"].encode())
-        try:
-            async with asyncio.timeout(PREPARE_TIMEOUT):
-                prepared = await self._prepare(file)
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            result = failure(error, time.time())
-            return {"code": result.code, "problems": result.problems}
-        if number != self._last:
-            await prepared.abort()
-        else:
-            self._prepared = prepared
-        return None
