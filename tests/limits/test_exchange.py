@@ -153,18 +153,6 @@ async def test_misses_are_shared_too(clock: Ticker, shared: FakeSharedLimits) ->
     assert second.missed(10) == 3
 
 
-async def test_a_released_request_is_not_exchanged(clock: Ticker, shared: FakeSharedLimits) -> None:
-    machine = Machine.make(shared, clock, HUNDRED)
-    await exchange(machine)
-    limits = machine.limiter.of(KEY)
-    assert limits is not None
-    limits.acquire()
-    limits.release()
-    await exchange(machine)
-    assert len(shared.calls) == 1  # the first one, at the start
-    assert machine.allowed(150) == 100
-
-
 async def test_what_was_used_without_exchange_is_not_charged_later(
     clock: Ticker, shared: FakeSharedLimits, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -108,14 +108,6 @@ def test_refused_requests_do_not_delay_the_next(clock: Ticker) -> None:
     assert allowed(limits, 1) == 1
 
 
-def test_a_released_request_is_not_counted(clock: Ticker) -> None:
-    limits = limits_of(KeyLimiter(HUNDRED, clock=clock))
-    for _ in range(200):
-        assert limits.acquire() is None
-        limits.release()
-    assert allowed(limits, 150) == 100
-
-
 _ROUNDING = Fraction(1, 10**6)
 
 

@@ -154,12 +154,6 @@ class KeyLimits:
             self._uses[self][0] += 1
         return None
 
-    def release(self) -> None:
-        """Take back an `acquire`: the request is counted later, on another path."""
-        self._tats[self._at] -= self._interval
-        if self._uses is not None:
-            self._uses[self][0] -= 1
-
     def uses(self, requests: int, misses: int) -> Iterator[KeyUse]:
         """Yield these numbers of events for the limits that the key has."""
         for limit, events in ((self._requests, requests), (self._misses, misses)):
