@@ -20,7 +20,7 @@ from tornado_idv.service.limiters import Limiters
 from tornado_idv.web.access_log import RequestLog
 from tornado_idv.web.app import make_api, make_reject
 from tornado_idv.web.docs import make_docs
-from tornado_idv.web.double import Double, DoublePacketCache
+from tornado_idv.web.double import Double
 from tornado_idv.web.lookups import Services
 from tornado_idv.web.packet_cache import PacketCache
 
@@ -63,11 +63,6 @@ class HttpParts:
             logs_health_checks=settings.logging.health_checks,
         )
         server = settings.server
-        packet_cache = (
-            PacketCache(services, server.max_body)
-            if double is None
-            else DoublePacketCache(services, server.max_body, double)
-        )
         return cls(
             make_api(
                 services,
@@ -78,7 +73,7 @@ class HttpParts:
             ),
             make_reject(services.access_log, shared.counters),
             http_limits(server),
-            packet_cache if server.packet_cache else None,
+            PacketCache(services, server.max_body) if server.packet_cache and not double else None,
             TrustedProxies(server.trusted_proxies) if server.trusted_proxies else None,
             identifiers,
         )

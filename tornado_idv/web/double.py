@@ -1,14 +1,13 @@
 """The test double: users and faults that tests set, a journal, and handlers that obey them.
 
-It exists in demo mode alone, and takes the place of handlers and packet cache; without it, neither
-has any code for it.
+It exists in demo mode alone, where its handlers take the place of the usual ones, and there is no
+packet cache.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
 from collections import Counter, deque
 from typing import cast
@@ -16,7 +15,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from tornado_idv.fault import Fault
-from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
+from tornado_idv.http.exchange import Exchange
 from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
 from tornado_idv.log_format import format_time
 from tornado_idv.lookup.directory import Directory
@@ -27,7 +26,6 @@ from tornado_idv.web.errors import ApiError, ApiException, rate_limited
 from tornado_idv.web.identify import IdentifyCardHandler, IdentifyHandler, IdentifyUrlHandler
 from tornado_idv.web.json_body import encode_user
 from tornado_idv.web.lookups import Result, Services
-from tornado_idv.web.packet_cache import PacketCache, PacketFastPath, PendingResponse
 
 MAX_REQUESTS = 1000
 """Requests that the journal keeps."""
@@ -71,26 +69,17 @@ class Double(RequestLog):
         self.users = {key: each for key, each in self.users.items() if each is not user}
         return user is not None
 
-    def concerns(self, query: Query, directory: Directory) -> bool:
-        """Return whether the answer to a query may be another than that of the directory."""
-        return query in self.users or self._fault_of(query, directory) is not None
-
     def take_fault(self, query: Query, directory: Directory) -> Fault | None:
         """Return the fault with which this lookup fails, and count it."""
-        fault = self._fault_of(query, directory)
+        sources = (self.faults, *(guard.backend.faults for guard in directory.guards))
+        found = (faults[key] for key in (query, None) for faults in sources if key in faults)
+        fault = next(found, None)
         if fault is None or (fault.times is not None and self.injected[fault] >= fault.times):
             return None
         if self._random.random() >= fault.probability:
             return None
         self.injected[fault] += 1
         return fault
-
-    def _fault_of(self, query: Query, directory: Directory) -> Fault | None:
-        for key in (query, None):
-            for faults in (self.faults, *(guard.backend.faults for guard in directory.guards)):
-                if key in faults:
-                    return faults[key]
-        return None
 
     @property
     def requests(self) -> list[dict[str, object]]:
@@ -192,33 +181,3 @@ class DoubleUrlHandler(DoubleHandler, IdentifyUrlHandler):
 
 class DoubleCardHandler(DoubleHandler, IdentifyCardHandler):
     """Lookups by card number."""
-
-
-class DoublePacketCache(PacketCache):
-    """Leaves requests that concern the double to its handlers."""
-
-    def __init__(self, services: Services, max_body: int, double: Double) -> None:
-        super().__init__(services, max_body)
-        self.double = double
-
-    def connect(self, peer: Peer) -> PacketFastPath:
-        return _DoubleFastPath(self, peer)
-
-
-class _DoubleFastPath(PacketFastPath):
-    __slots__ = ("_double",)
-
-    def __init__(self, cache: DoublePacketCache, peer: Peer) -> None:
-        super().__init__(cache, peer)
-        self._double = cache.double
-
-    def respond(
-        self, match: re.Match[bytes], body: bytes, sink: ResponseSink
-    ) -> bytes | PendingResponse | None:
-        meaning = self._template.meaning if self._template else None
-        if meaning is None:
-            return None
-        known = meaning.queries.by_body.get(body) or self._parse(meaning.operation, body)
-        if known is None or self._double.concerns(known.query, self._services.directory):
-            return None
-        return super().respond(match, body, sink)
