@@ -14,15 +14,12 @@ from msgspec import Struct
 from tornado.httputil import HTTPHeaders, RequestStartLine
 
 from tornado_idv.http.errors import HttpError
-from tornado_idv.http.headers import RequestHeaders
 
 MAX_TARGET = 2048
 MAX_FIELDS = 100
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) (HTTP/1\.[01])\r\n")
 # Some servers read these as the names with a hyphen.
-_SMUGGLING_NAMES = frozenset(
-    {"content_length", "content_encoding", "transfer_length", "transfer_encoding"}
-)
+_SMUGGLING_NAMES = ("content_length", "content_encoding", "transfer_length", "transfer_encoding")
 # Tornado's pattern, bounded by the length of a name with its port.
 _HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+;=:\[\]-]|%[0-9A-Fa-f]{2}){0,261}", re.ASCII)
 _ORIGIN = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
@@ -58,8 +55,8 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
     request_line = _REQUEST_LINE.match(data)
     if request_line is None:
         raise HttpError(HTTPStatus.BAD_REQUEST)
-    fields: list[tuple[bytes, bytes]] = []
-    parser = httptools.HttpRequestParser(_FieldCollector(fields))
+    headers = _Headers()
+    parser = httptools.HttpRequestParser(headers)
     try:
         parser.feed_data(data)
     except httptools.HttpParserInvalidMethodError:
@@ -68,11 +65,10 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
         pass  # no upgrade is offered: respond as if it had not been requested (RFC 9110, 7.8)
     except httptools.HttpParserError:
         raise HttpError(HTTPStatus.BAD_REQUEST) from None
-    headers = RequestHeaders(fields)
     start_line = _start_line(request_line)
     if len(start_line.path) > MAX_TARGET:
         raise HttpError(HTTPStatus.REQUEST_URI_TOO_LONG)
-    if len(fields) > MAX_FIELDS:
+    if data.count(b"\r\n") - 2 > MAX_FIELDS:
         raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
     _check_host(start_line, headers)
     length = _content_length(start_line, headers, max_body)
@@ -91,16 +87,15 @@ def parse_head(data: bytes, max_body: int) -> RequestHead:
     )
 
 
-class _FieldCollector:
-    """Callbacks of httptools."""
+class _Headers(HTTPHeaders):
+    """Header fields as llhttp reads them; `add` validates, which it has done already."""
 
-    __slots__ = ("_fields",)
-
-    def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
-        self._fields = fields
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._fields.append((name, value))
+    def on_header(self, field: bytes, value: bytes) -> None:
+        name, text = field.decode("ascii"), value.rstrip(b" \t").decode("latin-1")
+        if name in self:
+            self.add(name, text)
+        else:
+            self[name] = text
 
 
 def _start_line(match: re.Match[bytes]) -> RequestStartLine:
@@ -113,7 +108,7 @@ def _start_line(match: re.Match[bytes]) -> RequestStartLine:
 
 def _unknown_method(match: re.Match[bytes]) -> RequestHead:
     """Return a head for a method that llhttp does not know: the route responds, then we close."""
-    headers = RequestHeaders([(b"Host", b"unknown")])
+    headers = HTTPHeaders({"Host": "unknown"})
     start_line = _start_line(match)
     return RequestHead(start_line, headers, 0, keep_alive=False, expects_continue=False)
 
@@ -145,7 +140,7 @@ def _content_length(
 
     llhttp has rejected a length that is no number, two lengths, and a length beside chunks.
     """
-    if not _SMUGGLING_NAMES.isdisjoint(headers):
+    if any(name in headers for name in _SMUGGLING_NAMES):
         raise HttpError(HTTPStatus.BAD_REQUEST)
     codings = headers.get_list("Transfer-Encoding")
     if codings:

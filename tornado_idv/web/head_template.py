@@ -23,7 +23,7 @@ SIGNIFICANT = ("host", "content-type", "content-encoding", "accept", "connection
 CARRIED = ("authorization", "content-length", "x-request-id", "x-forwarded-for")
 """Header fields whose value is read for each request. All other fields are inert: any valid value
 is the same."""
-_NEVER = frozenset({"expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"})
+_NEVER = ("expect", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection")
 """Header fields of requests that are left to the handlers."""
 
 MAX_HEAD = 16 * 1024
@@ -89,7 +89,7 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
     """Return the template of a head that was accepted, ``None`` if it can have none."""
     at = head.data.find(b"\r\n") + 2
     is_absolute = b"://" in head.data[: head.data.find(b"/") + 2]
-    if is_absolute or not _NEVER.isdisjoint(head.headers):
+    if is_absolute or any(name in head.headers for name in _NEVER):
         return None
     parts, literal = [re.escape(head.data[:at])], at
     groups = dict.fromkeys(CARRIED, 0)
