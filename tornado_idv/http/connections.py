@@ -95,10 +95,6 @@ _MAX_REJECTED = 64
 _WARN_INTERVAL = 60.0
 _SWEEP_INTERVAL = 0.1
 """Seconds between two looks at a connection's deadline: cheaper than a timer for each."""
-_SWEEP_BATCH = 100
-_MAX_BATCHES = 50
-"""A sweep over all connections is made in batches of about ``_SWEEP_BATCH``, but not in more
-batches than this."""
 _EXPIRE_BATCH = 2
 """Connections closed per sweep step. Closing costs as much as several responses, and clients
 that connected together time out together."""
@@ -138,9 +134,7 @@ class ConnectionTable:
         self._warned_at = -inf
         self.draining = False
         """Whether the server is draining; a connection accepted just before may still register."""
-        self._unswept: list[TimedConnection] = []
-        self._batch = _SWEEP_BATCH
-        self._pause = _SWEEP_INTERVAL
+        self._expired: list[TimedConnection] = []
         self._timer = loop.call_later(_SWEEP_INTERVAL, self._sweep)
 
     def register(self, connection: TimedConnection) -> bool:
@@ -211,20 +205,15 @@ class ConnectionTable:
         return None
 
     def _sweep(self) -> None:
-        """Look at a batch of connections, and schedule the next batch."""
-        if not self._unswept:
-            self._unswept = list(reversed(self._connections))
-            self._batch = max(_SWEEP_BATCH, len(self._unswept) // _MAX_BATCHES)
-            self._pause = _SWEEP_INTERVAL / (1 + len(self._unswept) // self._batch)
-        now, expired = self._loop.time(), 0
+        """Call some of the connections whose deadline has passed, and schedule the next look."""
+        now = self._loop.time()
+        if not self._expired:
+            self._expired = [each for each in reversed(self._connections) if each.deadline <= now]
         try:
-            for _ in range(min(self._batch, len(self._unswept))):
-                connection = self._unswept.pop()
-                if connection.deadline <= now:
-                    expired += 1
+            for _ in range(min(_EXPIRE_BATCH, len(self._expired))):
+                connection = self._expired.pop()
+                if connection.deadline <= now:  # it may have closed meanwhile
                     connection.on_timeout()
-                    if expired == _EXPIRE_BATCH:
-                        break
         finally:  # an error of one connection must not end the timeouts of all
-            pause = self._pause if expired < _EXPIRE_BATCH else _EXPIRE_PAUSE
+            pause = _EXPIRE_PAUSE if self._expired else _SWEEP_INTERVAL
             self._timer = self._loop.call_later(pause, self._sweep)
