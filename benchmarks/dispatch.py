@@ -7,6 +7,7 @@ from benchmarks.directories import directory_over
 from benchmarks.figures import Figure, Target, microseconds
 from benchmarks.plan import Plan
 from benchmarks.rounds import Timing, cpus, interleave, sequential
+from tornado_idv.shared import Purge
 
 _TARGET = Target("most", 30)
 
@@ -19,7 +20,7 @@ async def missed_find(plan: Plan) -> list[Figure]:
     async with directory_over("yaml", fixture) as (directory, guard):
 
         async def find() -> Timing:
-            directory.cache.purge()
+            directory.cache.apply(Purge())
             return await sequential(directory.find, keys)
 
         async def own() -> Timing:

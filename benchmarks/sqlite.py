@@ -21,6 +21,7 @@ from benchmarks.figures import Figure, Target, microseconds, ratio
 from benchmarks.plan import Plan
 from benchmarks.rounds import Side, Timing, concurrent, interleave, walls
 from tornado_idv import Backend, BackendOptions, Query
+from tornado_idv.shared import Purge
 
 Call = tuple[str, tuple[Any, ...]]
 """The SQL of a lookup and its parameters."""
@@ -64,7 +65,7 @@ async def _sides(path: Path, keys: Sequence[Query]) -> AsyncIterator[dict[str, S
             return await connection.execute_fetchall(*call)
 
         async def find() -> Timing:
-            directory.cache.purge()
+            directory.cache.apply(Purge())
             return await concurrent(directory.find, keys, _TASKS)
 
         yield {

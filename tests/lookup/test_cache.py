@@ -19,17 +19,18 @@ from support.fakes.caches import (
     FOUND,
     FOUND_BOB,
     LIMITS,
-    TIMEOUT,
-    as_is,
     begin,
     failure,
+    fetch,
     held,
+    refresh,
     remember,
 )
 from support.fakes.clock_and_backends import Source, Ticker, steady_cache
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.model import Answer, ByCard, ByNickname, Query
+from tornado_idv.shared import Purge
 
 
 class Hurrying(Ticker):
@@ -122,7 +123,7 @@ async def test_an_answer_good_for_no_time_is_given_and_not_remembered(
     cache: AnswerCache, answer: Answer
 ) -> None:
     answer = structs.replace(answer, ttl=0.0)
-    assert await cache.fetch(ALICE, Source(answer).ask, TIMEOUT, as_is) is answer
+    assert await fetch(cache, ALICE, Source(answer).ask) is answer
     assert cache.get(ALICE) is None
 
 
@@ -203,7 +204,7 @@ async def _flood(cache: AnswerCache, source: Source, count: int) -> int:
     """The bytes that are held after so many more guesses."""
     for number in range(source.asked, source.asked + count):
         with contextlib.suppress(Unavailable):
-            await cache.fetch(ByCard(f"9{number}"), source.ask, TIMEOUT, as_is)
+            await fetch(cache, ByCard(f"9{number}"), source.ask)
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
@@ -243,7 +244,7 @@ async def test_a_failure_is_remembered_for_two_seconds(
         assert str(error) == "crm: down"
     assert source.asked == 1
     ticker.now = 1002.0
-    assert await cache.fetch(ALICE, source.ask, TIMEOUT, as_is) is FOUND
+    assert await fetch(cache, ALICE, source.ask) is FOUND
 
 
 async def test_a_failure_of_one_query_is_none_of_another(cache: AnswerCache) -> None:
@@ -275,12 +276,12 @@ async def test_memoized_failure_holds_no_traceback(
         raise Unavailable("down")
 
     with contextlib.suppress(Unavailable):
-        await cache.fetch(ALICE, ask, TIMEOUT, as_is)
+        await fetch(cache, ALICE, ask)
     await remember(cache, BOB, FOUND_BOB)  # the loop lets go of what it did last
     gc.collect()
     assert alive[0]() is None
     with pytest.raises(Unavailable, match="down"):
-        await cache.fetch(ALICE, ask, TIMEOUT, as_is)
+        await fetch(cache, ALICE, ask)
 
 
 async def test_failures_are_as_few_as_absences(cache: AnswerCache) -> None:
@@ -345,14 +346,14 @@ async def test_failure_that_expires_between_two_reads_is_no_error() -> None:
 async def test_an_unexpected_error_is_raised_and_not_cached(cache: AnswerCache) -> None:
     source = Source(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        await cache.fetch(ALICE, source.ask, TIMEOUT, as_is)
+        await fetch(cache, ALICE, source.ask)
     source.answer = FOUND
-    assert await cache.fetch(ALICE, source.ask, TIMEOUT, as_is) is FOUND
+    assert await fetch(cache, ALICE, source.ask) is FOUND
 
 
 async def test_failure_leaves_the_cached_answer(cache: AnswerCache) -> None:
     await remember(cache, ALICE, FOUND)
-    await failure(cache, Source(Unavailable("down")))
+    assert await fetch(cache, ALICE, Source(Unavailable("down")).ask) is FOUND
     assert cache.get(ALICE) is FOUND
 
 
@@ -449,7 +450,7 @@ async def test_a_refresh_gives_a_new_life_and_may_be_asked_for_again(
     await remember(cache, ALICE, FOUND)
     ticker.now += 250
     cache.get(ALICE)
-    await cache.refresh(cache.refresh_queue.get_nowait(), Source(ELSEWHERE).ask, TIMEOUT)
+    await refresh(cache, cache.refresh_queue.get_nowait(), Source(ELSEWHERE).ask)
     ticker.now += 239
     assert cache.get(ALICE) is ELSEWHERE
     assert cache.refresh_queue.empty()
@@ -468,7 +469,7 @@ async def test_a_refresh_that_fails_leaves_the_entry_as_it_is(
 ) -> None:
     await remember(cache, ALICE, FOUND)
     ticker.now += 250
-    await cache.refresh(ALICE, Source(error).ask, TIMEOUT)
+    await refresh(cache, ALICE, Source(error).ask)
     ticker.now = 1299.999
     assert cache.get(ALICE) is FOUND
     ticker.now = 1300.0
@@ -479,7 +480,7 @@ async def test_a_refresh_that_finds_no_user_drops_the_entry(
     cache: AnswerCache, ticker: Ticker
 ) -> None:
     await remember(cache, ALICE, FOUND)
-    await cache.refresh(ALICE, Source(ABSENT).ask, TIMEOUT)
+    await refresh(cache, ALICE, Source(ABSENT).ask)
     assert cache.get(ALICE) is ABSENT
     assert cache.get_stale(ALICE) is None
 
@@ -487,7 +488,7 @@ async def test_a_refresh_that_finds_no_user_drops_the_entry(
 async def test_refresh_of_a_running_lookup_starts_no_other(cache: AnswerCache) -> None:
     source = Source(FOUND)
     caller = await held(cache, source)
-    await asyncio.wait_for(cache.refresh(ALICE, source.ask, TIMEOUT), timeout=5)
+    await asyncio.wait_for(refresh(cache, ALICE, source.ask), timeout=5)
     source.release()
     assert await caller is FOUND
     assert source.asked == 1
@@ -498,12 +499,12 @@ async def test_caller_during_a_refresh_shares_its_answer(
 ) -> None:
     source = Source(FOUND)
     source.hold()
-    refresh = asyncio.create_task(cache.refresh(ALICE, source.ask, TIMEOUT))
+    renewal = asyncio.create_task(refresh(cache, ALICE, source.ask))
     await asyncio.wait_for(source.begun.wait(), timeout=5)
     caller = begin(cache, source)
     asyncio.get_running_loop().call_soon(source.release)
     assert (await caller).coalesced
-    await refresh
+    await renewal
     assert source.asked == 1
 
 
@@ -511,10 +512,10 @@ async def test_caller_during_a_refresh_shares_its_answer(
 
 
 PURGES: dict[str, Callable[[AnswerCache], None]] = {
-    "its nickname": lambda cache: cache.purge_user(ALICE),
-    "its card": lambda cache: cache.purge_user(ALICE_S_CARD),
-    "its backend": lambda cache: cache.purge_backend("members"),
-    "all": lambda cache: cache.purge(),
+    "its nickname": lambda cache: cache.apply(Purge(queries=(ALICE,))),
+    "its card": lambda cache: cache.apply(Purge(queries=(ALICE_S_CARD,))),
+    "its backend": lambda cache: cache.apply(Purge(("members",))),
+    "all": lambda cache: cache.apply(Purge()),
 }
 each_purge = pytest.mark.parametrize("purge", PURGES.values(), ids=PURGES)
 
@@ -543,7 +544,7 @@ async def test_a_purge_drops_a_user_also_past_its_time(
     await remember(cache, ALICE, FOUND)
     await remember(cache, ALICE_S_CARD, FOUND)
     ticker.now += 300
-    cache.purge_user(named)
+    cache.apply(Purge(queries=(named,)))
     assert cache.get_stale(ALICE) is None
     assert cache.get_stale(ALICE_S_CARD) is None
 
@@ -553,7 +554,7 @@ async def test_a_purge_of_a_user_keeps_the_others_in_their_order_of_use(cache: A
         await remember(cache, ByCard(str(number)), FOUND_BOB)
     await remember(cache, ALICE, FOUND)
     cache.get(ByCard("0"))
-    cache.purge_user(ALICE)
+    cache.apply(Purge(queries=(ALICE,)))
     for number in range(9, 11):
         await remember(cache, ByCard(str(number)), FOUND_BOB)
     kept = [number for number in range(11) if cache.get(ByCard(str(number)))]
@@ -568,16 +569,16 @@ async def test_a_time_that_runs_out_within_a_purge_is_no_error(seconds: float) -
     await remember(cache, ALICE, FOUND)
     ticker.step = 0.125
     ticker.now = 1300.0 - seconds
-    cache.purge_user(ALICE)
+    cache.apply(Purge(queries=(ALICE,)))
     assert cache.get(ALICE) is None
 
 
 async def test_a_purge_of_one_backend_keeps_what_another_answered(cache: AnswerCache) -> None:
     await remember(cache, ALICE, ELSEWHERE)
-    cache.purge_backend("members")
-    cache.purge_backend("of this name there is none")
+    cache.apply(Purge(("members",)))
+    cache.apply(Purge(("of this name there is none",)))
     assert cache.get(ALICE) is ELSEWHERE
-    cache.purge_backend("crm")
+    cache.apply(Purge(("crm",)))
     assert cache.get(ALICE) is None
 
 
@@ -587,7 +588,7 @@ async def test_a_purge_drops_failures_too(
 ) -> None:
     await failure(cache, Source(Unavailable("down")))
     purge(cache)
-    assert await cache.fetch(ALICE, Source(FOUND).ask, TIMEOUT, as_is) is FOUND
+    assert await fetch(cache, ALICE, Source(FOUND).ask) is FOUND
 
 
 @each_purge
@@ -598,7 +599,7 @@ async def test_an_answer_begun_before_a_purge_is_neither_remembered_nor_joined(
     early = await held(cache, source)
     purge(cache)
     later = Source(ELSEWHERE)
-    assert await cache.fetch(ALICE, later.ask, TIMEOUT, as_is) is ELSEWHERE
+    assert await fetch(cache, ALICE, later.ask) is ELSEWHERE
     source.release()
     assert await early is FOUND
     assert cache.get(ALICE) is ELSEWHERE
@@ -616,7 +617,7 @@ async def test_result_computed_before_a_purge_is_not_stored(
     early = [begin(cache, source, query) for query, source in sources.items()]
     refreshed = Source(FOUND_BOB)
     refreshed.hold()
-    early.append(asyncio.create_task(cache.refresh(ByCard("2"), refreshed.ask, TIMEOUT)))
+    early.append(asyncio.create_task(refresh(cache, ByCard("2"), refreshed.ask)))
     await asyncio.wait_for(refreshed.begun.wait(), timeout=5)
     purge(cache)
     for source in (*sources.values(), refreshed):
@@ -625,7 +626,7 @@ async def test_result_computed_before_a_purge_is_not_stored(
     for query in (*sources, ByCard("2")):
         assert cache.get(query) is None
         assert cache.get_stale(query) is None
-    assert await cache.fetch(BOB, Source(FOUND_BOB).ask, TIMEOUT, as_is) is FOUND_BOB
+    assert await fetch(cache, BOB, Source(FOUND_BOB).ask) is FOUND_BOB
 
 
 async def test_an_answer_begun_before_a_purge_does_not_end_a_later_flight(
@@ -633,7 +634,7 @@ async def test_an_answer_begun_before_a_purge_does_not_end_a_later_flight(
 ) -> None:
     old = Source(FOUND)
     early = await held(cache, old)
-    cache.purge()
+    cache.apply(Purge())
     new = Source(ELSEWHERE)
     late = await held(cache, new)
     old.release()

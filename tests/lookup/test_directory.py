@@ -26,6 +26,7 @@ from tornado_idv.hookspecs import hookimpl
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+from tornado_idv.shared import Purge
 
 
 class Observer:
@@ -306,7 +307,7 @@ async def test_no_stale_user_outlives_a_purge() -> None:
     asked = directory(backend, ticker=ticker)
     await asked.find(QUERY)
     backend.source.answer = DOWN
-    asked.cache.purge_user(ByCard("4000"))
+    asked.cache.apply(Purge(queries=(ByCard("4000"),)))
     await failure(asked)
 
 
@@ -493,7 +494,7 @@ async def test_callers_who_share_a_failure_get_one_each() -> None:
 
 async def landed(asked: Directory) -> None:
     """Waits for all that is under way."""
-    await asyncio.wait(running(asked.cache), timeout=5)
+    await asyncio.wait(running(asked._single_flight), timeout=5)
 
 
 async def refreshed(asked: Directory, backend: FakeBackend, ticker: Ticker, answer: object) -> None:
@@ -596,7 +597,7 @@ async def test_a_refresh_is_not_waited_for_at_the_end() -> None:
     own.source.hold()
     async with asked.refreshing():
         await asyncio.wait_for(own.source.begun.wait(), timeout=5)
-        flights = running(asked.cache)
+        flights = running(asked._single_flight)
     assert asyncio.all_tasks() == before | flights
     own.source.release()
     await landed(asked)

@@ -100,7 +100,7 @@ async def test_a_plugin_s_coroutine_that_hangs_is_cancelled_when_no_caller_can_w
     own.source.hold()
     asked = directory(plugins=[own], timeout=2)
     caller = await begin(asked, own.source)
-    (lookup,) = running(asked.cache)
+    (lookup,) = running(asked._single_flight)
     clock.forward(2.1)
     with pytest.raises(Unavailable, match="no answer within 2 s"):
         await caller
@@ -117,7 +117,7 @@ async def test_cancelled_lookup_is_no_failure_of_the_plugin(
     own.source.hold()
     asked = directory(plugins=[own])
     caller = await begin(asked, own.source)
-    (lookup,) = running(asked.cache)
+    (lookup,) = running(asked._single_flight)
     lookup.cancel()
     await asyncio.wait([lookup, caller], timeout=5)
     assert (lookup.cancelled(), caller.cancelled()) == (True, True)

@@ -93,7 +93,7 @@ async def test_a_failing_shared_cache_is_a_miss_and_then_not_called(
     async with replicas(ticker) as both:
         both.cache.error = error
         for _ in range(10):
-            both.first.cache.purge()
+            both.first.cache.apply(Purge())
             assert (await both.first.find(QUERY)).user is ALICE
             await both.stored()
         assert both.cache.calls == 5
@@ -103,7 +103,7 @@ async def test_a_failing_shared_cache_is_a_miss_and_then_not_called(
         assert caplog.text.count("shared cache: circuit breaker open after 5 failures") == 1
         both.cache.error = None
         ticker.now += 10
-        both.first.cache.purge()
+        both.first.cache.apply(Purge())
         await both.find_in_first()
         await both.second.find(QUERY)
         assert counts(both.backends)[1] in (0, 1)
@@ -117,14 +117,14 @@ async def test_shared_cache_is_used_within_5_s_after_a_long_outage(
         both.cache.error = OSError()
         for _ in range(120):
             ticker.now += 1
-            both.first.cache.purge()
+            both.first.cache.apply(Purge())
             assert (await both.first.find(QUERY)).user is ALICE
             await both.stored()
         assert caplog.text.count("circuit breaker open") == 1
         assert both.cache.calls < 60
         both.cache.error = None
         ticker.now += 5
-        both.first.cache.purge()
+        both.first.cache.apply(Purge())
         await both.find_in_first()
         await both.second.find(QUERY)
         assert counts(both.backends)[1] == 0
@@ -136,7 +136,7 @@ async def test_a_probe_that_is_cancelled_lets_the_next_lookup_probe(ticker: Tick
         get, probing = both.cache.get, asyncio.Event()
         both.cache.error = OSError()
         for _ in range(5):
-            both.first.cache.purge()
+            both.first.cache.apply(Purge())
             await both.find_in_first()
         both.cache.error = None
         assert both.tier.breaker == "open"
@@ -148,11 +148,11 @@ async def test_a_probe_that_is_cancelled_lets_the_next_lookup_probe(ticker: Tick
 
         ticker.now += 10
         both.cache.get = hang  # type: ignore[method-assign]
-        both.first.cache.purge()
+        both.first.cache.apply(Purge())
         await asyncio.wait([caller := asyncio.ensure_future(both.first.find(QUERY))], timeout=0)
         await probing.wait()
         assert both.tier.breaker == "half_open"
-        for task in running(both.first.cache):
+        for task in running(both.first._single_flight):
             task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await caller
@@ -225,7 +225,7 @@ async def test_a_purge_is_for_the_shared_answers_too(ticker: Ticker) -> None:
             await both.stored()
             assert both.cache.generation == before + 1
             both.backends[0].source.answer = ALICE
-            both.first.cache.purge()
+            both.first.cache.apply(Purge())
 
 
 async def test_a_lookup_that_began_before_a_purge_is_not_shared(ticker: Ticker) -> None:
@@ -435,7 +435,7 @@ async def test_only_a_read_that_fails_is_a_failure_of_the_shared_cache(ticker: T
         await both.second.find(QUERY)
         assert (both.tier.counted.failing_since, both.tier.counted.last_error) == (1000, "OSError")
         both.cache.error = None
-        both.second.cache.purge()
+        both.second.cache.apply(Purge())
         await both.second.find(QUERY)
         assert both.tier.counted.failing_since is None
 

@@ -13,9 +13,9 @@ from support.fakes.caches import (
     ELSEWHERE,
     FOUND,
     FOUND_BOB,
-    TIMEOUT,
-    as_is,
     begin,
+    fetch,
+    flights,
     held,
     leave,
     remember,
@@ -24,6 +24,7 @@ from support.fakes.clock_and_backends import Source, running
 from tornado_idv.errors import Unavailable
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.model import ByCard
+from tornado_idv.shared import Purge
 
 
 async def test_500_concurrent_callers_start_one_lookup(cache: AnswerCache) -> None:
@@ -73,7 +74,7 @@ async def test_an_answer_without_waiters_is_cached(cache: AnswerCache) -> None:
     source = Source(FOUND)
     await leave(await held(cache, source))
     source.release()
-    assert (await cache.fetch(ALICE, source.ask, TIMEOUT, as_is)).found
+    assert (await fetch(cache, ALICE, source.ask)).found
     assert cache.get(ALICE) is FOUND
     assert source.asked == 1
 
@@ -83,7 +84,7 @@ async def test_a_failure_without_waiters_logs_nothing(
 ) -> None:
     source = Source(Unavailable("down"))
     leader = await held(cache, source)
-    (flight,) = running(cache)
+    (flight,) = running(flights(cache))
     await leave(leader)
     source.release()
     await asyncio.wait([flight], timeout=5)
@@ -95,12 +96,12 @@ async def test_a_failure_without_waiters_logs_nothing(
 async def test_service_shutdown_cancels_the_lookup_and_every_waiter(cache: AnswerCache) -> None:
     source = Source(FOUND)
     caller = await held(cache, source)
-    (flight,) = running(cache)
+    (flight,) = running(flights(cache))
     flight.cancel()
     await asyncio.wait([caller], timeout=5)
     assert caller.cancelled()
     source.release()
-    assert await cache.fetch(ALICE, source.ask, TIMEOUT, as_is) is FOUND
+    assert await fetch(cache, ALICE, source.ask) is FOUND
     assert source.asked == 2
 
 
@@ -110,9 +111,9 @@ async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_reme
     """Those who wait for it go on waiting."""
     old = Source(FOUND)
     early = await held(cache, old)
-    with pytest.raises(TimeoutError):
-        await cache.fetch(ALICE, old.ask, 0, as_is)
-    assert await cache.fetch(ALICE, Source(ELSEWHERE).ask, TIMEOUT, as_is) is ELSEWHERE
+    with pytest.raises(Unavailable, match="no answer within"):
+        await fetch(cache, ALICE, old.ask, 0)
+    assert await fetch(cache, ALICE, Source(ELSEWHERE).ask) is ELSEWHERE
     old.release()
     assert await early is FOUND
     assert cache.get(ALICE) is ELSEWHERE
@@ -121,11 +122,11 @@ async def test_a_flight_that_took_too_long_is_not_joined_and_its_answer_not_reme
 async def test_timed_out_waiter_does_not_end_a_later_lookup(cache: AnswerCache) -> None:
     old, later = Source(FOUND), Source(ELSEWHERE)
     early = await held(cache, old)
-    impatient = cache.fetch(ALICE, old.ask, 0, as_is)
+    impatient = fetch(cache, ALICE, old.ask, 0)
     await asyncio.sleep(0)
-    cache.purge()
+    cache.apply(Purge())
     second = await held(cache, later)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(Unavailable, match="no answer within"):
         await impatient
     third = begin(cache, later)
     asyncio.get_running_loop().call_soon(later.release)
@@ -140,7 +141,7 @@ async def test_lookup_that_is_cancelled_before_it_begins_is_not_waited_for(
     cache: AnswerCache,
 ) -> None:
     caller = begin(cache, Source(FOUND))
-    (flight,) = running(cache)
+    (flight,) = running(flights(cache))
     flight.cancel()
-    await asyncio.wait_for(cache.join(), 5)
+    await asyncio.wait_for(flights(cache).join(), 5)
     caller.cancel()

@@ -218,14 +218,14 @@ async def test_lookups_go_on_while_the_server_stops_hangs_or_is_full(
             server.resume()
         server.stop()
         for _ in range(10):
-            directory.cache.purge()
+            directory.cache.apply(Purge())
             assert await second.find() == "Free"
         assert "shared cache: circuit breaker open after 5 failures" in caplog.text
         asked = backend.source.asked
         server.start()
         server.run("CONFIG", "SET", "maxmemory", "1")
         try:
-            directory.cache.purge()
+            directory.cache.apply(Purge())
             assert await second.find() == "Free"
             assert backend.source.asked == asked + 1
         finally:

@@ -25,6 +25,7 @@ from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv import hookimpl
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
+from tornado_idv.shared import Purge
 
 pytestmark = pytest.mark.slow
 
@@ -236,9 +237,9 @@ def happenings() -> st.SearchStrategy[Done]:
     return st.one_of(
         st.sampled_from(USERS).map(lambda user: Done("put", lambda g: g.users.put(user))),
         st.sampled_from(USERS).map(lambda user: Done("drop", lambda g: g.users.drop(user))),
-        st.just(Done("purge", lambda g: g.cache.purge())),
+        st.just(Done("purge", lambda g: g.cache.apply(Purge()))),
         st.sampled_from([ByNickname("alice"), ByCard("2")]).map(
-            lambda query: Done("purge a user", lambda g: g.cache.purge_user(query))
+            lambda query: Done("purge a user", lambda g: g.cache.apply(Purge(queries=(query,))))
         ),
         st.booleans().map(lambda down: Done("down", lambda g: setattr(g.users, "down", down))),
         st.sampled_from(ring).map(lambda keys: Done("keys", lambda g: g.keys.replace(keys()))),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from support.http.in_process import HIGH_WATER, FakeClient, Harness, ask_for, harnesses
 from support.http.raw_requests import CHUNKS, HOST, request
 from tornado_idv.http.connections import HttpLimits
+from tornado_idv.shared import Purge
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +128,7 @@ HAPPENINGS = [
     Happen("reads on", lambda _, client: client.socket.read_on()),
     Happen("ends", lambda _, client: client.socket.end()),
     Happen("vanishes", lambda _, client: client.socket.vanish()),
-    Happen("purge", lambda harness, _: harness.cache.purge()),
+    Happen("purge", lambda harness, _: harness.cache.apply(Purge())),
 ]
 LATE = [Happen("drain", _drain), Happen("stop", lambda harness, _: harness.server.close())]
 BYTES = st.one_of(

@@ -18,6 +18,7 @@ from support.http.in_process import (
 )
 from support.processes.service import CARDS_ONLY_KEY, KEY
 from tornado_idv.model import ByNickname, User
+from tornado_idv.shared import Purge
 from tornado_idv.web import head_template
 
 OTHER_WAYS = {
@@ -203,9 +204,9 @@ def test_pending_answer_is_sent_before_a_cached_one(harness: Harness) -> None:
 
 def test_purge_takes_effect_at_the_next_request(harness: Harness) -> None:
     for purge in (
-        harness.cache.purge,
-        lambda: harness.cache.purge_user(ByNickname("alice")),
-        lambda: harness.cache.purge_backend("users"),
+        lambda: harness.cache.apply(Purge()),
+        lambda: harness.cache.apply(Purge(queries=(ByNickname("alice"),))),
+        lambda: harness.cache.apply(Purge(("users",))),
     ):
         harness.ask(ask_for("alice"))
         harness.ask(ask_for("alice"))

@@ -1,8 +1,7 @@
-"""The answer cache: found and not-found answers apart, stale answers, and single flight.
+"""The answer cache: found and not-found answers apart, and stale answers.
 
 An answer is *fresh* for its TTL. A found one is kept longer, to be served *stale* while the
-backends are unavailable. A failure is memoized for a short time only. Nothing computed before
-a purge is stored after it.
+backends are unavailable. A failure is memoized for a short time only.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import contextlib
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Annotated, Literal
 
 from msgspec.structs import replace
@@ -20,7 +19,6 @@ from pydantic import Field
 
 from tornado_idv.errors import LookupFailed
 from tornado_idv.lookup.entries import Entries, Entry, Epoch, Failures
-from tornado_idv.lookup.single_flight import Finish, Lookup, SingleFlight, settle
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
 from tornado_idv.options import Duration, Options, WholeNumber
@@ -85,7 +83,6 @@ class AnswerCache:
         self._negative = Entries(limits.max_negative_entries, self.counters)
         self._failures = Failures(limits.max_negative_entries, limits.failure_memo, timer)
         self._epochs: defaultdict[str | None, Epoch] = defaultdict(Epoch)
-        self._single_flight = SingleFlight(self._store, self._store_failure)
         self.refresh_queue: asyncio.Queue[Query] = asyncio.Queue(_REFRESH_QUEUE_SIZE)
         """Queries to be looked up again before their entries expire."""
         self.purges = 0
@@ -113,6 +110,10 @@ class AnswerCache:
             self._on_hit(query, entry, now)
         return entry.answer
 
+    def get_failure(self, query: Query) -> LookupFailed | None:
+        """Return why the last lookup failed, if that was not long ago."""
+        return self._failures.find(query.text)
+
     def get_stale(self, query: Query) -> Answer | None:
         """Return a found answer that may be served while the backends fail, if there is one."""
         entry = self._found.get(query.text)
@@ -137,14 +138,16 @@ class AnswerCache:
             epoch = self._epochs[answer.backend]
             self._found[query.text] = Entry(answer, epoch, now, now, now + seconds, now)
 
-    def take_over(self, other: AnswerCache, backends: Collection[str]) -> None:
+    def take_over(
+        self, other: AnswerCache, backends: Collection[str], running: Iterable[Query]
+    ) -> None:
         """Take the found answers of these backends out of a cache with the same limits for them.
 
-        What the ``other`` keeps is for its running lookups: a stale answer in place of a failure.
+        The ``other`` keeps those of its ``running`` lookups: a stale answer in place of a failure.
         Time does not depend on the number of entries.
         """
         kept, of_kept = Entries(other.limits.max_entries, other.counters), Epoch()
-        for query in other._single_flight.queries:
+        for query in running:
             entry = other._found.find(query.text)
             if entry is not None and not entry.epoch.expired:
                 kept[query.text] = replace(entry, epoch=of_kept)
@@ -155,10 +158,6 @@ class AnswerCache:
                 self._epochs[backend] = epoch
             else:
                 epoch.expired = True
-
-    async def join(self) -> None:
-        """Wait until no lookup is running."""
-        await self._single_flight.join()
 
     def describe(self, query: Query) -> CacheState:
         """Return what is cached for a query, and whether it would be served."""
@@ -171,79 +170,12 @@ class AnswerCache:
                 return "stale"
         return "failure" if self._failures.find(text) else "absent"
 
-    def fetch(
-        self, query: Query, lookup: Lookup, timeout: float, finish: Finish
-    ) -> asyncio.Future[Answer]:
-        """Look up a query once for all concurrent callers, and cache the outcome.
-
-        Each caller's future gets what ``finish`` makes of the outcome: an answer, what ``lookup``
-        raised, or a `TimeoutError` after ``timeout`` seconds. A `LookupFailed` is repeated
-        for ``failure_memo`` seconds without a lookup.
-        """
-        failure = self._failures.find(query.text)
-        if failure is None:
-            return self._single_flight.add(query, lookup, timeout, finish)
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        settle(future, query, failure.copy(), finish)
-        return future
-
-    async def refresh(self, query: Query, lookup: Lookup, max_wait: float) -> None:
-        """Look up a query whose entry is still fresh; a failure leaves the entry as it is.
-
-        Returns after ``max_wait`` seconds at the latest.
-        """
-        await self._single_flight.refresh(query, lookup, max_wait)
-
-    def purge(self) -> None:
-        """Drop everything.
-
-        As with the other purges, running lookups end for those who wait for them, and their
-        results are not stored: they may have been computed from the purged data.
-        """
-        self._found.clear()
-        self._clear_negative()
-
-    def purge_backend(self, backend: str) -> None:
-        """Drop the answers of one backend, and every not-found answer."""
-        epoch = self._epochs.pop(backend, None)
-        if epoch is not None:
-            epoch.expired = True
-        self._clear_negative()
-
-    def purge_user(self, *queries: Query) -> None:
-        """Drop the entries of users, by nickname and by card, whichever is given of each."""
-        for query in queries:
-            self._found.drop_user(query.text)
-        self._clear_negative()
-
-    def apply(self, purge: Purge) -> None:
-        """Drop what a purge names."""
-        if purge.queries:
-            self.purge_user(*purge.queries)
-        for name in purge.backends:
-            self.purge_backend(name)
-        if not any(purge):
-            self.purge()
-
-    def _clear_negative(self) -> None:
-        self.purges += 1
-        self._negative.clear()
-        self._failures.clear()
-        self._single_flight.detach_all()
-
-    def _store_failure(self, query: Query, error: LookupFailed) -> None:
+    def store_failure(self, query: Query, error: LookupFailed) -> None:
+        """Keep the failure of a lookup for ``failure_memo`` seconds."""
         self._failures[query.text] = error.copy()  # without the frames of its traceback
 
-    def _on_hit(self, query: Query, entry: Entry, now: float) -> None:
-        entries = self._found if entry.answer.found else self._negative
-        entries.touch(query.text)
-        if now >= entry.refresh_at:
-            entry.refresh_at = entry.fresh_until  # queue one refresh for each entry
-            with contextlib.suppress(asyncio.QueueFull):
-                self.refresh_queue.put_nowait(query)
-        entry.next_check = min(now + _LRU_TOUCH_INTERVAL, entry.refresh_at)
-
-    def _store(self, query: Query, answer: Answer) -> None:
+    def store(self, query: Query, answer: Answer) -> None:
+        """Keep the answer of a lookup, if it may be stored."""
         text, limits, now = query.text, self.limits, self.timer()
         if not answer.storable:
             # What was cached before is out of date, and must not be served stale either.
@@ -260,3 +192,30 @@ class AnswerCache:
         # `get` reads the found entries first: one left behind would hide a newer not-found.
         others.pop(text, None)
         entries[text] = Entry(answer, epoch, fresh_until, refresh_at, stale_until, now)
+
+    def apply(self, purge: Purge) -> None:
+        """Drop what a purge names, and every not-found answer.
+
+        The result of a lookup that began before is not to be stored: it may have been computed
+        from the purged data.
+        """
+        self.purges += 1
+        for query in purge.queries:
+            self._found.drop_user(query.text)
+        for backend in purge.backends:
+            epoch = self._epochs.pop(backend, None)
+            if epoch is not None:
+                epoch.expired = True
+        if not any(purge):
+            self._found.clear()
+        self._negative.clear()
+        self._failures.clear()
+
+    def _on_hit(self, query: Query, entry: Entry, now: float) -> None:
+        entries = self._found if entry.answer.found else self._negative
+        entries.touch(query.text)
+        if now >= entry.refresh_at:
+            entry.refresh_at = entry.fresh_until  # queue one refresh for each entry
+            with contextlib.suppress(asyncio.QueueFull):
+                self.refresh_queue.put_nowait(query)
+        entry.next_check = min(now + _LRU_TOUCH_INTERVAL, entry.refresh_at)

@@ -46,7 +46,7 @@ class SharedAnswers:
         """Purge for every process."""
         self._tier.purge(purge)
 
-    def look_up(self, query: Query, ask: Ask, min_ttl: float) -> Coroutine[Any, Any, Answer]:
+    def look_up(self, ask: Ask, query: Query, min_ttl: float) -> Coroutine[Any, Any, Answer]:
         """Return the shared answer, if it is fresh for longer than ``min_ttl`` s, or a new one.
 
         A shared answer that is stale is kept in the cache, in case the backends fail.

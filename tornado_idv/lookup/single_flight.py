@@ -1,4 +1,4 @@
-"""Single flight: concurrent callers with one query share one running lookup.
+"""Lookups past the cache: concurrent callers with one query share one running lookup.
 
 A lookup runs in a task of its own, so that it goes on when the caller that started it leaves.
 Each caller has its own future and its own deadline.
@@ -13,15 +13,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tornado_idv.errors import LookupFailed
+from tornado_idv.errors import LookupFailed, Unavailable
+from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.deadlines import DeadlineQueue
 from tornado_idv.model import Answer, Query
 
-Lookup = Callable[[Query], Coroutine[Any, Any, Answer]]
-"""Ask the backends; raises `LookupFailed` if they cannot determine the answer."""
-
-Finish = Callable[[Query, Answer | Exception], Answer]
-"""Turn the outcome of a shared lookup into one caller's result, returned or raised."""
+LookUp = Callable[[Query, float], Coroutine[Any, Any, Answer]]
+"""Return an answer that is fresh for longer than so many seconds; raises `LookupFailed`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,19 +28,19 @@ class _Waiter:
 
     call: _Call
     future: asyncio.Future[Answer]
-    finish: Finish
     shared: bool
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One running lookup and its waiters.
+    """One running lookup and its waiters; ``purges`` are those of the cache before it.
 
-    A call that is not ``current`` any more takes no new waiters, and its result is not stored.
+    ``min_ttl``, in seconds, is that of a refresh.
     """
 
     query: Query
-    current: bool = True
+    purges: int
+    min_ttl: float | None
     task: asyncio.Task[None] = field(init=False)
     waiters: list[_Waiter] = field(default_factory=list)
 
@@ -50,47 +48,54 @@ class _Call:
 class SingleFlight:
     """Running lookups by query.
 
-    ``on_answer`` and ``on_failure`` are called with the outcome of each call that is still
-    current, before its waiters get it: a caller that sees an answer can rely on its being stored.
+    Their outcomes are in the cache before a caller gets them. A caller gets a stale answer, if
+    there is one, in place of a failure, and `Unavailable` after ``timeout`` seconds.
+    ``on_answer`` is called with the answer of each caller.
     """
 
     def __init__(
         self,
-        on_answer: Callable[[Query, Answer], None],
-        on_failure: Callable[[Query, LookupFailed], None],
+        cache: AnswerCache,
+        look_up: LookUp,
+        timeout: float,
+        on_answer: Callable[[Query, Answer], object],
     ) -> None:
+        self._cache = cache
+        self._look_up = look_up
+        self._timeout = timeout
         self._on_answer = on_answer
-        self._on_failure = on_failure
         self._calls: dict[str, _Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # also of calls that are not current
         self._deadlines = DeadlineQueue(self._time_out)
 
-    def add(
-        self, query: Query, lookup: Lookup, timeout: float, finish: Finish
-    ) -> asyncio.Future[Answer]:
-        """Join the running lookup of the query, or start one.
+    def add(self, query: Query) -> asyncio.Future[Answer]:
+        """Join the running lookup of the query, or start one, unless one has just failed.
 
-        After ``timeout`` seconds ``finish`` gets a `TimeoutError`, and the next caller starts
-        a new lookup.
+        After a timeout the next caller starts a new lookup.
         """
         loop = asyncio.get_running_loop()
-        running = self._calls.get(query.text)
-        call = running or self._start(query, lookup)
-        waiter = _Waiter(call, loop.create_future(), finish, shared=running is not None)
-        call.waiters.append(waiter)
-        self._deadlines.add(waiter, loop.time() + timeout)
-        return waiter.future
+        future: asyncio.Future[Answer] = loop.create_future()
+        failure = self._cache.get_failure(query)
+        if failure is not None:
+            self._settle(future, query, failure)
+            return future
+        running = self._find(query)
+        waiter = _Waiter(running or self._start(query), future, running is not None)
+        waiter.call.waiters.append(waiter)
+        self._deadlines.add(waiter, loop.time() + self._timeout)
+        return future
 
-    async def refresh(self, query: Query, lookup: Lookup, max_wait: float) -> None:
-        """Run a lookup for its effects alone, unless one is running; wait ``max_wait`` seconds."""
-        if query.text not in self._calls:
-            call = self._start(query, lookup)
-            await asyncio.wait([call.task], timeout=max_wait)
+    async def refresh(self, query: Query) -> None:
+        """Renew a cached answer, unless a lookup is running; wait until the timeout."""
+        if self._find(query) is None:
+            limits = self._cache.limits
+            call = self._start(query, limits.ttl * (1 - limits.refresh_ahead))
+            await asyncio.wait([call.task], timeout=self._timeout)
             self._detach(call)
 
     @property
     def queries(self) -> list[Query]:
-        """The queries of the current calls."""
+        """The queries of running lookups."""
         return [call.query for call in self._calls.values()]
 
     async def join(self) -> None:
@@ -99,25 +104,20 @@ class SingleFlight:
             done, _ = await asyncio.wait(self._tasks)
             self._tasks -= done  # those that were cancelled before they began
 
-    def detach_all(self) -> None:
-        """Let running lookups end for those who wait, with results that are not stored."""
-        for call in self._calls.values():
-            call.current = False
-        self._calls.clear()
+    def _find(self, query: Query) -> _Call | None:
+        """Return the current call: none that began before a purge, or that took too long."""
+        call = self._calls.get(query.text)
+        return call if call is not None and call.purges == self._cache.purges else None
 
-    def _start(self, query: Query, lookup: Lookup) -> _Call:
-        call = self._calls[query.text] = _Call(query)
-        call.task = asyncio.get_running_loop().create_task(self._run(call, lookup))
+    def _start(self, query: Query, min_ttl: float | None = None) -> _Call:
+        call = self._calls[query.text] = _Call(query, self._cache.purges, min_ttl)
+        call.task = asyncio.get_running_loop().create_task(self._run(call))
         self._tasks.add(call.task)
         return call
 
-    async def _run(self, call: _Call, lookup: Lookup) -> None:
+    async def _run(self, call: _Call) -> None:
         try:
-            answer = await lookup(call.query)
-        except LookupFailed as error:
-            if call.current:
-                self._on_failure(call.query, error)
-            self._resolve(call, error)
+            answer = await self._look_up(call.query, call.min_ttl or 0.0)
         except Exception as error:  # noqa: BLE001 - raised to each waiter
             self._resolve(call, error)
         except asyncio.CancelledError:
@@ -125,8 +125,6 @@ class SingleFlight:
                 waiter.future.cancel()
             raise
         else:
-            if call.current:
-                self._on_answer(call.query, answer)
             self._resolve(call, answer)
         finally:
             self._detach(call)
@@ -134,33 +132,44 @@ class SingleFlight:
             call.waiters.clear()  # they refer to the call
 
     def _resolve(self, call: _Call, outcome: Answer | Exception) -> None:
+        query = call.query
+        if call.min_ttl is not None:
+            result = "ok" if isinstance(outcome, Answer) else "failed"
+            self._cache.counters.refreshes[result] += 1
+        if self._find(query) is call:
+            if isinstance(outcome, Answer):
+                self._cache.store(query, outcome)
+            elif isinstance(outcome, LookupFailed):
+                self._cache.store_failure(query, outcome)
         for waiter in call.waiters:
             self._deadlines.discard(waiter)
             if waiter.shared and isinstance(outcome, Answer):
-                settle(waiter.future, call.query, replace(outcome, coalesced=True), waiter.finish)
+                self._settle(waiter.future, query, replace(outcome, coalesced=True))
             else:
-                settle(waiter.future, call.query, outcome, waiter.finish)
+                self._settle(waiter.future, query, outcome)
 
     def _time_out(self, waiter: _Waiter) -> None:
         # The call may hang: it keeps its waiters, and later callers do not join it.
         self._detach(waiter.call)
-        settle(waiter.future, waiter.call.query, TimeoutError(), waiter.finish)
+        self._settle(waiter.future, waiter.call.query, TimeoutError())
+
+    def _settle(
+        self, future: asyncio.Future[Answer], query: Query, outcome: Answer | Exception
+    ) -> None:
+        """Complete a caller's future, unless the caller left."""
+        if future.done():
+            return
+        if isinstance(outcome, TimeoutError):
+            outcome = Unavailable(f"no answer within {self._timeout:g} s")
+        if isinstance(outcome, LookupFailed):
+            # Raising it adds a traceback, and callers share the original.
+            outcome = self._cache.get_stale(query) or outcome.copy()
+        if isinstance(outcome, Answer):
+            self._on_answer(query, outcome)
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
 
     def _detach(self, call: _Call) -> None:
-        if call.current:
-            call.current = False
+        if self._calls.get(call.query.text) is call:
             del self._calls[call.query.text]
-
-
-def settle(
-    future: asyncio.Future[Answer], query: Query, outcome: Answer | Exception, finish: Finish
-) -> None:
-    """Put what ``finish`` makes of an outcome into a caller's future, unless the caller left."""
-    if future.done():
-        return
-    try:
-        answer = finish(query, outcome)
-    except Exception as error:  # noqa: BLE001 - raised to the one caller
-        future.set_exception(error)
-    else:
-        future.set_result(answer)

@@ -27,6 +27,7 @@ from tornado_idv.registry import (
     open_backends,
 )
 from tornado_idv.service.prepared import Prepared
+from tornado_idv.shared import Purge
 from tornado_idv.web.json_body import encode_user
 
 _OF_NEGATIVE = {"negative_ttl", "max_negative_entries", "failure_memo"}
@@ -200,7 +201,7 @@ class Directories:
             backend.on_change(
                 lambda *_: None
             )  # it refers to the directory, which refers to the backend
-        directory.cache.purge()
+        directory.cache.apply(Purge())
         del self._leaving[directory]
 
 

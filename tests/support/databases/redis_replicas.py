@@ -62,7 +62,7 @@ class Replica:
 
     async def find_shared(self, query: Query = QUERY) -> str:
         """Look up past the cache of this replica."""
-        self.directory.cache.purge()
+        self.directory.cache.apply(Purge())
         return await self.find(query)
 
     async def wait_for(self, purge: Purge) -> None:

@@ -7,6 +7,8 @@ import pytest
 from support.fakes.clock_and_backends import Source
 from tornado_idv.errors import LookupFailed
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.shared_answers import Ask
+from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 ALICE = ByNickname("alice")
@@ -20,20 +22,41 @@ TIMEOUT = 60.0
 LIMITS = CacheLimits(ttl=300, negative_ttl=30, max_entries=10, max_negative_entries=3)
 
 
-def as_is(query: Query, outcome: Answer | Exception) -> Answer:
-    """What every caller makes of an outcome here: itself."""
-    if isinstance(outcome, Answer):
-        return outcome
-    raise outcome
+def flights(cache: AnswerCache) -> SingleFlight:
+    """The lookups past a cache, always the same."""
+    known: dict[str, SingleFlight] = vars(cache)
+    if "flights" not in known:
+        known["flights"] = SingleFlight(cache, _no_source, TIMEOUT, lambda *_: None)
+    return known["flights"]
+
+
+async def _no_source(query: Query, min_ttl: float) -> Answer:
+    raise NotImplementedError(query, min_ttl)
+
+
+def fetch(
+    cache: AnswerCache, query: Query, ask: Ask, timeout: float = TIMEOUT
+) -> asyncio.Future[Answer]:
+    """A caller past a cache, for whom ``ask`` is called unless a lookup is running."""
+    asked = flights(cache)
+    asked._look_up, asked._timeout = lambda query, _: ask(query), timeout
+    return asked.add(query)
+
+
+async def refresh(cache: AnswerCache, query: Query, ask: Ask) -> None:
+    """The refresh of an entry."""
+    asked = flights(cache)
+    asked._look_up = lambda query, _: ask(query)
+    await asked.refresh(query)
 
 
 async def remember(cache: AnswerCache, query: Query, answer: Answer) -> None:
-    await cache.fetch(query, Source(answer).ask, TIMEOUT, as_is)
+    await fetch(cache, query, Source(answer).ask)
 
 
 def begin(cache: AnswerCache, source: Source, query: Query = ALICE) -> asyncio.Future[Answer]:
     """A caller of many: they come in the order in which they are begun."""
-    return cache.fetch(query, source.ask, TIMEOUT, as_is)
+    return fetch(cache, query, source.ask)
 
 
 async def held(cache: AnswerCache, source: Source) -> asyncio.Future[Answer]:
@@ -54,5 +77,5 @@ async def leave(caller: asyncio.Future[Answer]) -> None:
 async def failure(cache: AnswerCache, source: Source, query: Query = ALICE) -> LookupFailed:
     """Why there is no answer."""
     with pytest.raises(LookupFailed) as caught:
-        await cache.fetch(query, source.ask, TIMEOUT, as_is)
+        await fetch(cache, query, source.ask)
     return caught.value

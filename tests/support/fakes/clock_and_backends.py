@@ -8,6 +8,7 @@ from typing import Any
 from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.errors import LookupFailed
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
+from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import ByCard, Query, User
 
 
@@ -119,9 +120,9 @@ class CardsOnly(FakeBackend):
         return frozenset({ByCard})
 
 
-def running(cache: AnswerCache) -> set[asyncio.Task[None]]:
+def running(flights: SingleFlight) -> set[asyncio.Task[None]]:
     """The tasks of the lookups that are running."""
-    return {call.task for call in cache._single_flight._calls.values()}
+    return {call.task for call in flights._calls.values()}
 
 
 def steady_cache(limits: CacheLimits | None = None, ticker: Ticker | None = None) -> AnswerCache:

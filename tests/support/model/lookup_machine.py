@@ -32,6 +32,7 @@ from support.model.strategies import (
 )
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
+from tornado_idv.shared import Purge
 
 T = TypeVar("T")
 
@@ -141,13 +142,13 @@ class Lookups(RuleBasedStateMachine):
     def purge(self, named: str | Query | None) -> None:
         """Purge a backend, a user, or everything."""
         if named is None:
-            self.cache.purge()
+            self.cache.apply(Purge())
             self.record.barrier(lambda _user, _backend: True)
         elif isinstance(named, str):
-            self.cache.purge_backend(named)
+            self.cache.apply(Purge((named,)))
             self.record.barrier(lambda _user, backend: backend == named)
         else:
-            self.cache.purge_user(named)
+            self.cache.apply(Purge(queries=(named,)))
             self.record.barrier(lambda user, _backend: named in _names(user))
 
     @rule()
@@ -176,7 +177,7 @@ class Lookups(RuleBasedStateMachine):
 
     @invariant()
     def ended_lookups_are_removed(self) -> None:
-        assert len(self.cache._single_flight._calls) <= len(self.record.under_way)
+        assert len(self.directory._single_flight._calls) <= len(self.record.under_way)
 
     def teardown(self) -> None:
         if not hasattr(self, "loop"):

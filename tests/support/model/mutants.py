@@ -15,7 +15,7 @@ from typing import Any
 
 from tornado_idv.model import Query
 
-_MODULES = ("circuit_breaker", "single_flight", "cache", "guard", "directory")
+_MODULES = ("circuit_breaker", "cache", "single_flight", "guard", "chain", "directory")
 """In import order."""
 
 

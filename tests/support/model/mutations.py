@@ -35,7 +35,7 @@ BUGS = (
         "jitter extends the TTL",
         "cache",
         Change(
-            "AnswerCache._store",
+            "AnswerCache.store",
             "1 - limits.jitter * self._chance()",
             "1 + limits.jitter * self._chance()",
         ),
@@ -43,8 +43,8 @@ BUGS = (
     ),
     Bug(
         "not found has the TTL of found users",
-        "directory",
-        Change("Directory.__init__", "cache.limits.negative_ttl", "cache.limits.ttl"),
+        "chain",
+        Change("Chain.__init__", "cache.limits.negative_ttl", "cache.limits.ttl"),
         seed=15,
     ),
     Bug(
@@ -59,59 +59,45 @@ BUGS = (
         "an answer computed before a purge is stored",
         "single_flight",
         Change(
-            "SingleFlight._run",
-            ("if call.current:\n    self._on_answer(call.query, answer)"),
-            "self._on_answer(call.query, answer)",
+            "SingleFlight._resolve",
+            "self._find(query) is call",
+            "True",
         ),
         seed=13,
     ),
     Bug(
         "a lookup started before a purge is joined",
         "single_flight",
-        Change("SingleFlight.detach_all", "self._calls.clear()", "None"),
+        Change("SingleFlight._find", "call.purges == self._cache.purges", "True"),
         seed=6,
     ),
     Bug(
         "each caller starts a lookup",
         "single_flight",
-        Change("SingleFlight.add", "self._calls.get(query.text)", "None"),
+        Change("SingleFlight.add", "self._find(query)", "None"),
         seed=0,
     ),
     Bug(
         "a purge of everything keeps found users",
         "cache",
-        Change("AnswerCache.purge", "self._found.clear()", "None"),
+        Change("AnswerCache.apply", "self._found.clear()", "None"),
         seed=3,
     ),
     Bug(
         "a purge of a user keeps the other entry",
         "cache",
         Change(
-            "AnswerCache.purge_user",
+            "AnswerCache.apply",
             "self._found.drop_user(query.text)",
             "self._found.pop(query.text, None)",
         ),
         seed=19,
     ),
     Bug(
-        "a purge of a user keeps not found",
+        "a purge keeps not found",
         "cache",
-        Change(
-            "AnswerCache.purge_user",
-            "self._clear_negative()",
-            ("self._failures.clear()\nself._single_flight.detach_all()"),
-        ),
+        Change("AnswerCache.apply", "self._negative.clear()", "None"),
         seed=19,
-    ),
-    Bug(
-        "a purge of a backend keeps not found",
-        "cache",
-        Change(
-            "AnswerCache.purge_backend",
-            "self._clear_negative()",
-            ("self._failures.clear()\nself._single_flight.detach_all()"),
-        ),
-        seed=0,
     ),
     Bug(
         "a purge of a backend keeps fresh answers",
@@ -128,7 +114,7 @@ BUGS = (
     Bug(
         "a stale answer never expires",
         "cache",
-        Change("AnswerCache._store", "stale_until += limits.stale_if_error", "stale_until += 1e9"),
+        Change("AnswerCache.store", "stale_until += limits.stale_if_error", "stale_until += 1e9"),
         seed=24,
     ),
     Bug(
@@ -146,7 +132,7 @@ BUGS = (
             "self._found.get(query.text) or self._negative.get(query.text)",
         ),
         Change(
-            "AnswerCache._store",
+            "AnswerCache.store",
             "others.pop(text, None)",
             (
                 "others.pop(text, None)\n"
@@ -159,30 +145,30 @@ BUGS = (
     Bug(
         "a found answer outlives a later not found",
         "cache",
-        Change("AnswerCache._store", "others.pop(text, None)", "None"),
+        Change("AnswerCache.store", "others.pop(text, None)", "None"),
         seed=12,
     ),
     Bug(
         "a memoized failure is reported as not found",
-        "cache",
+        "single_flight",
         Change(
-            "AnswerCache.fetch",
-            "failure.copy()",
-            "Answer(None, since=self.timer(), body=b'absent')",
+            "SingleFlight.add",
+            "self._settle(future, query, failure)",
+            "self._settle(future, query, Answer(None, since=self._cache.timer(), body=b'absent'))",
         ),
         seed=1,
     ),
     Bug(
         "a failure is not memoized",
         "cache",
-        Change("AnswerCache._store_failure", "self._failures[query.text] = error.copy()", "pass"),
+        Change("AnswerCache.store_failure", "self._failures[query.text] = error.copy()", "pass"),
         seed=10,
     ),
     Bug(
         "a failed refresh drops the answer",
         "cache",
         Change(
-            "AnswerCache._store_failure",
+            "AnswerCache.store_failure",
             "self._failures[query.text] = error.copy()",
             ("self._found.pop(query.text, None)\nself._failures[query.text] = error.copy()"),
         ),
@@ -193,11 +179,11 @@ BUGS = (
         "single_flight",
         Change(
             "SingleFlight.add",
-            "return waiter.future",
+            "self._deadlines.add(waiter, loop.time() + self._timeout)",
             (
-                "stop = lambda done: done.cancelled() and call.task.cancel()\n"
-                "waiter.future.add_done_callback(stop)\n"
-                "return waiter.future"
+                "self._deadlines.add(waiter, loop.time() + self._timeout)\n"
+                "stop = lambda done: done.cancelled() and waiter.call.task.cancel()\n"
+                "future.add_done_callback(stop)"
             ),
         ),
         seed=0,
@@ -276,19 +262,19 @@ BUGS = (
     ),
     Bug(
         "not found although a backend was skipped",
-        "directory",
+        "chain",
         Change("_first_found", "raise skipped", "return Answer(None)"),
         seed=0,
     ),
     Bug(
         "a backend that must not be skipped is skipped",
-        "directory",
+        "chain",
         Change("_first_found", "not error.continues", "False"),
         seed=4,
     ),
     Bug(
         "an answer after a skipped backend is not degraded",
-        "directory",
+        "chain",
         Change(
             "_first_found",
             "answer if skipped is None else replace(answer, degraded=True)",
@@ -299,12 +285,12 @@ BUGS = (
     Bug(
         "a change keeps answers of later backends",
         "directory",
-        Change("Directory._purge_from", "self._names[self._names.index(changed) :]", "[changed]"),
+        Change("Directory._purge_from", "names[names.index(changed) :]", "[changed]"),
         seed=0,
     ),
     Bug(
         "a query without backends is reported as not found",
-        "directory",
+        "chain",
         Change(
             "_first_found",
             "Answer(None, ttl=ttl, storable=storable) if were_called else None",
@@ -314,7 +300,7 @@ BUGS = (
     ),
     Bug(
         "negative TTLs of backends are ignored",
-        "directory",
+        "chain",
         Change(
             "_shortest",
             "min((default if each is None else each for each in own), default=default)",

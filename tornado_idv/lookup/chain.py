@@ -1,0 +1,187 @@
+"""The chain: the configured backends in order, each behind its guard, then plugins."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, get_args
+
+import pluggy
+from msgspec.structs import replace
+
+from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
+from tornado_idv.lookup.cache import AnswerCache
+from tornado_idv.lookup.deadlines import is_cancelled
+from tornado_idv.lookup.guard import BackendCall, Guard, outcome_of
+from tornado_idv.model import Answer, Query, User
+
+_log = logging.getLogger(__name__)
+
+
+class Explanation(NamedTuple):
+    """The result of a lookup, and how each backend call ended, in order."""
+
+    result: Literal["found", "not_found", "undetermined"]
+    calls: list[BackendCall]
+
+
+class Chain:
+    """Guards in order, and the ``idv_identify`` hook; other parameters as of `Directory`."""
+
+    def __init__(
+        self,
+        manager: pluggy.PluginManager,
+        guards: Sequence[Guard],
+        cache: AnswerCache,
+        encode: Callable[[User | None], bytes],
+        timeout: float,
+    ) -> None:
+        self._guards = guards
+        self._encode = encode
+        self._timeout = timeout
+        self._timer = cache.timer
+        served = {
+            kind: [each.backend.options for each in guards if kind in each.backend.serves]
+            for kind in get_args(Query)
+        }
+        self._negative_ttls = {
+            kind: _shortest(cache.limits.negative_ttl, [each.negative_ttl for each in options])
+            for kind, options in served.items()
+        }
+        self._identify_hooks = hook_callers(manager, "idv_identify")
+
+    async def find(self, query: Query) -> Answer:
+        """Return the answer for the cache and the response; raises `Unavailable` or `Broken`.
+
+        *Not found* means that every backend serving the query said "not known here".
+        """
+        answer = await _first_found(self._calls(query))
+        if answer is None:
+            raise Unavailable(f"no backend answers {type(query).__name__}")
+        user, ttl = answer.user, answer.ttl
+        if user is None:
+            negative_ttl = self._negative_ttls[type(query)]
+            ttl = negative_ttl if ttl is None else min(ttl, negative_ttl)
+        return Answer(
+            user,
+            answer.backend,
+            self._timer(),
+            self._encode(user),
+            ttl=ttl,
+            degraded=answer.degraded,
+            storable=answer.storable,
+        )
+
+    async def explain(self, query: Query) -> Explanation:
+        """Call the backends as a lookup does.
+
+        The hook ``idv_identify`` is not called: where plugins implement it, and no backend found
+        the user, the result is not determined.
+        """
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        calls: list[BackendCall] = []
+        for guard in self._guards:
+            if not guard.serves(query):
+                continue
+            started = self._timer()
+            end: Answer | LookupFailed | None
+            try:
+                end = await guard.find(query, deadline)
+            except LookupFailed as error:
+                end = error
+            seconds = self._timer() - started
+            outcome, result = outcome_of(end)
+            calls.append(BackendCall(guard.name, outcome, seconds, result))
+            if result == "found" or (isinstance(end, LookupFailed) and not end.continues):
+                break
+        results = {call.result for call in calls}
+        if "found" in results:
+            return Explanation("found", calls)
+        decided = results == {"not_found"} and not self._identify_hooks
+        return Explanation("not_found" if decided else "undetermined", calls)
+
+    def _calls(self, query: Query) -> Iterator[Coroutine[Any, Any, Answer | None]]:
+        """Yield the calls of the backends, then those of plugins; each is made when it is next."""
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        for guard in self._guards:
+            if guard.serves(query):
+                yield guard.find(query, deadline)
+        for hook in self._identify_hooks:
+            with _plugin_errors():
+                of_plugin = hook(query=query, deadline=deadline)
+            for each in of_plugin:
+                # A caller may join until the deadline, and then waits as long again.
+                yield _until(deadline + self._timeout, each)
+
+
+@contextmanager
+def _plugin_errors() -> Iterator[None]:
+    try:
+        yield
+    except LookupFailed:
+        raise
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
+        _log.error("a plugin's idv_identify failed:\n%s", format_traceback(error))
+        raise Broken(f"a plugin's idv_identify failed with {type(error).__name__}") from error
+
+
+async def _until(deadline: float, coroutine: Coroutine[Any, Any, Answer | None]) -> Answer | None:
+    """Await a plugin's coroutine; no guard bounds it, so one that hangs is cancelled here."""
+    async with asyncio.timeout_at(deadline):
+        with _plugin_errors():  # inside, since a `TimeoutError` of the plugin is one of these
+            return await coroutine
+
+
+async def _first_found(
+    coroutines: Iterable[Coroutine[Any, Any, Answer | None]],
+) -> Answer | None:
+    """Await one after the other, up to the first that found the user; ``None`` if there is none.
+
+    *Not found* only if each of them said "not known here": one that was skipped as unavailable
+    might know the user. It is cached for the shortest time that one of them allows.
+    """
+    skipped: LookupFailed | None = None
+    ttl: float | None = None
+    storable, were_called = True, False
+    for coroutine in coroutines:
+        were_called = True
+        try:
+            answer = await coroutine
+        except LookupFailed as error:
+            if not error.continues:
+                raise
+            skipped = error
+            continue
+        if answer is None:
+            continue
+        if not isinstance(answer, Answer):
+            raise Broken("a plugin's idv_identify returned something other than an Answer")
+        if answer.found:
+            return answer if skipped is None else replace(answer, degraded=True)
+        storable = storable and answer.storable
+        if answer.ttl is not None:
+            ttl = answer.ttl if ttl is None else min(ttl, answer.ttl)
+    if skipped is not None:
+        raise skipped
+    return Answer(None, ttl=ttl, storable=storable) if were_called else None
+
+
+def hook_callers(manager: pluggy.PluginManager, hook: str) -> list[pluggy.HookCaller]:
+    """One caller of a hook for each plugin that implements it.
+
+    A call for all of them would end at the first that raises, without the results before it.
+    """
+    plugins = manager.get_plugins()
+    return [
+        manager.subset_hook_caller(hook, plugins - {each.plugin})
+        for each in reversed(getattr(manager.hook, hook).get_hookimpls())
+    ]
+
+
+def _shortest(default: float, own: Sequence[float | None]) -> float:
+    """Return the shortest of the backends' own times; ``default`` stands for one without."""
+    return min((default if each is None else each for each in own), default=default)
