@@ -23,7 +23,7 @@ from benchmarks.figures import Figure, Target, microseconds, ratio
 from benchmarks.plan import Plan
 from benchmarks.rounds import Timing, concurrent, interleave, walls
 from benchmarks.wire.process import free_port
-from tornado_idv import ByNickname, Query
+from tornado_idv import ByNickname, Purge, Query
 
 OURS, BARE = "Directory.find", "search_ext and result3 of python-ldap"
 _TARGET = Target("least", 0.5)
@@ -86,7 +86,7 @@ async def ldap(plan: Plan) -> list[Figure]:
         async with directory_of(options, plan.folder / "ldap.config.yaml") as (directory, _):
 
             async def find() -> Timing:
-                directory.cache.purge()
+                directory.cache.apply(Purge())
                 return await concurrent(directory.find, keys, _TASKS)
 
             with bare.reading():

@@ -37,7 +37,7 @@ async def _no_source(query: Query, min_ttl: float) -> Answer:
 def fetch(
     cache: AnswerCache, query: Query, ask: Ask, timeout: float = TIMEOUT
 ) -> asyncio.Future[Answer]:
-    """A caller past a cache, for whom ``ask`` is called unless a lookup is running."""
+    """A caller past a cache: ``ask`` is called unless a lookup is running."""
     asked = flights(cache)
     asked._look_up, asked._timeout = lambda query, _: ask(query), timeout
     return asked.add(query)
