@@ -7,7 +7,7 @@ from benchmarks.directories import directory_over
 from benchmarks.figures import Figure, Target, microseconds
 from benchmarks.plan import Plan
 from benchmarks.rounds import Timing, cpus, interleave, sequential
-from tornado_idv.shared import Purge
+from tornado_idv.interfaces.shared import Purge
 
 _TARGET = Target("most", 30)
 

@@ -21,7 +21,7 @@ from benchmarks.figures import Figure, Target, microseconds, ratio
 from benchmarks.plan import Plan
 from benchmarks.rounds import Side, Timing, concurrent, interleave, walls
 from tornado_idv import Backend, BackendOptions, Query
-from tornado_idv.shared import Purge
+from tornado_idv.interfaces.shared import Purge
 
 Call = tuple[str, tuple[Any, ...]]
 """The SQL of a lookup and its parameters."""

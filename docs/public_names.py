@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import tornado_idv
-from tornado_idv import hookspecs
+from tornado_idv.interfaces import hookspecs
 
 PAGE = Path(__file__).parent / "reference" / "plugin-names.md"
 _HEAD = """\
@@ -28,7 +28,7 @@ _SHORT = 60
 
 def page() -> str:
     """Return the page."""
-    hooks = {name: "hookspecs" for name in vars(hookspecs) if name.startswith("idv_")}
+    hooks = {name: "interfaces.hookspecs" for name in vars(hookspecs) if name.startswith("idv_")}
     names = {name: _module_of(name) for name in tornado_idv.__all__}
     return "".join([_HEAD, "\n## Hooks\n", *_sections(hooks), "\n## Names\n", *_sections(names)])
 
@@ -40,7 +40,7 @@ def _module_of(name: str) -> str:
         return name
     if inspect.isclass(value) or inspect.isfunction(value):
         return value.__module__.removeprefix("tornado_idv.")
-    return tornado_idv._MODULES.get(name, "hookspecs")  # noqa: SLF001 - of the same project
+    return tornado_idv._MODULES.get(name, "interfaces.hookspecs")  # noqa: SLF001 - of the same project
 
 
 def _sections(modules: dict[str, str]) -> Iterator[str]:

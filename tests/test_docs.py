@@ -32,13 +32,14 @@ from support.processes.loggers import put_back
 from support.processes.process import Invoke, command, running
 from support.processes.service import CONFIG, FIXTURE, Client, serving
 from support.processes.shell_commands import shell_commands
-from tornado_idv import BackendOptions, hookspecs, testing
+from tornado_idv import BackendOptions, testing
 from tornado_idv.admin.listener import ROUTES
 from tornado_idv.cli import main
 from tornado_idv.cli.keys.commands import keys
 from tornado_idv.config.load import load_without_references
 from tornado_idv.config.settings import Settings
 from tornado_idv.http.connections import State
+from tornado_idv.interfaces import hookspecs
 from tornado_idv.log_format import json_lines, text_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import ByNickname

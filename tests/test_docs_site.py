@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 import tornado_idv
-from tornado_idv import hookspecs
 from tornado_idv.cli import main
+from tornado_idv.interfaces import hookspecs
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

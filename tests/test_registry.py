@@ -14,11 +14,11 @@ import pluggy
 import pytest
 from pydantic import BaseModel
 
-from tornado_idv import hookspecs
-from tornado_idv.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.errors import ConfigError, Problem, StartError, Unavailable
-from tornado_idv.hookspecs import hookimpl
+from tornado_idv.interfaces import hookspecs
+from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
+from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.model import Answer, Query, User
 from tornado_idv.registry import backend_kinds, build_backends, open_backends, plugin_manager
 

@@ -11,12 +11,6 @@ if TYPE_CHECKING:
     from tornado_idv import strict_json as strict_json
     from tornado_idv import trace_context as trace_context
     from tornado_idv import yaml_loader as yaml_loader
-    from tornado_idv.backend import Backend as Backend
-    from tornado_idv.backend import BackendOptions as BackendOptions
-    from tornado_idv.commands import CommandTools as CommandTools
-    from tornado_idv.commands import Exit as Exit
-    from tornado_idv.commands import LoadedConfig as LoadedConfig
-    from tornado_idv.commands import printable as printable
     from tornado_idv.daemon_thread import DaemonThread as DaemonThread
     from tornado_idv.errors import Broken as Broken
     from tornado_idv.errors import ConfigError as ConfigError
@@ -30,11 +24,28 @@ if TYPE_CHECKING:
     from tornado_idv.errors import Unavailable as Unavailable
     from tornado_idv.errors import UncertainChangeError as UncertainChangeError
     from tornado_idv.errors import format_traceback as format_traceback
-    from tornado_idv.fault import Fault as Fault
     from tornado_idv.files import FileSignature as FileSignature
     from tornado_idv.files import load_certificate as load_certificate
     from tornado_idv.files import require_file as require_file
-    from tornado_idv.hookspecs import hookimpl as hookimpl
+    from tornado_idv.interfaces.backend import Backend as Backend
+    from tornado_idv.interfaces.backend import BackendOptions as BackendOptions
+    from tornado_idv.interfaces.commands import CommandTools as CommandTools
+    from tornado_idv.interfaces.commands import Exit as Exit
+    from tornado_idv.interfaces.commands import LoadedConfig as LoadedConfig
+    from tornado_idv.interfaces.commands import printable as printable
+    from tornado_idv.interfaces.fault import Fault as Fault
+    from tornado_idv.interfaces.hookspecs import hookimpl as hookimpl
+    from tornado_idv.interfaces.shared import LimitUse as LimitUse
+    from tornado_idv.interfaces.shared import Purge as Purge
+    from tornado_idv.interfaces.shared import SharedCache as SharedCache
+    from tornado_idv.interfaces.shared import SharedCacheOptions as SharedCacheOptions
+    from tornado_idv.interfaces.shared import SharedLimits as SharedLimits
+    from tornado_idv.interfaces.shared import SharedLimitsOptions as SharedLimitsOptions
+    from tornado_idv.interfaces.shared import SharedResult as SharedResult
+    from tornado_idv.interfaces.user_store import ImportResult as ImportResult
+    from tornado_idv.interfaces.user_store import NumberedUser as NumberedUser
+    from tornado_idv.interfaces.user_store import ReviewImport as ReviewImport
+    from tornado_idv.interfaces.user_store import UserStore as UserStore
     from tornado_idv.keys.location import KeyStoreLocation as KeyStoreLocation
     from tornado_idv.model import Answer as Answer
     from tornado_idv.model import BackendResult as BackendResult
@@ -50,69 +61,58 @@ if TYPE_CHECKING:
     from tornado_idv.options import Secret as Secret
     from tornado_idv.options import Size as Size
     from tornado_idv.options import WholeNumber as WholeNumber
-    from tornado_idv.shared import LimitUse as LimitUse
-    from tornado_idv.shared import Purge as Purge
-    from tornado_idv.shared import SharedCache as SharedCache
-    from tornado_idv.shared import SharedCacheOptions as SharedCacheOptions
-    from tornado_idv.shared import SharedLimits as SharedLimits
-    from tornado_idv.shared import SharedLimitsOptions as SharedLimitsOptions
-    from tornado_idv.shared import SharedResult as SharedResult
-    from tornado_idv.user_store import ImportResult as ImportResult
-    from tornado_idv.user_store import NumberedUser as NumberedUser
-    from tornado_idv.user_store import ReviewImport as ReviewImport
-    from tornado_idv.user_store import UserStore as UserStore
 
 _MODULES = {
     "Answer": "model",
-    "Backend": "backend",
-    "BackendOptions": "backend",
+    "Backend": "interfaces.backend",
+    "BackendOptions": "interfaces.backend",
     "BackendResult": "model",
     "Broken": "errors",
     "ByCard": "model",
     "ByNickname": "model",
-    "CommandTools": "commands",
+    "CommandTools": "interfaces.commands",
     "ConfigError": "errors",
     "ConfigPath": "options",
     "DaemonThread": "daemon_thread",
     "Duration": "options",
-    "Exit": "commands",
-    "Fault": "fault",
+    "Exit": "interfaces.commands",
+    "Fault": "interfaces.fault",
     "FileSignature": "files",
     "IdvError": "errors",
-    "ImportResult": "user_store",
+    "ImportResult": "interfaces.user_store",
     "InvalidFormat": "errors",
     "KeyStoreError": "errors",
     "KeyStoreLocation": "keys.location",
-    "LimitUse": "shared",
-    "LoadedConfig": "commands",
+    "LimitUse": "interfaces.shared",
+    "LoadedConfig": "interfaces.commands",
     "LookupFailed": "errors",
     "MissingKeyStoreError": "errors",
-    "NumberedUser": "user_store",
+    "NumberedUser": "interfaces.user_store",
     "Options": "options",
     "Pattern": "options",
     "Problem": "errors",
-    "Purge": "shared",
+    "Purge": "interfaces.shared",
     "Query": "model",
-    "ReviewImport": "user_store",
+    "ReviewImport": "interfaces.user_store",
     "Secret": "options",
     "SharedAnswer": "model",
-    "SharedCache": "shared",
-    "SharedCacheOptions": "shared",
-    "SharedLimits": "shared",
-    "SharedLimitsOptions": "shared",
-    "SharedResult": "shared",
+    "SharedCache": "interfaces.shared",
+    "SharedCacheOptions": "interfaces.shared",
+    "SharedLimits": "interfaces.shared",
+    "SharedLimitsOptions": "interfaces.shared",
+    "SharedResult": "interfaces.shared",
     "Size": "options",
     "StartError": "errors",
     "Unavailable": "errors",
     "UncertainChangeError": "errors",
     "User": "model",
-    "UserStore": "user_store",
+    "UserStore": "interfaces.user_store",
     "WholeNumber": "options",
     "format_traceback": "errors",
-    "hookimpl": "hookspecs",
+    "hookimpl": "interfaces.hookspecs",
     "load_certificate": "files",
     "mapping": "",
-    "printable": "commands",
+    "printable": "interfaces.commands",
     "require_file": "files",
     "strict_json": "",
     "trace_context": "",

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pluggy
 
-from tornado_idv import hookspecs
 from tornado_idv.errors import IdvError, StartError, format_traceback
+from tornado_idv.interfaces import hookspecs
 
 if TYPE_CHECKING:
-    from tornado_idv.backend import AnyBackend, Backend, BackendOptions
+    from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
+    from tornado_idv.interfaces.shared import AnySharedCache, AnySharedLimits
     from tornado_idv.keys.location import KeyStoreLocation
-    from tornado_idv.shared import AnySharedCache, AnySharedLimits
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from unittest.mock import patch
 
 import pytest
 
-from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import LookupFailed, StartError, Unavailable
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.registry import open_backends
 

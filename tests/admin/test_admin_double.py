@@ -20,7 +20,7 @@ from support.processes.service import CONFIG, KEY, Client, Reply, lookup_request
 from tornado_idv.admin.double import ROUTES
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import ConfigError
-from tornado_idv.fault import Fault
+from tornado_idv.interfaces.fault import Fault
 from tornado_idv.log_format import json_lines
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, plugin_manager

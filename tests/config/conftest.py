@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from tornado_idv.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError
+from tornado_idv.interfaces.backend import AnyBackend, Backend, BackendOptions
 from tornado_idv.model import Query, User
 from tornado_idv.options import ConfigPath, Options, Secret
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import load
 from tornado_idv.errors import ConfigError, Problem
+from tornado_idv.interfaces.backend import AnyBackend
 
 NAMES = [
     *("profile_sites", "server", "host", "port", "base_path", "max_body", "drain", "delay"),

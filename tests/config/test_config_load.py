@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import MissLimitSettings, Settings
 from tornado_idv.errors import ConfigError, InvalidFormat, StartError
+from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
 from tornado_idv.keys.token import issue
 from tornado_idv.model import ByCard, ByNickname
 from tornado_idv.units import Rate

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tornado_idv.backend import AnyBackend, BackendOptions
+from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
 from tornado_idv.keys.token import issue
 
 ProblemsIn = Callable[..., list[str]]

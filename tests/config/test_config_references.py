@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import load
 from tornado_idv.config.settings import Settings
+from tornado_idv.interfaces.backend import AnyBackend
 
 Load = Callable[..., Settings]
 ProblemsIn = Callable[..., list[str]]

@@ -9,10 +9,10 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from support.processes.editor import as_editor_reads
-from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config import settings as settings_module
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.settings import Settings
+from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
 from tornado_idv.options import Options
 
 Kinds = Mapping[str, type[AnyBackend]]

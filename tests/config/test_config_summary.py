@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
-from tornado_idv.shared import SharedCacheOptions
+from tornado_idv.interfaces.shared import SharedCacheOptions
 
 Load = Callable[..., Settings]
 

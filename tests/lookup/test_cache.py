@@ -28,9 +28,9 @@ from support.fakes.caches import (
 )
 from support.fakes.clock_and_backends import Source, Ticker, steady_cache
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.model import Answer, ByCard, ByNickname, Query
-from tornado_idv.shared import Purge
 
 
 class Hurrying(Ticker):

@@ -3,7 +3,7 @@
 import pytest
 
 from support.fakes.clock_and_backends import Ticker
-from tornado_idv.backend import BreakerOptions
+from tornado_idv.interfaces.backend import BreakerOptions
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 
 LIMITS = BreakerOptions(failures=5, open_for=5.0, open_max=60.0)

@@ -22,11 +22,11 @@ from support.fakes.directories import (
     lifetime,
 )
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
-from tornado_idv.hookspecs import hookimpl
+from tornado_idv.interfaces.hookspecs import hookimpl
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
-from tornado_idv.shared import Purge
 
 
 class Observer:

@@ -19,7 +19,7 @@ from support.fakes.directories import (
     lifetime,
 )
 from tornado_idv.errors import Broken, Unavailable
-from tornado_idv.hookspecs import hookimpl
+from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.model import Answer, Query
 
 

@@ -16,10 +16,10 @@ from support.fakes.clock_and_backends import FakeBackend, LoopClock, Ticker, run
 from support.fakes.directories import ALICE, DOWN, OTHER_ALICE, QUERY, counts, failure
 from support.http.http_server import until
 from tornado_idv.errors import Broken
+from tornado_idv.interfaces.shared import Purge, SharedResult
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.model import BackendResult, ByCard, SharedAnswer
-from tornado_idv.shared import Purge, SharedResult
 
 
 class Replicas:

@@ -22,9 +22,9 @@ from support.fakes.caches import (
 )
 from support.fakes.clock_and_backends import Source, running
 from tornado_idv.errors import Unavailable
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.model import ByCard
-from tornado_idv.shared import Purge
 
 
 async def test_500_concurrent_callers_start_one_lookup(cache: AnswerCache) -> None:

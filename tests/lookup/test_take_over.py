@@ -25,9 +25,9 @@ from support.fakes.clock_and_backends import FakeBackend, Source, Ticker, steady
 from support.fakes.directories import ALICE as USER
 from support.fakes.directories import QUERY, directory
 from tornado_idv.errors import Unavailable
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.model import ByCard
-from tornado_idv.shared import Purge
 
 
 @pytest.fixture

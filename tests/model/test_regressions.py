@@ -11,7 +11,7 @@ from support.model.lookup_machine import TickedLoop
 from support.model.recording_backends import Fault, Record, RecordingBackend
 from support.model.strategies import Kind
 from tornado_idv.errors import Broken, Unavailable
-from tornado_idv.hookspecs import hookimpl
+from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import Answer, ByNickname, Query, User

@@ -35,9 +35,9 @@ from support.http.tcp_relay import relaying
 from support.processes.process import Invoke
 from support.processes.service import CONFIG, Client, serving
 from tornado_idv import ByCard, ByNickname, Query, StartError, Unavailable, User
-from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import load
 from tornado_idv.files import FileSecret
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, build_backends, open_backends, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 

@@ -22,7 +22,7 @@ from support.http.http_server import until
 from support.processes.process import Invoke
 from support.processes.service import CONFIG
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User
-from tornado_idv.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 

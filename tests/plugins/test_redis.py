@@ -38,7 +38,7 @@ from tornado_idv import (
     User,
     yaml_loader,
 )
-from tornado_idv.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 

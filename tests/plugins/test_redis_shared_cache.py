@@ -31,8 +31,8 @@ from tornado_idv import (
     SharedResult,
     StartError,
 )
-from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import ConfigError
+from tornado_idv.interfaces.backend import BreakerOptions
 from tornado_idv.service.service import Service
 
 pytestmark = pytest.mark.slow

@@ -29,7 +29,7 @@ from support.databases.sqlite_databases import (
 )
 from support.processes.permissions import public_directory, unprivileged
 from tornado_idv import Broken, ByCard, ByNickname, StartError, Unavailable, User, yaml_loader
-from tornado_idv.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 

@@ -16,7 +16,7 @@ from tornado.web import Application, RequestHandler
 import idv_upstream
 from idv_upstream.backend import UpstreamBackend
 from tornado_idv import ByCard, ByNickname, Query, Unavailable, User
-from tornado_idv.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 from tornado_idv.testing import ALICE, BackendConformance, MakeBackend, make_backend
 

@@ -16,7 +16,7 @@ from support.fakes.clock_and_backends import LoopClock
 from support.http.scripted_server import Said, Scripted, chunked, http, serving
 from support.processes.loggers import log_everything
 from tornado_idv import Broken, ByCard, ByNickname, LookupFailed, Query, Unavailable, User
-from tornado_idv.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend

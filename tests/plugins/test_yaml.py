@@ -14,7 +14,7 @@ import idv_yaml
 from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from tornado_idv import ByCard, ByNickname, ConfigError, StartError, User
-from tornado_idv.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import backend_kinds, open_backends, plugin_manager
 from tornado_idv.testing import BackendConformance, MakeBackend, make_backend
 

@@ -15,7 +15,7 @@ from idv_yaml import backend as backend_module
 from idv_yaml.backend import YamlBackend
 from support.fakes.clock_and_backends import LoopClock
 from tornado_idv import ByNickname
-from tornado_idv.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 

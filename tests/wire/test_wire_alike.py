@@ -23,9 +23,9 @@ from support.http.in_process import (
 )
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
 from tornado_idv import hookimpl
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
-from tornado_idv.shared import Purge
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ from support.http.in_process import (
     reachable,
 )
 from support.processes.service import CARDS_ONLY_KEY, KEY
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import ByNickname, User
-from tornado_idv.shared import Purge
 from tornado_idv.web import head_template
 
 OTHER_WAYS = {

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from support.processes.service import Client
-from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.errors import StartError
+from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.log_format import json_lines
 from tornado_idv.logs.folding import Folding
 from tornado_idv.logs.handlers import LogOutput

@@ -17,9 +17,9 @@ import pytest
 from support.processes.control_channel import ControlEnd
 from support.processes.loggers import put_back
 from support.processes.service import FIXTURE, KEY, Client
-from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.config.load import ConfigFile
-from tornado_idv.hookspecs import hookimpl
+from tornado_idv.interfaces.backend import Backend, BackendOptions
+from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.keys.ring import LatestTime
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Query, User

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 
 from tornado_idv.admin.handler import AdminError, AdminHandler
 from tornado_idv.errors import InvalidFormat
-from tornado_idv.fault import Fault
+from tornado_idv.interfaces.fault import Fault
 from tornado_idv.model import Query, User
 from tornado_idv.options import Options
 from tornado_idv.web.double import Double

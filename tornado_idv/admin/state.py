@@ -18,9 +18,10 @@ from tornado_idv.admin.report import (
     Reloads,
     Report,
 )
-from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import format_traceback
 from tornado_idv.identifiers import Identifiers
+from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.keys.follower import StoreFollower
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.limits.exchange import LimitExchange
@@ -28,7 +29,6 @@ from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
-from tornado_idv.shared import Purge
 
 _log = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from tornado_idv.cli.common import (
     print_json,
 )
 from tornado_idv.cli.dry_run import DryRun, dry_run, setting_warnings
-from tornado_idv.commands import Exit
 from tornado_idv.config.load import load, load_without_references
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.summary import summary
 from tornado_idv.errors import ConfigError, Problem
+from tornado_idv.interfaces.commands import Exit
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.registry import backend_kinds, key_stores, plugin_manager
 from tornado_idv.web.openapi import describe_api

@@ -15,7 +15,7 @@ import click
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
 from tornado_idv.cli.examples import add_examples
 from tornado_idv.cli.standard_streams import print_message
-from tornado_idv.commands import CommandTools, Exit, LoadedConfig
+from tornado_idv.interfaces.commands import CommandTools, Exit, LoadedConfig
 from tornado_idv.registry import plugin_manager
 
 _COMMANDS = {

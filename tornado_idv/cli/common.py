@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import click
 
 from tornado_idv.cli.standard_streams import discard_output, print_message
-from tornado_idv.commands import Exit
 from tornado_idv.errors import ConfigError, IdvError, MissingConfigError
+from tornado_idv.interfaces.commands import Exit
 
 Record = dict[str, Any]
 T = TypeVar("T")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tornado_idv import yaml_loader
-from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.locations import dotted
 from tornado_idv.config.settings import AuthSettings, Settings
@@ -24,6 +23,7 @@ from tornado_idv.errors import (
     SettingError,
     StartError,
 )
+from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
 from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.registry import build_backends, open_backends
 from tornado_idv.service.keys import key_conflicts

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from tornado_idv.cli.common import exit_on_error
-from tornado_idv.commands import Exit
 from tornado_idv.config.schema import json_schema
 from tornado_idv.errors import StartError
+from tornado_idv.interfaces.commands import Exit
 from tornado_idv.keys.token import digest, issue
 from tornado_idv.registry import backend_kinds, plugin_manager
 

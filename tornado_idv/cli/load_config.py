@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pluggy
 
-from tornado_idv.commands import LoadedConfig
 from tornado_idv.config.load import load, reference_values
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import Broken, InvalidFormat
+from tornado_idv.interfaces.commands import LoadedConfig
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import backend_kinds, plugin_manager
 

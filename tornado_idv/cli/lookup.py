@@ -24,9 +24,9 @@ from tornado_idv.cli.common import (
     print_json,
 )
 from tornado_idv.cli.load_config import load_settings
-from tornado_idv.commands import Exit, printable
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import IdvError, InvalidFormat, LookupFailed
+from tornado_idv.interfaces.commands import Exit, printable
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Query

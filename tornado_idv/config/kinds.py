@@ -17,17 +17,17 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from tornado_idv.backend import AnyBackend, BackendOptions
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError
-from tornado_idv.options import Options
-from tornado_idv.registry import BackendKinds
-from tornado_idv.shared import (
+from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
+from tornado_idv.interfaces.shared import (
     AnySharedCache,
     AnySharedLimits,
     SharedCacheOptions,
     SharedLimitsOptions,
 )
+from tornado_idv.options import Options
+from tornado_idv.registry import BackendKinds
 
 _Choices = tuple[tuple[str, type[Options] | None], ...]
 """The options model of each kind; ``None`` if it is not to be imported."""

@@ -11,7 +11,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from tornado_idv import yaml_loader
-from tornado_idv.backend import AnyBackend
 from tornado_idv.config.checks import cross_checks, is_demo, value_at
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.locations import dotted
@@ -22,6 +21,7 @@ from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, MissingConfigError, Problem, SettingError, StartError
 from tornado_idv.files import FileSignature, require_file
 from tornado_idv.identifiers import ProfileSite
+from tornado_idv.interfaces.backend import AnyBackend
 
 
 @dataclass(frozen=True, slots=True)

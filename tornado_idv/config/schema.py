@@ -15,9 +15,9 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from tornado_idv.backend import AnyBackend
 from tornado_idv.config.kinds import settings_type
 from tornado_idv.config.settings import Settings
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.units import format_duration, format_size
 
 Schema = dict[str, Any]

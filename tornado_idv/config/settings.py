@@ -15,7 +15,6 @@ from pydantic import (
     model_validator,
 )
 
-from tornado_idv.backend import BackendOptions
 from tornado_idv.config.parts import AdminSettings
 from tornado_idv.config.types import (
     BodyLimit,
@@ -35,6 +34,8 @@ from tornado_idv.config.types import (
     is_loopback,
 )
 from tornado_idv.identifiers import Identifiers, ProfileSite
+from tornado_idv.interfaces.backend import BackendOptions
+from tornado_idv.interfaces.shared import SharedCacheOptions, SharedLimitsOptions
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.token import check_token, digest
 from tornado_idv.lookup.cache import CacheLimits
@@ -48,7 +49,6 @@ from tornado_idv.options import (
     WholeNumber,
     compile_pattern,
 )
-from tornado_idv.shared import SharedCacheOptions, SharedLimitsOptions
 from tornado_idv.units import RATE
 
 

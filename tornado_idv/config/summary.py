@@ -7,7 +7,6 @@ from datetime import datetime
 
 from pydantic import SecretStr
 
-from tornado_idv.backend import BackendOptions
 from tornado_idv.config.parts import AdminSettings
 from tornado_idv.config.settings import (
     AuthSettings,
@@ -16,6 +15,7 @@ from tornado_idv.config.settings import (
     ServerSettings,
     Settings,
 )
+from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.units import format_duration, format_rate
 

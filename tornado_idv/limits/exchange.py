@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from tornado_idv.errors import format_traceback
+from tornado_idv.interfaces.shared import AnySharedLimits, LimitUse
 from tornado_idv.limits.key_limits import KeyLimiter, KeyUse
 from tornado_idv.lookup.deadlines import bounded, failure_reason, is_cancelled
 from tornado_idv.metrics.counters import Counters
-from tornado_idv.shared import AnySharedLimits, LimitUse
 
 _log = logging.getLogger(__name__)
 INTERVAL = 0.1

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from tornado_idv.errors import LookupFailed
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.entries import Entries, Entry, Epoch, Failures
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.model import Answer, Query
 from tornado_idv.options import Duration, Options, WholeNumber
-from tornado_idv.shared import Purge
 
 _Count = Annotated[WholeNumber, Field(ge=1)]
 _Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Literal
 
-from tornado_idv.backend import BreakerOptions
+from tornado_idv.interfaces.backend import BreakerOptions
 
 _JITTER = 0.2
 BreakerState = Literal["closed", "half_open", "open"]

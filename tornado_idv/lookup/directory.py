@@ -11,15 +11,15 @@ from typing import Any
 
 import pluggy
 
-from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import format_traceback
+from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.chain import Chain, Explanation, hook_callers
 from tornado_idv.lookup.guard import BackendCall, Guard
 from tornado_idv.lookup.shared_answers import SharedAnswers
 from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import Answer, Query, User
-from tornado_idv.shared import Purge
 
 _log = logging.getLogger(__name__)
 _MAX_REFRESHES = 4

@@ -17,7 +17,6 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tornado_idv.backend import AnyBackend
 from tornado_idv.errors import Broken, LookupFailed, Unavailable, format_traceback
 from tornado_idv.identifiers import (
     PLAN_FORMAT,
@@ -26,6 +25,7 @@ from tornado_idv.identifiers import (
     is_plan,
     is_profile_url,
 )
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.lookup.bulkhead import Bulkhead
 from tornado_idv.lookup.circuit_breaker import CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import DeadlineQueue, Timeout, is_cancelled

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
+from tornado_idv.interfaces.shared import Purge, SharedResult
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.circuit_breaker import Permit
 from tornado_idv.lookup.shared_tier import SharedTier
 from tornado_idv.model import Answer, ByNickname, Query, SharedAnswer, User
-from tornado_idv.shared import Purge, SharedResult
 
 Ask = Callable[[Query], Coroutine[Any, Any, Answer]]
 """Ask the backends; raises `LookupFailed`."""

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from tornado_idv.backend import BreakerOptions
 from tornado_idv.errors import format_traceback
+from tornado_idv.interfaces.backend import BreakerOptions
+from tornado_idv.interfaces.shared import AnySharedCache, Purge, SharedResult
 from tornado_idv.lookup.circuit_breaker import BreakerState, CircuitBreaker, Permit
 from tornado_idv.lookup.deadlines import bounded, failure_reason, is_cancelled
 from tornado_idv.metrics.counters import SHARED_CACHE, Counters
 from tornado_idv.model import Query
-from tornado_idv.shared import AnySharedCache, Purge, SharedResult
 
 _log = logging.getLogger(__name__)
 _BREAKER = BreakerOptions(open_for=1.0, open_max=4.0)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pluggy
 
-from tornado_idv.backend import AnyBackend
 from tornado_idv.config.settings import Settings
+from tornado_idv.interfaces.backend import AnyBackend
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.lookup.cache import AnswerCache
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.lookup.guard import BackendCall
@@ -27,7 +28,6 @@ from tornado_idv.registry import (
     open_backends,
 )
 from tornado_idv.service.prepared import Prepared
-from tornado_idv.shared import Purge
 from tornado_idv.web.json_body import encode_user
 
 _OF_NEGATIVE = {"negative_ttl", "max_negative_entries", "failure_memo"}

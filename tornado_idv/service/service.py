@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import pluggy
 
 from tornado_idv.admin.state import ServiceState
-from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import KeySettings, Settings
 from tornado_idv.daemon_thread import DaemonThread
 from tornado_idv.http.server import HttpServer
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.keys.api_key import ApiKey, never_after, never_before
 from tornado_idv.keys.ring import LatestTime
 from tornado_idv.metrics.counters import Counters

@@ -15,8 +15,8 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from tornado_idv.fault import Fault
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
+from tornado_idv.interfaces.fault import Fault
 from tornado_idv.limits.key_limits import Exceeded, KeyLimits, Limit
 from tornado_idv.log_format import format_time
 from tornado_idv.lookup.directory import Directory

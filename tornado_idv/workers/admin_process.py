@@ -16,11 +16,11 @@ from msgspec import convert
 from tornado_idv.admin.listener import admin_listening
 from tornado_idv.admin.operations import OperationFailed, Record
 from tornado_idv.admin.report import ProcessReport, ReloadResult, Report, WorkerReport, merge
-from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.parts import AdminSettings
 from tornado_idv.config.settings import Settings
 from tornado_idv.daemon_thread import DaemonThread
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.registry import backend_kinds, key_stores

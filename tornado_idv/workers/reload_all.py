@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tornado_idv.admin.report import FAILED, ReloadResult
-from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.files import FileSignature
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.metrics.counters import Counters
 from tornado_idv.service.limiters import Limiters
 from tornado_idv.service.needs_restart import needs_restart

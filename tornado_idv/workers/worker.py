@@ -12,8 +12,8 @@ from contextlib import AbstractAsyncContextManager, closing
 import pluggy
 import uvloop
 
-from tornado_idv.backend import AnyBackend
 from tornado_idv.config.load import ConfigFile
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import backend_kinds
 from tornado_idv.service.prepared import Prepared

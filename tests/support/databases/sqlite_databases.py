@@ -11,7 +11,7 @@ import pytest
 
 from idv_sqlite.backend import SqliteBackend
 from tornado_idv import StartError, User
-from tornado_idv.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 

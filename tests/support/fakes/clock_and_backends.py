@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.errors import LookupFailed
+from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.lookup.cache import AnswerCache, CacheLimits
 from tornado_idv.lookup.single_flight import SingleFlight
 from tornado_idv.model import ByCard, Query, User

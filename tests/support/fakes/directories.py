@@ -8,7 +8,7 @@ import pytest
 
 from support.fakes.clock_and_backends import FakeBackend, Source, Ticker, steady_cache
 from tornado_idv.errors import Broken, LookupFailed, Unavailable
-from tornado_idv.hookspecs import hookimpl
+from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.lookup.directory import Directory
 from tornado_idv.model import Answer, ByNickname, Query, User

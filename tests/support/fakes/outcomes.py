@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tornado_idv import Broken, ByNickname, Query, Unavailable
-from tornado_idv.backend import AnyBackend
+from tornado_idv.interfaces.backend import AnyBackend
 
 
 async def outcome(backend: AnyBackend, query: Query | None = None) -> str:

@@ -17,13 +17,13 @@ from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConn
 
 from support.fakes.stepped_loop import SteppedLoop
 from support.processes.service import CARDS_ONLY_KEY, EXPIRED_KEY, KEY
-from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.errors import Unavailable
 from tornado_idv.http.connection import Connection
 from tornado_idv.http.connections import HttpLimits
 from tornado_idv.http.server import HttpServer
 from tornado_idv.http.trusted_proxies import TrustedProxies
 from tornado_idv.identifiers import Identifiers, ProfileSite
+from tornado_idv.interfaces.backend import Backend, BackendOptions
 from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.ring import KeyRing
 from tornado_idv.keys.token import digest

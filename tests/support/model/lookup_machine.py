@@ -30,9 +30,9 @@ from support.model.strategies import (
     WHICH,
     Setup,
 )
+from tornado_idv.interfaces.shared import Purge
 from tornado_idv.model import ByCard, ByNickname, Query, User
 from tornado_idv.registry import plugin_manager
-from tornado_idv.shared import Purge
 
 T = TypeVar("T")
 

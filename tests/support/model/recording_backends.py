@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.errors import Broken, Unavailable
-from tornado_idv.hookspecs import hookimpl
+from tornado_idv.interfaces.backend import Backend, BackendOptions
+from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.model import Answer, ByCard, ByNickname, Query, User
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from support.model.recording_backends import Fault
-from tornado_idv.backend import BackendOptions, BreakerOptions
+from tornado_idv.interfaces.backend import BackendOptions, BreakerOptions
 from tornado_idv.lookup.cache import CacheLimits
 from tornado_idv.model import ByCard, ByNickname, Query
 

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from support.processes.service import KEY
 from tornado_idv.admin.report import ReloadResult
-from tornado_idv.backend import Backend, BackendOptions
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import StartError, Unavailable
-from tornado_idv.hookspecs import hookimpl
+from tornado_idv.interfaces.backend import Backend, BackendOptions
+from tornado_idv.interfaces.hookspecs import hookimpl
 from tornado_idv.log_format import json_lines
 from tornado_idv.model import ByNickname, Query, User
 from tornado_idv.registry import backend_kinds, plugin_manager

@@ -28,8 +28,8 @@ from tornado_idv.cli.keys.store import (
     parse_text,
 )
 from tornado_idv.cli.standard_streams import discard_output, print_message
-from tornado_idv.commands import Exit
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
+from tornado_idv.interfaces.commands import Exit
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token, check_text
 from tornado_idv.keys.store import KeyStore

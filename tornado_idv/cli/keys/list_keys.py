@@ -8,7 +8,7 @@ import click
 
 from tornado_idv.cli.common import print_json
 from tornado_idv.cli.keys.store import Target, as_record, check_id, on_store, parse_text
-from tornado_idv.commands import printable
+from tornado_idv.interfaces.commands import printable
 from tornado_idv.units import parse_duration
 
 _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")

@@ -18,9 +18,9 @@ import click
 
 from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import print_message
-from tornado_idv.commands import Exit, ignore_signals
 from tornado_idv.config.parts import load_key_store_settings
 from tornado_idv.errors import IdvError, UncertainChangeError
+from tornado_idv.interfaces.commands import Exit, ignore_signals
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.location import KeyStoreExistsError, KeyStoreLocation
 from tornado_idv.keys.record import KeyRecord

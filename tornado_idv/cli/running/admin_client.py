@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option
-from tornado_idv.commands import Exit
 from tornado_idv.config.parts import load_admin_settings
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import require_file
+from tornado_idv.interfaces.commands import Exit
 from tornado_idv.service.sockets import url_of
 
 _TIMEOUT = 10.0

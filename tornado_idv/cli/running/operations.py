@@ -17,8 +17,8 @@ from tornado_idv.cli.running.admin_client import (
     post_or_exit,
     status_or_exit,
 )
-from tornado_idv.commands import Exit, printable
 from tornado_idv.errors import ConfigError
+from tornado_idv.interfaces.commands import Exit, printable
 
 _DONE = {
     "all": "Purged the whole cache.",

@@ -20,10 +20,10 @@ from click.core import ParameterSource
 
 from tornado_idv.cli.common import config_option, exit_on_error
 from tornado_idv.cli.standard_streams import discard_output
-from tornado_idv.commands import Exit
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import ConfigError, StartError
+from tornado_idv.interfaces.commands import Exit
 from tornado_idv.keys.token import issue
 from tornado_idv.logs.handlers import configure_logging
 from tornado_idv.registry import backend_kinds, plugin_manager

@@ -35,8 +35,8 @@ from tornado_idv.cli.users.import_users import (
     with_progress,
 )
 from tornado_idv.cli.users.stores import Stores, reporting
-from tornado_idv.commands import Exit
 from tornado_idv.errors import StartError
+from tornado_idv.interfaces.commands import Exit
 from tornado_idv.model import User
 
 _PLANS = ("Free", "Pro", "Team")

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.backend import BackendOptions
 from tornado_idv.cli.common import Record, config_option, json_option, print_json
 from tornado_idv.cli.users.formats import FIELDS
 from tornado_idv.cli.users.stores import Stores, reporting
-from tornado_idv.commands import Exit, printable
 from tornado_idv.errors import Broken
 from tornado_idv.identifiers import Identifiers, fold_case
+from tornado_idv.interfaces.backend import BackendOptions
+from tornado_idv.interfaces.commands import Exit, printable
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import ByCard, ByNickname, User
 from tornado_idv.registry import build_backends, open_backends

@@ -17,8 +17,8 @@ import click
 
 from tornado_idv import strict_json, yaml_loader
 from tornado_idv.cli.users.stores import RefusedError
-from tornado_idv.commands import printable
 from tornado_idv.errors import ConfigError
+from tornado_idv.interfaces.commands import printable
 from tornado_idv.model import User
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

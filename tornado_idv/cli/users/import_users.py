@@ -27,8 +27,8 @@ from tornado_idv.identifiers import (
     is_plan,
     is_profile_url,
 )
+from tornado_idv.interfaces.user_store import NumberedUser
 from tornado_idv.model import User
-from tornado_idv.user_store import NumberedUser
 
 _SHOWN_ROWS = 200
 """Rows after which their number is shown."""

@@ -9,10 +9,10 @@ import click
 import pluggy
 
 if TYPE_CHECKING:
-    from tornado_idv.backend import Backend
-    from tornado_idv.commands import CommandTools
+    from tornado_idv.interfaces.backend import Backend
+    from tornado_idv.interfaces.commands import CommandTools
+    from tornado_idv.interfaces.shared import SharedCache, SharedLimits
     from tornado_idv.model import Answer, Query
-    from tornado_idv.shared import SharedCache, SharedLimits
 
 PROJECT = "tornado_idv"
 

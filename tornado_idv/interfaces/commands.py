@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # they need pydantic and msgspec, which `--help` does not
-    from tornado_idv.backend import BackendOptions
+    from tornado_idv.interfaces.backend import BackendOptions
     from tornado_idv.model import Query, User
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
-from tornado_idv.fault import Fault
+from tornado_idv.interfaces.fault import Fault
+from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.model import BackendResult, ByCard, ByNickname, Query, User
 from tornado_idv.options import Duration, Options, Pattern, WholeNumber
-from tornado_idv.user_store import UserStore
 
 
 class BreakerOptions(Options):

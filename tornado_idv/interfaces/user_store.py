@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from tornado_idv.commands import ignore_signals
+from tornado_idv.interfaces.commands import ignore_signals
 from tornado_idv.model import User
 
 NumberedUser = tuple[int, User]
