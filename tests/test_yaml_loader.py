@@ -163,7 +163,9 @@ def test_32_levels_are_accepted() -> None:
     ids=["lists", "mappings", "dashes", "names"],
 )
 def test_deep_nesting_is_rejected(content: bytes) -> None:
-    assert "nested deeper" in problem(content)
+    """Libyaml 0.2.6, in PyYAML 6.0.4, has a limit of its own and looks a thousand levels ahead."""
+    message = problem(content)
+    assert "nested deeper" in message or "maximum nesting depth" in message
 
 
 def test_an_alias_bomb_is_rejected_at_its_first_anchor() -> None:
