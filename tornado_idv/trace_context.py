@@ -11,9 +11,9 @@ from contextvars import ContextVar
 
 from msgspec import Struct
 
-_TRACEPARENT = re.compile(
-    "(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})"
-)
+TRACEPARENT = "(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})"
+"""Pattern of a valid ``traceparent``, with groups for the id of the trace and the flags."""
+_TRACEPARENT = re.compile(TRACEPARENT)
 _TRACESTATE = re.compile("[ -~]{1,512}")
 _KNOWN_FLAGS = 0x03
 """Sampled, and random trace id; others are to be sent as zero."""
@@ -53,7 +53,9 @@ here.
 def parse_trace(traceparent: str, tracestate: str = "") -> Trace | None:
     """Return the trace of a caller; ``None`` unless its ``traceparent`` is valid."""
     match = _TRACEPARENT.fullmatch(traceparent)
-    if match is None:
-        return None
-    state = tracestate if tracestate and _TRACESTATE.fullmatch(tracestate) else ""
-    return Trace(match[1], match[2], state)
+    return Trace(match[1], match[2], valid_state(tracestate)) if match else None
+
+
+def valid_state(tracestate: str) -> str:
+    """Return a ``tracestate`` if it can be sent, or nothing."""
+    return tracestate if _TRACESTATE.fullmatch(tracestate) else ""

@@ -9,6 +9,7 @@ import pytest
 from support.fakes.clock_and_backends import Ticker
 from tornado_idv.http.errors import HttpError
 from tornado_idv.http.head import RequestHead, parse_head
+from tornado_idv.trace_context import parse_trace
 from tornado_idv.web import head_template
 from tornado_idv.web.auth import credentials
 from tornado_idv.web.head_template import (
@@ -19,13 +20,14 @@ from tornado_idv.web.head_template import (
     compile_template,
     shape_of,
 )
+from tornado_idv.web.response import request_id_or_new
 
 LINE = b"POST /api/v1/identify/url HTTP/1.1"
 FIELDS = (
     b"Host: api.example",
     b"X-Forwarded-For: 192.0.2.7",
     b"X-Request-ID: 6f1c",
-    b"traceparent: 00-4bf92f35-00f067aa-01",
+    b"traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     b"User-Agent: python-requests/2.31.0",
     b"Accept: */*",
     b"Authorization: Bearer 0123456789abcdef",
@@ -51,7 +53,7 @@ def test_values_that_vary_match_and_are_read() -> None:
     other = HEAD.replace(b"6f1c", b"77").replace(b"192.0.2.7", b"10.0.0.1, 10.0.0.2")
     other = other.replace(b": 19", b": 7").replace(b"0123456789abcdef", b"token")
     template = learned(HEAD)
-    match = template.pattern.match(other + b"the body")
+    match = template.match(other + b"the body")
     assert match is not None
     assert match.end() == len(other)
     groups = (template.token, template.length, template.request_id, template.forwarded_for)
@@ -90,7 +92,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("data", OTHERS.values(), ids=OTHERS)
 def test_other_heads_do_not_match(data: bytes) -> None:
-    assert learned(HEAD).pattern.match(data) is None
+    assert learned(HEAD).match(data) is None
 
 
 NEVER = {
@@ -123,7 +125,7 @@ def test_what_matches_means_the_same_to_the_parser(more: tuple[bytes, ...]) -> N
     for place in range(len(data)):
         for byte in range(256):
             other = data[:place] + bytes([byte]) + data[place + 1 :]
-            match = template.pattern.match(other)
+            match = template.match(other)
             if match is None:
                 continue
             matched += 1
@@ -138,14 +140,17 @@ def test_what_matches_means_the_same_to_the_parser(more: tuple[bytes, ...]) -> N
             assert head.content_length == int(match[template.length])
             sent = credentials(head.headers["authorization"])
             assert sent == ("bearer", match[template.token].decode())
-            for name, group in (
-                ("x-request-id", template.request_id),
-                ("x-forwarded-for", template.forwarded_for),
-                ("traceparent", template.traceparent),
-            ):
-                value = match[group].strip(b" \t").decode("latin-1")
-                assert head.headers[name] == value
+            address = match[template.forwarded_for].strip(b" \t").decode("latin-1")
+            assert address == head.headers["x-forwarded-for"]
+            request_id, trace_id = match[template.request_id], match[template.traceparent]
+            assert request_id == valid_request_id(head.headers["x-request-id"])
+            trace = parse_trace(head.headers["traceparent"])
+            assert trace_id == (trace.id.encode() if trace else None)
     assert matched > 10_000
+
+
+def valid_request_id(sent: str) -> bytes | None:
+    return sent.encode() if request_id_or_new(sent) == sent else None
 
 
 def test_kinds_of_fields_do_not_overlap() -> None:
@@ -221,10 +226,10 @@ def test_number_of_templates_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_size_of_a_template_is_bounded() -> None:
     template = learned(HEAD)
-    held = sys.getsizeof(template.pattern) + sys.getsizeof(template.pattern.pattern)
+    held = sum(map(sys.getsizeof, (template.pattern, template.pattern.pattern, template.start)))
     assert held + sys.getsizeof(template) <= 4096
     template = learned(head_of(*FIELDS, *(b"X-Field-%d: 1" % number for number in range(14))))
-    held = sys.getsizeof(template.pattern) + sys.getsizeof(template.pattern.pattern)
+    held = sum(map(sys.getsizeof, (template.pattern, template.pattern.pattern, template.start)))
     assert held + sys.getsizeof(template) <= 7 * 1024
     many = head_of(*FIELDS, *(b"X-Field-%d: 1" % number for number in range(30)))
     assert compile_template(parse_head(many, 1 << 20), "meaning") is None

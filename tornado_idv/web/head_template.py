@@ -17,6 +17,8 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from tornado_idv.http.head import RequestHead
+from tornado_idv.trace_context import TRACEPARENT
+from tornado_idv.web.response import REQUEST_ID
 
 SIGNIFICANT = ("host", "content-type", "content-encoding", "accept", "connection")
 """Header fields whose value the response may depend on: it is a part of the template."""
@@ -49,11 +51,16 @@ _SEEN_OF_KEY = 8
 
 _HEAD_END = b"\r\n\r\n"
 _VALUE = rb"[\t -~\x80-\xff]*+"
+_VALID = rb"[ \t]*+(?:%b[ \t]*+|" + _VALUE + rb")"
+"""A value whose groups are ``None`` where it is not valid."""
 _PATTERNS = {
     # A token68, as `is_token68`; its length is for the caller to check.
-    "authorization": (rb"[ \t]*+[Bb][Ee][Aa][Rr][Ee][Rr] ++([A-Za-z0-9\-._~+/]++=*+)[ \t]*+"),
-    "content-length": rb"[ \t]*+(0|[1-9][0-9]{0,5}+)",
-    **dict.fromkeys(CARRIED[2:], rb"(" + _VALUE + rb")"),
+    "authorization": rb" *+(?i:bearer) ++([A-Za-z0-9\-._~+/]++=*+)",
+    "content-length": rb" *+(0|[1-9][0-9]{0,5}+)",
+    "x-request-id": _VALID % b"(%b+)" % REQUEST_ID.encode(),
+    "x-forwarded-for": rb"(" + _VALUE + rb")",
+    "traceparent": _VALID % TRACEPARENT.encode(),
+    "tracestate": rb"(" + _VALUE + rb")",
 }
 _LINE = re.compile(rb"([^:\r\n]+):[^\r\n]*+\r\n")
 _SHAPE = re.compile(rb"\n(?:((?i:" + "|".join(SIGNIFICANT).encode() + rb"):.*+)|([^:\n]*+):.*+)")
@@ -63,11 +70,14 @@ _Meaning = TypeVar("_Meaning")
 
 
 class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
-    """A compiled template; the groups of its pattern are numbered, 0 for an absent field.
+    """A compiled template: ``start``, and the pattern of what follows.
 
-    ``meaning`` is what the handlers understood, opaque here.
+    The groups of its pattern are numbered, 0 for an absent field;
+    ``traceparent`` is the first of two, which are ``None`` unless it is valid, as is
+    ``request_id``. ``meaning`` is what the handlers understood, opaque here.
     """
 
+    start: bytes
     pattern: re.Pattern[bytes]
     token: int
     length: int
@@ -78,6 +88,11 @@ class HeadTemplate(Struct, Generic[_Meaning], frozen=True, eq=False):
     keep_alive: bool
     connection_field: str
     meaning: _Meaning
+
+    def match(self, data: bytes | bytearray) -> re.Match[bytes] | None:
+        """Match the head that ``data`` begins with."""
+        start = self.start
+        return self.pattern.match(data, len(start)) if data.startswith(start) else None
 
 
 def shape_of(data: bytes | bytearray) -> int | None:
@@ -95,12 +110,12 @@ def shape_of(data: bytes | bytearray) -> int | None:
 
 def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Meaning] | None:
     """Return the template of a head that was accepted, ``None`` if it can have none."""
-    at = head.data.find(b"\r\n") + 2
+    at = start = head.data.find(b"\r\n") + 2
     is_absolute = b"://" in head.data[: head.data.find(b"/") + 2]
     if is_absolute or any(name in head.headers for name in _NEVER):
         return None
-    parts, literal = [re.escape(head.data[:at])], at
-    groups = dict.fromkeys(CARRIED, 0)
+    parts, literal = [], at
+    groups, count = dict.fromkeys(CARRIED, 0), 1
     names = set()
     for line in _LINE.finditer(head.data, at):
         name = line[1].decode().lower()
@@ -111,16 +126,18 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
         if name in SIGNIFICANT:
             prefix, value = line[0][:-2], b""
         elif name in groups:
-            groups[name] = sum(each > 0 for each in groups.values()) + 1
-        parts += [re.escape(prefix), value, rb"\r\n"]
+            groups[name] = count
+            count += value.count(b"(") - value.count(b"(?")
         literal += len(prefix)
+        if name in SIGNIFICANT and line.start() == start:
+            start = line.end()
+        else:
+            parts += [re.escape(prefix), value, rb"\r\n"]
     if not (groups["authorization"] and groups["content-length"]) or literal > _MAX_LITERAL:
         return None
-    pattern = re.compile(b"".join([*parts, rb"\r\n"]))
-    if not pattern.match(head.data):
-        return None
-    return HeadTemplate(
-        pattern=pattern,
+    template = HeadTemplate(
+        start=head.data[:start],
+        pattern=re.compile(b"".join([*parts, rb"\r\n"])),
         token=groups["authorization"],
         length=groups["content-length"],
         request_id=groups["x-request-id"],
@@ -131,6 +148,7 @@ def compile_template(head: RequestHead, meaning: _Meaning) -> HeadTemplate[_Mean
         connection_field=head.connection_field(keep_alive=head.keep_alive),
         meaning=meaning,
     )
+    return template if template.match(head.data) else None
 
 
 class HeadTemplates(Generic[_Meaning]):

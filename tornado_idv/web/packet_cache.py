@@ -25,7 +25,7 @@ from tornado_idv.keys.api_key import ApiKey
 from tornado_idv.keys.token import MAX_LENGTH
 from tornado_idv.limits.key_limits import KeyLimits
 from tornado_idv.model import Answer, Query
-from tornado_idv.trace_context import RequestContext, Trace, parse_trace
+from tornado_idv.trace_context import RequestContext, Trace, valid_state
 from tornado_idv.web.access_log import record_response
 from tornado_idv.web.errors import error_for, fields_for
 from tornado_idv.web.head_template import MAX_HEAD, HeadTemplate, HeadTemplates
@@ -39,7 +39,7 @@ from tornado_idv.web.lookups import (
     result_of_miss,
     start_lookup,
 )
-from tornado_idv.web.response import build_response, new_request_id, request_id_or_new
+from tornado_idv.web.response import build_response, new_request_id
 
 _MAX_BODY = 1024
 _MAX_QUERY_BYTES = 16 * 1024 * 1024
@@ -129,10 +129,10 @@ class PacketFastPath:
         ``None`` if the head is not known. The match holds a token: it is not to be kept.
         """
         template = self._template
-        match = template.pattern.match(data) if template is not None else None
+        match = template.match(data) if template is not None else None
         if template is None or match is None:
-            last, template = template, self._cache.templates.find(data)
-            match = template.pattern.match(data) if template and template is not last else None
+            template = self._cache.templates.find(data)
+            match = template.match(data) if template is not None else None
             if template is None or match is None:
                 return None
             self._template = template
@@ -277,16 +277,16 @@ _CLOSE = "Connection: close\r\n"
 
 
 def _request_id(match: re.Match[bytes], template: HeadTemplate[_Meaning]) -> str:
-    if not template.request_id:
-        return new_request_id()
-    return request_id_or_new(_text(match[template.request_id]))
+    valid = match[template.request_id] if template.request_id else None
+    return valid.decode() if valid else new_request_id()
 
 
 def _trace(match: re.Match[bytes], template: HeadTemplate[_Meaning]) -> Trace | None:
-    if not template.traceparent:
+    at = template.traceparent
+    if not at or not (trace_id := match[at]):
         return None
-    state = _text(match[template.tracestate]) if template.tracestate else ""
-    return parse_trace(_text(match[template.traceparent]), state)
+    state = valid_state(_text(match[template.tracestate])) if template.tracestate else ""
+    return Trace(trace_id.decode(), match[at + 1].decode(), state)
 
 
 def _address(match: re.Match[bytes], template: HeadTemplate[_Meaning], peer: Peer) -> str:

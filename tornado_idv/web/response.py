@@ -8,14 +8,16 @@ import re
 import secrets
 import time
 from email.utils import formatdate
-from functools import lru_cache
 from http.client import responses
 
 from tornado_idv.web.errors import ApiError
 
 FIELDS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 """Header fields of every response, of handlers and without one."""
-_REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+_FIELD_LINES = "".join(f"{name}: {value}\r\n" for name, value in FIELDS.items())
+REQUEST_ID = r"[A-Za-z0-9_.\-]{1,64}"
+"""Pattern of a client's ``X-Request-ID`` that is used: short and harmless."""
+_REQUEST_ID = re.compile(REQUEST_ID)
 
 
 class _RequestIds:
@@ -39,7 +41,7 @@ os.register_at_fork(after_in_child=new_request_id.renew)
 
 
 def request_id_or_new(requested: str | None) -> str:
-    """Return the client's ``X-Request-ID``, or a new id unless that is short and harmless."""
+    """Return the client's ``X-Request-ID``, or a new id unless it matches `REQUEST_ID`."""
     if requested is not None and _REQUEST_ID.fullmatch(requested):
         return requested
     return new_request_id()
@@ -58,10 +60,11 @@ def build_response(
     ``now`` is the Unix time, from a caller that has just read it.
     """
     second = int(time.time() if now is None else now)
-    own = f"{request_id}\r\n{fields}".encode("latin-1")
     if _prefixes.second != second:
         _prefixes.begin(second)
-    return b"".join((_prefixes[status], own, _suffix(len(body)), body))
+    prefix = _prefixes[status]
+    head = f"{prefix}{request_id}\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
+    return head.encode("latin-1") + body
 
 
 def build_error(error: ApiError, request_id: str, fields: str = "") -> bytes:
@@ -69,17 +72,7 @@ def build_error(error: ApiError, request_id: str, fields: str = "") -> bytes:
     return build_response(error.status, request_id, error.body, f"{error.fields}{fields}")
 
 
-def _prefix(status: int, second: int) -> bytes:
-    prefix = (
-        f"HTTP/1.1 {status} {responses[status]}\r\n"
-        "Content-Type: application/json\r\n"
-        f"Date: {formatdate(second, usegmt=True)}\r\n"
-    )
-    prefix += "".join(f"{name}: {value}\r\n" for name, value in FIELDS.items()) + "X-Request-ID: "
-    return prefix.encode("ascii")
-
-
-class _Prefixes(dict[int, bytes]):
+class _Prefixes(dict[int, str]):
     """Beginnings of the responses of one second, up to the request id, by their status.
 
     `functools.lru_cache` would build a key of both for each response.
@@ -92,15 +85,14 @@ class _Prefixes(dict[int, bytes]):
         self.clear()
         self.second = second
 
-    def __missing__(self, status: int) -> bytes:
-        self[status] = prefix = _prefix(status, self.second)
+    def __missing__(self, status: int) -> str:
+        self[status] = prefix = (
+            f"HTTP/1.1 {status} {responses[status]}\r\n"
+            "Content-Type: application/json\r\n"
+            f"Date: {formatdate(self.second, usegmt=True)}\r\n"
+            f"{_FIELD_LINES}X-Request-ID: "
+        )
         return prefix
 
 
 _prefixes = _Prefixes()
-
-
-@lru_cache(maxsize=256)
-def _suffix(length: int) -> bytes:
-    """Return the last header line and the end of the head."""
-    return b"Content-Length: %d\r\n\r\n" % length
