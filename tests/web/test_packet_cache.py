@@ -9,6 +9,7 @@ import pytest
 
 from support.http.in_process import Harness, ask_for, harnesses
 from tornado_idv import model
+from tornado_idv.http import known_requests
 from tornado_idv.http.exchange import Exchange, Peer, ResponseSink
 from tornado_idv.http.head import parse_head
 from tornado_idv.web import packet_cache
@@ -38,7 +39,7 @@ def packets(harness: Harness) -> PacketCache:
 
 def bodies(harness: Harness) -> list[bytes]:
     """The bodies whose meaning is kept."""
-    return [*packets(harness)._queries["identify/url"].by_body]
+    return [*packets(harness)._queries["identify/url"]]
 
 
 def test_body_is_kept_when_its_answer_is_cached(harness: Harness) -> None:
@@ -63,23 +64,20 @@ def test_only_what_a_handler_understood_is_learned(harness: Harness) -> None:
 
 
 def test_the_oldest_bodies_are_evicted(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packet_cache, "_MAX_QUERY_BYTES", 2000)
-    small = [ask_for("alice", pad=pad) for pad in range(1, 5)]
-    harness.ask(*small)
-    assert len(bodies(harness)) == 4
-    harness.ask(ask_for("alice", pad=900))
-    assert [len(each) for each in bodies(harness)] == [22, 23, 919]
+    monkeypatch.setattr(packet_cache, "_MAX_BODIES", 3)
+    harness.ask(*(ask_for("alice", pad=pad) for pad in range(1, 6)))
+    assert [len(each) for each in bodies(harness)] == [22, 23, 24]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pad", [0, 990], ids=["short", "long"])
+@pytest.mark.parametrize(("pad", "most"), [(0, 420), (990, 1600)], ids=["short", "long"])
 def test_bodies_take_no_more_memory_than_their_bound(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch, pad: int
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, pad: int, most: int
 ) -> None:
-    bound = 1 << 18
-    monkeypatch.setattr(packet_cache, "_MAX_QUERY_BYTES", bound)
+    bound = 200
+    monkeypatch.setattr(packet_cache, "_MAX_BODIES", bound)
     client = harness.call()
-    names = [f"{number:08}" for number in range(2 * bound // (280 + pad))]
+    names = [f"{number:08}" for number in range(2 * bound)]
     for name in names:
         client.send(ask_for(name, pad=pad))
     harness.logged.clear()
@@ -91,12 +89,11 @@ def test_bodies_take_no_more_memory_than_their_bound(
     finally:
         tracemalloc.stop()
     # Only what is allocated here: services of other tests may run in threads of this process.
-    files = (packet_cache.__file__, model.__file__)
+    files = (known_requests.__file__, packet_cache.__file__, model.__file__)
     ours = snapshot.filter_traces(
         [tracemalloc.Filter(inclusive=True, filename_pattern=file) for file in files]
     )
-    held = sum(trace.size for trace in ours.traces)
-    assert held < bound * 1.1
+    assert bound * pad < sum(trace.size for trace in ours.traces) < bound * most
 
 
 def test_response_is_counted_with_its_time_and_as_a_hit(harness: Harness) -> None:

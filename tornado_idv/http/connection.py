@@ -158,9 +158,9 @@ class Connection(KnownRequests):
 
     def on_response_complete(self, *, keep_alive: bool) -> None:
         exchange, self._exchange = self._exchange, None
-        if exchange is not None:
+        if isinstance(exchange, Exchange):
             self._authenticated = exchange.authenticated
-            if self._learn and isinstance(exchange, Exchange) and exchange.cacheable is not None:
+            if self._learn and exchange.cacheable is not None:
                 self._learn(exchange)
         if self.state not in NOT_RECEIVING:
             self._end_response(keep_alive=keep_alive)

@@ -20,8 +20,6 @@ from tornado_idv.http.trusted_proxies import TrustedProxies
 class Pending(Protocol):
     """A request of the fast path whose response is sent later, to its `ResponseSink`."""
 
-    authenticated: bool
-
     def close_after_response(self) -> None:
         """Close the connection when the response is complete."""
 

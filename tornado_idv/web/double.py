@@ -218,7 +218,7 @@ class _DoubleFastPath(PacketFastPath):
         meaning = self._template.meaning if self._template else None
         if meaning is None:
             return None
-        known = meaning.queries.by_body.get(body) or self._parse(meaning.operation, body)
+        known = meaning.queries.get(body) or self._parse(meaning.operation, body)
         if known is None or self._double.concerns(known.query, self._services.directory):
             return None
         return super().respond(match, body, sink)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from asyncio import CancelledError, Future
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from hashlib import sha256
 
 from msgspec import Struct
@@ -42,12 +42,8 @@ from tornado_idv.web.lookups import (
 from tornado_idv.web.response import build_response, new_request_id
 
 _MAX_BODY = 1024
-_MAX_QUERY_BYTES = 16 * 1024 * 1024
-"""Memory of the bodies of one operation and their queries: about 50,000 of usual length."""
-_ENTRY_BYTES = 288
-"""What an entry takes beside its characters (CPython 3.11)."""
-_SUBJECT_BYTES = 49
-"""What the name of a user in the access log takes beside its characters."""
+_MAX_BODIES = 20_000
+"""Bodies of one operation that are kept; each takes at most 1.6 KiB, and usually 0.4 KiB."""
 
 
 class Accepted(Struct, frozen=True):
@@ -62,30 +58,13 @@ class _KnownQuery(Struct, frozen=True, gc=False):
 
     query: Query
     subject: str | None
-    is_new: bool = False
-
-
-class _QueryTable:
-    """The meaning of bodies; the oldest are dropped when the table is full."""
-
-    __slots__ = ("_bytes", "by_body")
-
-    def __init__(self) -> None:
-        self.by_body: OrderedDict[bytes, _KnownQuery] = OrderedDict()
-        self._bytes = 0
-
-    def store(self, body: bytes, known: _KnownQuery) -> None:
-        self.by_body[body] = known = _KnownQuery(known.query, known.subject)
-        self._bytes += _size(body, known)
-        while self._bytes > _MAX_QUERY_BYTES:
-            self._bytes -= _size(*self.by_body.popitem(last=False))
 
 
 class _Meaning(Struct, frozen=True, eq=False):
-    """Meaning of a template, and the bodies that may follow its heads."""
+    """Meaning of a template, and the bodies that may follow its heads, the oldest first."""
 
     operation: Operation
-    queries: _QueryTable
+    queries: OrderedDict[bytes, _KnownQuery]
 
 
 class PacketCache:
@@ -95,7 +74,7 @@ class PacketCache:
         self.services = services
         self.templates = HeadTemplates[_Meaning]()
         self.max_body = min(max_body, _MAX_BODY)
-        self._queries: dict[str, _QueryTable] = {}
+        self._queries: defaultdict[str, OrderedDict[bytes, _KnownQuery]] = defaultdict(OrderedDict)
 
     def connect(self, peer: Peer) -> PacketFastPath:
         """Return the fast path of a new connection."""
@@ -106,8 +85,8 @@ class PacketCache:
         accepted = exchange.cacheable
         if isinstance(accepted, Accepted):
             operation = accepted.operation
-            queries = self._queries.setdefault(operation.route, _QueryTable())
-            self.templates.learn(exchange.head, accepted.key.id, _Meaning(operation, queries))
+            meaning = _Meaning(operation, self._queries[operation.route])
+            self.templates.learn(exchange.head, accepted.key.id, meaning)
 
 
 class PacketFastPath:
@@ -159,7 +138,8 @@ class PacketFastPath:
         key = services.keys.find(sha256(token).digest(), now) if len(token) <= MAX_LENGTH else None
         if key is None or operation.scope not in key.scopes:
             return None
-        known = meaning.queries.by_body.get(body) or self._parse(operation, body)
+        queries = meaning.queries
+        known = queries.get(body) or self._parse(operation, body)
         if known is None:
             return None
         directory = services.directory
@@ -173,12 +153,17 @@ class PacketFastPath:
         address = peer.remote_ip if peer.proxies is None else _address(match, template, peer)
         if answer is None:
             context = RequestContext(request_id, trace)
-            request = _Request(
-                services, template, key.id, limits, context, address, known.subject, started_at
+            pending = PendingResponse(
+                *(services, template, key.id, limits, context, address, known.subject, started_at),
+                sink,
+                template.keep_alive,
             )
-            return PendingResponse(request, start_lookup(directory, known.query, context), sink)
-        if known.is_new:
-            meaning.queries.store(body, known)
+            start_lookup(directory, known.query, context).add_done_callback(pending.respond)
+            return pending
+        if body not in queries:
+            queries[body] = known
+            if len(queries) > _MAX_BODIES:
+                queries.popitem(last=False)
         result = result_of(answer, limits, "hit")
         status, fields = result.status, template.connection_field
         response = build_response(status, request_id, result.body, fields, now=now)
@@ -207,11 +192,14 @@ class PacketFastPath:
             query = operation.query(body, services.identifiers)
         except InvalidFormat:
             return None
-        return _KnownQuery(query, services.subject_of(query), is_new=True)
+        return _KnownQuery(query, services.subject_of(query))
 
 
-class _Request(Struct, frozen=True, eq=False):
-    """A request whose lookup runs; ``started_at`` is the time of the directory's timer."""
+class PendingResponse(Struct, eq=False):
+    """A request whose lookup runs; in place of the `Exchange` of its connection.
+
+    ``started_at`` is the time of the directory's timer.
+    """
 
     services: Services
     template: HeadTemplate[_Meaning]
@@ -221,55 +209,45 @@ class _Request(Struct, frozen=True, eq=False):
     address: str
     subject: str | None
     started_at: float
-
-
-class PendingResponse:
-    """A request whose lookup runs; in place of the `Exchange` of its connection."""
-
-    authenticated = True
-
-    def __init__(self, request: _Request, lookup: Future[Answer], sink: ResponseSink) -> None:
-        self._request = request
-        self._sink = sink
-        self._keep_alive = request.template.keep_alive
-        lookup.add_done_callback(self._respond)
+    sink: ResponseSink
+    keep_alive: bool
 
     def close_after_response(self) -> None:
         """Close the connection when the response is complete."""
-        self._keep_alive = False
+        self.keep_alive = False
 
     def on_disconnect(self) -> None:
         """Do nothing: the lookup goes on, and its answer is cached."""
 
-    def _respond(self, lookup: Future[Answer]) -> None:
-        request = self._request
+    def respond(self, lookup: Future[Answer]) -> None:
+        """Send the response, now that its lookup has ended."""
+        services, request_id = self.services, self.context.request_id
         try:
-            result = result_of_miss(lookup.result(), request.limits)
+            result = result_of_miss(lookup.result(), self.limits)
         except (Exception, CancelledError) as error:  # noqa: BLE001 - becomes a response
-            log_unexpected(error, request.context.request_id)
+            log_unexpected(error, request_id)
             api_error = error_for(error)
             fields, failure = fields_for(error), failure_of(error)
             result = Result(api_error.status, api_error.body, fields, failure, "miss")
         fields = result.fields
-        fields += request.template.connection_field if self._keep_alive else _CLOSE
-        services, request_id = request.services, request.context.request_id
-        self._sink.send(build_response(result.status, request_id, result.body, fields))
-        self._sink.on_response_complete(keep_alive=self._keep_alive)
+        fields += self.template.connection_field if self.keep_alive else _CLOSE
+        self.sink.send(build_response(result.status, request_id, result.body, fields))
+        self.sink.on_response_complete(keep_alive=self.keep_alive)
         record_response(
             services.counters,
             services.access_log,
             "POST",
-            request.template.meaning.operation.route,
+            self.template.meaning.operation.route,
             result.status,
-            services.directory.cache.timer() - request.started_at,
-            request.address,
-            request.key_id,
+            services.directory.cache.timer() - self.started_at,
+            self.address,
+            self.key_id,
             request_id,
             result.failure,
-            request.subject,
+            self.subject,
             result.cache,
             result.backend,
-            trace=request.context.trace,
+            trace=self.context.trace,
         )
 
 
@@ -297,9 +275,3 @@ def _address(match: re.Match[bytes], template: HeadTemplate[_Meaning], peer: Pee
 def _text(value: bytes) -> str:
     """Return the value of a header field as the parser has it."""
     return value.strip(b" \t").decode("latin-1")
-
-
-def _size(body: bytes, known: _KnownQuery) -> int:
-    """Return the memory of an entry in bytes; a query may hold its text twice."""
-    subject = _SUBJECT_BYTES + len(known.subject) if known.subject else 0
-    return _ENTRY_BYTES + len(body) + 2 * len(known.query.text) + subject
