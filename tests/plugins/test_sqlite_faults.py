@@ -172,7 +172,7 @@ async def test_a_locked_database_is_unavailable_for_every_caller_at_once(path: P
             begun = time.monotonic()
             asked = [backend.find(query) for query in [KNOWN, ABSENT] * 10]
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
-            assert 0.2 < time.monotonic() - begun < 1
+            assert 0.2 < time.monotonic() - begun < 2.5  # one after the other they take 5 s
             assert {(type(each), str(each)) for each in outcomes} == {
                 (Unavailable, "the database is locked")
             }
