@@ -79,18 +79,8 @@ _BY_EXCEPTION: dict[type[BaseException], ApiError] = {
     InvalidKey: ApiError.TOKEN,
     LookupFailed: ApiError.UNAVAILABLE,
 }
-_REJECTED = {
-    error.status: error
-    for error in (
-        ApiError.BAD_REQUEST,
-        ApiError.REQUEST_TIMEOUT,
-        ApiError.BODY_TOO_LARGE,
-        ApiError.URI_TOO_LONG,
-        ApiError.EXPECTATION,
-        ApiError.HEADERS_TOO_LARGE,
-        ApiError.OVERLOADED,
-    )
-}
+_BY_STATUS = {error.status: error for error in reversed(ApiError)}
+"""The first of those with a status: 503 is `ApiError.OVERLOADED`."""
 
 
 def rate_limited(exceeded: Exceeded) -> ApiException:
@@ -137,4 +127,4 @@ def error_for(exception: BaseException) -> ApiError:
 
 def error_for_rejected(status: HTTPStatus) -> ApiError:
     """Return the error record for a request that the HTTP server rejects with this status."""
-    return _REJECTED[status]
+    return _BY_STATUS[status]
