@@ -115,7 +115,7 @@ _TIMEOUT = 150.0
 """Seconds: longer than the service waits for its backends."""
 
 
-@click.command()
+@click.command(epilog="\b\nExamples:\n  tornado-idv check && tornado-idv reload")
 @admin_command
 def reload(admin: AdminListener) -> NoReturn:
     """Reload the configuration of the running service.
