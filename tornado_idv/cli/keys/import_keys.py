@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import IO, Annotated
 
@@ -20,9 +20,9 @@ from pydantic import (
 from tornado_idv import strict_json
 from tornado_idv.cli.common import report, with_progress
 from tornado_idv.cli.keys.store import (
-    END_OF_TIME,
     KeyCommandError,
     Target,
+    check_moment,
     create_option,
     on_store,
 )
@@ -61,8 +61,8 @@ class ImportedKey(Options):
     @field_validator("not_before", "expires")
     @classmethod
     def _printable(cls, moment: datetime | None) -> datetime | None:
-        if moment is not None and not 0 <= moment.timestamp() < END_OF_TIME:
-            raise ValueError("must be a time from 1970 on and before the year 9999")
+        if moment is not None:
+            check_moment(moment.timestamp())
         return moment
 
     @field_validator("expires")
@@ -72,19 +72,11 @@ class ImportedKey(Options):
 
     def as_record(self, now: float) -> KeyRecord:
         """Return the key as it is stored."""
-        return KeyRecord(
-            self.id,
-            now,
-            (Token(bytes.fromhex(self.sha256), now),),
-            self.owner,
-            self.scopes,
-            _timestamp(self.not_before),
-            _timestamp(self.expires),
-            self.requests,
-            self.misses,
-            self.note,
-            self.disabled,
-        )
+        attributes = dict(self)
+        for name in ("not_before", "expires"):
+            attributes[name] = attributes[name] and attributes[name].timestamp()
+        token = Token(bytes.fromhex(attributes.pop("sha256")), now)
+        return KeyRecord(attributes.pop("id"), now, (token,), **attributes)
 
 
 @click.command("import")
@@ -121,13 +113,12 @@ def import_keys(
 
 def _read_keys(
     target: Target, lines: Sequence[bytes], name: str
-) -> tuple[list[KeyRecord], dict[str, int]]:
-    """Return the keys, and the line of each by its id; raises `ConfigError` with all problems."""
+) -> tuple[list[KeyRecord], Mapping[str | bytes, int]]:
+    """Return the keys, and the line of each id; raises `ConfigError` with all problems."""
     now = time.time()
     keys: list[KeyRecord] = []
     problems: list[Problem] = []
-    by_id: dict[str, int] = {}
-    by_digest: dict[bytes, int] = {}
+    first: dict[str | bytes, int] = {}
     for number, line in enumerate(with_progress(lines, "Reading"), start=1):
         if not line.strip():
             continue
@@ -142,16 +133,13 @@ def _read_keys(
             problems.append(Problem(name, number, 1, "", "not a line of JSON"))
         else:
             keys.append(key)
-            for member, first in (
-                ("id", by_id.setdefault(key.id, number)),
-                ("sha256", by_digest.setdefault(key.tokens[0].digest, number)),
-            ):
-                if first != number:
-                    text = f"the same as in line {first}"
+            for member, value in (("id", key.id), ("sha256", key.tokens[0].digest)):
+                if first.setdefault(value, number) != number:
+                    text = f"the same as in line {first[value]}"
                     problems.append(Problem(name, number, 1, member, text))
     if problems:
         raise ConfigError(*problems)
-    return keys, by_id
+    return keys, first
 
 
 def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:
@@ -166,7 +154,3 @@ def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:
         is_safe = all(isinstance(step, int) or is_safe_to_print(step) for step in steps)
         message = _MESSAGES.get(kind) or str(detail.get("ctx", {}).get("error", detail["msg"]))
         yield dotted(steps) if is_safe else "", message
-
-
-def _timestamp(moment: datetime | None) -> float | None:
-    return None if moment is None else moment.timestamp()

@@ -7,9 +7,8 @@ import time
 import click
 
 from tornado_idv.cli.common import print_json
-from tornado_idv.cli.keys.store import Target, as_record, check_id, on_store, parse_text
+from tornado_idv.cli.keys.store import Target, as_record, on_store
 from tornado_idv.interfaces.commands import printable
-from tornado_idv.units import parse_duration
 
 _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 
@@ -17,9 +16,11 @@ _COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 @click.command("list")
 @click.option("--unused", metavar="90d", help="Only keys that were not used for so long.")
 @click.option("--expiring", metavar="14d", help="Only valid keys that expire within this time.")
-@click.option("--owner", help="Only keys of this owner.")
+@click.option("--owner", "owned_by", help="Only keys of this owner.")
 @on_store
-def list_keys(target: Target, unused: str | None, expiring: str | None, owner: str | None) -> None:
+def list_keys(
+    target: Target, unused: float | None, expiring: float | None, owned_by: str | None
+) -> None:
     """List the keys of the store, also those that are revoked.
 
     With --unused, keys that are not revoked and were neither issued nor used within this time.
@@ -27,16 +28,15 @@ def list_keys(target: Target, unused: str | None, expiring: str | None, owner: s
     now = time.time()
     with target.opened() as store:
         keys = list(store.records())
-    if owner is not None:
-        keys = [key for key in keys if key.owner == owner]
+    if owned_by is not None:
+        keys = [key for key in keys if key.owner == owned_by]
     if unused is not None:
-        since = now - parse_text(parse_duration, unused, "--unused")
         keys = [key for key in keys if key.revoked is None]
-        keys = [key for key in keys if max(key.created, key.last_used or 0.0) < since]
+        keys = [key for key in keys if max(key.created, key.last_used or 0.0) < now - unused]
     if expiring is not None:
-        until = now + parse_text(parse_duration, expiring, "--expiring")
-        keys = [key for key in keys if key.state(now) == "valid" and key.valid_until <= until]
-    records = [as_record(key, now) for key in keys]
+        keys = [key for key in keys if key.state(now) == "valid"]
+        keys = [key for key in keys if key.valid_until <= now + expiring]
+    records = list(map(as_record, keys))
     if target.as_json:
         print_json(records)
     elif records:
@@ -52,7 +52,7 @@ def list_keys(target: Target, unused: str | None, expiring: str | None, owner: s
 def show(target: Target, key_id: str) -> None:
     """Show a key; of its tokens, only when they were created and expire."""
     with target.opened() as store:
-        record = as_record(store.find(check_id(key_id)), time.time())
+        record = as_record(store.find(key_id))
     if target.as_json:
         print_json(record)
         return
