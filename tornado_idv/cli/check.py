@@ -20,7 +20,7 @@ from tornado_idv.cli.common import (
     json_option,
     print_json,
 )
-from tornado_idv.cli.dry_run import DryRun, dry_run, setting_warnings
+from tornado_idv.cli.dry_run import DryRun
 from tornado_idv.config.load import load, load_without_references
 from tornado_idv.config.schema import json_schema
 from tornado_idv.config.summary import summary
@@ -50,7 +50,7 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
     closed, so that a missing file or a table without a column is reported too.
     """
     keep_out_secrets()
-    result = DryRun([], [])
+    result = DryRun(config_path)
     with exit_on_error(Exit.NO, as_json=as_json):
         manager = plugin_manager()
         kinds = backend_kinds(manager)
@@ -58,20 +58,19 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
             settings, absent = load_without_references(config_path, kinds, os.environ)
         else:
             settings, absent = load(config_path, kinds, os.environ), []
-            result = asyncio.run(dry_run(config_path, settings, kinds, key_stores(manager)))
+            asyncio.run(result.run(settings, kinds, key_stores(manager)))
     rows = _absent(absent)
     if settings is not None:
         rows = summary(settings, datetime.now(UTC)) + rows
-        result.warnings.extend(setting_warnings(config_path, settings))
+        if settings.server.warning is not None:
+            result.warn(settings.server.warning, "server", "host")
     if as_json:
         problems = failure(ConfigError(*result.problems))
         record = problems if result.problems else {"ok": True, "summary": rows}
         print_json({**record, "warnings": [asdict(each) for each in result.warnings]})
     else:
-        for warning in result.warnings:
-            click.echo(f"warning: {warning}", err=True)
-        for problem in result.problems:
-            click.echo(str(problem), err=True)
+        for each in (*(f"warning: {each}" for each in result.warnings), *result.problems):
+            click.echo(str(each), err=True)
         if not result.problems:
             click.echo(f"ok: {click.format_filename(config_path)}\n")
             for label, text in rows:

@@ -7,23 +7,18 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from logging.handlers import BufferingHandler
 from pathlib import Path
-from typing import NamedTuple
+
+from pydantic import SecretStr
 
 from tornado_idv import yaml_loader
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.locations import dotted
-from tornado_idv.config.settings import AuthSettings, Settings
-from tornado_idv.errors import (
-    ConfigError,
-    IdvError,
-    KeyStoreError,
-    Problem,
-    SettingError,
-    StartError,
-)
-from tornado_idv.interfaces.backend import AnyBackend, BackendOptions
+from tornado_idv.config.settings import Settings
+from tornado_idv.errors import ConfigError, IdvError, Problem, SettingError
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.registry import build_backends, open_backends
 from tornado_idv.service.keys import key_conflicts
@@ -32,78 +27,68 @@ from tornado_idv.service.sockets import tls_context
 from tornado_idv.workers.cpus import worker_count
 
 
-class DryRun(NamedTuple):
-    """Problems, each at the position of its setting."""
+@dataclass
+class DryRun:
+    """Problems and warnings of the file at ``path``, each at the position of its setting."""
 
-    problems: list[Problem]
-    warnings: list[Problem]
+    path: Path
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
 
+    async def run(
+        self, settings: Settings, kinds: Mapping[str, type[AnyBackend]], offered: Offered
+    ) -> None:
+        """Load the TLS files and the key store, and open each backend."""
+        with self._problems_at():
+            worker_count(settings.server.workers)
+        if settings.server.tls is not None:
+            with self._problems_at("server", "tls"):
+                tls_context(settings.server.tls)
+        if settings.auth.store is not None:
+            # In a thread, since a key store may have an event loop of its own.
+            await asyncio.to_thread(self._try_key_store, settings, settings.auth.store, offered)
+        for i, options in enumerate(settings.backends):
+            with _logged_warnings() as warnings, self._problems_at("backends", i):
+                async with open_backends(build_backends(kinds, [options])):
+                    pass
+            for each in warnings:
+                self.warn(each.getMessage(), "backends", i)
 
-async def dry_run(
-    path: Path, settings: Settings, kinds: Mapping[str, type[AnyBackend]], offered: Offered
-) -> DryRun:
-    """Load the TLS files and the key store, and open each backend, of the file at ``path``."""
-    result = DryRun([], [])
-    try:
-        worker_count(settings.server.workers)
-    except SettingError as error:
-        result.problems.append(_problem(path, *error.steps, message=str(error)))
-    if settings.server.tls is not None:
+    def warn(self, message: str, *steps: int | str) -> None:
+        """Add a warning about a setting."""
+        self.warnings.append(self._problem(message, steps))
+
+    def _try_key_store(
+        self, settings: Settings, setting: Path | SecretStr, offered: Offered
+    ) -> None:
+        with self._problems_at("auth", "store"):
+            with (
+                closing(locate_store(setting, offered)) as location,
+                location.opened(read_only=True) as store,
+            ):
+                store.check()
+                stored = [key for record in store.records() for key in record.api_keys()]
+                for each in location.warnings():
+                    self.warn(each, "auth", "store")
+            configured = [api_key(each) for each in settings.auth.keys]
+            for conflict in key_conflicts(configured, stored, location.name):
+                self.problems.append(self._problem(str(conflict), conflict.steps))
+
+    @contextmanager
+    def _problems_at(self, *steps: int | str) -> Iterator[None]:
+        """Add an error of ours, at the setting that it names or else at this one."""
         try:
-            tls_context(settings.server.tls)
-        except StartError as error:
-            result.problems.append(_problem(path, "server", "tls", message=str(error)))
-    if settings.auth.store is not None:
-        # In a thread, since a key store may have an event loop of its own.
-        await asyncio.to_thread(_try_key_store, path, settings.auth, offered, result)
-    for i, options in enumerate(settings.backends):
-        with _logged_warnings() as warnings:
-            messages = await _open(kinds, options)
-        result.problems.extend(_problem(path, "backends", i, message=each) for each in messages)
-        result.warnings.extend(
-            _problem(path, "backends", i, message=each.getMessage()) for each in warnings
-        )
-    return result
+            yield
+        except ConfigError as error:
+            self.problems += (self._problem(each, steps) for each in error.lines(error.problems))
+        except SettingError as error:
+            self.problems.append(self._problem(str(error), error.steps))
+        except IdvError as error:
+            self.problems.append(self._problem(str(error), steps))
 
-
-def _try_key_store(path: Path, auth: AuthSettings, offered: Offered, result: DryRun) -> None:
-    if auth.store is None:
-        return
-    try:
-        with (
-            closing(locate_store(auth.store, offered)) as location,
-            location.opened(read_only=True) as store,
-        ):
-            store.check()
-            stored = [key for record in store.records() for key in record.api_keys()]
-            warnings = location.warnings()
-    except KeyStoreError as error:
-        result.problems.append(_problem(path, "auth", "store", message=str(error)))
-        return
-    for conflict in key_conflicts([api_key(each) for each in auth.keys], stored, location.name):
-        result.problems.append(_problem(path, *conflict.steps, message=str(conflict)))
-    result.warnings.extend(_problem(path, "auth", "store", message=each) for each in warnings)
-
-
-def setting_warnings(path: Path, settings: Settings) -> Iterator[Problem]:
-    """Yield a warning for plain HTTP."""
-    if settings.server.warning is not None:
-        yield _problem(path, "server", "host", message=settings.server.warning)
-
-
-def _problem(path: Path, *steps: int | str, message: str) -> Problem:
-    mark = yaml_loader.locate(ConfigFile.read(path).tree(), steps)
-    return Problem(str(path), *mark, dotted(steps), message)
-
-
-async def _open(kinds: Mapping[str, type[AnyBackend]], options: BackendOptions) -> list[str]:
-    try:
-        async with open_backends(build_backends(kinds, [options])):
-            return []
-    except ConfigError as error:
-        return error.lines(error.problems)
-    except IdvError as error:
-        return [str(error)]
+    def _problem(self, message: str, steps: tuple[int | str, ...]) -> Problem:
+        mark = yaml_loader.locate(ConfigFile.read(self.path).tree(), steps)
+        return Problem(str(self.path), *mark, dotted(steps), message)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``tornado-idv keys``: issue, rotate, revoke, disable and enable keys of the key store."""
+"""``tornado-idv keys``: issue, change, list and show the keys of the key store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import click
 
 from tornado_idv.cli.common import print_json, report
 from tornado_idv.cli.keys.import_keys import import_keys
-from tornado_idv.cli.keys.list_keys import list_keys, show
 from tornado_idv.cli.keys.store import (
     KeyCommandError,
     Target,
@@ -25,7 +24,7 @@ from tornado_idv.cli.keys.store import (
 )
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.commands import Exit, printable
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
 from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
@@ -46,8 +45,7 @@ def keys() -> None:
     """
 
 
-for command in (list_keys, show, import_keys):
-    keys.add_command(command)
+keys.add_command(import_keys)
 
 
 @keys.command()
@@ -243,3 +241,65 @@ def _change(
     record = as_record(after)
     was = "; nothing was changed" if before == after else ""
     report(f"{key_id}: {record['state']}{was}", record, as_json=target.as_json)
+
+
+_COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
+
+
+@keys.command("list")
+@click.option("--unused", metavar="90d", help="Only keys that were not used for so long.")
+@click.option("--expiring", metavar="14d", help="Only valid keys that expire within this time.")
+@click.option("--owner", "owned_by", help="Only keys of this owner.")
+@on_store
+def list_keys(
+    target: Target, unused: float | None, expiring: float | None, owned_by: str | None
+) -> None:
+    """List the keys of the store, also those that are revoked.
+
+    With --unused, keys that are not revoked and were neither issued nor used within this time.
+    """
+    now = time.time()
+    with target.opened() as store:
+        keys = list(store.records())
+    if owned_by is not None:
+        keys = [key for key in keys if key.owner == owned_by]
+    if unused is not None:
+        keys = [key for key in keys if key.revoked is None]
+        keys = [key for key in keys if max(key.created, key.last_used or 0.0) < now - unused]
+    if expiring is not None:
+        keys = [key for key in keys if key.state(now) == "valid"]
+        keys = [key for key in keys if key.valid_until <= now + expiring]
+    records = list(map(as_record, keys))
+    if target.as_json:
+        print_json(records)
+    elif records:
+        rows = [_COLUMNS, *([_cell(each[column]) for column in _COLUMNS] for each in records)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            click.secho("  ".join(map(str.ljust, row, widths)).rstrip(), bold=row is _COLUMNS)
+
+
+@keys.command()
+@_id_argument
+@on_store
+def show(target: Target, key_id: str) -> None:
+    """Show a key; of its tokens, only when they were created and expire."""
+    with target.opened() as store:
+        record = as_record(store.find(key_id))
+    if target.as_json:
+        print_json(record)
+        return
+    tokens = record.pop("tokens")
+    for name, value in record.items():
+        click.echo(f"{name + ':':12}{_cell(value)}")
+    for token in tokens:
+        ends = f", expires {token['expires']}" if token["expires"] else ""
+        click.echo(f"{'token:':12}created {token['created']}{ends}")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return printable(str(value)) if value else "-"
