@@ -71,6 +71,11 @@ def report(text: str, record: Record, *, as_json: bool) -> None:
         print_message(f"done, but standard output cannot be written: {error.strerror}")
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, which gets an s."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
     """Yield the items, with a progress bar on a terminal."""
     hidden = not sys.stderr.isatty()

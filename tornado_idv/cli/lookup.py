@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 import pluggy
 
-import tornado_idv
 from tornado_idv.cli.common import (
     Record,
     config_option,
@@ -92,14 +91,13 @@ def _advice(settings: Settings, who: str) -> str:
 @contextmanager
 def mute_own_logger() -> Iterator[None]:
     """Keep our own log quiet: the command prints the failure itself. Plugins may still log."""
-    log, nowhere = logging.getLogger(tornado_idv.__name__), logging.NullHandler()
-    log.addHandler(nowhere)
-    log.propagate = False
+    log = logging.getLogger("tornado_idv")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        log.propagate = True
-        log.removeHandler(nowhere)
+        log.setLevel(level)
 
 
 async def _find(

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from tornado_idv import strict_json
-from tornado_idv.cli.common import report, with_progress
+from tornado_idv.cli.common import counted, report, with_progress
 from tornado_idv.cli.keys.store import (
     KeyCommandError,
     Target,
@@ -107,8 +107,7 @@ def import_keys(
             raise ConfigError(Problem(name, line, 1, "", str(error))) from None
     target.audit("import", ids)
     record = {"ok": True, "imported": len(keys)}
-    noun = "key" if len(keys) == 1 else "keys"
-    report(f"Imported {len(keys)} {noun}.", record, as_json=target.as_json)
+    report(f"Imported {counted(len(keys), 'key')}.", record, as_json=target.as_json)
 
 
 def _read_keys(

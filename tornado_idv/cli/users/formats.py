@@ -9,9 +9,9 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import PurePath
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Any, Literal
 
 import click
 
@@ -21,7 +21,6 @@ from tornado_idv.errors import ConfigError
 from tornado_idv.interfaces.commands import printable
 from tornado_idv.model import User
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 Format = Literal["csv", "jsonl", "yaml"]
 Fields = Sequence[object]
 """The values of a row in the order of `FIELDS`; ``None`` is missing."""
@@ -73,21 +72,17 @@ def write_users(file: IO[str], form: Format, users: Iterable[User]) -> None:
     if form == "csv":
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FIELDS)
-        writer.writerows(
-            (user.nickname, user.card_number, user.plan, user.profile_url) for user in users
-        )
+        writer.writerows(map(attrgetter(*FIELDS), users))
     elif form == "jsonl":
         file.writelines(f"{json.dumps(_fields(user), ensure_ascii=False)}\n" for user in users)
     else:
-        first = True
+        heading = "users:\n"
         for user in users:
-            if first:
-                file.write("users:\n")
-                first = False
             fields = {**_fields(user), "nickname": f"@{user.nickname}"}
             members = ", ".join(f"{name}: {_yaml_text(text)}" for name, text in fields.items())
-            file.write(f"  - {{{members}}}\n")
-        if first:
+            file.write(f"{heading}  - {{{members}}}\n")
+            heading = ""
+        if heading:
             file.write("users: []\n")
 
 
@@ -222,7 +217,7 @@ def _yaml_text(text: str) -> str:
     return str(dumped).strip()
 
 
-def format_option(help_text: str) -> Callable[[_Command], _Command]:
+def format_option(help_text: str) -> Callable[[Any], Any]:
     """Return the option ``--format``."""
     formats = click.Choice(["csv", "jsonl", "yaml"])
     return click.option("--format", "form", type=formats, help=help_text)

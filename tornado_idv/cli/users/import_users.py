@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import repeat
 from pathlib import Path
@@ -35,7 +34,6 @@ _SHOWN_ROWS = 200
 _EXPONENT = re.compile(r"\d([.,]\d+)?[eE]\+?\d+")
 
 
-@dataclass
 class RejectedRows:
     """The file of rejected rows: a line number and a reason each, and no value.
 
@@ -45,14 +43,14 @@ class RejectedRows:
     number of users that were read and not rejected.
     """
 
-    source: str
-    path: Path
-    max_percent: Decimal
-    allow_shrink: bool
-    count: int = 0
-    valid: int = 0
-    _first: str = field(default="", repr=False)
-    _file: IO[str] | None = field(default=None, repr=False)
+    def __init__(self, file: str, max_percent: Decimal, allow_shrink: bool) -> None:  # noqa: FBT001
+        self.source = "standard input" if file == "-" else file
+        self.path = Path("stdin.rejected" if file == "-" else f"{file}.rejected")
+        self.max_percent = max_percent
+        self.allow_shrink = allow_shrink
+        self.count = self.valid = 0
+        self._first = ""
+        self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
         """Delete the file of an earlier import."""
