@@ -19,8 +19,11 @@ from tornado_idv.interfaces.commands import Exit
 Record = dict[str, Any]
 T = TypeVar("T")
 
-_ADVICE = "; name another with --config, or write one with: tornado-idv init"
 _IN_ETC = Path("/etc/tornado-idv/config.yaml")
+
+
+class RefusedError(IdvError):
+    """A command cannot do what it was asked for, and nothing was changed; the message says why."""
 
 
 def _find_config() -> Path:
@@ -108,8 +111,10 @@ def exit_on_error(
     except IdvError as error:
         if as_json:
             print_json(record(error))
+        elif isinstance(error, MissingConfigError):
+            advice = "name another with --config, or write one with: tornado-idv init"
+            print_message(f"{error}; {advice}")
         else:
-            advice = _ADVICE if isinstance(error, MissingConfigError) else ""
-            print_message(f"{error}{advice}")
+            print_message(str(error))
         codes = (other_codes or {}).items()
         sys.exit(next((other for kind, other in codes if isinstance(error, kind)), code))

@@ -12,10 +12,9 @@ from typing import Any, get_args
 
 import click
 
-from tornado_idv.cli.common import print_json, report
+from tornado_idv.cli.common import RefusedError, print_json, report
 from tornado_idv.cli.keys.import_keys import import_keys
 from tornado_idv.cli.keys.store import (
-    KeyCommandError,
     Target,
     as_record,
     create_option,
@@ -119,7 +118,7 @@ def rotate(target: Target, key_id: str, overlap: float, expires: float | None) -
 
 def _check_expiry(expires: float | None, after: float) -> None:
     if expires is not None and expires <= after:
-        raise KeyCommandError("--expires: must be in the future, and after --not-before")
+        raise RefusedError("--expires: must be in the future, and after --not-before")
 
 
 def _change_and_print_token(

@@ -18,9 +18,8 @@ from pydantic import (
 )
 
 from tornado_idv import strict_json
-from tornado_idv.cli.common import counted, report, with_progress
+from tornado_idv.cli.common import RefusedError, counted, report, with_progress
 from tornado_idv.cli.keys.store import (
-    KeyCommandError,
     Target,
     check_moment,
     create_option,
@@ -97,7 +96,7 @@ def import_keys(
     name = getattr(file, "name", "<stdin>")
     keys, lines = _read_keys(target, file.readlines(), name)
     if not keys:
-        raise KeyCommandError(f"{name}: there is no key in it")
+        raise RefusedError(f"{name}: there is no key in it")
     ids = [key.id for key in keys]
     with target.changing("import", ids, may_create=may_create) as store:
         try:
@@ -126,7 +125,7 @@ def _read_keys(
             target.check_new(key)
         except ValidationError as error:
             problems += (Problem(name, number, 1, *each) for each in _messages(error))
-        except KeyCommandError as error:
+        except RefusedError as error:
             problems.append(Problem(name, number, 1, "id", str(error)))
         except ValueError:
             problems.append(Problem(name, number, 1, "", "not a line of JSON"))

@@ -17,10 +17,10 @@ from typing import Any
 
 import click
 
-from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option
+from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.config.parts import load_key_store_settings
-from tornado_idv.errors import IdvError, UncertainChangeError
+from tornado_idv.errors import UncertainChangeError
 from tornado_idv.interfaces.commands import Exit, ignore_signals
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.location import KeyStoreExistsError, KeyStoreLocation
@@ -36,10 +36,6 @@ _audit = logging.getLogger("tornado_idv.audit")
 _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 _LINES_AT_ONCE = 1000
 """Audit lines after which the log is flushed, since its buffer is bounded."""
-
-
-class KeyCommandError(IdvError):
-    """A command for keys cannot do what it was asked for; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +103,12 @@ class Target:
                     logs.writer.flush()
 
     def check_new(self, key: KeyRecord) -> None:
-        """Raise `KeyCommandError` for the id or the token of a key in config.yaml."""
+        """Raise `RefusedError` for the id or the token of a key in config.yaml."""
         if key.id in self.configured:
-            raise KeyCommandError(f"config.yaml has a key {key.id} in auth.keys; use another id")
+            raise RefusedError(f"config.yaml has a key {key.id} in auth.keys; use another id")
         if any(token.digest in self.configured_digests for token in key.tokens):
             text = f"config.yaml has the token of {key.id} in auth.keys; remove one of them"
-            raise KeyCommandError(text)
+            raise RefusedError(text)
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
@@ -134,7 +130,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
                     parameters[name] = _PARSERS[name](parameters[name])
                 except ValueError as error:
                     option = f"--{name.replace('_', '-')}"
-                    raise KeyCommandError(f"{option}: {error}") from None
+                    raise RefusedError(f"{option}: {error}") from None
             command(target, **parameters)
 
     store_option = click.option(
@@ -150,18 +146,18 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
 def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> Target:
     """Return ``--store``, or else ``auth.store`` of the configuration.
 
-    Raises `StartError` for a wrong configuration, and `KeyCommandError` for one without a store.
+    Raises `StartError` for a wrong configuration, and `RefusedError` for one without a store.
     """
     if store_path is not None:
         if is_like_url(str(store_path)):
-            raise KeyCommandError(
+            raise RefusedError(
                 "--store: must be a file; set a URL, which may hold a password, as auth.store"
             )
         return Target(KeyStoreFile(store_path), as_json)
     settings = load_key_store_settings(config_path, os.environ)
     store, keys = settings.auth.store, settings.auth.keys
     if store is None:
-        raise KeyCommandError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
+        raise RefusedError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
     return Target(
         locate_store(store, {} if isinstance(store, Path) else key_stores(plugin_manager())),
         as_json,
@@ -177,9 +173,9 @@ create_option = click.option(
 
 
 def _parse_id(key_id: str) -> str:
-    """Return the id of a key; raises `KeyCommandError`, which does not repeat other text."""
+    """Return the id of a key; raises `RefusedError`, which does not repeat other text."""
     if not re.fullmatch(KEY_ID, key_id, re.ASCII):
-        raise KeyCommandError("not the id of a key: 1 to 64 letters, digits, . and - are needed")
+        raise RefusedError("not the id of a key: 1 to 64 letters, digits, . and - are needed")
     return key_id
 
 

@@ -16,7 +16,7 @@ from typing import IO, Any, Literal
 import click
 
 from tornado_idv import strict_json, yaml_loader
-from tornado_idv.cli.users.stores import RefusedError
+from tornado_idv.cli.common import RefusedError
 from tornado_idv.errors import ConfigError
 from tornado_idv.interfaces.commands import printable
 from tornado_idv.model import User

@@ -16,8 +16,8 @@ from typing import IO, Self, TextIO
 
 import click
 
+from tornado_idv.cli.common import RefusedError
 from tornado_idv.cli.users.formats import FIELDS, Fields, Row
-from tornado_idv.cli.users.stores import RefusedError
 from tornado_idv.errors import InvalidFormat, StartError
 from tornado_idv.identifiers import (
     PLAN_FORMAT,
