@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from logging.handlers import BufferingHandler
 from pathlib import Path
 
 import click
+from pydantic import SecretStr
 
+from tornado_idv import yaml_loader
 from tornado_idv.cli.common import (
     config_option,
     exit_on_error,
@@ -20,17 +25,28 @@ from tornado_idv.cli.common import (
     json_option,
     print_json,
 )
-from tornado_idv.cli.dry_run import DryRun
-from tornado_idv.config.load import load, load_without_references
+from tornado_idv.config.load import ConfigFile, load, load_without_references
+from tornado_idv.config.locations import dotted
 from tornado_idv.config.schema import json_schema
+from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
-from tornado_idv.errors import ConfigError, Problem
+from tornado_idv.errors import ConfigError, IdvError, Problem, SettingError
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.commands import Exit
+from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.logs.handlers import keep_out_secrets
-from tornado_idv.registry import backend_kinds, key_stores, plugin_manager
+from tornado_idv.registry import (
+    backend_kinds,
+    build_backends,
+    key_stores,
+    open_backends,
+    plugin_manager,
+)
+from tornado_idv.service.keys import key_conflicts
+from tornado_idv.service.service import api_key
+from tornado_idv.service.sockets import tls_context
 from tornado_idv.web.openapi import describe_api
-
-Rows = list[tuple[str, str]]
+from tornado_idv.workers.cpus import worker_count
 
 _MAX_ABSENT = 10
 
@@ -78,11 +94,88 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
     sys.exit(Exit.NO if result.problems else Exit.DONE)
 
 
-def _absent(problems: Sequence[Problem]) -> Rows:
+def _absent(problems: Sequence[Problem]) -> list[tuple[str, str]]:
     """Rows for the references that are not resolved."""
     rows = [("not resolved", f"{each.path}: {each.message}") for each in problems[:_MAX_ABSENT]]
     more = len(problems) - _MAX_ABSENT
     return [*rows, ("not resolved", f"and {more} more")] if more > 0 else rows
+
+
+@dataclass
+class DryRun:
+    """Problems and warnings of the file at ``path``, each at the position of its setting."""
+
+    path: Path
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+    async def run(
+        self, settings: Settings, kinds: Mapping[str, type[AnyBackend]], offered: Offered
+    ) -> None:
+        """Load the TLS files and the key store, and open each backend."""
+        with self._problems_at():
+            worker_count(settings.server.workers)
+        if settings.server.tls is not None:
+            with self._problems_at("server", "tls"):
+                tls_context(settings.server.tls)
+        if settings.auth.store is not None:
+            # In a thread, since a key store may have an event loop of its own.
+            await asyncio.to_thread(self._try_key_store, settings, settings.auth.store, offered)
+        for i, options in enumerate(settings.backends):
+            with _logged_warnings() as warnings, self._problems_at("backends", i):
+                async with open_backends(build_backends(kinds, [options])):
+                    pass
+            for each in warnings:
+                self.warn(each.getMessage(), "backends", i)
+
+    def warn(self, message: str, *steps: int | str) -> None:
+        """Add a warning about a setting."""
+        self.warnings.append(self._problem(message, steps))
+
+    def _try_key_store(
+        self, settings: Settings, setting: Path | SecretStr, offered: Offered
+    ) -> None:
+        with self._problems_at("auth", "store"):
+            with (
+                closing(locate_store(setting, offered)) as location,
+                location.opened(read_only=True) as store,
+            ):
+                store.check()
+                stored = [key for record in store.records() for key in record.api_keys()]
+                for each in location.warnings():
+                    self.warn(each, "auth", "store")
+            configured = [api_key(each) for each in settings.auth.keys]
+            for conflict in key_conflicts(configured, stored, location.name):
+                self.problems.append(self._problem(str(conflict), conflict.steps))
+
+    @contextmanager
+    def _problems_at(self, *steps: int | str) -> Iterator[None]:
+        """Add an error of ours, at the setting that it names or else at this one."""
+        try:
+            yield
+        except ConfigError as error:
+            self.problems += (self._problem(each, steps) for each in error.lines(error.problems))
+        except SettingError as error:
+            self.problems.append(self._problem(str(error), error.steps))
+        except IdvError as error:
+            self.problems.append(self._problem(str(error), steps))
+
+    def _problem(self, message: str, steps: tuple[int | str, ...]) -> Problem:
+        mark = yaml_loader.locate(ConfigFile.read(self.path).tree(), steps)
+        return Problem(str(self.path), *mark, dotted(steps), message)
+
+
+@contextmanager
+def _logged_warnings() -> Iterator[list[logging.LogRecord]]:
+    """Collect what is logged as a warning or worse; nothing else is logged meanwhile."""
+    collector = BufferingHandler(sys.maxsize)
+    collector.setLevel(logging.WARNING)
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, [collector]
+    try:
+        yield collector.buffer
+    finally:
+        root.handlers = before
 
 
 @click.command()

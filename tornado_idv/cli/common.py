@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +14,7 @@ import click
 
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.errors import ConfigError, IdvError, MissingConfigError
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.commands import Exit, printable
 
 Record = dict[str, Any]
 T = TypeVar("T")
@@ -60,6 +60,14 @@ def parsed_by(parse: Callable[[str], T]) -> Callable[..., T | None]:
 def print_json(record: Record | list[Record]) -> None:
     """Prints one record, or a list, which is all that a script reads on standard output."""
     click.echo(json.dumps(record))
+
+
+def show(record: Record, lines: Iterable[str], *, as_json: bool, err: bool = False) -> None:
+    """Print the record for scripts, or the lines for people."""
+    if as_json:
+        print_json(record)
+    else:
+        click.echo("\n".join(map(printable, lines)), err=err)
 
 
 def report(text: str, record: Record, *, as_json: bool) -> None:

@@ -14,11 +14,11 @@ from typing import NoReturn
 
 import click
 
-from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option, print_json
+from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option, show
 from tornado_idv.config.parts import load_admin_settings
 from tornado_idv.errors import IdvError, StartError
 from tornado_idv.files import require_file
-from tornado_idv.interfaces.commands import Exit, printable
+from tornado_idv.interfaces.commands import Exit
 from tornado_idv.service.sockets import url_of
 
 _TIMEOUT = 10.0
@@ -90,10 +90,7 @@ class AdminListener:
         self, record: Record, lines: Iterable[str], code: Exit = Exit.DONE, *, err: bool = False
     ) -> NoReturn:
         """Print the record for scripts, or the lines for people, and exit."""
-        if self.as_json:
-            print_json(record)
-        else:
-            click.echo("\n".join(map(printable, lines)), err=err)
+        show(record, lines, as_json=self.as_json, err=err)
         sys.exit(code)
 
 

@@ -20,8 +20,8 @@ from tornado_idv.cli.common import (
     counted,
     json_option,
     parsed_by,
-    print_json,
     report,
+    show,
 )
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.cli.users.compare import compare
@@ -211,10 +211,7 @@ def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
     """Print the number of users of a backend."""
     with reporting(name, as_json=as_json):
         number = Stores.of_config(config_path).store(name).count()
-    if as_json:
-        print_json({"backend": name, "users": number})
-    else:
-        click.echo(number)
+    show({"backend": name, "users": number}, [str(number)], as_json=as_json)
 
 
 @users.command()

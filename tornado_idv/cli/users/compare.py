@@ -14,13 +14,13 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import Record, config_option, json_option, print_json
+from tornado_idv.cli.common import Record, config_option, json_option, show
 from tornado_idv.cli.users.formats import FIELDS
 from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.errors import Broken
 from tornado_idv.identifiers import Identifiers, fold_case
 from tornado_idv.interfaces.backend import BackendOptions
-from tornado_idv.interfaces.commands import Exit, printable
+from tornado_idv.interfaces.commands import Exit
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import ByCard, ByNickname, User
 from tornado_idv.registry import build_backends, open_backends
@@ -63,10 +63,7 @@ def compare(
         else:
             chosen = _sample(stores.store(first).records(), sample)
             asyncio.run(_compare_sample(stores, report, chosen))
-    if as_json:
-        print_json(report.record())
-    else:
-        click.echo("\n".join(report.lines()))
+    show(report.record(), report.lines(), as_json=as_json)
     sys.exit(Exit.NO if any(report.counts.values()) else Exit.DONE)
 
 
@@ -104,21 +101,16 @@ class Report:
         names = {"first": self.first, "second": self.second, "compared": self.compared}
         return {**names, **self.counts, "users": self.listed}
 
-    def lines(self) -> list[str]:
-        """Return the report for a terminal."""
-        titles = {
-            "only_in_first": f"only in {self.first}",
-            "only_in_second": f"only in {self.second}",
-            "different": "different",
-        }
-        lines = [f"compared: {self.compared} users of {self.first} and {self.second}"]
-        for kind, title in titles.items():
-            lines.append(f"{title}: {self.counts[kind]}")
+    def lines(self) -> Iterator[str]:
+        """Yield the report for a terminal."""
+        yield f"compared: {self.compared} users of {self.first} and {self.second}"
+        titles = (f"only in {self.first}", f"only in {self.second}", "different")
+        for title, (kind, count) in zip(titles, self.counts.items(), strict=True):
+            yield f"{title}: {count}"
             listed = self.listed.get(kind, [])
-            lines += [f"  {printable(each)}" for each in listed]
-            more = self.counts[kind] - len(listed)
-            lines += [f"  and {more} more"] if more else []
-        return lines
+            yield from (f"  {each}" for each in listed)
+            if count > len(listed):
+                yield f"  and {count - len(listed)} more"
 
     def _list(self, kind: str, text: str) -> None:
         self.counts[kind] += 1
