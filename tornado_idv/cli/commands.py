@@ -77,10 +77,6 @@ _EXAMPLES = {
     "verify-fixture": ("users.yaml --from crm",),
 }
 """Arguments of each command, for the examples in its help."""
-_WINDOWS = (
-    "tornado-idv does not run on Windows: uvloop and POSIX signals are missing there; run it in "
-    "WSL 2 or in a container"
-)
 
 
 class Commands(click.Group):
@@ -111,7 +107,10 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         if sys.platform == "win32":
-            print_message(_WINDOWS)
+            print_message(
+                "tornado-idv does not run on Windows: uvloop and POSIX signals are missing there; "
+                "run it in WSL 2 or in a container"
+            )
             sys.exit(Exit.UNDETERMINED)
         try:
             return super().invoke(ctx)

@@ -82,6 +82,14 @@ def report(text: str, record: Record, *, as_json: bool) -> None:
         print_message(f"done, but standard output cannot be written: {error.strerror}")
 
 
+def example_request(url: str, token: str) -> str:
+    """Return a command that looks up the user of our examples."""
+    return (
+        f"  curl {url}/api/v1/identify/url -H 'Content-Type: application/json'"
+        f" -H 'Authorization: Bearer {token}' -d '{{\"input\": \"@alice\"}}'"
+    )
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, which gets an s."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

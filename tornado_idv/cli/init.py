@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import exit_on_error
+from tornado_idv.cli.common import example_request, exit_on_error
 from tornado_idv.config.schema import json_schema
 from tornado_idv.errors import StartError
 from tornado_idv.interfaces.commands import Exit
@@ -80,7 +80,4 @@ def init(folder: Path) -> None:
     click.echo(f"Wrote {', '.join(str(path) for path in files)}.\n")
     click.echo(f"Your key, which is shown only once:\n\n  {token}\n")
     click.echo(f"Now run\n\n  tornado-idv serve --config {config}\n\nand send\n")
-    click.echo(
-        "  curl http://127.0.0.1:8080/api/v1/identify/url -H 'Content-Type: application/json'"
-        f" -H 'Authorization: Bearer {token}' -d '{{\"input\": \"@alice\"}}'"
-    )
+    click.echo(example_request("http://127.0.0.1:8080", token))

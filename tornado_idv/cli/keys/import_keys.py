@@ -70,7 +70,6 @@ class ImportedKey(Options):
         return check_order(info.data.get("not_before"), expires)
 
     def as_record(self, now: float) -> KeyRecord:
-        """Return the key as it is stored."""
         attributes = dict(self)
         for name in ("not_before", "expires"):
             attributes[name] = attributes[name] and attributes[name].timestamp()

@@ -60,7 +60,6 @@ class Target:
 
     @contextmanager
     def opened(self) -> Iterator[KeyStore]:
-        """Open the key store."""
         with closing(self.location), self.location.opened() as store:
             yield store
 

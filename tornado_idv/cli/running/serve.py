@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import click
 from click.core import ParameterSource
 
-from tornado_idv.cli.common import config_option, exit_on_error
+from tornado_idv.cli.common import config_option, example_request, exit_on_error
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
@@ -123,16 +123,27 @@ def serve(
 def _try_to_announce(
     settings: Settings, ready_fd: int | None, ready_file: Path | None, service: Summary
 ) -> None:
-    """Announce the service, which goes on serving where standard output cannot be written."""
-    token = _token_to_try(settings) if settings.demo else None
-    url = service.url + settings.server.base_path
-    record = {"url": url, "admin_url": service.admin_url, "key": token, "pid": os.getpid()}
+    """Announce the service, to the program that started this one by one line of JSON.
+
+    It goes on serving where standard output cannot be written.
+    """
+    key, url = _token_to_try(settings), service.url + settings.server.base_path
+    record = {"url": url, "admin_url": service.admin_url, "key": key, "pid": os.getpid()}
+    line = json.dumps(record) + "\n"
     try:
-        _write_ready(record, ready_fd, ready_file)
+        if ready_fd is not None:
+            with os.fdopen(ready_fd, "w", closefd=ready_fd > _STANDARD_ERROR) as pipe:
+                pipe.write(line)
+        if ready_file is not None:
+            # It may hold a key: others cannot read it, and it appears when it is complete.
+            draft = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(line)
+            draft.replace(ready_file)
     except OSError as error:
-        raise StartError(
-            f"--ready-fd or --ready-file cannot be written: {error.strerror}"
-        ) from None
+        text = f"--ready-fd or --ready-file cannot be written: {error.strerror}"
+        raise StartError(text) from None
     if settings.server.warning is not None:
         _log.warning("%s", settings.server.warning)
     try:
@@ -160,22 +171,6 @@ def _terminate_on_eof() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _write_ready(record: Mapping[str, object], fd: int | None, file: Path | None) -> None:
-    """Write one line of JSON for the program that started this one; raises `OSError`.
-
-    It may hold a key, so that others cannot read the file, which appears when it is complete.
-    """
-    line = json.dumps(record) + "\n"
-    if fd is not None:
-        with os.fdopen(fd, "w", closefd=fd > _STANDARD_ERROR) as pipe:
-            pipe.write(line)
-    if file is not None:
-        partial = file.with_name(f"{file.name}.{os.getpid()}")
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
-            new.write(line)
-        partial.replace(file)
-
-
 def announce(service: Summary, settings: Settings) -> None:
     """Says on standard output where the service is and what it serves.
 
@@ -192,18 +187,13 @@ def announce(service: Summary, settings: Settings) -> None:
         click.echo(f"API documentation: {url}/docs")
     click.echo(f"Backends, in order: {backends}")
     click.echo(f"Keys: {service.key_count}")
-    token = _token_to_try(settings) if settings.demo else None
-    if token is not None:
-        body = json.dumps({"input": "@alice"})
-        click.echo("Demo mode. Try:\n")
-        click.echo(
-            f"  curl {url}/api/v1/identify/url -H 'Content-Type: application/json'"
-            f" -H 'Authorization: Bearer {token}' -d '{body}'\n"
-        )
+    if token := _token_to_try(settings):
+        click.echo(f"Demo mode. Try:\n\n{example_request(url, token)}\n")
 
 
 def _token_to_try(settings: Settings) -> str | None:
-    for key in settings.auth.keys:
+    """Return the token of a key of a demo that may ask by nickname now."""
+    for key in settings.auth.keys if settings.demo else ():
         may_ask = "identify:url" in key.scopes and api_key(key).is_valid(time.time())
         if key.token is not None and may_ask:
             return key.token.get_secret_value()

@@ -102,7 +102,6 @@ class RejectedRows:
         raise RefusedError(f"{self.source}: {problem}{self._first}; nothing was changed")
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             with self._located():
                 self._file.close()
@@ -202,8 +201,6 @@ def _invalid_identifier(user: User, identifiers: Identifiers) -> str:
     if re.search(r"\s", user.card_number):
         return "card_number: contains blanks; only digits are allowed"
     if _EXPONENT.fullmatch(user.card_number):
-        return (
-            "card_number: in exponential notation, by which a spreadsheet has lost digits; export "
-            "the column as text"
-        )
+        text = "card_number: in exponential notation, by which a spreadsheet has lost digits; "
+        return f"{text}export the column as text"
     return "card_number: not in a valid format; see identifiers.card_length"
