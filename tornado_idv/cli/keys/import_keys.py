@@ -59,15 +59,10 @@ class ImportedKey(Options):
 
     @field_validator("not_before", "expires")
     @classmethod
-    def _printable(cls, moment: datetime | None) -> datetime | None:
+    def _in_order(cls, moment: datetime | None, info: ValidationInfo) -> datetime | None:
         if moment is not None:
             check_moment(moment.timestamp())
-        return moment
-
-    @field_validator("expires")
-    @classmethod
-    def _expires_later(cls, expires: datetime | None, info: ValidationInfo) -> datetime | None:
-        return check_order(info.data.get("not_before"), expires)
+        return check_order(info.data.get("not_before"), moment)
 
     def as_record(self, now: float) -> KeyRecord:
         attributes = dict(self)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -96,14 +96,9 @@ def serve(
     with (
         hold_hangups(),
         exit_on_error(Exit.UNDETERMINED, other_codes={ConfigError: Exit.NO}),
-        ExitStack() as stack,
+        _read_config(config_path, fixture, port) as file,
     ):
         manager = plugin_manager()
-        file = (
-            stack.enter_context(_double_config(fixture, port))
-            if fixture
-            else ConfigFile.read(config_path, port)
-        )
         settings = file.load(backend_kinds(manager), os.environ)
         if stop_on_eof:
             threading.Thread(target=_terminate_on_eof, daemon=True).start()
@@ -115,8 +110,7 @@ def serve(
                 supervise(file, settings, manager, announce_once, workers)
                 return
             logging_ = settings.logging
-            logs = configure_logging(logging_.level, logging_.format, logging_.ids)
-            with closing(logs):
+            with closing(configure_logging(logging_.level, logging_.format, logging_.ids)) as logs:
                 run(file, settings, manager, announce_once, logs)
 
 
@@ -154,12 +148,15 @@ def _try_to_announce(
 
 
 @contextmanager
-def _double_config(fixture: Path, port: int | None) -> Iterator[ConfigFile]:
-    """Yield a configuration that serves a fixture with a new key; raises `StartError`."""
+def _read_config(path: Path, fixture: Path | None, port: int | None) -> Iterator[ConfigFile]:
+    """Yield the configuration, or one that serves a fixture with a new key; raises `StartError`."""
+    if fixture is None:
+        yield ConfigFile.read(path, port)
+        return
     with TemporaryDirectory(prefix="tornado-idv-") as folder:
         file = Path(folder) / "config.yaml"
-        path = json.dumps(str(fixture.absolute())).replace("${", "$${")
-        file.write_text(_CONFIG.format(token=issue("double"), path=path), encoding="utf-8")
+        users = json.dumps(str(fixture.absolute())).replace("${", "$${")
+        file.write_text(_CONFIG.format(token=issue("double"), path=users), encoding="utf-8")
         yield ConfigFile.read(file, port)
 
 

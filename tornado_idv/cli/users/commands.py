@@ -23,7 +23,7 @@ from tornado_idv.cli.common import (
     report,
     show,
 )
-from tornado_idv.cli.standard_streams import discard_output, print_message
+from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.cli.users.compare import compare
 from tornado_idv.cli.users.formats import (
     DELIMITERS,
@@ -43,7 +43,6 @@ from tornado_idv.cli.users.import_users import (
 )
 from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.errors import StartError
-from tornado_idv.interfaces.commands import Exit
 from tornado_idv.model import User
 
 _PLANS = ("Free", "Pro", "Team")
@@ -230,8 +229,7 @@ def _print_users(form: Format, records: Iterable[User]) -> None:
         sys.stdout.flush()
     except OSError as error:
         discard_output()
-        print_message(f"standard output cannot be written: {error.strerror}")
-        sys.exit(Exit.UNDETERMINED)
+        raise StartError(f"standard output cannot be written: {error.strerror}") from None
 
 
 @contextmanager
