@@ -227,13 +227,10 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
 
 
 def format_moment(moment: float | None) -> str | None:
-    """Return a time in UTC, to the second; never fails, since any time may be in a store."""
+    """Return a time in UTC, to the second; one that we cannot print becomes the nearest."""
     if moment is None:
         return None
-    try:
-        return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    except (ValueError, OverflowError, OSError):
-        return "after 9999" if moment > 0 else "before 1"
+    return f"{datetime.fromtimestamp(min(max(moment, 0), _END_OF_TIME), UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def as_record(key: KeyRecord) -> Record:
