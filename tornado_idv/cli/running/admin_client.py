@@ -29,7 +29,11 @@ class AdminUnavailable(IdvError):
 
 
 class WrongRequest(IdvError):
-    """The admin listener rejects what was asked for as wrong use; the message says why."""
+    """The admin listener rejects what was asked for as wrong; ``record`` is its response."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(str(record.get("message")))
+        self.record = record
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,12 @@ class AdminListener:
 
     def request(
         self, method: str, path: str, body: Record | None = None, *, timeout: float = _TIMEOUT
-    ) -> tuple[int, Record]:
-        """Return the status and the record of a response, which may be 422 or 503.
+    ) -> Record:
+        """Return the record of a response.
 
         The rest of the configuration may be wrong: the running service has read it before, or
-        rejects it. Raises `StartError` where it names no admin listener, and `AdminUnavailable`,
-        also if there is no response within ``timeout`` seconds.
+        rejects it. Raises `StartError` where it names no admin listener, `WrongRequest`, and
+        `AdminUnavailable`, also if there is no response within ``timeout`` seconds.
         """
         settings = load_admin_settings(self.config_path, os.environ)
         if settings is None:
@@ -63,7 +67,7 @@ class AdminListener:
         try:
             connection.request(method, path, json.dumps(body), fields)
             with connection.getresponse() as response:
-                record = json.loads(response.read())
+                record: Record = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
             text = f"no response from the admin listener at {url}: {reason}"
@@ -72,18 +76,13 @@ class AdminListener:
             connection.close()
         if not isinstance(record, dict) or "status" not in record:
             raise AdminUnavailable(f"{url} is not an admin listener of this service")
-        if record["status"] == "error" and response.status != http.client.UNPROCESSABLE_ENTITY:
+        if response.status == http.client.UNPROCESSABLE_ENTITY:
+            raise WrongRequest(record)
+        if record["status"] == "error":
             text = f"{url}: {record.get('message')}"
             if response.status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
                 text += "; name a file with a key of scope admin by --token-file"
             raise AdminUnavailable("\n".join([text, *record.get("problems", ())]))
-        return response.status, record
-
-    def post(self, path: str, body: Record) -> Record:
-        """Return the record of a response; raises `WrongRequest` for a value that is not valid."""
-        status, record = self.request("POST", path, body)
-        if status == http.client.UNPROCESSABLE_ENTITY:
-            raise WrongRequest(str(record.get("message")))
         return record
 
     def show(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 from collections import Counter
 from collections.abc import Iterator
 from typing import NoReturn
@@ -10,7 +9,7 @@ from typing import NoReturn
 import click
 
 from tornado_idv.cli.common import Record, exit_on_error
-from tornado_idv.cli.running.admin_client import AdminListener, admin_command
+from tornado_idv.cli.running.admin_client import AdminListener, WrongRequest, admin_command
 from tornado_idv.errors import ConfigError
 from tornado_idv.interfaces.commands import Exit
 
@@ -33,7 +32,7 @@ def stats(admin: AdminListener) -> NoReturn:
 
     Exit codes: 0 done; 3 no response.
     """
-    _, record = admin.request("GET", "/status.json")
+    record = admin.request("GET", "/status.json")
     admin.show(record["cache"], [_cache_sentence(record["cache"])])
 
 
@@ -51,7 +50,7 @@ def purge(admin: AdminListener, **options: str | bool | None) -> NoReturn:
     given = {name: value for name, value in options.items() if value is not None}
     if len(given) != 1:
         raise click.UsageError("give exactly one of --nickname, --card, --backend and --all")
-    record = admin.post("/cache/purge", given)
+    record = admin.request("POST", "/cache/purge", given)
     admin.show(record, [_PURGED[record["purged"]]])
 
 
@@ -75,7 +74,7 @@ def explain(admin: AdminListener, who: str) -> NoReturn:
 
     Exit codes: 0 found; 1 not found; 2 wrong use; 3 could not be determined.
     """
-    record = admin.post("/explain", {"card_number" if who.isdigit() else "input": who})
+    record = admin.request("POST", "/explain", {"card_number" if who.isdigit() else "input": who})
     undetermined = "could not be determined", Exit.UNDETERMINED
     result, code = _RESULTS.get(record["result"], undetermined)
     lines = [
@@ -104,10 +103,10 @@ def health(admin: AdminListener) -> NoReturn:
 
     Exit codes: 0 ready, also if degraded; 1 starting or draining; 3 no response.
     """
-    status, record = admin.request("GET", "/health/ready")
+    record = admin.request("GET", "/health/ready")
     sentence = _SENTENCES.get(str(record["status"]), "The service is {status}.")
     parts = ", ".join(map(str, record.get("degraded", ())))
-    code = Exit.DONE if status == http.client.OK else Exit.NO
+    code = Exit.DONE if record["status"] in ("ready", "degraded") else Exit.NO
     admin.show(record, [sentence.format(parts=parts, status=record["status"])], code)
 
 
@@ -127,10 +126,11 @@ def reload(admin: AdminListener) -> NoReturn:
     """
     other_codes = {ConfigError: Exit.NO}
     with exit_on_error(Exit.UNDETERMINED, as_json=admin.as_json, other_codes=other_codes):
-        _, record = admin.request("POST", "/reload", timeout=_TIMEOUT)
-    if record["status"] != "ok":
-        problems = map(str, (record.get("message"), *record.get("problems", ())))
-        admin.show(record, problems, Exit.NO, err=True)
+        try:
+            record = admin.request("POST", "/reload", timeout=_TIMEOUT)
+        except WrongRequest as error:
+            problems = map(str, (error, *error.record.get("problems", ())))
+            admin.show(error.record, problems, Exit.NO, err=True)
     lines = ["The configuration is reloaded."]
     if record["needs_restart"]:
         names = ", ".join(map(str, record["needs_restart"]))
@@ -145,7 +145,7 @@ def status(admin: AdminListener) -> NoReturn:
 
     Exit codes: 0 done; 3 no response.
     """
-    _, record = admin.request("GET", "/status.json")
+    record = admin.request("GET", "/status.json")
     admin.show(record, (f"{name + ':':14}{text}" for name, text in _status(record)))
 
 
