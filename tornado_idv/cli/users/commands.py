@@ -163,7 +163,7 @@ def import_users(
         store = stores.store(name)
         with (
             RejectedRows(file, Decimal(0) if strict else max_rejected, allow_shrink) as rejected,
-            open_source(file, stdin=sys.stdin.buffer) as text,
+            open_source(file) as text,
             closing(
                 with_progress(read_rows(text, form, rejected.source, columns, delimiter), text)
             ) as rows,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 from itertools import repeat
 from pathlib import Path
-from typing import IO, Self, TextIO
+from typing import IO, Self
 
 import click
 
@@ -114,20 +113,18 @@ class RejectedRows:
             raise StartError(f"{self.path}: cannot be written: {error.strerror}") from None
 
 
-def open_source(file: str, *, stdin: IO[bytes]) -> TextIO:
+def open_source(file: str) -> IO[str]:
     """Open a file, or standard input for ``-``; invalid UTF-8 becomes surrogates.
 
     Raises `StartError`.
     """
     try:
-        if file == "-":
-            return io.TextIOWrapper(stdin, "utf-8-sig", "surrogateescape", newline="")
-        return Path(file).open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+        return click.open_file(file, encoding="utf-8-sig", errors="surrogateescape")
     except OSError as error:
         raise StartError(f"{file}: cannot be read: {error.strerror}") from None
 
 
-def with_progress(rows: Iterator[Row], source: TextIO) -> Generator[Row]:
+def with_progress(rows: Iterator[Row], source: IO[str]) -> Generator[Row]:
     """Yield the rows; on a terminal show their number and rate, and the time left of a file."""
     if not sys.stderr.isatty():
         yield from rows
