@@ -129,7 +129,6 @@ class DryRun:
                 self.warn(each.getMessage(), "backends", i)
 
     def warn(self, message: str, *steps: int | str) -> None:
-        """Add a warning about a setting."""
         self.warnings.append(self._problem(message, steps))
 
     def _try_key_store(

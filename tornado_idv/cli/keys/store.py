@@ -34,8 +34,6 @@ from tornado_idv.units import DURATION, format_rate, parse_duration, parse_rate
 
 _audit = logging.getLogger("tornado_idv.audit")
 _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
-_LINES_AT_ONCE = 1000
-"""Audit lines after which the log is flushed, since its buffer is bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class Target:
             for i, key_id in enumerate(key_ids, start=1):
                 extra = {"user": user, "command": f"keys {command}", "key": key_id}
                 _audit.info("key changed", extra=extra)
-                if i % _LINES_AT_ONCE == 0:
+                if i % 1000 == 0:  # the buffer of the log is bounded
                     logs.writer.flush()
 
     def check_new(self, key: KeyRecord) -> None:

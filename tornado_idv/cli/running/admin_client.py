@@ -21,8 +21,6 @@ from tornado_idv.files import require_file
 from tornado_idv.interfaces.commands import Exit
 from tornado_idv.service.sockets import url_of
 
-_TIMEOUT = 10.0
-
 
 class AdminUnavailable(IdvError):
     """The admin listener did not do what was asked; the message says why."""
@@ -45,7 +43,7 @@ class AdminListener:
     as_json: bool
 
     def request(
-        self, method: str, path: str, body: Record | None = None, *, timeout: float = _TIMEOUT
+        self, method: str, path: str, body: Record | None = None, *, timeout: float = 10.0
     ) -> Record:
         """Return the record of a response.
 

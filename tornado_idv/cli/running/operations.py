@@ -110,10 +110,6 @@ def health(admin: AdminListener) -> NoReturn:
     admin.show(record, [sentence.format(parts=parts, status=record["status"])], code)
 
 
-_TIMEOUT = 150.0
-"""Seconds: longer than the service waits for its backends."""
-
-
 @click.command(epilog="\b\nExamples:\n  tornado-idv check && tornado-idv reload")
 @admin_command
 def reload(admin: AdminListener) -> NoReturn:
@@ -127,7 +123,8 @@ def reload(admin: AdminListener) -> NoReturn:
     other_codes = {ConfigError: Exit.NO}
     with exit_on_error(Exit.UNDETERMINED, as_json=admin.as_json, other_codes=other_codes):
         try:
-            record = admin.request("POST", "/reload", timeout=_TIMEOUT)
+            # Longer than the service waits for its backends.
+            record = admin.request("POST", "/reload", timeout=150.0)
         except WrongRequest as error:
             problems = map(str, (error, *error.record.get("problems", ())))
             admin.show(error.record, problems, Exit.NO, err=True)

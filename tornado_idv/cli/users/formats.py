@@ -31,10 +31,7 @@ FIELDS = ("nickname", "card_number", "plan", "profile_url")
 REQUIRED = FIELDS[:3]
 DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
 """What separates the fields of CSV, by its name on the command line."""
-_LINES_AT_ONCE = 200
 _NOT_CSV = "not CSV: a quote is not closed on its line, or followed by text, or a field is too long"
-_SHOWN = 500
-"""Characters of a header that an error shows."""
 _WORKBOOKS = ("PK\x03\x04", "\udcd0\udccf\x11")
 """How an ``.xlsx`` begins, and an ``.xls`` that was opened as text."""
 # A card number begins like this, also as spreadsheets write it: ="0012", 4E+15, 4000 1234.
@@ -107,7 +104,7 @@ def _read_csv(
     header.append(columns[FIELDS[-1]])
     select = itemgetter(*(header.index(columns[field]) for field in FIELDS))
     first = 2
-    while lines := list(islice(file, _LINES_AT_ONCE)):
+    while lines := list(islice(file, 200)):
         for number, cells in enumerate(_parse_lines(lines, delimiter), start=first):
             if cells is None:
                 yield number, _NOT_CSV
@@ -146,7 +143,7 @@ def _header_error(line: str, header: Sequence[str], columns: Mapping[str, str]) 
         problem = f"the header has no column {', '.join(missing)}"
         if any(not name.strip() or _VALUE.match(name.strip()) for name in header):
             return f"{problem}, and may be a user; write the names of the columns into line 1"
-        found = ", ".join(header)[:_SHOWN]
+        found = ", ".join(header)[:500]
         return f"{problem}; it has {found}; name them with --map, like --map nick=nickname"
     twice = [one for one, other in pairwise(sorted(header)) if one == other != ""]
     return f"the header has two columns {twice[0]}" if twice else None
@@ -218,6 +215,5 @@ def _yaml_text(text: str) -> str:
 
 
 def format_option(help_text: str) -> Callable[[Any], Any]:
-    """Return the option ``--format``."""
     formats = click.Choice(["csv", "jsonl", "yaml"])
     return click.option("--format", "form", type=formats, help=help_text)

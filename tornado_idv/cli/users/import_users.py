@@ -28,8 +28,6 @@ from tornado_idv.identifiers import (
 from tornado_idv.interfaces.user_store import NumberedUser
 from tornado_idv.model import User
 
-_SHOWN_ROWS = 200
-"""Rows after which their number is shown."""
 _EXPONENT = re.compile(r"\d([.,]\d+)?[eE]\+?\d+")
 
 
@@ -136,7 +134,7 @@ def with_progress(rows: Iterator[Row], source: IO[str]) -> Generator[Row]:
     ) as bar:
         for number, row in enumerate(rows, start=1):
             yield row
-            if number % _SHOWN_ROWS == 0:
+            if number % 200 == 0:
                 rate = number / max(time.monotonic() - started, 1e-3)
                 done = os.lseek(source.fileno(), 0, os.SEEK_CUR) if size else number
                 bar.update(done - bar.pos, f"{number:,} rows, {rate:,.0f}/s")
