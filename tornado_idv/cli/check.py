@@ -24,6 +24,7 @@ from tornado_idv.cli.common import (
     failure,
     json_option,
     print_json,
+    show,
 )
 from tornado_idv.config.load import ConfigFile, load, load_without_references
 from tornado_idv.config.locations import dotted
@@ -207,9 +208,9 @@ def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
         kinds = backend_kinds(plugin_manager())
         rows = {kind: kinds.module(kind).partition(".")[0] for kind in sorted(kinds)}
         summaries = {kind: (kinds[kind].__doc__ or "").partition("\n")[0] for kind in rows}
-    if as_json:
-        print_json(rows)
-        return
     widths = max(map(len, rows), default=0), max(map(len, rows.values()), default=0)
-    for kind, module in rows.items():
-        click.echo(f"{kind:{widths[0]}}  {module:{widths[1]}}  {summaries[kind]}")
+    lines = (
+        f"{kind:{widths[0]}}  {module:{widths[1]}}  {summaries[kind]}"
+        for kind, module in rows.items()
+    )
+    show(rows, lines, as_json=as_json)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import click
 
-from tornado_idv.cli.common import RefusedError, print_json, report
+from tornado_idv.cli.common import RefusedError, print_json, report, show
 from tornado_idv.cli.keys.import_keys import import_keys
 from tornado_idv.cli.keys.store import (
     Target,
@@ -278,22 +278,18 @@ def list_keys(
             click.secho("  ".join(map(str.ljust, row, widths)).rstrip(), bold=row is _COLUMNS)
 
 
-@keys.command()
+@keys.command("show")
 @_id_argument
 @on_store
-def show(target: Target, key_id: str) -> None:
+def show_key(target: Target, key_id: str) -> None:
     """Show a key; of its tokens, only when they were created and expire."""
     with target.opened() as store:
         record = as_record(store.find(key_id))
-    if target.as_json:
-        print_json(record)
-        return
-    tokens = record.pop("tokens")
-    for name, value in record.items():
-        click.echo(f"{name + ':':12}{_cell(value)}")
-    for token in tokens:
+    lines = [f"{name + ':':12}{_cell(value)}" for name, value in record.items() if name != "tokens"]
+    for token in record["tokens"]:
         ends = f", expires {token['expires']}" if token["expires"] else ""
-        click.echo(f"{'token:':12}created {token['created']}{ends}")
+        lines.append(f"{'token:':12}created {token['created']}{ends}")
+    show(record, lines, as_json=target.as_json)
 
 
 def _cell(value: object) -> str:

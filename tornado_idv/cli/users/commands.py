@@ -15,14 +15,7 @@ from typing import IO
 
 import click
 
-from tornado_idv.cli.common import (
-    config_option,
-    counted,
-    json_option,
-    parsed_by,
-    report,
-    show,
-)
+from tornado_idv.cli.common import config_option, counted, json_option, parsed_by, report, show
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.cli.users.compare import compare
 from tornado_idv.cli.users.formats import (

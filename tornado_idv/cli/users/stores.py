@@ -64,9 +64,8 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
     """
     keep_out_secrets()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    refused = {RefusedError: Exit.NO}
     with (
-        exit_on_error(Exit.UNDETERMINED, as_json=as_json, other_codes=refused),
+        exit_on_error(Exit.UNDETERMINED, as_json=as_json, other_codes={RefusedError: Exit.NO}),
         mute_own_logger(),
     ):
         try:
