@@ -14,13 +14,7 @@ import click
 
 from tornado_idv.cli.common import RefusedError, print_json, report, show
 from tornado_idv.cli.keys.import_keys import import_keys
-from tornado_idv.cli.keys.store import (
-    Target,
-    as_record,
-    create_option,
-    find_store,
-    on_store,
-)
+from tornado_idv.cli.keys.store import Target, as_record, create_option, find_store, on_store
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
 from tornado_idv.interfaces.commands import Exit, printable
@@ -65,11 +59,7 @@ keys.add_command(import_keys)
 @create_option
 @on_store
 def issue(
-    target: Target,
-    key_id: str,
-    scopes: tuple[Scope, ...],
-    may_create: bool,  # noqa: FBT001 click's way
-    **attributes: Any,
+    target: Target, *, key_id: str, scopes: tuple[Scope, ...], may_create: bool, **attributes: Any
 ) -> None:
     """Issue a key, and print its token, once.
 
@@ -173,11 +163,7 @@ def _change_and_print_token(
 )
 @create_option
 @on_store
-def copy_keys(
-    target: Target,
-    source_path: Path,
-    may_create: bool,  # noqa: FBT001 click's way
-) -> None:
+def copy_keys(target: Target, *, source_path: Path, may_create: bool) -> None:
     """Copy all keys of another key store, all or none.
 
     Tokens stay valid: a copy has the same ids, digests, limits, times and states. It can be run

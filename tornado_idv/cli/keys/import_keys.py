@@ -19,12 +19,7 @@ from pydantic import (
 
 from tornado_idv import strict_json
 from tornado_idv.cli.common import RefusedError, counted, report, with_progress
-from tornado_idv.cli.keys.store import (
-    Target,
-    check_moment,
-    create_option,
-    on_store,
-)
+from tornado_idv.cli.keys.store import Target, check_moment, create_option, on_store
 from tornado_idv.config.locations import dotted, is_safe_to_print
 from tornado_idv.config.types import KeyId, Moment, RateLimit, Sha256, check_order
 from tornado_idv.errors import ConfigError, Problem
@@ -76,11 +71,7 @@ class ImportedKey(Options):
 @click.argument("file", type=click.File("rb"))
 @create_option
 @on_store
-def import_keys(
-    target: Target,
-    file: IO[bytes],
-    may_create: bool,  # noqa: FBT001 click's way
-) -> None:
+def import_keys(target: Target, *, file: IO[bytes], may_create: bool) -> None:
     """Add keys that another system issued, all or none.
 
     FILE may be - for standard input. Each line is a JSON object with the members id and sha256
@@ -143,6 +134,6 @@ def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:
         kind, steps = detail["type"], detail["loc"]
         if kind == "too_short" and steps in lists:
             continue
-        is_safe = all(isinstance(step, int) or is_safe_to_print(step) for step in steps)
+        member = dotted(steps) if all(map(is_safe_to_print, steps)) else ""
         message = _MESSAGES.get(kind) or str(detail.get("ctx", {}).get("error", detail["msg"]))
-        yield dotted(steps) if is_safe else "", message
+        yield member, message

@@ -136,8 +136,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Path(path_type=Path),
         help="The file of the key store.  [default: auth.store of the configuration]",
     )
-    with_options: Callable[..., None] = store_option(config_option(json_option(run)))
-    return with_options
+    return store_option(config_option(json_option(run)))
 
 
 def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> Target:

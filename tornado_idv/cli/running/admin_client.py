@@ -107,8 +107,7 @@ def admin_command(command: Callable[..., NoReturn]) -> Callable[..., None]:
         type=click.Path(path_type=Path),
         help="A file with a key of scope admin, for a listener that is not on loopback.",
     )
-    with_options: Callable[..., None] = config_option(token_option(json_option(run)))
-    return with_options
+    return config_option(token_option(json_option(run)))
 
 
 def _read_token(path: Path) -> str:

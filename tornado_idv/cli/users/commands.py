@@ -154,8 +154,9 @@ def import_users(
     with reporting(name, as_json=as_json):
         stores = Stores.of_config(config_path)
         store = stores.store(name)
+        limit = Decimal(0) if strict else max_rejected
         with (
-            RejectedRows(file, Decimal(0) if strict else max_rejected, allow_shrink) as rejected,
+            RejectedRows(file, limit, allow_shrink=allow_shrink) as rejected,
             open_source(file) as text,
             closing(
                 with_progress(read_rows(text, form, rejected.source, columns, delimiter), text)

@@ -40,7 +40,7 @@ class RejectedRows:
     number of users that were read and not rejected.
     """
 
-    def __init__(self, file: str, max_percent: Decimal, allow_shrink: bool) -> None:  # noqa: FBT001
+    def __init__(self, file: str, max_percent: Decimal, *, allow_shrink: bool) -> None:
         self.source = "standard input" if file == "-" else file
         self.path = Path("stdin.rejected" if file == "-" else f"{file}.rejected")
         self.max_percent = max_percent
