@@ -8,6 +8,8 @@ from contextlib import suppress
 
 import click
 
+_STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+
 
 def open_closed_streams() -> frozenset[str]:
     """Open ``/dev/null`` in place of each standard stream that is closed, as after ``>&-``.
@@ -16,9 +18,7 @@ def open_closed_streams() -> frozenset[str]:
     into it. Returns the names of the streams that were closed.
     """
     closed = set()
-    for descriptor, (name, mode) in enumerate(
-        zip(("stdin", "stdout", "stderr"), "rww", strict=True)
-    ):
+    for descriptor, (name, mode) in enumerate(_STREAMS):
         try:
             os.fstat(descriptor)
         except OSError:
