@@ -15,6 +15,7 @@ import pytest
 from support.processes.process import COMMAND, TIMEOUT, Invoke, command
 from tornado_idv import hookimpl
 from tornado_idv.cli import main
+from tornado_idv.cli.commands import Commands
 from tornado_idv.registry import plugin_manager
 
 CONTEXT = click.Context(main)
@@ -55,6 +56,7 @@ def test_built_in_commands_work_beside_a_broken_plugin(
 ) -> None:
     careless = partial(plugin_manager, entry_points=False, plugins=[Careless()])
     monkeypatch.setattr("tornado_idv.cli.commands.plugin_manager", careless)
+    monkeypatch.setattr(main, "commands", Commands().commands)
     result = invoke("--help")
     assert result.exit_code == 0
     assert "serve" in result.stdout

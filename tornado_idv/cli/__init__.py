@@ -13,9 +13,21 @@ from tornado_idv.cli.standard_streams import open_closed_streams
 # 3.11). It does so when the first of our models is imported, which is after this.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
+_EPILOG = """\b
+Examples:
+  tornado-idv init my-directory
+  tornado-idv serve --config my-directory/config.yaml
+  tornado-idv COMMAND --help
+
+\b
+Completion, for bash (zsh and fish: write that name instead of bash):
+  eval "$(_TORNADO_IDV_COMPLETE=bash_source tornado-idv)\""""
+
 
 @click.group(
-    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_EPILOG,
 )
 @click.version_option(package_name="tornado-idv", message="%(prog)s %(version)s")
 @click.pass_context

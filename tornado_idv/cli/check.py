@@ -4,33 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from logging.handlers import BufferingHandler
 from pathlib import Path
 
 import click
+from pydantic import SecretStr
 
+from tornado_idv import yaml_loader
 from tornado_idv.cli.common import (
     config_option,
     exit_on_error,
     failure,
     json_option,
     print_json,
+    show,
 )
-from tornado_idv.cli.dry_run import DryRun, dry_run, setting_warnings
-from tornado_idv.config.load import load, load_without_references
+from tornado_idv.config.load import ConfigFile, load, load_without_references
+from tornado_idv.config.locations import dotted
 from tornado_idv.config.schema import json_schema
+from tornado_idv.config.settings import Settings
 from tornado_idv.config.summary import summary
-from tornado_idv.errors import ConfigError, Problem
+from tornado_idv.errors import ConfigError, IdvError, Problem, SettingError
+from tornado_idv.interfaces.backend import AnyBackend
 from tornado_idv.interfaces.commands import Exit
+from tornado_idv.keys.store_file import Offered, locate_store
 from tornado_idv.logs.handlers import keep_out_secrets
-from tornado_idv.registry import backend_kinds, key_stores, plugin_manager
+from tornado_idv.registry import (
+    backend_kinds,
+    build_backends,
+    key_stores,
+    open_backends,
+    plugin_manager,
+)
+from tornado_idv.service.keys import key_conflicts
+from tornado_idv.service.service import api_key
+from tornado_idv.service.sockets import tls_context
 from tornado_idv.web.openapi import describe_api
-
-Rows = list[tuple[str, str]]
+from tornado_idv.workers.cpus import worker_count
 
 _MAX_ABSENT = 10
 
@@ -50,7 +67,7 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
     closed, so that a missing file or a table without a column is reported too.
     """
     keep_out_secrets()
-    result = DryRun([], [])
+    result = DryRun(config_path)
     with exit_on_error(Exit.NO, as_json=as_json):
         manager = plugin_manager()
         kinds = backend_kinds(manager)
@@ -58,20 +75,19 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
             settings, absent = load_without_references(config_path, kinds, os.environ)
         else:
             settings, absent = load(config_path, kinds, os.environ), []
-            result = asyncio.run(dry_run(config_path, settings, kinds, key_stores(manager)))
+            asyncio.run(result.run(settings, kinds, key_stores(manager)))
     rows = _absent(absent)
     if settings is not None:
         rows = summary(settings, datetime.now(UTC)) + rows
-        result.warnings.extend(setting_warnings(config_path, settings))
+        if settings.server.warning is not None:
+            result.warn(settings.server.warning, "server", "host")
     if as_json:
         problems = failure(ConfigError(*result.problems))
         record = problems if result.problems else {"ok": True, "summary": rows}
         print_json({**record, "warnings": [asdict(each) for each in result.warnings]})
     else:
-        for warning in result.warnings:
-            click.echo(f"warning: {warning}", err=True)
-        for problem in result.problems:
-            click.echo(str(problem), err=True)
+        for each in (*(f"warning: {each}" for each in result.warnings), *result.problems):
+            click.echo(str(each), err=True)
         if not result.problems:
             click.echo(f"ok: {click.format_filename(config_path)}\n")
             for label, text in rows:
@@ -79,11 +95,87 @@ def check(config_path: Path, config_only: bool, as_json: bool) -> None:  # noqa:
     sys.exit(Exit.NO if result.problems else Exit.DONE)
 
 
-def _absent(problems: Sequence[Problem]) -> Rows:
+def _absent(problems: Sequence[Problem]) -> list[tuple[str, str]]:
     """Rows for the references that are not resolved."""
     rows = [("not resolved", f"{each.path}: {each.message}") for each in problems[:_MAX_ABSENT]]
     more = len(problems) - _MAX_ABSENT
     return [*rows, ("not resolved", f"and {more} more")] if more > 0 else rows
+
+
+@dataclass
+class DryRun:
+    """Problems and warnings of the file at ``path``, each at the position of its setting."""
+
+    path: Path
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+    async def run(
+        self, settings: Settings, kinds: Mapping[str, type[AnyBackend]], offered: Offered
+    ) -> None:
+        """Load the TLS files and the key store, and open each backend."""
+        with self._problems_at():
+            worker_count(settings.server.workers)
+        if settings.server.tls is not None:
+            with self._problems_at("server", "tls"):
+                tls_context(settings.server.tls)
+        if settings.auth.store is not None:
+            # In a thread, since a key store may have an event loop of its own.
+            await asyncio.to_thread(self._try_key_store, settings, settings.auth.store, offered)
+        for i, options in enumerate(settings.backends):
+            with _logged_warnings() as warnings, self._problems_at("backends", i):
+                async with open_backends(build_backends(kinds, [options])):
+                    pass
+            for each in warnings:
+                self.warn(each.getMessage(), "backends", i)
+
+    def warn(self, message: str, *steps: int | str) -> None:
+        self.warnings.append(self._problem(message, steps))
+
+    def _try_key_store(
+        self, settings: Settings, setting: Path | SecretStr, offered: Offered
+    ) -> None:
+        with self._problems_at("auth", "store"):
+            with (
+                closing(locate_store(setting, offered)) as location,
+                location.opened(read_only=True) as store,
+            ):
+                store.check()
+                stored = [key for record in store.records() for key in record.api_keys()]
+                for each in location.warnings():
+                    self.warn(each, "auth", "store")
+            configured = [api_key(each) for each in settings.auth.keys]
+            for conflict in key_conflicts(configured, stored, location.name):
+                self.problems.append(self._problem(str(conflict), conflict.steps))
+
+    @contextmanager
+    def _problems_at(self, *steps: int | str) -> Iterator[None]:
+        """Add an error of ours, at the setting that it names or else at this one."""
+        try:
+            yield
+        except ConfigError as error:
+            self.problems += (self._problem(each, steps) for each in error.lines(error.problems))
+        except SettingError as error:
+            self.problems.append(self._problem(str(error), error.steps))
+        except IdvError as error:
+            self.problems.append(self._problem(str(error), steps))
+
+    def _problem(self, message: str, steps: tuple[int | str, ...]) -> Problem:
+        mark = yaml_loader.locate(ConfigFile.read(self.path).tree(), steps)
+        return Problem(str(self.path), *mark, dotted(steps), message)
+
+
+@contextmanager
+def _logged_warnings() -> Iterator[list[logging.LogRecord]]:
+    """Collect what is logged as a warning or worse; nothing else is logged meanwhile."""
+    collector = BufferingHandler(sys.maxsize)
+    collector.setLevel(logging.WARNING)
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, [collector]
+    try:
+        yield collector.buffer
+    finally:
+        root.handlers = before
 
 
 @click.command()
@@ -116,9 +208,9 @@ def plugins(as_json: bool) -> None:  # noqa: FBT001 click's way
         kinds = backend_kinds(plugin_manager())
         rows = {kind: kinds.module(kind).partition(".")[0] for kind in sorted(kinds)}
         summaries = {kind: (kinds[kind].__doc__ or "").partition("\n")[0] for kind in rows}
-    if as_json:
-        print_json(rows)
-        return
     widths = max(map(len, rows), default=0), max(map(len, rows.values()), default=0)
-    for kind, module in rows.items():
-        click.echo(f"{kind:{widths[0]}}  {module:{widths[1]}}  {summaries[kind]}")
+    lines = (
+        f"{kind:{widths[0]}}  {module:{widths[1]}}  {summaries[kind]}"
+        for kind, module in rows.items()
+    )
+    show(rows, lines, as_json=as_json)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tornado_idv.cli.common import config_option, exit_on_error, json_option
-from tornado_idv.cli.examples import add_examples
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.interfaces.commands import CommandTools, Exit, LoadedConfig
 from tornado_idv.registry import plugin_manager
@@ -38,79 +36,113 @@ _COMMANDS = {
     "verify-fixture": ("fixtures.commands", "Compare a fixture with the live directory."),
 }
 """The module of each built-in command, and its summary."""
-_WINDOWS = (
-    "tornado-idv does not run on Windows: uvloop and POSIX signals are missing there; run it in "
-    "WSL 2 or in a container"
-)
+_EXAMPLES = {
+    "cache purge": ("--nickname @alice",),
+    "cache stats": ("",),
+    "check": ("--config config.yaml", "--config-only --json"),
+    "drill": ("-- python my_sync.py --dry-run",),
+    "explain": ("@alice",),
+    "health": ("&& echo ready",),
+    "init": ("my-directory",),
+    "keys copy": ("--from old.yaml --config new.yaml --create",),
+    "keys disable": ("shop",),
+    "keys enable": ("shop",),
+    "keys import": ("keys.jsonl",),
+    "keys issue": (
+        "shop --create",
+        "shop --scope identify:url --expires 90d --requests 100/second",
+    ),
+    "keys list": ("", "--json"),
+    "keys revoke": ("shop",),
+    "keys rotate": ("shop --overlap 7d",),
+    "keys show": ("shop",),
+    "ldap try": ("staff @alice",),
+    "lookup": ("@alice", "4000123412341234 --explain"),
+    "openapi": ("> openapi.json",),
+    "plugins": ("",),
+    "postgres init": ("| psql", "--apply"),
+    "record": ("--from crm --queries queries.txt --to users.yaml",),
+    "schema": ("> config.schema.json",),
+    "serve": (
+        "--config config.yaml --port 9000",
+        "--demo users.yaml --port 0 --ready-file ready.json",
+    ),
+    "status": ("", "--json"),
+    "upstream try": ("crm @alice",),
+    "users compare": ("old new --sample 1000",),
+    "users count": ("--from users",),
+    "users export": ("--from users users.csv",),
+    "users generate": ("--count 1000 > users.csv",),
+    "users import": ("users.csv --to users", "members.csv --to users --map login=nickname --merge"),
+    "verify-fixture": ("users.yaml --from crm",),
+}
+"""Arguments of each command, for the examples in its help."""
 
 
 class Commands(click.Group):
-    """Our commands, and those of plugins, which are loaded only when one may be theirs."""
+    """Our commands, and those of plugins, which are loaded only when one may be theirs.
+
+    One of ours that has not been used has only its summary.
+    """
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        for name, (_, summary) in _COMMANDS.items():
+            self.add_command(click.Command(name, short_help=summary))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *_COMMANDS, *self._of_plugins()})
+        self._add_those_of_plugins()
+        return super().list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found: click.Command | None
         if cmd_name in _COMMANDS:
             module = import_module(f"tornado_idv.cli.{_COMMANDS[cmd_name][0]}")
-            found = getattr(module, cmd_name.replace("-", "_"))
-        else:
-            found = super().get_command(ctx, cmd_name) or self._of_plugins().get(cmd_name)
+            self.add_command(getattr(module, cmd_name.replace("-", "_")))
+        elif cmd_name not in self.commands:
+            self._add_those_of_plugins()
+        found = super().get_command(ctx, cmd_name)
         if found is not None:
-            add_examples(found, cmd_name)
+            _add_examples(found, cmd_name)
         return found
-
-    def get_help(self, ctx: click.Context) -> str:
-        add_examples(self)
-        return super().get_help(ctx)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:
-            # click knows of those that are imported only.
-            raise click.NoSuchCommand(
-                error.command_name, possibilities=self.list_commands(ctx), ctx=ctx
-            ) from None
-
-    def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with _exit_on_interrupt():
-            return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         if sys.platform == "win32":
-            print_message(_WINDOWS)
+            print_message(
+                "tornado-idv does not run on Windows: uvloop and POSIX signals are missing there; "
+                "run it in WSL 2 or in a container"
+            )
             sys.exit(Exit.UNDETERMINED)
-        with _exit_on_interrupt():
+        try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print_message("\ninterrupted")
+            sys.exit(128 + signal.SIGINT)  # with click's own code, 1, it would mean "no"
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 click's way
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing ours, which takes longer than all the rest."""
-        rows = {name: each.get_short_help_str() for name, each in self._of_plugins().items()}
-        rows |= {name: summary for name, (_, summary) in _COMMANDS.items()}
+        names = self.list_commands(ctx)
+        rows = [(name, self.commands[name].get_short_help_str(limit=100)) for name in names]
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(rows.items()))
+            formatter.write_dl(rows)
 
-    def _of_plugins(self) -> dict[str, click.Command]:
+    def _add_those_of_plugins(self) -> None:
         try:
             offered = plugin_manager().hook.idv_commands(tools=_TOOLS)
         except Exception as error:  # noqa: BLE001 - our own commands work without plugins
             click.echo(f"warning: the commands of plugins are missing: {error}", err=True)
-            return {}
-        return {str(command.name): command for commands in offered for command in commands}
+            return
+        for command in chain.from_iterable(offered):
+            self.commands.setdefault(str(command.name), command)
 
 
-@contextmanager
-def _exit_on_interrupt() -> Iterator[None]:
-    """Exit with 130 after Ctrl-C; with click's own code, 1, it would mean "no"."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print_message("\ninterrupted")
-        sys.exit(128 + signal.SIGINT)
+def _add_examples(command: click.Command, name: str) -> None:
+    """Add its examples to the help of a command, and to those of its own commands."""
+    if name in _EXAMPLES and command.epilog is None:
+        lines = [f"  tornado-idv {name} {each}".rstrip() for each in _EXAMPLES[name]]
+        command.epilog = "\n".join(["\b", "Examples:", *lines])
+    if isinstance(command, click.Group):
+        for inner, each in command.commands.items():
+            _add_examples(each, f"{name} {inner}")
 
 
 def _read(path: Path) -> LoadedConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,13 +14,16 @@ import click
 
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.errors import ConfigError, IdvError, MissingConfigError
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.commands import Exit, printable
 
 Record = dict[str, Any]
 T = TypeVar("T")
 
-_ADVICE = "; name another with --config, or write one with: tornado-idv init"
 _IN_ETC = Path("/etc/tornado-idv/config.yaml")
+
+
+class RefusedError(IdvError):
+    """A command cannot do what it was asked for, and nothing was changed; the message says why."""
 
 
 def _find_config() -> Path:
@@ -59,6 +62,14 @@ def print_json(record: Record | list[Record]) -> None:
     click.echo(json.dumps(record))
 
 
+def show(record: Record, lines: Iterable[str], *, as_json: bool, err: bool = False) -> None:
+    """Print the record for scripts, or the lines for people."""
+    if as_json:
+        print_json(record)
+    else:
+        click.echo("\n".join(map(printable, lines)), err=err)
+
+
 def report(text: str, record: Record, *, as_json: bool) -> None:
     """Print what was done; it stays done where that cannot be printed."""
     if not as_json:
@@ -69,6 +80,19 @@ def report(text: str, record: Record, *, as_json: bool) -> None:
     except OSError as error:
         discard_output()
         print_message(f"done, but standard output cannot be written: {error.strerror}")
+
+
+def example_request(url: str, token: str) -> str:
+    """Return a command that looks up the user of our examples."""
+    return (
+        f"  curl {url}/api/v1/identify/url -H 'Content-Type: application/json'"
+        f" -H 'Authorization: Bearer {token}' -d '{{\"input\": \"@alice\"}}'"
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, which gets an s."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
@@ -103,8 +127,10 @@ def exit_on_error(
     except IdvError as error:
         if as_json:
             print_json(record(error))
+        elif isinstance(error, MissingConfigError):
+            advice = "name another with --config, or write one with: tornado-idv init"
+            print_message(f"{error}; {advice}")
         else:
-            advice = _ADVICE if isinstance(error, MissingConfigError) else ""
-            print_message(f"{error}{advice}")
+            print_message(str(error))
         codes = (other_codes or {}).items()
         sys.exit(next((other for kind, other in codes if isinstance(error, kind)), code))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import exit_on_error
+from tornado_idv.cli.common import example_request, exit_on_error
 from tornado_idv.config.schema import json_schema
 from tornado_idv.errors import StartError
 from tornado_idv.interfaces.commands import Exit
@@ -27,7 +27,7 @@ admin: {{port: 8081}}                         # status page, health checks and m
 
 auth:
   keys:
-    - {{id: {key_id}, sha256: {sha256}, owner: init}}
+    - {{id: first, sha256: {sha256}, owner: init}}
 
 backends:                                   # queried in this order
   - {{name: users, kind: yaml, path: users.yaml}}
@@ -56,21 +56,16 @@ def init(folder: Path) -> None:
 
     Nothing that exists is overwritten. The key is shown once: only its SHA-256 is kept.
     """
-    key_id = "first"
-    token = issue(key_id)
+    token = issue("first")
     config = shlex.quote(str(folder / "config.yaml"))
     # A comment cannot hold a line break or bytes that are not text.
     shown = config if config.isprintable() else "config.yaml"
     with exit_on_error(Exit.NO):
+        schema = json_schema(backend_kinds(plugin_manager()))
         files = {
-            folder / "config.yaml": _CONFIG.format(
-                config=shown, key_id=key_id, sha256=digest(token).hex()
-            ),
+            folder / "config.yaml": _CONFIG.format(config=shown, sha256=digest(token).hex()),
             folder / "users.yaml": _USERS,
-            folder / "config.schema.json": json.dumps(
-                json_schema(backend_kinds(plugin_manager())), indent=2
-            )
-            + "\n",
+            folder / "config.schema.json": f"{json.dumps(schema, indent=2)}\n",
         }
         existing = [str(path) for path in files if os.path.lexists(path)]
         if existing:
@@ -85,7 +80,4 @@ def init(folder: Path) -> None:
     click.echo(f"Wrote {', '.join(str(path) for path in files)}.\n")
     click.echo(f"Your key, which is shown only once:\n\n  {token}\n")
     click.echo(f"Now run\n\n  tornado-idv serve --config {config}\n\nand send\n")
-    click.echo(
-        "  curl http://127.0.0.1:8080/api/v1/identify/url -H 'Content-Type: application/json'"
-        f" -H 'Authorization: Bearer {token}' -d '{{\"input\": \"@alice\"}}'"
-    )
+    click.echo(example_request("http://127.0.0.1:8080", token))

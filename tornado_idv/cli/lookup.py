@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 import pluggy
 
-import tornado_idv
 from tornado_idv.cli.common import (
     Record,
     config_option,
@@ -22,11 +21,12 @@ from tornado_idv.cli.common import (
     failure,
     json_option,
     print_json,
+    show,
 )
 from tornado_idv.cli.load_config import load_settings
 from tornado_idv.config.settings import Settings
 from tornado_idv.errors import IdvError, InvalidFormat, LookupFailed
-from tornado_idv.interfaces.commands import Exit, printable
+from tornado_idv.interfaces.commands import Exit
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.lookup.guard import BackendCall
 from tornado_idv.model import Query
@@ -59,17 +59,14 @@ def lookup(who: str, config_path: Path, explain: bool, as_json: bool) -> None:  
             sys.exit(Exit.WRONG_USE)
         with mute_own_logger():
             code, record = asyncio.run(_find(settings, manager, query, calls))
-    how = record.pop("answer", None)
     if explain:
-        record["answer"] = how
         record["asked"] = [
             {"backend": each.backend, "said": each.outcome, "ms": round(each.seconds * 1000, 2)}
             for each in calls
         ]
-    if as_json:
-        print_json(record)
     else:
-        click.echo(_as_text(record))
+        record.pop("answer", None)
+    show(record, _lines(record), as_json=as_json)
     sys.exit(code)
 
 
@@ -92,14 +89,13 @@ def _advice(settings: Settings, who: str) -> str:
 @contextmanager
 def mute_own_logger() -> Iterator[None]:
     """Keep our own log quiet: the command prints the failure itself. Plugins may still log."""
-    log, nowhere = logging.getLogger(tornado_idv.__name__), logging.NullHandler()
-    log.addHandler(nowhere)
-    log.propagate = False
+    log = logging.getLogger("tornado_idv")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        log.propagate = True
-        log.removeHandler(nowhere)
+        log.setLevel(level)
 
 
 async def _find(
@@ -109,7 +105,8 @@ async def _find(
         try:
             answer = await directory.find(query)
         except LookupFailed as error:
-            return Exit.UNDETERMINED, {"status": "undetermined", "reason": str(error)}
+            reason = {"status": "undetermined", "reason": str(error), "answer": None}
+            return Exit.UNDETERMINED, reason
     record = json.loads(answer.body)
     if answer.found:
         record["backend"] = answer.backend
@@ -121,16 +118,11 @@ async def _find(
     return (Exit.DONE if answer.found else Exit.NO), record
 
 
-def _as_text(record: Record) -> str:
-    lines = [
-        f"{name + ':':14}{text}" for name, text in record.items() if name not in ("answer", "asked")
-    ]
+def _lines(record: Record) -> Iterator[str]:
+    for name, text in record.items():
+        if name not in ("answer", "asked"):
+            yield f"{name + ':':14}{text}"
     if how := record.get("answer"):
-        kind = "stale" if how["stale"] else "fresh"
-        shared = ", by a lookup already under way" if how["coalesced"] else ""
-        lines.append(f"  {kind}, {how['age_s']:g} s old{shared}")
-    lines += [
-        f"  asked {each['backend']}: {each['said']} ({each['ms']} ms)"
-        for each in record.get("asked", ())
-    ]
-    return "\n".join(map(printable, lines))
+        yield f"  {'stale' if how['stale'] else 'fresh'}, {how['age_s']:g} s old"
+    for each in record.get("asked", ()):
+        yield f"  asked {each['backend']}: {each['said']} ({each['ms']} ms)"

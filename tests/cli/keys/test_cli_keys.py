@@ -244,14 +244,12 @@ def test_key_is_not_renewed_to_expire_before_it_begins(run: Run, path: Path) -> 
     assert read(path) == known
 
 
-@pytest.mark.parametrize(
-    ("moment", "text"), [(1e15, "after 9999"), (-1e15, "before 1"), (1e300, "after 9999")]
-)
-def test_any_time_in_the_store_is_listed(run: Run, path: Path, moment: float, text: str) -> None:
+@pytest.mark.parametrize(("moment", "year"), [(1e15, "9999"), (-1e15, "1970"), (1e300, "9999")])
+def test_any_time_in_the_store_is_listed(run: Run, path: Path, moment: float, year: str) -> None:
     make_store(path)
     add(path, record("shop", "shop", expires=moment))
     (shop,) = json.loads(run("list", "--json").stdout)
-    assert shop["expires"] == text
+    assert shop["expires"] == f"{year}-01-01T00:00:00Z"
 
 
 def test_link_without_a_store_is_explained(run: Run, path: Path) -> None:

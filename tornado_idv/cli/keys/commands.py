@@ -1,41 +1,28 @@
-"""``tornado-idv keys``: issue, rotate, revoke, disable and enable keys of the key store."""
+"""``tornado-idv keys``: issue, change, list and show the keys of the key store."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
-from tornado_idv.cli.common import Record, print_json, report
+from tornado_idv.cli.common import RefusedError, print_json, report, show
 from tornado_idv.cli.keys.import_keys import import_keys
-from tornado_idv.cli.keys.list_keys import list_keys, show
-from tornado_idv.cli.keys.store import (
-    KeyCommandError,
-    Target,
-    as_record,
-    check_id,
-    check_moment,
-    create_option,
-    find_store,
-    on_store,
-    parse_moment,
-    parse_text,
-)
+from tornado_idv.cli.keys.store import Target, as_record, create_option, find_store, on_store
 from tornado_idv.cli.standard_streams import discard_output, print_message
 from tornado_idv.errors import KeyStoreError, UncertainChangeError
-from tornado_idv.interfaces.commands import Exit
+from tornado_idv.interfaces.commands import Exit, printable
 from tornado_idv.keys.api_key import DEFAULT_SCOPES, Scope
-from tornado_idv.keys.record import KeyRecord, Token, check_text
+from tornado_idv.keys.record import KeyRecord, Token
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.token import digest
 from tornado_idv.keys.token import issue as new_token
-from tornado_idv.units import Rate, parse_duration, parse_rate
 
 _id_argument = click.argument("key_id", metavar="ID")
 
@@ -51,49 +38,7 @@ def keys() -> None:
     """
 
 
-for command in (list_keys, show, import_keys):
-    keys.add_command(command)
-
-
-@contextmanager
-def token_output(token: str, *, as_json: bool) -> Iterator[Callable[[Record], None]]:
-    """Yield what prints the token, alone or with the record of its key, within its change.
-
-    If it cannot be printed, nothing is changed; if the change is not made after that, a message
-    says that the token is not valid.
-    """
-    if "stdout" in click.get_current_context().find_root().obj:
-        print_message("standard output is closed, and the token would be lost")
-        sys.exit(Exit.NO)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    printed = False
-
-    def print_token(record: Record) -> None:
-        nonlocal printed
-        printed = True  # at least in part, also where a signal interrupts it
-        try:
-            if as_json:
-                print_json({"token": token, **record})
-            else:
-                click.echo(token)
-        except OSError as error:
-            printed = False
-            discard_output()
-            text = f"standard output cannot be written: {error.strerror}; no key was changed"
-            print_message(text)
-            sys.exit(Exit.NO)
-
-    try:
-        yield print_token
-    except BaseException as error:
-        if printed:
-            reason = str(error) if isinstance(error, KeyStoreError) else "interrupted"
-            is_uncertain = isinstance(error, UncertainChangeError)
-            validity = "may be valid" if is_uncertain else "is not valid"
-            print_message(f"{reason}; the token that was printed {validity}")
-            if isinstance(error, KeyStoreError):
-                sys.exit(Exit.UNDETERMINED if is_uncertain else Exit.NO)
-        raise
+keys.add_command(import_keys)
 
 
 @keys.command()
@@ -114,40 +59,25 @@ def token_output(token: str, *, as_json: bool) -> Iterator[Callable[[Record], No
 @create_option
 @on_store
 def issue(
-    target: Target,
-    key_id: str,
-    scopes: tuple[Scope, ...],
-    may_create: bool,  # noqa: FBT001 click's way
-    **options: str | None,
+    target: Target, *, key_id: str, scopes: tuple[Scope, ...], may_create: bool, **attributes: Any
 ) -> None:
     """Issue a key, and print its token, once.
 
     The token is alone on standard output.
     """
-    now, token = time.time(), new_token(check_id(key_id))
-    starts = parse_moment(options["not_before"], now, "--not-before")
-    key = KeyRecord(
-        key_id,
-        now,
-        (Token(digest(token), now),),
-        parse_text(check_text, options["owner"] or "", "--owner"),
-        scopes or DEFAULT_SCOPES,
-        starts,
-        _expiry(options["expires"], now, max(starts or now, now)),
-        _rate(options["requests"], "--requests"),
-        _rate(options["misses"], "--misses"),
-        parse_text(check_text, options["note"] or "", "--note"),
-    )
+    now, token = time.time(), new_token(key_id)
+    tokens = (Token(digest(token), now),)
+    key = KeyRecord(key_id, now, tokens, scopes=scopes or DEFAULT_SCOPES, **attributes)
+    _check_expiry(key.expires, max(key.not_before or now, now))
     target.check_new(key)
+
+    def add(store: KeyStore) -> KeyRecord:
+        store.add([key])
+        return key
+
     if may_create:
         target.create()
-    with (
-        token_output(token, as_json=target.as_json) as print_token,
-        target.changing("issue", [key_id]) as store,
-    ):
-        store.add([key])
-        print_token(as_record(key, now))
-    target.audit("issue", [key_id])
+    _change_and_print_token(target, "issue", key_id, token, add)
 
 
 @keys.command()
@@ -157,26 +87,69 @@ def issue(
 )
 @click.option("--expires", metavar="90d|DATE", help="When the key expires.  [default: as before]")
 @on_store
-def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> None:
+def rotate(target: Target, key_id: str, overlap: float, expires: float | None) -> None:
     """Add a token to a key; the older ones expire after an overlap.
 
     The new token is printed, once, alone on standard output. Limits and the time of last use are
     those of the key, whatever its token. With --expires the key is renewed; its older tokens
     never become valid for longer.
     """
-    now, token = time.time(), new_token(check_id(key_id))
-    added, seconds = Token(digest(token), now), parse_text(parse_duration, overlap, "--overlap")
-    check_moment(now + seconds, "--overlap")
-    ends = _expiry(expires, now, now)
-    with (
-        token_output(token, as_json=target.as_json) as print_token,
-        target.changing("rotate", [key_id]) as store,
-    ):
-        _, after = store.rotate(key_id, added, overlap=seconds, expires=ends)
-        print_token(as_record(after, now))
-    target.audit("rotate", [key_id])
+    now, token = time.time(), new_token(key_id)
+    _check_expiry(expires, now)
+    added = Token(digest(token), now)
+
+    def add(store: KeyStore) -> KeyRecord:
+        return store.rotate(key_id, added, overlap=overlap, expires=expires)[1]
+
+    after = _change_and_print_token(target, "rotate", key_id, token, add)
     if after.disabled:
         print_message(f"{key_id} is disabled; tornado-idv keys enable enables it")
+
+
+def _check_expiry(expires: float | None, after: float) -> None:
+    if expires is not None and expires <= after:
+        raise RefusedError("--expires: must be in the future, and after --not-before")
+
+
+def _change_and_print_token(
+    target: Target, command: str, key_id: str, token: str, change: Callable[[KeyStore], KeyRecord]
+) -> KeyRecord:
+    """Make a change, and print the token within it, alone or with the key that is returned.
+
+    If it cannot be printed, nothing is changed; if the change is not made after that, a message
+    says that the token is not valid.
+    """
+    if "stdout" in click.get_current_context().find_root().obj:
+        print_message("standard output is closed, and the token would be lost")
+        sys.exit(Exit.NO)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    printed = False
+    try:
+        with target.changing(command, [key_id]) as store:
+            key = change(store)
+            printed = True  # at least in part, also where a signal interrupts it
+            try:
+                if target.as_json:
+                    print_json({"token": token, **as_record(key)})
+                else:
+                    click.echo(token)
+            except OSError as error:
+                printed = False
+                discard_output()
+                reason = f"standard output cannot be written: {error.strerror}"
+                print_message(f"{reason}; no key was changed")
+                sys.exit(Exit.NO)
+    except BaseException as error:
+        if printed:
+            reason = str(error) if isinstance(error, KeyStoreError) else "interrupted"
+            is_uncertain = isinstance(error, UncertainChangeError)
+            validity = "may be valid" if is_uncertain else "is not valid"
+            print_message(f"{reason}; the token that was printed {validity}")
+            if isinstance(error, KeyStoreError):
+                sys.exit(Exit.UNDETERMINED if is_uncertain else Exit.NO)
+        raise
+    target.audit(command, [key_id])
+    return key
 
 
 @keys.command("copy")
@@ -190,11 +163,7 @@ def rotate(target: Target, key_id: str, overlap: str, expires: str | None) -> No
 )
 @create_option
 @on_store
-def copy_keys(
-    target: Target,
-    source_path: Path,
-    may_create: bool,  # noqa: FBT001 click's way
-) -> None:
+def copy_keys(target: Target, *, source_path: Path, may_create: bool) -> None:
     """Copy all keys of another key store, all or none.
 
     Tokens stay valid: a copy has the same ids, digests, limits, times and states. It can be run
@@ -250,22 +219,68 @@ def _change(
     key_id: str,
     change: Callable[[KeyStore], tuple[KeyRecord, KeyRecord]],
 ) -> None:
-    check_id(key_id)
     with target.changing(command, [key_id]) as store:
         before, after = change(store)
     if before != after:
         target.audit(command, [key_id])
-    record = as_record(after, time.time())
+    record = as_record(after)
     was = "; nothing was changed" if before == after else ""
     report(f"{key_id}: {record['state']}{was}", record, as_json=target.as_json)
 
 
-def _expiry(text: str | None, now: float, after: float) -> float | None:
-    moment = parse_moment(text, now, "--expires")
-    if moment is not None and moment <= after:
-        raise KeyCommandError("--expires: must be in the future, and after --not-before")
-    return moment
+_COLUMNS = ("id", "state", "owner", "scopes", "expires", "last_used", "note")
 
 
-def _rate(text: str | None, option: str) -> Rate | None:
-    return None if text is None else parse_text(parse_rate, text, option)
+@keys.command("list")
+@click.option("--unused", metavar="90d", help="Only keys that were not used for so long.")
+@click.option("--expiring", metavar="14d", help="Only valid keys that expire within this time.")
+@click.option("--owner", "owned_by", help="Only keys of this owner.")
+@on_store
+def list_keys(
+    target: Target, unused: float | None, expiring: float | None, owned_by: str | None
+) -> None:
+    """List the keys of the store, also those that are revoked.
+
+    With --unused, keys that are not revoked and were neither issued nor used within this time.
+    """
+    now = time.time()
+    with target.opened() as store:
+        keys = list(store.records())
+    if owned_by is not None:
+        keys = [key for key in keys if key.owner == owned_by]
+    if unused is not None:
+        keys = [key for key in keys if key.revoked is None]
+        keys = [key for key in keys if max(key.created, key.last_used or 0.0) < now - unused]
+    if expiring is not None:
+        keys = [key for key in keys if key.state(now) == "valid"]
+        keys = [key for key in keys if key.valid_until <= now + expiring]
+    records = list(map(as_record, keys))
+    if target.as_json:
+        print_json(records)
+    elif records:
+        rows = [_COLUMNS, *([_cell(each[column]) for column in _COLUMNS] for each in records)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            click.secho("  ".join(map(str.ljust, row, widths)).rstrip(), bold=row is _COLUMNS)
+
+
+@keys.command("show")
+@_id_argument
+@on_store
+def show_key(target: Target, key_id: str) -> None:
+    """Show a key; of its tokens, only when they were created and expire."""
+    with target.opened() as store:
+        record = as_record(store.find(key_id))
+    lines = [f"{name + ':':12}{_cell(value)}" for name, value in record.items() if name != "tokens"]
+    for token in record["tokens"]:
+        ends = f", expires {token['expires']}" if token["expires"] else ""
+        lines.append(f"{'token:':12}created {token['created']}{ends}")
+    show(record, lines, as_json=target.as_json)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return printable(str(value)) if value else "-"

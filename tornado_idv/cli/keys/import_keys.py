@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import IO, Annotated
 
@@ -18,14 +18,8 @@ from pydantic import (
 )
 
 from tornado_idv import strict_json
-from tornado_idv.cli.common import report, with_progress
-from tornado_idv.cli.keys.store import (
-    END_OF_TIME,
-    KeyCommandError,
-    Target,
-    create_option,
-    on_store,
-)
+from tornado_idv.cli.common import RefusedError, counted, report, with_progress
+from tornado_idv.cli.keys.store import Target, check_moment, create_option, on_store
 from tornado_idv.config.locations import dotted, is_safe_to_print
 from tornado_idv.config.types import KeyId, Moment, RateLimit, Sha256, check_order
 from tornado_idv.errors import ConfigError, Problem
@@ -60,42 +54,24 @@ class ImportedKey(Options):
 
     @field_validator("not_before", "expires")
     @classmethod
-    def _printable(cls, moment: datetime | None) -> datetime | None:
-        if moment is not None and not 0 <= moment.timestamp() < END_OF_TIME:
-            raise ValueError("must be a time from 1970 on and before the year 9999")
-        return moment
-
-    @field_validator("expires")
-    @classmethod
-    def _expires_later(cls, expires: datetime | None, info: ValidationInfo) -> datetime | None:
-        return check_order(info.data.get("not_before"), expires)
+    def _in_order(cls, moment: datetime | None, info: ValidationInfo) -> datetime | None:
+        if moment is not None:
+            check_moment(moment.timestamp())
+        return check_order(info.data.get("not_before"), moment)
 
     def as_record(self, now: float) -> KeyRecord:
-        """Return the key as it is stored."""
-        return KeyRecord(
-            self.id,
-            now,
-            (Token(bytes.fromhex(self.sha256), now),),
-            self.owner,
-            self.scopes,
-            _timestamp(self.not_before),
-            _timestamp(self.expires),
-            self.requests,
-            self.misses,
-            self.note,
-            self.disabled,
-        )
+        attributes = dict(self)
+        for name in ("not_before", "expires"):
+            attributes[name] = attributes[name] and attributes[name].timestamp()
+        token = Token(bytes.fromhex(attributes.pop("sha256")), now)
+        return KeyRecord(attributes.pop("id"), now, (token,), **attributes)
 
 
 @click.command("import")
 @click.argument("file", type=click.File("rb"))
 @create_option
 @on_store
-def import_keys(
-    target: Target,
-    file: IO[bytes],
-    may_create: bool,  # noqa: FBT001 click's way
-) -> None:
+def import_keys(target: Target, *, file: IO[bytes], may_create: bool) -> None:
     """Add keys that another system issued, all or none.
 
     FILE may be - for standard input. Each line is a JSON object with the members id and sha256
@@ -105,7 +81,7 @@ def import_keys(
     name = getattr(file, "name", "<stdin>")
     keys, lines = _read_keys(target, file.readlines(), name)
     if not keys:
-        raise KeyCommandError(f"{name}: there is no key in it")
+        raise RefusedError(f"{name}: there is no key in it")
     ids = [key.id for key in keys]
     with target.changing("import", ids, may_create=may_create) as store:
         try:
@@ -115,19 +91,17 @@ def import_keys(
             raise ConfigError(Problem(name, line, 1, "", str(error))) from None
     target.audit("import", ids)
     record = {"ok": True, "imported": len(keys)}
-    noun = "key" if len(keys) == 1 else "keys"
-    report(f"Imported {len(keys)} {noun}.", record, as_json=target.as_json)
+    report(f"Imported {counted(len(keys), 'key')}.", record, as_json=target.as_json)
 
 
 def _read_keys(
     target: Target, lines: Sequence[bytes], name: str
-) -> tuple[list[KeyRecord], dict[str, int]]:
-    """Return the keys, and the line of each by its id; raises `ConfigError` with all problems."""
+) -> tuple[list[KeyRecord], Mapping[str | bytes, int]]:
+    """Return the keys, and the line of each id; raises `ConfigError` with all problems."""
     now = time.time()
     keys: list[KeyRecord] = []
     problems: list[Problem] = []
-    by_id: dict[str, int] = {}
-    by_digest: dict[bytes, int] = {}
+    first: dict[str | bytes, int] = {}
     for number, line in enumerate(with_progress(lines, "Reading"), start=1):
         if not line.strip():
             continue
@@ -136,22 +110,19 @@ def _read_keys(
             target.check_new(key)
         except ValidationError as error:
             problems += (Problem(name, number, 1, *each) for each in _messages(error))
-        except KeyCommandError as error:
+        except RefusedError as error:
             problems.append(Problem(name, number, 1, "id", str(error)))
         except ValueError:
             problems.append(Problem(name, number, 1, "", "not a line of JSON"))
         else:
             keys.append(key)
-            for member, first in (
-                ("id", by_id.setdefault(key.id, number)),
-                ("sha256", by_digest.setdefault(key.tokens[0].digest, number)),
-            ):
-                if first != number:
-                    text = f"the same as in line {first}"
+            for member, value in (("id", key.id), ("sha256", key.tokens[0].digest)):
+                if first.setdefault(value, number) != number:
+                    text = f"the same as in line {first[value]}"
                     problems.append(Problem(name, number, 1, member, text))
     if problems:
         raise ConfigError(*problems)
-    return keys, by_id
+    return keys, first
 
 
 def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:
@@ -163,10 +134,6 @@ def _messages(error: ValidationError) -> Iterator[tuple[str, str]]:
         kind, steps = detail["type"], detail["loc"]
         if kind == "too_short" and steps in lists:
             continue
-        is_safe = all(isinstance(step, int) or is_safe_to_print(step) for step in steps)
+        member = dotted(steps) if all(map(is_safe_to_print, steps)) else ""
         message = _MESSAGES.get(kind) or str(detail.get("ctx", {}).get("error", detail["msg"]))
-        yield dotted(steps) if is_safe else "", message
-
-
-def _timestamp(moment: datetime | None) -> float | None:
-    return None if moment is None else moment.timestamp()
+        yield member, message

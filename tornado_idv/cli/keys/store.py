@@ -6,40 +6,34 @@ import logging
 import os
 import pwd
 import re
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import click
 
-from tornado_idv.cli.common import Record, config_option, exit_on_error, json_option
+from tornado_idv.cli.common import Record, RefusedError, config_option, exit_on_error, json_option
 from tornado_idv.cli.standard_streams import print_message
 from tornado_idv.config.parts import load_key_store_settings
-from tornado_idv.errors import IdvError, UncertainChangeError
+from tornado_idv.errors import UncertainChangeError
 from tornado_idv.interfaces.commands import Exit, ignore_signals
 from tornado_idv.keys.api_key import KEY_ID
 from tornado_idv.keys.location import KeyStoreExistsError, KeyStoreLocation
-from tornado_idv.keys.record import KeyRecord
+from tornado_idv.keys.record import KeyRecord, check_text
 from tornado_idv.keys.store import KeyStore
 from tornado_idv.keys.store_file import KeyStoreFile, locate_store
 from tornado_idv.logs.handlers import LogFormat, configure_logging
 from tornado_idv.options import is_like_url
 from tornado_idv.registry import key_stores, plugin_manager
-from tornado_idv.units import DURATION, format_rate, parse_duration
+from tornado_idv.units import DURATION, format_rate, parse_duration, parse_rate
 
-_T = TypeVar("_T")
 _audit = logging.getLogger("tornado_idv.audit")
-END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
-_LINES_AT_ONCE = 1000
-"""Audit lines after which the log is flushed, since its buffer is bounded."""
-
-
-class KeyCommandError(IdvError):
-    """A command for keys cannot do what it was asked for; the message says why."""
+_END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,6 @@ class Target:
 
     @contextmanager
     def opened(self) -> Iterator[KeyStore]:
-        """Open the key store."""
         with closing(self.location), self.location.opened() as store:
             yield store
 
@@ -103,34 +96,39 @@ class Target:
             for i, key_id in enumerate(key_ids, start=1):
                 extra = {"user": user, "command": f"keys {command}", "key": key_id}
                 _audit.info("key changed", extra=extra)
-                if i % _LINES_AT_ONCE == 0:
+                if i % 1000 == 0:  # the buffer of the log is bounded
                     logs.writer.flush()
 
     def check_new(self, key: KeyRecord) -> None:
-        """Raise `KeyCommandError` for the id or the token of a key in config.yaml."""
+        """Raise `RefusedError` for the id or the token of a key in config.yaml."""
         if key.id in self.configured:
-            raise KeyCommandError(f"config.yaml has a key {key.id} in auth.keys; use another id")
+            raise RefusedError(f"config.yaml has a key {key.id} in auth.keys; use another id")
         if any(token.digest in self.configured_digests for token in key.tokens):
             text = f"config.yaml has the token of {key.id} in auth.keys; remove one of them"
-            raise KeyCommandError(text)
+            raise RefusedError(text)
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of all commands for keys; ``command`` gets a `Target`.
 
-    Its errors are printed, and exit with 1; `UncertainChangeError` with 3.
+    Its other parameters are read by `_PARSERS`. Errors are printed, and exit with 1;
+    `UncertainChangeError` with 3.
     """
 
     @wraps(command)
     def run(
-        config_path: Path,
-        store_path: Path | None,
-        as_json: bool,  # noqa: FBT001 click's way
-        **parameters: object,
+        config_path: Path, store_path: Path | None, *, as_json: bool, **parameters: Any
     ) -> None:
         other_codes = {UncertainChangeError: Exit.UNDETERMINED}
         with exit_on_error(Exit.NO, as_json=as_json, other_codes=other_codes):
-            command(find_store(config_path, store_path, as_json=as_json), **parameters)
+            target = find_store(config_path, store_path, as_json=as_json)
+            for name in [each for each in _PARSERS if parameters.get(each) is not None]:
+                try:
+                    parameters[name] = _PARSERS[name](parameters[name])
+                except ValueError as error:
+                    option = f"--{name.replace('_', '-')}"
+                    raise RefusedError(f"{option}: {error}") from None
+            command(target, **parameters)
 
     store_option = click.option(
         "--store",
@@ -138,25 +136,24 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Path(path_type=Path),
         help="The file of the key store.  [default: auth.store of the configuration]",
     )
-    with_options: Callable[..., None] = store_option(config_option(json_option(run)))
-    return with_options
+    return store_option(config_option(json_option(run)))
 
 
 def find_store(config_path: Path, store_path: Path | None, *, as_json: bool) -> Target:
     """Return ``--store``, or else ``auth.store`` of the configuration.
 
-    Raises `StartError` for a wrong configuration, and `KeyCommandError` for one without a store.
+    Raises `StartError` for a wrong configuration, and `RefusedError` for one without a store.
     """
     if store_path is not None:
         if is_like_url(str(store_path)):
-            raise KeyCommandError(
+            raise RefusedError(
                 "--store: must be a file; set a URL, which may hold a password, as auth.store"
             )
         return Target(KeyStoreFile(store_path), as_json)
     settings = load_key_store_settings(config_path, os.environ)
     store, keys = settings.auth.store, settings.auth.keys
     if store is None:
-        raise KeyCommandError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
+        raise RefusedError(f"{config_path}: auth.store is not set; set it, or use --store PATH")
     return Target(
         locate_store(store, {} if isinstance(store, Path) else key_stores(plugin_manager())),
         as_json,
@@ -171,70 +168,73 @@ create_option = click.option(
 )
 
 
-def parse_moment(text: str | None, now: float, option: str) -> float | None:
-    """Return the Unix time of ``90d`` from now, ``2027-01-01`` or ``2027-01-01T00:00:00Z``.
-
-    A date is its first second in UTC. Raises `KeyCommandError`, naming the option.
-    """
-    if text is None:
-        return None
-    is_period = DURATION.fullmatch(text) is not None
-    moment = now + parse_duration(text) if is_period else _parse_date(text, option)
-    return check_moment(moment, option)
-
-
-def check_moment(moment: float, option: str) -> float:
-    """Return a Unix time; raises `KeyCommandError`, naming the option, for one we cannot print."""
-    if not 0 <= moment < END_OF_TIME:
-        raise KeyCommandError(f"{option}: must be a time from 1970 on and before the year 9999")
-    return moment
-
-
-def check_id(key_id: str) -> str:
-    """Return the id of a key; raises `KeyCommandError`, which does not repeat other text."""
+def _parse_id(key_id: str) -> str:
+    """Return the id of a key; raises `RefusedError`, which does not repeat other text."""
     if not re.fullmatch(KEY_ID, key_id, re.ASCII):
-        raise KeyCommandError("not the id of a key: 1 to 64 letters, digits, . and - are needed")
+        raise RefusedError("not the id of a key: 1 to 64 letters, digits, . and - are needed")
     return key_id
 
 
-def parse_text(parse: Callable[[str], _T], text: str, option: str) -> _T:
-    """Return what ``parse`` does; raises `KeyCommandError`, naming the option."""
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise KeyCommandError(f"{option}: {error}") from None
+def check_moment(moment: float) -> float:
+    """Return a Unix time; raises `ValueError` for one we cannot print."""
+    if not 0 <= moment < _END_OF_TIME:
+        raise ValueError("must be a time from 1970 on and before the year 9999")
+    return moment
 
 
-def _parse_date(text: str, option: str) -> float:
+def _parse_moment(text: str) -> float:
+    """Return the Unix time of ``90d`` from now, ``2027-01-01`` or ``2027-01-01T00:00:00Z``.
+
+    A date is its first second in UTC. Raises `ValueError`.
+    """
+    if DURATION.fullmatch(text):
+        return check_moment(time.time() + parse_duration(text))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise KeyCommandError(
-            f"{option}: neither a duration nor a date; write it like 90d, 2027-01-01 or "
-            "2027-01-01T00:00:00Z"
+        raise ValueError(
+            "neither a duration nor a date; write it like 90d, 2027-01-01 or 2027-01-01T00:00:00Z"
         ) from None
     if moment.tzinfo is None:
         if len(text) > len("2027-01-01"):
-            raise KeyCommandError(f"{option}: the time zone is missing; add Z for UTC")
+            raise ValueError("the time zone is missing; add Z for UTC")
         moment = moment.replace(tzinfo=UTC)
-    return moment.timestamp()
+    return check_moment(moment.timestamp())
+
+
+def _parse_overlap(text: str) -> float:
+    seconds = parse_duration(text)
+    check_moment(time.time() + seconds)
+    return seconds
+
+
+_PARSERS: Mapping[str, Callable[[str], object]] = {
+    "key_id": _parse_id,
+    "not_before": _parse_moment,
+    "owner": check_text,
+    "overlap": _parse_overlap,
+    "expires": _parse_moment,
+    "requests": parse_rate,
+    "misses": parse_rate,
+    "note": check_text,
+    "unused": parse_duration,
+    "expiring": parse_duration,
+}
+"""Functions that read the text of a parameter; they raise `ValueError`."""
 
 
 def format_moment(moment: float | None) -> str | None:
-    """Return a time in UTC, to the second; never fails, since any time may be in a store."""
+    """Return a time in UTC, to the second; one that we cannot print becomes the nearest."""
     if moment is None:
         return None
-    try:
-        return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    except (ValueError, OverflowError, OSError):
-        return "after 9999" if moment > 0 else "before 1"
+    return f"{datetime.fromtimestamp(min(max(moment, 0), _END_OF_TIME), UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def as_record(key: KeyRecord, now: float) -> Record:
+def as_record(key: KeyRecord) -> Record:
     """Return what may be shown of a key, for scripts."""
     return {
         "id": key.id,
-        "state": key.state(now),
+        "state": key.state(time.time()),
         "owner": key.owner,
         "scopes": list(key.scopes),
         "not_before": format_moment(key.not_before),

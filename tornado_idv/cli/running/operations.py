@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from typing import NoReturn
 
 import click
 
-from tornado_idv.cli.common import Record, exit_on_error, print_json
-from tornado_idv.cli.running.admin_client import (
-    admin_options,
-    admin_request,
-    post_or_exit,
-    status_or_exit,
-)
+from tornado_idv.cli.common import Record, exit_on_error
+from tornado_idv.cli.running.admin_client import AdminListener, WrongRequest, admin_command
 from tornado_idv.errors import ConfigError
-from tornado_idv.interfaces.commands import Exit, printable
+from tornado_idv.interfaces.commands import Exit
 
-_DONE = {
+_PURGED = {
     "all": "Purged the whole cache.",
     "backend": 'Purged the answers of the backend, and every "not found".',
     "user": 'Purged the answers about the user, and every "not found".',
@@ -33,54 +26,35 @@ def cache() -> None:
 
 
 @cache.command()
-@admin_options
-def stats(*, config_path: Path, token_file: Path | None, as_json: bool) -> None:
+@admin_command
+def stats(admin: AdminListener) -> NoReturn:
     """Show the number of entries and the hit ratio.
 
     Exit codes: 0 done; 3 no response.
     """
-    record = status_or_exit(config_path, token_file, as_json=as_json)
-    if as_json:
-        print_json(record["cache"])
-    else:
-        click.echo(_cache_sentence(record["cache"]))
+    record = admin.request("GET", "/status.json")
+    admin.show(record["cache"], [_cache_sentence(record["cache"])])
 
 
 @cache.command()
 @click.option("--nickname", help="Purge the answers about the user with this nickname.")
 @click.option("--card", "card_number", help="Purge the answers about the user with this card.")
 @click.option("--backend", help="Purge the answers of this backend.")
-@click.option("--all", "everything", is_flag=True, help="Purge everything.")
-@admin_options
-def purge(
-    *,
-    nickname: str | None,
-    card_number: str | None,
-    backend: str | None,
-    everything: bool,
-    config_path: Path,
-    token_file: Path | None,
-    as_json: bool,
-) -> None:
+@click.option("--all", is_flag=True, default=None, help="Purge everything.")
+@admin_command
+def purge(admin: AdminListener, **options: str | bool | None) -> NoReturn:
     """Drop cached answers, by exactly one of four options.
 
     Exit codes: 0 done; 2 wrong use; 3 no response, or not delivered to the shared cache.
     """
-    given: Record = {"nickname": nickname, "card_number": card_number, "backend": backend}
-    given = {name: value for name, value in given.items() if value is not None}
-    if everything:
-        given["all"] = True
+    given = {name: value for name, value in options.items() if value is not None}
     if len(given) != 1:
         raise click.UsageError("give exactly one of --nickname, --card, --backend and --all")
-    record = post_or_exit("/cache/purge", given, config_path, token_file, as_json=as_json)
-    if as_json:
-        print_json(record)
-    else:
-        click.echo(_DONE[record["purged"]])
+    record = admin.request("POST", "/cache/purge", given)
+    admin.show(record, [_PURGED[record["purged"]]])
 
 
-_CODES = {"found": Exit.DONE, "not_found": Exit.NO}
-_RESULTS = {"found": "found", "not_found": "not found"}
+_RESULTS = {"found": ("found", Exit.DONE), "not_found": ("not found", Exit.NO)}
 _CACHED = {
     "found": "a found user",
     "not_found": '"not found"',
@@ -92,25 +66,26 @@ _CACHED = {
 
 @click.command()
 @click.argument("who", metavar="@NICK|URL|DIGITS")
-@admin_options
-def explain(*, who: str, config_path: Path, token_file: Path | None, as_json: bool) -> None:
+@admin_command
+def explain(admin: AdminListener, who: str) -> NoReturn:
     """Show how each backend of the running service responds.
 
     The backends are called past the cache, and nothing is cached. The user is not shown.
 
     Exit codes: 0 found; 1 not found; 2 wrong use; 3 could not be determined.
     """
-    name = "card_number" if who.isdigit() else "input"
-    record = post_or_exit("/explain", {name: who}, config_path, token_file, as_json=as_json)
-    if as_json:
-        print_json(record)
-    else:
-        cached = record["cache"]
-        click.echo(f"cached: {_CACHED.get(cached, printable(cached))}")
-        for each in record["backends"]:
-            click.echo(printable(f"asked {each['backend']}: {each['outcome']} ({each['ms']} ms)"))
-        click.echo(f"result: {_RESULTS.get(record['result'], 'could not be determined')}")
-    sys.exit(_CODES.get(record["result"], Exit.UNDETERMINED))
+    record = admin.request("POST", "/explain", {"card_number" if who.isdigit() else "input": who})
+    undetermined = "could not be determined", Exit.UNDETERMINED
+    result, code = _RESULTS.get(record["result"], undetermined)
+    lines = [
+        f"cached: {_CACHED.get(record['cache'], record['cache'])}",
+        *(
+            f"asked {each['backend']}: {each['outcome']} ({each['ms']} ms)"
+            for each in record["backends"]
+        ),
+        f"result: {result}",
+    ]
+    admin.show(record, lines, code)
 
 
 _SENTENCES = {
@@ -122,30 +97,22 @@ _SENTENCES = {
 
 
 @click.command()
-@admin_options
-def health(*, config_path: Path, token_file: Path | None, as_json: bool) -> None:
+@admin_command
+def health(admin: AdminListener) -> NoReturn:
     """Report whether the running service is ready.
 
     Exit codes: 0 ready, also if degraded; 1 starting or draining; 3 no response.
     """
-    with exit_on_error(Exit.UNDETERMINED, as_json=as_json):
-        status, record = admin_request("GET", "/health/ready", config_path, token_file)
-    if as_json:
-        print_json(record)
-    else:
-        sentence = _SENTENCES.get(str(record["status"]), "The service is {status}.")
-        parts = ", ".join(map(str, record.get("degraded", ())))
-        click.echo(printable(sentence.format(parts=parts, status=record["status"])))
-    sys.exit(Exit.DONE if status == 200 else Exit.NO)  # noqa: PLR2004 - OK
+    record = admin.request("GET", "/health/ready")
+    sentence = _SENTENCES.get(str(record["status"]), "The service is {status}.")
+    parts = ", ".join(map(str, record.get("degraded", ())))
+    code = Exit.DONE if record["status"] in ("ready", "degraded") else Exit.NO
+    admin.show(record, [sentence.format(parts=parts, status=record["status"])], code)
 
 
-_TIMEOUT = 150.0
-"""Seconds: longer than the service waits for its backends."""
-
-
-@click.command()
-@admin_options
-def reload(*, config_path: Path, token_file: Path | None, as_json: bool) -> None:
+@click.command(epilog="\b\nExamples:\n  tornado-idv check && tornado-idv reload")
+@admin_command
+def reload(admin: AdminListener) -> NoReturn:
     """Reload the configuration of the running service.
 
     All of it is applied, or nothing.
@@ -153,69 +120,58 @@ def reload(*, config_path: Path, token_file: Path | None, as_json: bool) -> None
     Exit codes: 0 done; 1 the configuration is wrong, and the old one stays in force; 3 could not
     be determined: no response, or a file or backend that cannot be opened.
     """
-    with exit_on_error(Exit.UNDETERMINED, as_json=as_json, other_codes={ConfigError: Exit.NO}):
-        status, record = admin_request("POST", "/reload", config_path, token_file, timeout=_TIMEOUT)
-    if as_json:
-        print_json(record)
-    else:
-        _print_reload(record)
-    sys.exit(Exit.NO if status == http.client.UNPROCESSABLE_ENTITY else Exit.DONE)
-
-
-def _print_reload(record: Record) -> None:
-    if record["status"] != "ok":
-        click.echo(printable(str(record.get("message"))), err=True)
-        for problem in record.get("problems", ()):
-            click.echo(printable(str(problem)), err=True)
-        return
-    click.echo("The configuration is reloaded.")
+    other_codes = {ConfigError: Exit.NO}
+    with exit_on_error(Exit.UNDETERMINED, as_json=admin.as_json, other_codes=other_codes):
+        try:
+            # Longer than the service waits for its backends.
+            record = admin.request("POST", "/reload", timeout=150.0)
+        except WrongRequest as error:
+            problems = map(str, (error, *error.record.get("problems", ())))
+            admin.show(error.record, problems, Exit.NO, err=True)
+    lines = ["The configuration is reloaded."]
     if record["needs_restart"]:
         names = ", ".join(map(str, record["needs_restart"]))
-        click.echo(printable(f"These settings take effect after a restart: {names}"))
+        lines.append(f"These settings take effect after a restart: {names}")
+    admin.show(record, lines)
 
 
 @click.command()
-@admin_options
-def status(*, config_path: Path, token_file: Path | None, as_json: bool) -> None:
+@admin_command
+def status(admin: AdminListener) -> NoReturn:
     """Show what the running service does.
 
     Exit codes: 0 done; 3 no response.
     """
-    record = status_or_exit(config_path, token_file, as_json=as_json)
-    if as_json:
-        print_json(record)
-        return
-    for line in _status_lines(record):
-        click.echo(printable(line))
+    record = admin.request("GET", "/status.json")
+    admin.show(record, (f"{name + ':':14}{text}" for name, text in _status(record)))
 
 
-def _status_lines(record: Record) -> Iterator[str]:
-    yield f"{'state:':14}{record['status']}"
-    yield f"{'version:':14}{record['version']}, up for {record['uptime_s']:.0f} s"
+def _status(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield what is shown of the service, each with its name."""
+    yield "state", record["status"]
+    yield "version", f"{record['version']}, up for {record['uptime_s']:.0f} s"
     for each in record.get("workers", ()):
-        yield (
-            f"{'worker:':14}{each['name']} (pid {each['pid']}): {each['phase']}, "
-            f"up for {each['uptime_s']:.0f} s, {each['requests']} requests"
-        )
+        process = f"{each['name']} (pid {each['pid']}): {each['phase']}"
+        yield "worker", f"{process}, up for {each['uptime_s']:.0f} s, {each['requests']} requests"
     for operation, codes in sorted(record["requests"].items()):
         counts = ", ".join(f"{code} {count}" for code, count in sorted(codes.items()))
-        yield f"{'requests:':14}{operation}: {counts}"
+        yield "requests", f"{operation}: {counts}"
     for each in record["backends"]:
-        yield f"{'backend:':14}{each['name']} ({each['kind']}): {_condition(each)}"
-    yield f"{'cache:':14}{_cache_sentence(record['cache'])}"
+        yield "backend", f"{each['name']} ({each['kind']}): {_condition(each)}"
+    yield "cache", _cache_sentence(record["cache"])
     if record["shared_cache"]:
-        yield f"{'shared cache:':14}{_shared_cache(record['shared_cache'])}"
+        yield "shared cache", _shared_cache(record["shared_cache"])
     keys = record["keys"]
     expiry = f", the next expires at {keys['next_expiry']}" if keys["next_expiry"] else ""
-    yield f"{'keys:':14}{keys['count']}{expiry}"
+    yield "keys", f"{keys['count']}{expiry}"
     if record["key_store"] and record["key_store"]["error"]:
-        yield f"{'key store:':14}{record['key_store']['error']}"
+        yield "key store", record["key_store"]["error"]
     if record["shared_limits"] and record["shared_limits"]["error"]:
-        yield f"{'limits:':14}not shared: {record['shared_limits']['error']}"
+        yield "limits", f"not shared: {record['shared_limits']['error']}"
     if record["last_reload"]:
-        yield f"{'last reload:':14}{_reload(record['last_reload'])}"
-    yield f"{'connections:':14}{sum(record['connections'].values())}"
-    yield f"{'log lines:':14}{record['log_dropped']} dropped"
+        yield "last reload", _reload(record["last_reload"])
+    yield "connections", f"{sum(record['connections'].values())}"
+    yield "log lines", f"{record['log_dropped']} dropped"
 
 
 def _reload(last: Record) -> str:

@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import click
 from click.core import ParameterSource
 
-from tornado_idv.cli.common import config_option, exit_on_error
+from tornado_idv.cli.common import config_option, example_request, exit_on_error
 from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.config.load import ConfigFile
 from tornado_idv.config.settings import Settings
@@ -96,14 +96,9 @@ def serve(
     with (
         hold_hangups(),
         exit_on_error(Exit.UNDETERMINED, other_codes={ConfigError: Exit.NO}),
-        ExitStack() as stack,
+        _read_config(config_path, fixture, port) as file,
     ):
         manager = plugin_manager()
-        file = (
-            stack.enter_context(_double_config(fixture, port))
-            if fixture
-            else ConfigFile.read(config_path, port)
-        )
         settings = file.load(backend_kinds(manager), os.environ)
         if stop_on_eof:
             threading.Thread(target=_terminate_on_eof, daemon=True).start()
@@ -115,24 +110,34 @@ def serve(
                 supervise(file, settings, manager, announce_once, workers)
                 return
             logging_ = settings.logging
-            logs = configure_logging(logging_.level, logging_.format, logging_.ids)
-            with closing(logs):
+            with closing(configure_logging(logging_.level, logging_.format, logging_.ids)) as logs:
                 run(file, settings, manager, announce_once, logs)
 
 
 def _try_to_announce(
     settings: Settings, ready_fd: int | None, ready_file: Path | None, service: Summary
 ) -> None:
-    """Announce the service, which goes on serving where standard output cannot be written."""
-    token = _token_to_try(settings) if settings.demo else None
-    url = service.url + settings.server.base_path
-    record = {"url": url, "admin_url": service.admin_url, "key": token, "pid": os.getpid()}
+    """Announce the service, to the program that started this one by one line of JSON.
+
+    It goes on serving where standard output cannot be written.
+    """
+    key, url = _token_to_try(settings), service.url + settings.server.base_path
+    record = {"url": url, "admin_url": service.admin_url, "key": key, "pid": os.getpid()}
+    line = json.dumps(record) + "\n"
     try:
-        _write_ready(record, ready_fd, ready_file)
+        if ready_fd is not None:
+            with os.fdopen(ready_fd, "w", closefd=ready_fd > _STANDARD_ERROR) as pipe:
+                pipe.write(line)
+        if ready_file is not None:
+            # It may hold a key: others cannot read it, and it appears when it is complete.
+            draft = ready_file.with_name(f"{ready_file.name}.{os.getpid()}")
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(line)
+            draft.replace(ready_file)
     except OSError as error:
-        raise StartError(
-            f"--ready-fd or --ready-file cannot be written: {error.strerror}"
-        ) from None
+        text = f"--ready-fd or --ready-file cannot be written: {error.strerror}"
+        raise StartError(text) from None
     if settings.server.warning is not None:
         _log.warning("%s", settings.server.warning)
     try:
@@ -143,12 +148,15 @@ def _try_to_announce(
 
 
 @contextmanager
-def _double_config(fixture: Path, port: int | None) -> Iterator[ConfigFile]:
-    """Yield a configuration that serves a fixture with a new key; raises `StartError`."""
+def _read_config(path: Path, fixture: Path | None, port: int | None) -> Iterator[ConfigFile]:
+    """Yield the configuration, or one that serves a fixture with a new key; raises `StartError`."""
+    if fixture is None:
+        yield ConfigFile.read(path, port)
+        return
     with TemporaryDirectory(prefix="tornado-idv-") as folder:
         file = Path(folder) / "config.yaml"
-        path = json.dumps(str(fixture.absolute())).replace("${", "$${")
-        file.write_text(_CONFIG.format(token=issue("double"), path=path), encoding="utf-8")
+        users = json.dumps(str(fixture.absolute())).replace("${", "$${")
+        file.write_text(_CONFIG.format(token=issue("double"), path=users), encoding="utf-8")
         yield ConfigFile.read(file, port)
 
 
@@ -158,22 +166,6 @@ def _terminate_on_eof() -> None:
         while os.read(sys.stdin.fileno(), 4096):
             pass
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _write_ready(record: Mapping[str, object], fd: int | None, file: Path | None) -> None:
-    """Write one line of JSON for the program that started this one; raises `OSError`.
-
-    It may hold a key, so that others cannot read the file, which appears when it is complete.
-    """
-    line = json.dumps(record) + "\n"
-    if fd is not None:
-        with os.fdopen(fd, "w", closefd=fd > _STANDARD_ERROR) as pipe:
-            pipe.write(line)
-    if file is not None:
-        partial = file.with_name(f"{file.name}.{os.getpid()}")
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
-            new.write(line)
-        partial.replace(file)
 
 
 def announce(service: Summary, settings: Settings) -> None:
@@ -192,18 +184,13 @@ def announce(service: Summary, settings: Settings) -> None:
         click.echo(f"API documentation: {url}/docs")
     click.echo(f"Backends, in order: {backends}")
     click.echo(f"Keys: {service.key_count}")
-    token = _token_to_try(settings) if settings.demo else None
-    if token is not None:
-        body = json.dumps({"input": "@alice"})
-        click.echo("Demo mode. Try:\n")
-        click.echo(
-            f"  curl {url}/api/v1/identify/url -H 'Content-Type: application/json'"
-            f" -H 'Authorization: Bearer {token}' -d '{body}'\n"
-        )
+    if token := _token_to_try(settings):
+        click.echo(f"Demo mode. Try:\n\n{example_request(url, token)}\n")
 
 
 def _token_to_try(settings: Settings) -> str | None:
-    for key in settings.auth.keys:
+    """Return the token of a key of a demo that may ask by nickname now."""
+    for key in settings.auth.keys if settings.demo else ():
         may_ask = "identify:url" in key.scopes and api_key(key).is_valid(time.time())
         if key.token is not None and may_ask:
             return key.token.get_secret_value()

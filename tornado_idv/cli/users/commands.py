@@ -7,7 +7,7 @@ import random
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import IO
 
 import click
 
-from tornado_idv.cli.common import config_option, json_option, parsed_by, print_json, report
-from tornado_idv.cli.standard_streams import discard_output, print_message
+from tornado_idv.cli.common import config_option, counted, json_option, parsed_by, report, show
+from tornado_idv.cli.standard_streams import discard_output
 from tornado_idv.cli.users.compare import compare
 from tornado_idv.cli.users.formats import (
     DELIMITERS,
@@ -36,7 +36,6 @@ from tornado_idv.cli.users.import_users import (
 )
 from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.errors import StartError
-from tornado_idv.interfaces.commands import Exit
 from tornado_idv.model import User
 
 _PLANS = ("Free", "Pro", "Team")
@@ -63,6 +62,18 @@ def _percentage(text: str) -> Decimal:
     return Decimal(text.removesuffix("%"))
 
 
+def _columns(_context: object, _parameter: object, pairs: Sequence[str]) -> dict[str, str]:
+    """Return the column of each of our fields."""
+    columns = {field: field for field in FIELDS}
+    for pair in pairs:
+        column, equals, field = pair.rpartition("=")
+        if not (equals and column) or field not in columns:
+            fields = ", ".join(FIELDS)
+            raise click.UsageError(f"--map: write COLUMN=FIELD; the fields are {fields}")
+        columns[field] = column
+    return columns
+
+
 _from_option = click.option("--from", "name", required=True, metavar="NAME", help="The backend.")
 
 
@@ -86,9 +97,10 @@ users.add_command(compare)
 @format_option("The format of FILE.  [default: by its extension]")
 @click.option(
     "--map",
-    "pairs",
+    "columns",
     multiple=True,
     metavar="COLUMN=FIELD",
+    callback=_columns,
     help="The column of FILE that has one of our fields; may be repeated.",
 )
 @click.option("--merge", is_flag=True, help="Keep the users that are not in FILE.")
@@ -119,7 +131,7 @@ def import_users(
     file: str,
     name: str,
     form: Format | None,
-    pairs: Sequence[str],
+    columns: Mapping[str, str],
     merge: bool,
     delimiter: str,
     max_rejected: Decimal,
@@ -139,28 +151,27 @@ def import_users(
     form = form or format_of(file)
     if form is None:
         raise click.UsageError("the format of FILE is not known; add --format csv, jsonl or yaml")
-    columns = _columns(pairs)
     with reporting(name, as_json=as_json):
         stores = Stores.of_config(config_path)
         store = stores.store(name)
-        source = "standard input" if file == "-" else file
-        path = Path("stdin.rejected" if file == "-" else f"{file}.rejected")
-        max_percent = Decimal(0) if strict else max_rejected
+        limit = Decimal(0) if strict else max_rejected
         with (
-            RejectedRows(source, path, max_percent, allow_shrink) as rejected,
-            open_source(file, stdin=sys.stdin.buffer) as text,
-            closing(with_progress(read_rows(text, form, source, columns, delimiter), text)) as rows,
+            RejectedRows(file, limit, allow_shrink=allow_shrink) as rejected,
+            open_source(file) as text,
+            closing(
+                with_progress(read_rows(text, form, rejected.source, columns, delimiter), text)
+            ) as rows,
         ):
             write = store.merge if merge else store.replace
             result = write(validated(rows, stores.identifiers, rejected), rejected.review)
         done = (
-            f"Imported {_counted(result.imported, 'user')} into {name}: {result.added} added, "
+            f"Imported {counted(result.imported, 'user')} into {name}: {result.added} added, "
             f"{result.updated} updated, {result.removed} removed."
         )
         if rejected.count:
-            done += f"\nRejected {_counted(rejected.count, 'row')}; see {rejected.path}."
-        counts = {**result._asdict(), "rejected": rejected.count}
-        report(done, {"ok": True, **counts}, as_json=as_json)
+            done += f"\nRejected {counted(rejected.count, 'row')}; see {rejected.path}."
+        record = {"ok": True, **result._asdict(), "rejected": rejected.count}
+        report(done, record, as_json=as_json)
 
 
 @users.command()
@@ -193,10 +204,7 @@ def count_users(*, name: str, config_path: Path, as_json: bool) -> None:
     """Print the number of users of a backend."""
     with reporting(name, as_json=as_json):
         number = Stores.of_config(config_path).store(name).count()
-    if as_json:
-        print_json({"backend": name, "users": number})
-    else:
-        click.echo(number)
+    show({"backend": name, "users": number}, [str(number)], as_json=as_json)
 
 
 @users.command()
@@ -209,30 +217,13 @@ def generate(*, number: int, seed: int, form: Format | None) -> None:
         _print_users(form or "csv", generated_users(number, seed))
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _columns(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the column of each of our fields."""
-    columns = {field: field for field in FIELDS}
-    for pair in pairs:
-        column, equals, field = pair.rpartition("=")
-        if not (equals and column) or field not in columns:
-            fields = ", ".join(FIELDS)
-            raise click.UsageError(f"--map: write COLUMN=FIELD; the fields are {fields}")
-        columns[field] = column
-    return columns
-
-
 def _print_users(form: Format, records: Iterable[User]) -> None:
     try:
         write_users(sys.stdout, form, records)
         sys.stdout.flush()
     except OSError as error:
         discard_output()
-        print_message(f"standard output cannot be written: {error.strerror}")
-        sys.exit(Exit.UNDETERMINED)
+        raise StartError(f"standard output cannot be written: {error.strerror}") from None
 
 
 @contextmanager

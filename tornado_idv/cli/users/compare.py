@@ -6,7 +6,6 @@ import asyncio
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby, islice
 from operator import itemgetter
@@ -14,20 +13,27 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import Record, config_option, json_option, print_json
+from tornado_idv.cli.common import Record, config_option, json_option, show
 from tornado_idv.cli.users.formats import FIELDS
 from tornado_idv.cli.users.stores import Stores, reporting
 from tornado_idv.errors import Broken
 from tornado_idv.identifiers import Identifiers, fold_case
 from tornado_idv.interfaces.backend import BackendOptions
-from tornado_idv.interfaces.commands import Exit, printable
+from tornado_idv.interfaces.commands import Exit
 from tornado_idv.lookup.guard import Guard
 from tornado_idv.model import ByCard, ByNickname, User
 from tornado_idv.registry import build_backends, open_backends
 
 _LISTED = 100
 """Users that are listed for each kind of difference; the others are only counted."""
-_SEED = 1
+_TITLES = {
+    "only_in_first": "only in {first}",
+    "only_in_second": "only in {second}",
+    "different": "different",
+}
+"""Kinds of difference."""
+Pair = dict[int, User]
+"""A user of the first backend, of the second one, or of both, by 0 and 1."""
 
 
 @click.command()
@@ -53,78 +59,46 @@ def compare(
     """
     with reporting(as_json=as_json):
         stores = Stores.of_config(config_path)
-        report = Report(first, second, stores.identifiers)
         if sample is None:
-            ones, others = _in_order(stores, report, 0), _in_order(stores, report, 1)
-            rows = merge(ones, others, key=itemgetter(0))
-            for _, same_key in groupby(rows, key=itemgetter(0)):
-                users = {side: user for _, side, user in same_key}
-                report.add(users.get(0), users.get(1))
+            sides = (_in_order(stores, name, side) for side, name in enumerate((first, second)))
+            rows = groupby(merge(*sides, key=itemgetter(0)), key=itemgetter(0))
+            pairs: Iterable[Pair] = ({row[1]: row[2] for row in same_key} for _, same_key in rows)
         else:
             chosen = _sample(stores.store(first).records(), sample)
-            asyncio.run(_compare_sample(stores, report, chosen))
-    if as_json:
-        print_json(report.record())
-    else:
-        click.echo("\n".join(report.lines()))
-    sys.exit(Exit.NO if any(report.counts.values()) else Exit.DONE)
+            pairs = asyncio.run(_look_up(stores, chosen, second))
+        record = {"first": first, "second": second, **_differences(pairs, stores.identifiers)}
+    show(record, _lines(record), as_json=as_json)
+    sys.exit(Exit.NO if any(record[kind] for kind in _TITLES) else Exit.DONE)
 
 
-@dataclass
-class Report:
-    """The differences: counted, and the first of each kind by nickname."""
+def _differences(pairs: Iterable[Pair], identifiers: Identifiers) -> Record:
+    """Count the differences, and list the first of each kind by nickname."""
+    record: Record = {"compared": 0, **dict.fromkeys(_TITLES, 0), "users": {}}
+    for pair in pairs:
+        record["compared"] += 1
+        names: list[str] = []
+        if len(pair) == 1:
+            kind = "only_in_first" if 0 in pair else "only_in_second"
+        elif names := different(pair[0], pair[1], identifiers):
+            kind = "different"
+        else:
+            continue
+        record[kind] += 1
+        if record[kind] <= _LISTED:
+            (nickname, *_) = (f"@{user.nickname}" for user in pair.values())
+            text = f"{nickname}: {', '.join(names)}" if names else nickname
+            record["users"].setdefault(kind, []).append(text)
+    return record
 
-    first: str
-    second: str
-    identifiers: Identifiers
-    compared: int = 0
-    counts: dict[str, int] = field(
-        default_factory=lambda: {"only_in_first": 0, "only_in_second": 0, "different": 0}
-    )
-    listed: dict[str, list[str]] = field(default_factory=dict, repr=False)
 
-    def add(self, one: User | None, other: User | None) -> None:
-        """Compare a user of the first backend with that of the second."""
-        self.compared += 1
-        if one is not None and other is not None:
-            names = different(one, other, self.identifiers)
-            if names:
-                self._list("different", f"@{one.nickname}: {', '.join(names)}")
-        elif one is not None:
-            self._list("only_in_first", f"@{one.nickname}")
-        elif other is not None:
-            self._list("only_in_second", f"@{other.nickname}")
-
-    def key(self, user: User) -> bytes:
-        """Return the nickname as lookups compare it, in the order of the stores."""
-        return _shown(user, self.identifiers)[0].encode()
-
-    def record(self) -> Record:
-        """Return the report for scripts."""
-        names = {"first": self.first, "second": self.second, "compared": self.compared}
-        return {**names, **self.counts, "users": self.listed}
-
-    def lines(self) -> list[str]:
-        """Return the report for a terminal."""
-        titles = {
-            "only_in_first": f"only in {self.first}",
-            "only_in_second": f"only in {self.second}",
-            "different": "different",
-        }
-        lines = [f"compared: {self.compared} users of {self.first} and {self.second}"]
-        for kind, title in titles.items():
-            lines.append(f"{title}: {self.counts[kind]}")
-            listed = self.listed.get(kind, [])
-            lines += [f"  {printable(each)}" for each in listed]
-            more = self.counts[kind] - len(listed)
-            lines += [f"  and {more} more"] if more else []
-        return lines
-
-    def _list(self, kind: str, text: str) -> None:
-        self.counts[kind] += 1
-        listed = self.listed.setdefault(kind, [])
-        if len(listed) < _LISTED:
-            listed.append(text)
+def _lines(record: Record) -> Iterator[str]:
+    yield "compared: {compared} users of {first} and {second}".format_map(record)
+    for kind, title in _TITLES.items():
+        yield f"{title.format_map(record)}: {record[kind]}"
+        listed = record["users"].get(kind, [])
+        yield from (f"  {each}" for each in listed)
+        if record[kind] > len(listed):
+            yield f"  and {record[kind] - len(listed)} more"
 
 
 def different(one: User, other: User, identifiers: Identifiers) -> list[str]:
@@ -141,45 +115,46 @@ def _shown(user: User, identifiers: Identifiers) -> tuple[str, str, str, str]:
     return nickname, user.card_number, user.plan, url
 
 
-def _in_order(stores: Stores, report: Report, side: int) -> Iterator[tuple[bytes, int, User]]:
+def _key(user: User, identifiers: Identifiers) -> str:
+    """Return the nickname as lookups compare it, in the order of the stores."""
+    return _shown(user, identifiers)[0]
+
+
+def _in_order(stores: Stores, name: str, side: int) -> Iterator[tuple[bytes, int, User]]:
     """Yield the users of a backend, with their keys and its place among the two."""
-    name, last = (report.first, report.second)[side], b""
+    last = b""
     for user in stores.store(name).records():
-        key = report.key(user)
+        key = _key(user, stores.identifiers).encode()
         if key <= last:
             raise Broken("two rows have one nickname, or the rows are not in order", backend=name)
         last = key
         yield key, side, user
 
 
-async def _compare_sample(stores: Stores, report: Report, users: Iterable[User]) -> None:
-    """Look users up by nickname and by card number, as the service does."""
-    options: BackendOptions = stores.options(report.second)
+async def _look_up(stores: Stores, users: Iterable[User], name: str) -> list[Pair]:
+    """Look users up in a backend by nickname and by card number, as the service does."""
+    options: BackendOptions = stores.options(name)
+    loop, pairs = asyncio.get_running_loop(), []
     async with open_backends(build_backends(stores.kinds, [options])) as (backend,):
         guard = Guard(backend, stores.identifiers.accepts)
         for user in users:
-            found = await _find(guard, report.key(user).decode(), user.card_number)
+            found: list[User | None] = []
+            for query in (ByNickname(_key(user, stores.identifiers)), ByCard(user.card_number)):
+                if guard.serves(query):
+                    answer = await guard.find(query, loop.time() + options.timeout + 1)
+                    found.append(None if answer is None else answer.user)
             # The query that finds another user, or none, counts.
             others = (
-                each for each in found if each is None or different(user, each, report.identifiers)
+                each for each in found if each is None or different(user, each, stores.identifiers)
             )
-            report.add(user, next(others, user))
-
-
-async def _find(guard: Guard, nickname: str, card_number: str) -> list[User | None]:
-    """Return the results of the queries that the backend serves."""
-    found: list[User | None] = []
-    for query in (ByNickname(nickname), ByCard(card_number)):
-        if guard.serves(query):
-            deadline = asyncio.get_running_loop().time() + guard.backend.options.timeout + 1
-            answer = await guard.find(query, deadline)
-            found.append(None if answer is None else answer.user)
-    return found
+            other = next(others, user)
+            pairs.append({0: user} if other is None else {0: user, 1: other})
+    return pairs
 
 
 def _sample(users: Iterator[User], size: int) -> list[User]:
     """Return users at random, each with the same probability, the same ones each time."""
-    chooser = random.Random(_SEED)  # noqa: S311 no secret
+    chooser = random.Random(1)  # noqa: S311 no secret
     chosen = list(islice(users, size))
     for number, user in enumerate(users, start=len(chosen) + 1):
         place = chooser.randrange(number)

@@ -9,19 +9,18 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import PurePath
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Any, Literal
 
 import click
 
 from tornado_idv import strict_json, yaml_loader
-from tornado_idv.cli.users.stores import RefusedError
+from tornado_idv.cli.common import RefusedError
 from tornado_idv.errors import ConfigError
 from tornado_idv.interfaces.commands import printable
 from tornado_idv.model import User
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 Format = Literal["csv", "jsonl", "yaml"]
 Fields = Sequence[object]
 """The values of a row in the order of `FIELDS`; ``None`` is missing."""
@@ -32,10 +31,7 @@ FIELDS = ("nickname", "card_number", "plan", "profile_url")
 REQUIRED = FIELDS[:3]
 DELIMITERS = {",": ",", ";": ";", "|": "|", "tab": "\t", "\t": "\t"}
 """What separates the fields of CSV, by its name on the command line."""
-_LINES_AT_ONCE = 200
 _NOT_CSV = "not CSV: a quote is not closed on its line, or followed by text, or a field is too long"
-_SHOWN = 500
-"""Characters of a header that an error shows."""
 _WORKBOOKS = ("PK\x03\x04", "\udcd0\udccf\x11")
 """How an ``.xlsx`` begins, and an ``.xls`` that was opened as text."""
 # A card number begins like this, also as spreadsheets write it: ="0012", 4E+15, 4000 1234.
@@ -73,21 +69,17 @@ def write_users(file: IO[str], form: Format, users: Iterable[User]) -> None:
     if form == "csv":
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FIELDS)
-        writer.writerows(
-            (user.nickname, user.card_number, user.plan, user.profile_url) for user in users
-        )
+        writer.writerows(map(attrgetter(*FIELDS), users))
     elif form == "jsonl":
         file.writelines(f"{json.dumps(_fields(user), ensure_ascii=False)}\n" for user in users)
     else:
-        first = True
+        heading = "users:\n"
         for user in users:
-            if first:
-                file.write("users:\n")
-                first = False
             fields = {**_fields(user), "nickname": f"@{user.nickname}"}
             members = ", ".join(f"{name}: {_yaml_text(text)}" for name, text in fields.items())
-            file.write(f"  - {{{members}}}\n")
-        if first:
+            file.write(f"{heading}  - {{{members}}}\n")
+            heading = ""
+        if heading:
             file.write("users: []\n")
 
 
@@ -112,7 +104,7 @@ def _read_csv(
     header.append(columns[FIELDS[-1]])
     select = itemgetter(*(header.index(columns[field]) for field in FIELDS))
     first = 2
-    while lines := list(islice(file, _LINES_AT_ONCE)):
+    while lines := list(islice(file, 200)):
         for number, cells in enumerate(_parse_lines(lines, delimiter), start=first):
             if cells is None:
                 yield number, _NOT_CSV
@@ -151,7 +143,7 @@ def _header_error(line: str, header: Sequence[str], columns: Mapping[str, str]) 
         problem = f"the header has no column {', '.join(missing)}"
         if any(not name.strip() or _VALUE.match(name.strip()) for name in header):
             return f"{problem}, and may be a user; write the names of the columns into line 1"
-        found = ", ".join(header)[:_SHOWN]
+        found = ", ".join(header)[:500]
         return f"{problem}; it has {found}; name them with --map, like --map nick=nickname"
     twice = [one for one, other in pairwise(sorted(header)) if one == other != ""]
     return f"the header has two columns {twice[0]}" if twice else None
@@ -222,7 +214,6 @@ def _yaml_text(text: str) -> str:
     return str(dumped).strip()
 
 
-def format_option(help_text: str) -> Callable[[_Command], _Command]:
-    """Return the option ``--format``."""
+def format_option(help_text: str) -> Callable[[Any], Any]:
     formats = click.Choice(["csv", "jsonl", "yaml"])
     return click.option("--format", "form", type=formats, help=help_text)

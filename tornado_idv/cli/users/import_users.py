@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import repeat
 from pathlib import Path
-from typing import IO, Self, TextIO
+from typing import IO, Self
 
 import click
 
+from tornado_idv.cli.common import RefusedError
 from tornado_idv.cli.users.formats import FIELDS, Fields, Row
-from tornado_idv.cli.users.stores import RefusedError
 from tornado_idv.errors import InvalidFormat, StartError
 from tornado_idv.identifiers import (
     PLAN_FORMAT,
@@ -30,12 +28,9 @@ from tornado_idv.identifiers import (
 from tornado_idv.interfaces.user_store import NumberedUser
 from tornado_idv.model import User
 
-_SHOWN_ROWS = 200
-"""Rows after which their number is shown."""
 _EXPONENT = re.compile(r"\d([.,]\d+)?[eE]\+?\d+")
 
 
-@dataclass
 class RejectedRows:
     """The file of rejected rows: a line number and a reason each, and no value.
 
@@ -45,14 +40,14 @@ class RejectedRows:
     number of users that were read and not rejected.
     """
 
-    source: str
-    path: Path
-    max_percent: Decimal
-    allow_shrink: bool
-    count: int = 0
-    valid: int = 0
-    _first: str = field(default="", repr=False)
-    _file: IO[str] | None = field(default=None, repr=False)
+    def __init__(self, file: str, max_percent: Decimal, *, allow_shrink: bool) -> None:
+        self.source = "standard input" if file == "-" else file
+        self.path = Path("stdin.rejected" if file == "-" else f"{file}.rejected")
+        self.max_percent = max_percent
+        self.allow_shrink = allow_shrink
+        self.count = self.valid = 0
+        self._first = ""
+        self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
         """Delete the file of an earlier import."""
@@ -104,7 +99,6 @@ class RejectedRows:
         raise RefusedError(f"{self.source}: {problem}{self._first}; nothing was changed")
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             with self._located():
                 self._file.close()
@@ -117,20 +111,18 @@ class RejectedRows:
             raise StartError(f"{self.path}: cannot be written: {error.strerror}") from None
 
 
-def open_source(file: str, *, stdin: IO[bytes]) -> TextIO:
+def open_source(file: str) -> IO[str]:
     """Open a file, or standard input for ``-``; invalid UTF-8 becomes surrogates.
 
     Raises `StartError`.
     """
     try:
-        if file == "-":
-            return io.TextIOWrapper(stdin, "utf-8-sig", "surrogateescape", newline="")
-        return Path(file).open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+        return click.open_file(file, encoding="utf-8-sig", errors="surrogateescape")
     except OSError as error:
         raise StartError(f"{file}: cannot be read: {error.strerror}") from None
 
 
-def with_progress(rows: Iterator[Row], source: TextIO) -> Generator[Row]:
+def with_progress(rows: Iterator[Row], source: IO[str]) -> Generator[Row]:
     """Yield the rows; on a terminal show their number and rate, and the time left of a file."""
     if not sys.stderr.isatty():
         yield from rows
@@ -142,7 +134,7 @@ def with_progress(rows: Iterator[Row], source: TextIO) -> Generator[Row]:
     ) as bar:
         for number, row in enumerate(rows, start=1):
             yield row
-            if number % _SHOWN_ROWS == 0:
+            if number % 200 == 0:
                 rate = number / max(time.monotonic() - started, 1e-3)
                 done = os.lseek(source.fileno(), 0, os.SEEK_CUR) if size else number
                 bar.update(done - bar.pos, f"{number:,} rows, {rate:,.0f}/s")
@@ -204,8 +196,6 @@ def _invalid_identifier(user: User, identifiers: Identifiers) -> str:
     if re.search(r"\s", user.card_number):
         return "card_number: contains blanks; only digits are allowed"
     if _EXPONENT.fullmatch(user.card_number):
-        return (
-            "card_number: in exponential notation, by which a spreadsheet has lost digits; export "
-            "the column as text"
-        )
+        text = "card_number: in exponential notation, by which a spreadsheet has lost digits; "
+        return f"{text}export the column as text"
     return "card_number: not in a valid format; see identifiers.card_length"

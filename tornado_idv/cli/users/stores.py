@@ -11,20 +11,16 @@ from pathlib import Path
 
 import click
 
-from tornado_idv.cli.common import exit_on_error
+from tornado_idv.cli.common import RefusedError, exit_on_error
 from tornado_idv.cli.load_config import load_settings
 from tornado_idv.cli.lookup import mute_own_logger
-from tornado_idv.errors import IdvError, LookupFailed, StartError
+from tornado_idv.errors import LookupFailed, StartError
 from tornado_idv.identifiers import Identifiers
 from tornado_idv.interfaces.backend import BackendOptions
 from tornado_idv.interfaces.commands import Exit
 from tornado_idv.interfaces.user_store import UserStore
 from tornado_idv.logs.handlers import keep_out_secrets
 from tornado_idv.registry import BackendKinds, backend_kinds
-
-
-class RefusedError(IdvError):
-    """Nothing was changed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +64,8 @@ def reporting(name: str = "", *, as_json: bool = False) -> Iterator[None]:
     """
     keep_out_secrets()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    other_codes = {RefusedError: Exit.NO}
     with (
-        exit_on_error(Exit.UNDETERMINED, as_json=as_json, other_codes=other_codes),
+        exit_on_error(Exit.UNDETERMINED, as_json=as_json, other_codes={RefusedError: Exit.NO}),
         mute_own_logger(),
     ):
         try:
