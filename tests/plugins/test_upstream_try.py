@@ -323,26 +323,6 @@ def test_credential_in_the_response_is_masked(
 
 
 @pytest.mark.parametrize("command", ["try", "check"])
-def test_mapping_that_hides_a_second_user_is_warned_of(
-    try_: Try, directory: Directory, command: str
-) -> None:
-    """The response has two users, and the first would be used."""
-    text = try_.config.read_text(encoding="utf-8").replace("select: user", 'select: "@"')
-    for field in ("level", "card", "login"):
-        text = text.replace(f": {field}", f': "user[0].{field}"')
-    try_.config.write_text(text, encoding="utf-8")
-    if command == "try":
-        directory.reply = Reply(200, json.dumps({"user": [ALICE["user"]] * 2}).encode(), {})
-        result = try_("@alice")
-    else:
-        result = CliRunner().invoke(main, ["check", "--config", str(try_.config)])
-    assert result.exit_code == 0
-    for field in ("nickname (user[0].login)", "card_number (user[0].card)"):
-        assert f"response.{field} takes an element out of a list" in result.stderr
-    assert result.stderr.count("warning: ") == 2
-
-
-@pytest.mark.parametrize("command", ["try", "check"])
 def test_mapping_that_hides_an_error_is_warned_of(
     try_: Try, directory: Directory, command: str
 ) -> None:

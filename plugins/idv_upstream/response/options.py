@@ -13,14 +13,10 @@ from pydantic_core import InitErrorDetails
 from tornado_idv import ByNickname, Options, Query, WholeNumber
 from tornado_idv.mapping import (
     ExpressionText,
-    FieldOptions,
     FieldSource,
     ListText,
-    ends_in_an_element,
-    gives_all,
     is_empty_for_others,
     is_false_for_others,
-    picks_an_element,
 )
 
 
@@ -52,11 +48,9 @@ def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
     Any other status is broken: refused credentials (401, 403, 407) are ours, never the
     client's, and redirects are not followed.
     """
-    known = overrides.get(status) or _DEFAULTS.get(status)
-    if known is not None:
-        return known
     is_server_error = status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    return Outcome.UNAVAILABLE if is_server_error else Outcome.BROKEN
+    other = Outcome.UNAVAILABLE if is_server_error else Outcome.BROKEN
+    return overrides.get(status) or _DEFAULTS.get(status, other)
 
 
 class ResponseOptions(Options):
@@ -125,7 +119,7 @@ class ResponseOptions(Options):
         return self.check_echo or other is not None
 
     def warnings(self) -> Iterator[str]:
-        """Describe expressions that hide an error, or a second user."""
+        """Describe expressions that hide an error or a further page."""
         errors = [text for text in (self.unavailable_when, self.broken_when) if text is not None]
         if self.found_when is not None and is_false_for_others(self.found_when, *errors):
             yield (
@@ -150,24 +144,3 @@ class ResponseOptions(Options):
                 'pages, a user on a further page is read as "not found"; write a condition such '
                 "as total == length(users)"
             )
-        if self.pick == "first":
-            return
-        if self.select is not None and ends_in_an_element(self.select):
-            yield (
-                f"response.select ({self.select}) takes an element out of a list, so a response "
-                "with several users is read as one of them instead of being refused; select "
-                "the list itself, or write pick: first if that is wanted"
-            )
-        if self.select is None or gives_all(self.select):
-            yield from self._picking_fields()
-
-    def _picking_fields(self) -> Iterator[str]:
-        for name, source in (("card_number", self.card_number), ("nickname", self.nickname)):
-            path = source.path if isinstance(source, FieldOptions) else source
-            if path is not None and picks_an_element(path):
-                yield (
-                    f"response.{name} ({path}) takes an element out of a list, so a response with "
-                    "several users is read as one of them instead of being refused; write the "
-                    "list into select and the rest into the field (instead of data[0].id, "
-                    f"select: data and {name}: id), or write pick: first if that is wanted"
-                )
