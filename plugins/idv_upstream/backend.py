@@ -69,7 +69,7 @@ class UpstreamBackend(Backend[UpstreamOptions]):
 
     async def find(self, query: Query) -> User | BackendResult | None:
         """Request the user from the upstream."""
-        response = await self._send(self.templates[type(query)].render(query))
+        response = await self.send(self.templates[type(query)].render(query))
         second = self.second_templates.get(type(query))
         if second is None:
             return self.reader.read(query, response)
@@ -84,17 +84,18 @@ class UpstreamBackend(Backend[UpstreamOptions]):
         """
         for attempt in range(_ATTEMPTS):
             if attempt:
-                response = await self._send(self.templates[type(query)].render(query))
+                response = await self.send(self.templates[type(query)].render(query))
             user_id = self.reader.read_id(query, response)
             if user_id is None:
                 return self.reader.limited(None, response)
-            answer = await self._send(second.render_value(user_id))
+            answer = await self.send(second.render_value(user_id))
             result = self.reader.read(query, answer, response)
             if (result.user if isinstance(result, BackendResult) else result) is not None:
                 return result
         raise Unavailable("the first response has a user, and the second does not know it")
 
-    async def _send(self, request: Request) -> Response:
+    async def send(self, request: Request) -> Response:
+        """Send a request, with the headers that are forwarded."""
         if self.options.forward:
             request = request._replace(headers={**request.headers, **self._forwarded()})
         return await self.transport.send(request, self.reader.wants_body)

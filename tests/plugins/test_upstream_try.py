@@ -15,8 +15,7 @@ from urllib.parse import quote, urlencode
 import pytest
 from click.testing import CliRunner, Result
 
-from idv_upstream.backend import UpstreamBackend
-from idv_upstream.cli.dry_run import dry_run
+from idv_upstream.cli.dry_run import RecordingBackend, dry_run
 from support.fakes.clock_and_backends import LoopClock
 from support.http.scripted_server import Said, serving
 from tornado_idv import ByNickname
@@ -509,7 +508,7 @@ async def test_incomplete_response_has_the_same_outcome(
 ) -> None:
     async with serving(Said(sent, "drip") if sent else Said()) as upstream:
         backend = make_backend(
-            UpstreamBackend,
+            RecordingBackend,
             tmp_path,
             base_url=upstream.address,
             by_nickname={"url": "/{nickname}"},

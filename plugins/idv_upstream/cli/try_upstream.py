@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 import click
 from multidict import CIMultiDict
 
-from idv_upstream.backend import UpstreamBackend
-from idv_upstream.cli.dry_run import DryRun, dry_run
+from idv_upstream.cli.dry_run import DryRun, RecordingBackend, dry_run
 from idv_upstream.cli.masking import Masker
 from idv_upstream.options import UpstreamOptions
 from idv_upstream.response.raw import MAX_BODY, Response
@@ -75,8 +74,9 @@ def try_upstream(
         except InvalidFormat as error:
             raise click.UsageError(f"{error}; write @nick, a profile URL, or digits") from None
         saved = None if response is None else read_saved_response(response)
-        run = asyncio.run(_run(options, query, config, saved))
-    mask = Masker(config.reference_values | run.secrets)
+        backend = RecordingBackend(options, saved)
+        run = asyncio.run(_run(backend, query, config))
+    mask = Masker(config.reference_values | backend.transport.secrets())
     record = _as_record(run, _seconds_cached(run, options, config), mask)
     click.echo(dumps(record) if as_json else "\n".join(map(printable, _as_lines(record))))
     codes = {"found": Exit.DONE, "not known": Exit.NO, "undetermined": Exit.UNDETERMINED}
@@ -99,40 +99,37 @@ def _warnings_on_stderr() -> Iterator[None]:
         root.handlers = before
 
 
-async def _run(
-    options: UpstreamOptions, query: Query, config: LoadedConfig, saved: Response | None
-) -> DryRun:
-    backend = UpstreamBackend(options)
+async def _run(backend: RecordingBackend, query: Query, config: LoadedConfig) -> DryRun:
     if type(query) not in backend.serves:
-        raise click.UsageError(f"{options.name} does not serve this kind of query")
+        raise click.UsageError(f"{backend.name} does not serve this kind of query")
     await backend.open()
     try:
-        return await dry_run(backend, query, config.check_user, saved)
+        return await dry_run(backend, query, config.check_user)
     finally:
         await backend.close()
 
 
 def _seconds_cached(run: DryRun, options: UpstreamOptions, config: LoadedConfig) -> float:
-    if run.failure is not None or not run.storable:
+    user, limit, storable = run.result.user, run.result.ttl, run.result.storable
+    if run.failure is not None or not storable:
         return 0.0
-    of_backend, default = options.cache_ttl, config.ttl
-    if run.user is None:
-        of_backend, default = options.negative_ttl, config.negative_ttl
-    ttl = default if of_backend is None else of_backend
-    return ttl if run.ttl is None else min(ttl, run.ttl)
+    ttl = options.negative_ttl if user is None else options.cache_ttl
+    if ttl is None:
+        ttl = config.negative_ttl if user is None else config.ttl
+    return ttl if limit is None else min(ttl, limit)
 
 
 def _as_record(run: DryRun, seconds_cached: float, mask: Masker) -> dict[str, Any]:
     """Return a record for scripts, in which secrets are masked."""
-    response = run.response
-    user = None if run.failure is not None else run.user
+    request, response = run.request, run.response
+    user = None if run.failure is not None else run.result.user
     outcome = "not known" if user is None else "found"
     return {
         "request": {
-            "method": mask(run.method),
-            "url": mask(run.url),
-            "headers": mask(run.headers),
-            "body": mask(_text(run.body)),
+            "method": mask(request.method),
+            "url": mask(request.url),
+            "headers": mask(request.headers),
+            "body": mask(_text(request.body)),
         },
         "response": response
         and {
@@ -159,7 +156,7 @@ def _as_record(run: DryRun, seconds_cached: float, mask: Masker) -> dict[str, An
             "profile_url": mask(user.profile_url),
         },
         "cache_ttl_s": seconds_cached,
-        "ttl_reduced": not run.storable or run.ttl == seconds_cached,
+        "ttl_reduced": not run.result.storable or run.result.ttl == seconds_cached,
     }
 
 

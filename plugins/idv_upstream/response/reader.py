@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from multidict import MultiMapping
 
-from idv_upstream.response.mapping import ResponseMapper
+from idv_upstream.response.mapping import ResponseMapper, Step
 from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import Response, decode_json
 from tornado_idv import BackendResult, Broken, Query, Unavailable, User
@@ -60,10 +59,7 @@ class ResponseReader:
         folds_nicknames: bool = False,
     ) -> None:
         self.mapper = ResponseMapper(options, folds_nicknames=folds_nicknames)
-        self.outcome = cache(partial(outcome, overrides=statuses))
-        """The outcome of a status."""
-        self.wants_body = cache(self._wants_body)
-        """Whether the body of a response of a status is read."""
+        self._statuses = statuses
         self._empty_is_null = options.found_when is not None
         self._only_json = options.media_type == "json"
         self._hints = hints
@@ -104,34 +100,44 @@ class ResponseReader:
             raise Broken(f"a response of status {response.status} that is not application/json")
         return decode_json(response.body)
 
-    def _wants_body(self, status: int) -> bool:
-        meaning = self.outcome(status)
+    def wants_body(self, status: int) -> bool:
+        """Return whether the body of a response of this status is read."""
+        meaning = outcome(status, self._statuses)
         return meaning is Outcome.READ or (
             meaning is Outcome.NOT_KNOWN and self.mapper.reads_not_known
         )
 
+    def explain(self, query: Query, response: Response) -> Iterator[Step]:
+        """Return the result of each expression; raises `Broken` if there is no document."""
+        if not self.wants_body(response.status):
+            return iter(())
+        document = self.document(response)
+        if outcome(response.status, self._statuses) is Outcome.READ:
+            return self.mapper.explain(query, document)
+        return self.mapper.explain_not_known(document)
+
     def _mapped(
         self, query: Query, response: Response, read: Callable[[Query, Any], ResultT | None]
     ) -> ResultT | None:
-        status, mapper = response.status, self.mapper
-        meaning = self.outcome(status)
+        status = response.status
+        meaning = outcome(status, self._statuses)
         if meaning is Outcome.READ:
             return read(query, self.document(response))
-        if meaning is not Outcome.NOT_KNOWN:
-            if meaning is Outcome.UNAVAILABLE:
-                raise Unavailable(f"temporarily unavailable (status {status})")
-            if status in _REFUSED and self._credential:
-                raise Broken(f"our credentials are refused (status {status})")
-            if status in _REFUSED:
-                raise Broken(f"refused (status {status}), and auth sets no credential")
-            if status in _REDIRECTS:
-                raise Broken(f"a redirect (status {status}), which is not followed")
-            raise Broken(f"unexpected status {status}")
-        if mapper.reads_not_known and not mapper.is_not_known(self.document(response)):
-            raise Broken(
-                f'a response of status {status} that does not say "not known" (not_known_when)'
-            )
-        return None
+        if meaning is Outcome.NOT_KNOWN:
+            if self.wants_body(status) and not self.mapper.is_not_known(self.document(response)):
+                raise Broken(
+                    f'a response of status {status} that does not say "not known" (not_known_when)'
+                )
+            return None
+        if meaning is Outcome.UNAVAILABLE:
+            raise Unavailable(f"temporarily unavailable (status {status})")
+        if status in _REFUSED and self._credential:
+            raise Broken(f"our credentials are refused (status {status})")
+        if status in _REFUSED:
+            raise Broken(f"refused (status {status}), and auth sets no credential")
+        if status in _REDIRECTS:
+            raise Broken(f"a redirect (status {status}), which is not followed")
+        raise Broken(f"unexpected status {status}")
 
 
 def _is_json(content_type: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -123,10 +123,11 @@ class Transport:
             await self._tokens.close()
         await self._client.close()
 
-    def shown(self, request: Request) -> tuple[str, Mapping[str, str]]:
-        """Return the URL and the headers that would be sent, with the credential masked."""
-        address = self._addresses[0] if request.url.startswith("/") else ""
-        return self._auth.apply(address + request.url, {**HEADERS, **request.headers}, MASK)
+    def shown(self, request: Request) -> Request:
+        """Return the request as it would be sent, with the credential masked."""
+        url = (self._addresses[0] if request.url.startswith("/") else "") + request.url
+        url, headers = self._auth.apply(url, {**HEADERS, **request.headers}, MASK)
+        return request._replace(url=url, headers=headers)
 
     def secrets(self) -> set[str]:
         """Return the secrets of the credential, as they are configured and as they are sent."""
