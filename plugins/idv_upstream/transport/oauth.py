@@ -7,7 +7,6 @@ import math
 import time
 from base64 import b64encode
 from collections.abc import Callable
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote_plus, urlencode
@@ -53,7 +52,7 @@ class Tokens:
         self._token = ""
         self._expires_at = -math.inf
         self._rejected_until = -math.inf
-        self._fetching: asyncio.Task[str] | None = None
+        self._fetching: asyncio.Task[None] | None = None
         self._failure: LookupFailed | None = None
         self._failed_until = -math.inf
 
@@ -61,17 +60,17 @@ class Tokens:
         """Return the token, if one is cached."""
         return self._token if self._timer() < self._expires_at else None
 
-    async def fetch(self) -> str:
-        """Return a new token; raises `Unavailable` or `Broken` if there is none."""
-        if self._failure is not None and self._timer() < self._failed_until:
-            raise self._failure.copy()
-        if self._fetching is None:
-            self._fetching = asyncio.create_task(self._fetch(), name="oauth2 token")
-            self._fetching.add_done_callback(self._on_fetched)
-        try:
-            return await asyncio.shield(self._fetching)
-        except LookupFailed as failure:
-            raise failure.copy() from None  # each caller adds to its own
+    async def get(self) -> str:
+        """Return the token, or a new one; raises `Unavailable` or `Broken` if there is none."""
+        if (token := self.cached()) is not None:
+            return token
+        if self._timer() >= self._failed_until:
+            if self._fetching is None or self._fetching.done():
+                self._fetching = asyncio.create_task(self._fetch(), name="oauth2 token")
+            await asyncio.shield(self._fetching)
+        if self._failure is not None:
+            raise self._failure.copy()  # each caller adds to its own
+        return self._token
 
     def invalidate(self, token: str) -> bool:
         """Drop a token that the upstream rejected; whether a new one may help.
@@ -93,16 +92,9 @@ class Tokens:
         """Cancel a request to the token server."""
         if self._fetching is not None:
             self._fetching.cancel()
-            with suppress(asyncio.CancelledError, LookupFailed):
-                await self._fetching
+            await asyncio.wait([self._fetching])
 
-    def _on_fetched(self, task: asyncio.Task[str]) -> None:
-        self._fetching = None
-        if not task.cancelled():
-            # If all callers were cancelled, asyncio would log it as never retrieved.
-            task.exception()
-
-    async def _fetch(self) -> str:
+    async def _fetch(self) -> None:
         # Its lifetime may have begun at any time since the request.
         requested_at, backoff = self._timer(), _REJECTED_BACKOFF
         try:
@@ -115,13 +107,12 @@ class Tokens:
                 raise Unavailable(f"token server: temporarily unavailable (status {status})")
             if status != HTTPStatus.OK:
                 raise Broken(f"token server: unexpected status {status}")
-            token, lifetime = _parse(response)
+            self._token, lifetime = _parse(response)
         except LookupFailed as failure:
             self._failure, self._failed_until = failure.copy(), self._timer() + backoff
-            raise
-        self._expires_at = requested_at + lifetime - min(_RENEW_BEFORE, lifetime / 2)
-        self._token = token
-        return token
+        else:
+            self._failure = None
+            self._expires_at = requested_at + lifetime - min(_RENEW_BEFORE, lifetime / 2)
 
     async def _send(self) -> Response:
         headers, body = self._request()
