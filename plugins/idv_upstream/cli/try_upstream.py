@@ -49,13 +49,10 @@ def read_saved_response(path: Path) -> Response:
     status = _STATUS.match(content)
     if status is None:
         return Response(200, CIMultiDict({"Content-Type": "application/json"}), content)
-    head, body = content[status.end() :], b""
-    end = _END_OF_HEAD.search(content)
-    if end is not None:
-        head, body = content[status.end() : end.start()], content[end.end() :]
-    lines = (line.partition(":") for line in head.decode("latin-1").splitlines())
+    head, *body = _END_OF_HEAD.split(content, maxsplit=1)
+    lines = (line.partition(":") for line in head.decode("latin-1").splitlines()[1:])
     headers = CIMultiDict((name.strip(), value.strip()) for name, colon, value in lines if colon)
-    return Response(int(status[1]), headers, body)
+    return Response(int(status[1]), headers, b"".join(body))
 
 
 def try_upstream(

@@ -26,7 +26,6 @@ _ONE = re.compile(
     r"""\b(?:top|limit|count|rows|first|max(?:_?results)?|(?:page)?_?size|per_?page)"?\s*[=:]\s*"?1\b""",
     re.IGNORECASE,
 )
-_SAFE_METHODS = ("GET", "HEAD")
 
 
 class RequestOptions(Options):
@@ -125,7 +124,7 @@ class RequestOptions(Options):
             url=encoding.compile_url(self.url, self.query, known),
             headers=headers,
             body=body,
-            repeatable=method in _SAFE_METHODS if self.repeatable is None else self.repeatable,
+            repeatable=method in ("GET", "HEAD") if self.repeatable is None else self.repeatable,
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from http import HTTPStatus
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
@@ -33,12 +32,9 @@ StatusOptions = dict[Annotated[WholeNumber, Field(ge=200, le=599)], Outcome]
 """What single statuses mean, where that differs from the default."""
 
 _DEFAULTS: Mapping[int, Outcome] = {
-    HTTPStatus.OK: Outcome.READ,
-    HTTPStatus.NO_CONTENT: Outcome.NOT_KNOWN,
-    HTTPStatus.NOT_FOUND: Outcome.NOT_KNOWN,
-    HTTPStatus.GONE: Outcome.NOT_KNOWN,
-    HTTPStatus.REQUEST_TIMEOUT: Outcome.UNAVAILABLE,
-    HTTPStatus.TOO_MANY_REQUESTS: Outcome.UNAVAILABLE,
+    200: Outcome.READ,
+    **dict.fromkeys((204, 404, 410), Outcome.NOT_KNOWN),
+    **dict.fromkeys((408, 429, *range(500, 1000)), Outcome.UNAVAILABLE),
 }
 
 
@@ -48,9 +44,7 @@ def outcome(status: int, overrides: Mapping[int, Outcome]) -> Outcome:
     Any other status is broken: refused credentials (401, 403, 407) are ours, never the
     client's, and redirects are not followed.
     """
-    is_server_error = status >= HTTPStatus.INTERNAL_SERVER_ERROR
-    other = Outcome.UNAVAILABLE if is_server_error else Outcome.BROKEN
-    return overrides.get(status) or _DEFAULTS.get(status, other)
+    return overrides.get(status) or _DEFAULTS.get(status, Outcome.BROKEN)
 
 
 class ResponseOptions(Options):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from multidict import MultiMapping
 
@@ -13,7 +13,6 @@ from idv_upstream.response.options import Outcome, ResponseOptions, outcome
 from idv_upstream.response.raw import Response, decode_json
 from tornado_idv import BackendResult, Broken, Query, Unavailable, User
 
-ResultT = TypeVar("ResultT")
 _DIRECTIVE = re.compile(r'([!#$%&\'*+.^_`|~0-9A-Za-z-]+)(?:=(?:"([^"]*)"|([^\s",;]*)))?', re.ASCII)
 _SECONDS = re.compile(r"[0-9]{1,10}", re.ASCII)
 
@@ -36,7 +35,6 @@ def freshness(headers: MultiMapping[str]) -> tuple[float | None, bool]:
     return None, storable
 
 
-_JSON = "application/json"
 _REFUSED = (401, 403, 407)
 _REDIRECTS = (301, 302, 303, 307, 308)
 
@@ -72,7 +70,8 @@ class ResponseReader:
 
         ``earlier`` responses to the same lookup may shorten that, too.
         """
-        user = self._mapped(query, response, self.mapper.user)
+        is_read = self._is_read(response)
+        user = self.mapper.user(query, self.document(response)) if is_read else None
         return self.limited(user, response, *earlier)
 
     def limited(self, user: User | None, *responses: Response) -> User | BackendResult | None:
@@ -87,7 +86,8 @@ class ResponseReader:
 
     def read_id(self, query: Query, response: Response) -> str | None:
         """Return the id of the user for the second request; raises as `read`."""
-        return self._mapped(query, response, self.mapper.id)
+        is_read = self._is_read(response)
+        return self.mapper.id(query, self.document(response)) if is_read else None
 
     def document(self, response: Response) -> Any:
         """Return the JSON document; raises `Broken` if there is none.
@@ -116,19 +116,18 @@ class ResponseReader:
             return self.mapper.explain(query, document)
         return self.mapper.explain_not_known(document)
 
-    def _mapped(
-        self, query: Query, response: Response, read: Callable[[Query, Any], ResultT | None]
-    ) -> ResultT | None:
+    def _is_read(self, response: Response) -> bool:
+        """Return whether the body says it; if not, the user is not known. Raises as `read`."""
         status = response.status
         meaning = outcome(status, self._statuses)
         if meaning is Outcome.READ:
-            return read(query, self.document(response))
+            return True
         if meaning is Outcome.NOT_KNOWN:
             if self.wants_body(status) and not self.mapper.is_not_known(self.document(response)):
                 raise Broken(
                     f'a response of status {status} that does not say "not known" (not_known_when)'
                 )
-            return None
+            return False
         if meaning is Outcome.UNAVAILABLE:
             raise Unavailable(f"temporarily unavailable (status {status})")
         if status in _REFUSED and self._credential:
@@ -141,7 +140,5 @@ class ResponseReader:
 
 
 def _is_json(content_type: str) -> bool:
-    if content_type == _JSON:
-        return True
     media_type = content_type.partition(";")[0].strip().lower()
-    return media_type == _JSON or media_type.endswith("+json")
+    return media_type == "application/json" or media_type.endswith("+json")

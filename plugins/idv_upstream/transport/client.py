@@ -16,6 +16,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from idv_upstream.request.template import Request
 from idv_upstream.response.raw import MAX_BODY, Response, decode_body
 from idv_upstream.transport.bounded import bound_responses
 from idv_upstream.transport.tls import Tls
@@ -189,27 +190,20 @@ class Client:
         """Close all connections."""
         await self._session.close()
 
-    async def send(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        wants_body: WantsBody,
-    ) -> Response:
-        """Send one request, once; ``url`` is encoded already.
+    async def send(self, request: Request, wants_body: WantsBody) -> Response:
+        """Send one request with a complete URL, once.
 
         Raises `Unavailable` or `Broken` if there is no complete response.
         """
+        url = request.url
         if not (url.isascii() and url.isprintable() and " " not in url and "#" not in url):
             raise Broken("the request cannot be sent")
         try:
             response = await self._session.request(
-                method,
+                request.method,
                 URL(url, encoded=True),
-                headers=headers,
-                data=body,
+                headers=request.headers,
+                data=request.body,
                 ssl=self._tls.context(),
                 allow_redirects=False,
             )
@@ -227,8 +221,6 @@ class Client:
 
 async def _read(content: aiohttp.StreamReader) -> bytes:
     """Read up to one byte more than a body may have."""
-    if content.is_eof():  # a short body has nearly always arrived with its head
-        return content.read_nowait(MAX_BODY + 1)
     body = bytearray()
     while chunk := await content.read(MAX_BODY + 1 - len(body)):
         body += chunk

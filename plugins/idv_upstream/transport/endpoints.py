@@ -10,18 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from http import HTTPStatus
 
 from idv_upstream.response.raw import Response
 from tornado_idv import Unavailable
 
-GATEWAY_ERRORS = (
-    HTTPStatus.BAD_GATEWAY,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-)
+GATEWAY_ERRORS = (502, 503, 504)
 """Statuses by which an endpoint has failed."""
-_WITH_RETRY_AFTER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_WITH_RETRY_AFTER = (429, 503)
 
 _log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ import math
 import time
 from base64 import b64encode
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
+from idv_upstream.request.template import Request
 from idv_upstream.response.raw import Response, decode_json
 from idv_upstream.transport.client import Client
 from idv_upstream.transport.credentials import ClientCredentials, is_token
@@ -24,8 +24,9 @@ _MAX_LIFETIME = 86400.0
 _REJECTED_BACKOFF = 5.0
 _MAX_BACKOFF = 60.0
 
-_REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-_TEMPORARY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+_OK = 200
+_REFUSED = (400, 401, 403)
+_TEMPORARY = (408, 429, *range(500, 1000))
 
 
 class Tokens:
@@ -103,9 +104,9 @@ class Tokens:
             status = response.status
             if status in _REFUSED:
                 raise Broken(f"token server: our credentials are refused (status {status})")
-            if status in _TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            if status in _TEMPORARY:
                 raise Unavailable(f"token server: temporarily unavailable (status {status})")
-            if status != HTTPStatus.OK:
+            if status != _OK:
                 raise Broken(f"token server: unexpected status {status}")
             self._token, lifetime = _parse(response)
         except LookupFailed as failure:
@@ -115,16 +116,9 @@ class Tokens:
             self._expires_at = requested_at + lifetime - min(_RENEW_BEFORE, lifetime / 2)
 
     async def _send(self) -> Response:
-        headers, body = self._request()
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._client.send(
-                    "POST",
-                    self._options.token_url,
-                    headers=headers,
-                    body=body,
-                    wants_body=lambda status: status == HTTPStatus.OK,
-                )
+                return await self._client.send(self._request(), lambda status: status == _OK)
         except TimeoutError:
             raise Unavailable("token server: timed out") from None
         except Unavailable as failure:
@@ -132,14 +126,12 @@ class Tokens:
         except Broken as failure:
             raise Broken(f"token server: {failure.reason}") from None
 
-    def _request(self) -> tuple[dict[str, str], bytes]:
+    def _request(self) -> Request:
         options = self._options
         secret = options.client_secret.get_secret_value()
         form = {"grant_type": "client_credentials"}
-        if options.scope is not None:
-            form["scope"] = options.scope
-        if options.audience is not None:
-            form["audience"] = options.audience
+        optional = {"scope": options.scope, "audience": options.audience}
+        form |= {name: value for name, value in optional.items() if value is not None}
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         if options.style == "form":
             form |= {"client_id": options.client_id, "client_secret": secret}
@@ -147,7 +139,8 @@ class Tokens:
             # Encoded before they are joined (RFC 6749, section 2.3.1).
             pair = f"{quote_plus(options.client_id)}:{quote_plus(secret)}"
             headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
-        return headers, urlencode(form).encode()
+        body = urlencode(form).encode()
+        return Request("POST", options.token_url, headers, body, repeatable=False)
 
 
 def _parse(response: Response) -> tuple[str, float]:

@@ -95,8 +95,8 @@ class Transport:
     def shown(self, request: Request) -> Request:
         """Return the request as it would be sent, with the credential masked."""
         url = (self._addresses[0] if request.url.startswith("/") else "") + request.url
-        url, headers = self._auth.apply(url, {**HEADERS, **request.headers}, MASK)
-        return request._replace(url=url, headers=headers)
+        headers = {**HEADERS, **request.headers}
+        return self._auth.apply(request._replace(url=url, headers=headers), MASK)
 
     def secrets(self) -> set[str]:
         """Return the secrets of the credential, as they are configured and as they are sent."""
@@ -169,11 +169,8 @@ class Transport:
         self, lookup: _Lookup, endpoint: Endpoint, secret: str
     ) -> Response | NoResponse:
         """Send the request to one endpoint, and record how it fared."""
-        request = lookup.request
-        url, headers = self._auth.apply(endpoint.address + request.url, request.headers, secret)
-        sending = self._client.send(
-            request.method, url, headers=headers, body=request.body, wants_body=lookup.wants_body
-        )
+        request = lookup.request._replace(url=endpoint.address + lookup.request.url)
+        sending = self._client.send(self._auth.apply(request, secret), lookup.wants_body)
         timed_out_at = lookup.deadline - _TIMED_OUT * self._timeout
         try:
             return await lookup.endpoints.attempt(endpoint, sending, timed_out_at)
