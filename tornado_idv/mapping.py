@@ -9,7 +9,7 @@ import json
 import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Self
 from uuid import UUID
@@ -161,27 +161,20 @@ def _check_no_projection(text: str) -> str:
     return text
 
 
-def is_empty_for_others(text: str, *errors: str) -> bool:
-    """Return whether the result is an empty list for a response of another kind, such as an error.
+def results_for_others(text: str, *errors: str) -> list[Any]:
+    """Return the results for responses of another kind, such as an error.
 
-    That response has none of the members that the expression reads, or unknown values in them, and
-    none of the conditions ``errors`` is true for it.
+    Those have none of the members that the expression reads, or unknown values in them, and
+    none of the conditions ``errors`` is true for them.
     """
-    return any(value == [] for value in _for_others(text, errors))
-
-
-def is_false_for_others(text: str, *errors: str) -> bool:
-    """Return whether the condition is false, empty or null for such a response."""
-    return any(map(is_falsy, _for_others(text, errors)))
-
-
-def _for_others(text: str, errors: Sequence[str]) -> Iterator[Any]:
     expression, conditions = Expression(text), [Expression(each) for each in errors]
+    results = []
     for members in ((), expression.members):
         document = {"": _OTHER, **dict.fromkeys(members, _OTHER)}
         with suppress(Broken):
             if all(is_falsy(each.evaluate(document)) for each in conditions):
-                yield expression.evaluate(document)
+                results.append(expression.evaluate(document))
+    return results
 
 
 ExpressionText = Annotated[str, AfterValidator(_check)]
@@ -247,13 +240,9 @@ class FieldOptions(Options):
         return self
 
 
-def _tag(value: Any) -> str:
-    return "text" if isinstance(value, str) else "mapping"
-
-
 FieldSource = Annotated[
     Annotated[ExpressionText, Tag("text")] | Annotated[FieldOptions, Tag("mapping")],
-    Discriminator(_tag),
+    Discriminator(lambda value: "text" if isinstance(value, str) else "mapping"),
 ]
 """A JMESPath expression, or a mapping of `FieldOptions`."""
 

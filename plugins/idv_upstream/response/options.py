@@ -14,8 +14,8 @@ from tornado_idv.mapping import (
     ExpressionText,
     FieldSource,
     ListText,
-    is_empty_for_others,
-    is_false_for_others,
+    is_falsy,
+    results_for_others,
 )
 
 
@@ -115,13 +115,14 @@ class ResponseOptions(Options):
     def warnings(self) -> Iterator[str]:
         """Describe expressions that hide an error or a further page."""
         errors = [text for text in (self.unavailable_when, self.broken_when) if text is not None]
-        if self.found_when is not None and is_false_for_others(self.found_when, *errors):
+        others = [] if self.found_when is None else results_for_others(self.found_when, *errors)
+        if any(map(is_falsy, others)):
             yield (
                 f"response.found_when ({self.found_when}) is false for other responses too, such "
                 'as an error, which is then read as "not found" instead of being refused; write '
                 """a condition on what only "not found" has, like error != 'no such user'"""
             )
-        if self.select is not None and is_empty_for_others(self.select, *errors):
+        if self.select is not None and [] in results_for_others(self.select, *errors):
             yield (
                 f"response.select ({self.select}) gives an empty list for other responses too, "
                 'such as an error, which is then read as "not found" instead of being refused; '

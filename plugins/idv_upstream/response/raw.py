@@ -32,7 +32,8 @@ def decode_body(body: bytes, headers: MultiMapping[str]) -> bytes:
     """
     if not body and not ("Content-Length" in headers or "Transfer-Encoding" in headers):
         raise Unavailable("the response was cut short")
-    _check_length(body)
+    if len(body) > MAX_BODY:
+        raise too_long()
     if "Content-Encoding" not in headers:
         return body
     coding = headers["Content-Encoding"].strip().lower()
@@ -55,11 +56,6 @@ def too_long() -> Broken:
     return Broken(f"a response of more than {MAX_BODY} bytes")
 
 
-def _check_length(body: bytes) -> None:
-    if len(body) > MAX_BODY:
-        raise too_long()
-
-
 def _decompress(body: bytes, coding: str) -> bytes:
     """Decompress no more than `MAX_BODY`, so that a decompression bomb costs no memory."""
     if coding not in {"gzip", "x-gzip", "deflate"}:
@@ -69,7 +65,8 @@ def _decompress(body: bytes, coding: str) -> bytes:
         content = stream.decompress(body, MAX_BODY + 1)
     except zlib.error:
         raise Broken(_CORRUPT) from None
-    _check_length(content)
+    if len(content) > MAX_BODY:
+        raise too_long()
     if not stream.eof or stream.unused_data:
         raise Broken(_CORRUPT)
     return content
