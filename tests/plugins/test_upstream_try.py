@@ -20,7 +20,6 @@ from support.fakes.clock_and_backends import LoopClock
 from support.http.scripted_server import Said, serving
 from tornado_idv import ByNickname
 from tornado_idv.cli import main
-from tornado_idv.registry import open_backends
 from tornado_idv.testing import make_backend
 
 pytestmark = pytest.mark.slow
@@ -515,12 +514,11 @@ async def test_incomplete_response_has_the_same_outcome(
             response={"plan": "p", "card_number": "c", "nickname": "n"},
             timeout=5,
         )
-        async with open_backends([backend]):
-            waiting = asyncio.ensure_future(dry_run(backend, ByNickname("alice"), lambda *_: None))
-            await upstream.asked()
-            await upstream.dripped()
-            LoopClock().forward(6)
-            run = await waiting
+        waiting = asyncio.ensure_future(dry_run(backend, ByNickname("alice"), lambda *_: None))
+        await upstream.asked()
+        await upstream.dripped()
+        LoopClock().forward(6)
+        run = await waiting
     assert (run.failure.reason if run.failure else None) == reason
     assert (run.response.status if run.response else None) == (None if reason else 404)
 

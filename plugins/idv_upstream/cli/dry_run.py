@@ -85,8 +85,9 @@ class RecordingBackend(UpstreamBackend):
 async def dry_run(
     backend: RecordingBackend, query: Query, check_user: Callable[[User, Query], None]
 ) -> DryRun:
-    """Look ``query`` up. The backend is open."""
+    """Look ``query`` up; raises `StartError` if the backend cannot be opened."""
     result, failure = BackendResult(None), None
+    await backend.open()
     try:
         found = await backend.find(query)
         result = found if isinstance(found, BackendResult) else BackendResult(found)
@@ -94,6 +95,8 @@ async def dry_run(
             check_user(result.user, query)
     except LookupFailed as error:
         failure = error
+    finally:
+        await backend.close()
     requests, responses = backend.requests, backend.responses
     request = requests[-1] if requests else Request("", "", {}, None, repeatable=False)
     response = responses[-1] if len(responses) == len(requests) > 0 else None

@@ -24,7 +24,6 @@ from tornado_idv import (
     Exit,
     InvalidFormat,
     LoadedConfig,
-    Query,
     StartError,
     printable,
 )
@@ -71,8 +70,10 @@ def try_upstream(
         except InvalidFormat as error:
             raise click.UsageError(f"{error}; write @nick, a profile URL, or digits") from None
         saved = None if response is None else read_saved_response(response)
+        if type(query) not in options.requests:
+            raise click.UsageError(f"{name} does not serve this kind of query")
         backend = RecordingBackend(options, saved)
-        run = asyncio.run(_run(backend, query, config))
+        run = asyncio.run(dry_run(backend, query, config.check_user))
     mask = Masker(config.reference_values | backend.transport.secrets())
     record = _as_record(run, _seconds_cached(run, options, config), mask)
     click.echo(dumps(record) if as_json else "\n".join(map(printable, _as_lines(record))))
@@ -94,16 +95,6 @@ def _warnings_on_stderr() -> Iterator[None]:
         yield
     finally:
         root.handlers = before
-
-
-async def _run(backend: RecordingBackend, query: Query, config: LoadedConfig) -> DryRun:
-    if type(query) not in backend.serves:
-        raise click.UsageError(f"{backend.name} does not serve this kind of query")
-    await backend.open()
-    try:
-        return await dry_run(backend, query, config.check_user)
-    finally:
-        await backend.close()
 
 
 def _seconds_cached(run: DryRun, options: UpstreamOptions, config: LoadedConfig) -> float:

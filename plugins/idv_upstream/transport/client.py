@@ -69,8 +69,7 @@ _CERTIFICATE_ALERT = re.compile(
 # OpenSSL's X509_V_ERR codes.
 _CERTIFICATE_ERRORS = {
     10: "it has expired",
-    62: "it is for another host",
-    64: "it is for another host",
+    **dict.fromkeys((62, 64), "it is for another host"),
     **dict.fromkeys((18, 19, 20, 21), "its issuer is not trusted"),
 }
 
@@ -199,19 +198,16 @@ class Client:
         if not (url.isascii() and url.isprintable() and " " not in url and "#" not in url):
             raise Broken("the request cannot be sent")
         try:
-            response = await self._session.request(
+            async with self._session.request(
                 request.method,
                 URL(url, encoded=True),
                 headers=request.headers,
                 data=request.body,
                 ssl=self._tls.context(),
                 allow_redirects=False,
-            )
-            try:
+            ) as response:
                 status, received = response.status, response.headers
                 content = await _read(response.content) if wants_body(status) else None
-            finally:
-                response.release()
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _failure(error) from None
         return Response(

@@ -26,15 +26,11 @@ from tornado_idv import Broken, Options, Secret
 MASK = "***"
 """What is shown in place of a secret."""
 
-# Longer than any token of this service: others put whole records into theirs.
-_TOKEN = re.compile(r"[!-~]{1,4096}", re.ASCII)
+TOKEN = re.compile(r"[!-~]{1,4096}", re.ASCII)
+"""Text that can follow ``Bearer``: longer than a token of this service, as others hold records."""
+
 _HEADER_VALUE = re.compile(r"(?=.{1,4096}$)[!-~](?:[ -~]*[!-~])?", re.ASCII)
 _TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,4096}")
-
-
-def is_token(text: str) -> bool:
-    """Return whether it can follow ``Bearer``."""
-    return _TOKEN.fullmatch(text) is not None
 
 
 def _fits(pattern: re.Pattern[str], otherwise: str) -> AfterValidator:
@@ -94,13 +90,13 @@ class BearerToken(_Credential):
     token: Annotated[
         Secret,
         _fits(
-            _TOKEN, "not a bearer token; write 1 to 4096 visible ASCII characters, without a space"
+            TOKEN, "not a bearer token; write 1 to 4096 visible ASCII characters, without a space"
         ),
     ]
     """The token that the upstream issued."""
 
     def secret(self) -> str:
-        return _now(self.token, _TOKEN, "its token is not a bearer token")
+        return _now(self.token, TOKEN, "its token is not a bearer token")
 
 
 class BasicPassword(_Credential):

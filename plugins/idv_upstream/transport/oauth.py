@@ -13,7 +13,7 @@ from urllib.parse import quote_plus, urlencode
 from idv_upstream.request.template import Request
 from idv_upstream.response.raw import Response, decode_json
 from idv_upstream.transport.client import Client
-from idv_upstream.transport.credentials import ClientCredentials, is_token
+from idv_upstream.transport.credentials import TOKEN, ClientCredentials
 from idv_upstream.transport.endpoints import retry_after
 from tornado_idv import Broken, LookupFailed, Unavailable
 
@@ -152,7 +152,7 @@ def _parse(response: Response) -> tuple[str, float]:
     if isinstance(record, dict):
         token, kind = record.get("access_token"), record.get("token_type", "bearer")
         is_bearer = isinstance(kind, str) and kind.lower() == "bearer"
-        if is_bearer and isinstance(token, str) and is_token(token):
+        if is_bearer and isinstance(token, str) and TOKEN.fullmatch(token):
             return token, _lifetime(record.get("expires_in"))
     raise Broken("token server: a response without a bearer token")
 
