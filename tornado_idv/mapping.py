@@ -39,8 +39,8 @@ from tornado_idv import strict_json
 from tornado_idv.errors import Broken
 from tornado_idv.options import Options
 
+_NUMBER_HINT = "; a number stands in backquotes, like `0`"
 _HINTS = {
-    "0": "; a number stands in backquotes, like `0`",
     "=": "; compare with ==",
     "-": '; a name with a dash stands in double quotes, like "first-name"',
     "$": "; leave $ out, for an expression begins at the document, or write $root",
@@ -199,8 +199,8 @@ def _parse(text: str) -> Node:
     except IncompleteExpressionError:
         problem = "breaks off at its end"
     except ParseError as error:
-        token = error.token_value
-        hint = _HINTS.get("0" if isinstance(token, int) else str(token), "")
+        is_number = isinstance(error.token_value, int)
+        hint = _NUMBER_HINT if is_number else _HINTS.get(str(error.token_value), "")
         problem = f"is wrong at column {error.lex_position + 1}{hint}"
     except (ValueError, LookupError, RecursionError):
         problem = "cannot be read" if text else "is empty"

@@ -81,16 +81,14 @@ def try_upstream(
     sys.exit(codes[record["outcome"]])
 
 
-class _Stderr(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"warning: {record.getMessage()}", err=True)
-
-
 @contextmanager
 def _warnings_on_stderr() -> Iterator[None]:
     """Print warnings that are logged within, and nothing else of the log."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("warning: %(message)s"))
     root = logging.getLogger()
-    before, root.handlers = root.handlers, [_Stderr(logging.WARNING)]
+    before, root.handlers = root.handlers, [handler]
     try:
         yield
     finally:
