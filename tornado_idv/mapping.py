@@ -180,7 +180,6 @@ def results_for_others(text: str, *errors: str) -> list[Any]:
 ExpressionText = Annotated[str, AfterValidator(_check)]
 """A JMESPath expression."""
 
-
 ListText = Annotated[ExpressionText, AfterValidator(_check_no_projection)]
 """A JMESPath expression that gives a record, or a list of whole records."""
 

@@ -7,6 +7,7 @@ import math
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
@@ -99,32 +100,18 @@ class Tokens:
         # Its lifetime may have begun at any time since the request.
         requested_at, backoff = self._timer(), _REJECTED_BACKOFF
         try:
-            response = await self._send()
+            async with asyncio.timeout(self._timeout):
+                response = await self._client.send(self._request(), lambda status: status == _OK)
             backoff = max(backoff, min(retry_after(response.headers), _MAX_BACKOFF))
-            status = response.status
-            if status in _REFUSED:
-                raise Broken(f"token server: our credentials are refused (status {status})")
-            if status in _TEMPORARY:
-                raise Unavailable(f"token server: temporarily unavailable (status {status})")
-            if status != _OK:
-                raise Broken(f"token server: unexpected status {status}")
             self._token, lifetime = _parse(response)
-        except LookupFailed as failure:
-            self._failure, self._failed_until = failure.copy(), self._timer() + backoff
+        except (LookupFailed, TimeoutError) as error:
+            kind = Broken if isinstance(error, Broken) else Unavailable
+            reason = error.reason if isinstance(error, LookupFailed) else "timed out"
+            self._failure = kind(f"token server: {reason}")
+            self._failed_until = self._timer() + backoff
         else:
             self._failure = None
             self._expires_at = requested_at + lifetime - min(_RENEW_BEFORE, lifetime / 2)
-
-    async def _send(self) -> Response:
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await self._client.send(self._request(), lambda status: status == _OK)
-        except TimeoutError:
-            raise Unavailable("token server: timed out") from None
-        except Unavailable as failure:
-            raise Unavailable(f"token server: {failure.reason}") from None
-        except Broken as failure:
-            raise Broken(f"token server: {failure.reason}") from None
 
     def _request(self) -> Request:
         options = self._options
@@ -144,17 +131,23 @@ class Tokens:
 
 
 def _parse(response: Response) -> tuple[str, float]:
-    """Return the token and its lifetime in seconds."""
-    try:
+    """Return the token and its lifetime in seconds; raises `Unavailable` or `Broken`."""
+    status = response.status
+    if status in _REFUSED:
+        raise Broken(f"our credentials are refused (status {status})")
+    if status in _TEMPORARY:
+        raise Unavailable(f"temporarily unavailable (status {status})")
+    if status != _OK:
+        raise Broken(f"unexpected status {status}")
+    record: Any = None
+    with suppress(Broken):
         record = decode_json(response.body)
-    except Broken:
-        record = None
     if isinstance(record, dict):
         token, kind = record.get("access_token"), record.get("token_type", "bearer")
         is_bearer = isinstance(kind, str) and kind.lower() == "bearer"
         if is_bearer and isinstance(token, str) and TOKEN.fullmatch(token):
             return token, _lifetime(record.get("expires_in"))
-    raise Broken("token server: a response without a bearer token")
+    raise Broken("a response without a bearer token")
 
 
 def _lifetime(expires_in: Any) -> float:
